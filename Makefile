@@ -1,0 +1,49 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+TOOLS := .venv/.tools
+UV := $(TOOLS)/bin/uv
+RUN := .venv/bin/
+
+.PHONY: help install demo dev test test-fast lint format bench clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+install: .venv/.installed ## .venv with the locked packages
+
+# uv lives beside the environment it fills, so nothing needs to be installed beforehand but Python.
+.venv/.installed: uv.lock pyproject.toml
+	@test -x $(UV) || ($(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| (echo "Batchwright needs Python 3.11 or newer; set PYTHON=/path/to/it" >&2; exit 1))
+	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	@test -x $(UV) || ($(PYTHON) -m venv $(TOOLS) && $(TOOLS)/bin/python -m pip install --quiet "uv>=0.9,<1")
+	$(UV) sync --locked --inexact --python .venv/bin/python
+	@touch $@
+
+demo: install ## 1,000 requests over three models through the whole stack
+	$(RUN)batchwright demo
+
+dev: install ## the embedded stack in the foreground
+	$(RUN)batchwright dev
+
+test: install ## all tests
+	$(RUN)pytest
+
+test-fast: install ## the tests without real servers
+	$(RUN)pytest -m "not e2e and not integration"
+
+lint: install ## ruff, import rules, types
+	$(RUN)ruff check .
+	$(RUN)ruff format --check .
+	$(RUN)lint-imports
+	$(RUN)pyright
+
+format: install ## put the code in shape
+	$(RUN)ruff check --fix .
+	$(RUN)ruff format .
+
+bench: install ## ingestion, and a whole batch beside a bare client loop
+	$(RUN)python -m bench
+
+clean: ## remove the environment and the data of `make dev`
+	rm -rf .venv .batchwright

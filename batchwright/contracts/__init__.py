@@ -1,0 +1,1 @@
+"""What Batchwright's parts say to each other: messages, declared activities, names."""

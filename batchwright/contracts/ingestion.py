@@ -1,0 +1,37 @@
+"""The ingestion phase: its messages and the activity it declares."""
+
+from temporalio import activity
+
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.message import Message
+
+
+class ModelShare(Message):
+    """One model's part of a batch, as committed by ingestion."""
+
+    model: str
+    safe: str
+    lines: int
+    slices: int
+
+
+class IngestResult(Message):
+    """The commit of ingestion: only what lies under `prefix` counts, whatever other attempts left behind.
+
+    `failed` means the input did not validate: the row is `failed` already, and `prefix` is empty.
+    """
+
+    failed: bool = False
+    prefix: str = ""
+    models: list[ModelShare] = []
+    total: int = 0  # lines of the input
+    unserved: int = 0  # lines settled by ingestion because no backend serves their model
+    errors: int = 0  # validation errors found
+
+
+class IngestionActivities:
+    """Declared here, implemented in `activities/ingestion.py`; workflows see only this."""
+
+    @activity.defn
+    async def ingest(self, order: BatchOrder) -> IngestResult:
+        raise NotImplementedError

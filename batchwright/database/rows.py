@@ -1,0 +1,86 @@
+"""What the tables hold, as values."""
+
+from datetime import datetime
+from typing import Literal
+
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.message import Message
+from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
+
+Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals", "batch_output"]
+
+
+class FileRow(Message):
+    id: str
+    tenant: str
+    purpose: Purpose
+    filename: str
+    bytes: int
+    created_at: datetime
+    expires_at: datetime | None = None
+    storage_key: str
+
+
+class ModelCount(Message):
+    """A model's part of a batch: its lines, and how many have settled so far."""
+
+    model: str
+    lines: int
+    completed: int = 0
+    failed: int = 0
+
+
+class BatchRow(Message):
+    """`status` is the stored one: never `cancelling`, which is `cancel_requested_at` on a live batch."""
+
+    order: BatchOrder
+    status: BatchStatus
+    in_progress_at: datetime | None = None
+    finalizing_at: datetime | None = None
+    completed_at: datetime | None = None
+    failed_at: datetime | None = None
+    expired_at: datetime | None = None
+    cancel_requested_at: datetime | None = None
+    cancelled_at: datetime | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    errors: list[ValidationError] = []
+    models: list[ModelCount] = []
+    total: int = 0
+    completed: int = 0  # of a live batch: what the workers last told, at most 5 s old
+    failed: int = 0
+    usage: Usage = Usage()
+
+
+class SliceProgress(Message):
+    """Absolute numbers of one slice; an older (generation, attempt) never overwrites a newer."""
+
+    tenant: str
+    batch_id: str
+    model: str
+    number: int
+    generation: int
+    attempt: int
+    completed: int
+    failed: int
+    usage: Usage = Usage()
+
+
+class Outcome(Message):
+    """What finalization writes in one guarded transaction."""
+
+    status: BatchStatus
+    completed: int
+    failed: int
+    usage: Usage
+    output: FileRow | None = None
+    error: FileRow | None = None
+    errors: list[ValidationError] = []
+
+
+class ServedModel(Message):
+    """A model and the backend that last listed it."""
+
+    name: str
+    backend_url: str
+    seen_at: datetime

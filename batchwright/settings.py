@@ -1,0 +1,124 @@
+"""Every knob: unit, default, environment name. Nothing else reads the environment.
+
+A setting `x_y` comes from `BATCHWRIGHT_X_Y`. Wrong ones are named by `load()`, before anything listens.
+"""
+
+from pathlib import Path
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from batchwright.contracts.openai import Profile
+
+MIB = 1024 * 1024
+
+
+class SettingsError(Exception):
+    """A setting is wrong; the message names it and says what it may be."""
+
+
+class ModelLimits(BaseSettings):
+    """One model's own limits, where they differ from the defaults below."""
+
+    in_flight: int | None = Field(None, ge=1)
+    requests_per_second: float | None = Field(None, gt=0)
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="BATCHWRIGHT_", extra="ignore", frozen=True)
+
+    # Where the parts are
+    database_url: str = "postgresql://batchwright@127.0.0.1:5432/batchwright"
+    database_pool_size: int = Field(10, ge=2, le=200, description="connections per process")
+    temporal_address: str = "127.0.0.1:7233"
+    temporal_namespace: str = "default"
+    temporal_ui_url: str = Field("", description="shown by the CLI; no part connects to it")
+    storage_dir: Path = Field(Path(".batchwright/objects"), description="directory of the local storage")
+    spool_dir: Path | None = Field(None, description="scratch files; unset: the system's temporary directory")
+    backends: list[str] = Field(default=[], description="URLs of OpenAI-compatible backends, as a JSON list")
+    backend_api_key: str = Field("", description="sent as Bearer to every backend")
+    default_model: str = Field("", description="serves lines without a model where the endpoint allows that")
+
+    # API
+    api_host: str = "127.0.0.1"
+    api_port: int = Field(8000, ge=0, le=65535)
+    default_tenant: str = "default"
+    tenant_weights: dict[str, float] = Field(default={}, description="share of a tenant; 1.0 where unset")
+
+    # Observation
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int = Field(0, ge=0, le=65535, description="of a worker's /metrics; 0: a free port")
+    log_format: str = Field("text", pattern="^(text|json)$")
+    log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
+
+    # Limits of the contract (R13)
+    max_lines: int = Field(50_000, ge=1)
+    max_batch_file_bytes: int = Field(200 * MIB, ge=1)
+    max_file_bytes: int = Field(512 * MIB, ge=1)
+    max_line_bytes: int = Field(10 * MIB, ge=1)
+    max_embedding_inputs: int = Field(50_000, ge=1)
+    max_live_batches: int = Field(50, ge=0, description="per tenant; 0: no limit")
+    one_model_per_batch: bool = False
+    strict_models: bool = Field(
+        False, description="a model nobody serves fails the batch, not only its lines"
+    )
+    profile: Profile = Profile.RELAXED
+    min_window_seconds: int = Field(60, ge=1)
+    max_window_seconds: int = Field(14 * 86_400, ge=60)
+
+    # Batches
+    cancel_grace_seconds: float = Field(30.0, ge=0, le=600)
+    expiry_grace_seconds: float = Field(5.0, ge=0, le=600)
+    finalize_patience_seconds: float = Field(86_400.0, ge=60)
+    heartbeat_timeout_seconds: float = Field(30.0, ge=10)
+    slice_seconds: float = Field(30.0, ge=1, description="a slice's turn, from its first permit")
+    outstanding_slices: int = Field(32, ge=1, le=500, description="scheduled at once per model run")
+    continue_as_new_events: int = Field(0, ge=0, description="0: when the server suggests it")
+    plan_order: str = Field("prefix", pattern="^(prefix|hash|file)$")
+    slice_lines: int = Field(256, ge=1, le=10_000)
+    slice_bytes: int = Field(4 * MIB, ge=1024)
+
+    # Worker
+    slots_per_model: int = Field(4, ge=1, description="slices at once per model and worker")
+    io_slots: int = Field(2, ge=1, description="ingestions and finalizations at once per worker")
+    global_in_flight: int = Field(100, ge=1, description="requests at once per worker (S0-25)")
+    model_in_flight: int = Field(10, ge=1, description="requests at once per worker and model (S0-25)")
+    models: dict[str, ModelLimits] = Field(default={}, description="limits of single models, as JSON")
+    byte_budget: int = Field(64 * MIB, ge=8 * MIB, description="bytes of bodies and answers held at once")
+    max_response_bytes: int = Field(16 * MIB, ge=1024)
+    request_timeout_seconds: float = Field(600.0, gt=0)
+    connect_timeout_seconds: float = Field(10.0, gt=0)
+    max_attempts: int = Field(5, ge=1)
+    initial_backoff_seconds: float = Field(1.0, gt=0)
+    max_backoff_seconds: float = Field(60.0, gt=0)
+    give_up_after_seconds: float = Field(0.0, ge=0, description="capacity waits per line; 0: the deadline")
+    circuit_failures: int = Field(
+        5, ge=1, description="capacity answers in a row that open a model's circuit"
+    )
+    drain_seconds: float = Field(30.0, ge=0)
+    http_engine: str = Field("aiohttp", pattern="^(aiohttp|httpx)$")
+    model_refresh_seconds: float = Field(5.0, gt=0)
+
+    @field_validator("backends")
+    @classmethod
+    def _http_urls(cls, urls: list[str]) -> list[str]:
+        for url in urls:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"{url!r} is not an http(s) URL")
+        return [url.rstrip("/") for url in urls]
+
+
+def load(**overrides: object) -> Settings:
+    """The settings of this process: `overrides` first, then the environment, then defaults.
+
+    Raises:
+        SettingsError: one sentence naming the setting and what is wrong with it.
+    """
+    try:
+        return Settings(**overrides)  # pyright: ignore[reportArgumentType]
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise SettingsError(
+            f"BATCHWRIGHT_{name.upper()} is wrong: {first['msg']} (it is {first['input']!r})."
+        ) from None

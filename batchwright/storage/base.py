@@ -1,0 +1,77 @@
+"""What a storage is: whole immutable objects under keys.
+
+StorageError
+  ObjectMissing        no such key; no retry brings it
+  StorageUnavailable   disk, network or server; retried by whoever owns the retry (Temporal)
+  StorageFull          no space left: a StorageUnavailable
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple, Protocol
+
+
+class StorageError(Exception):
+    """Something about an object's storage; the message names the key."""
+
+
+class ObjectMissing(StorageError):
+    """No object lies under the key."""
+
+
+class StorageUnavailable(StorageError):
+    """The storage cannot do it now."""
+
+
+class StorageFull(StorageUnavailable):
+    """There is no space left."""
+
+
+class ObjectInfo(NamedTuple):
+    key: str
+    size: int
+
+
+class ObjectWriter(Protocol):
+    async def write(self, data: bytes | bytearray | memoryview) -> None: ...
+
+
+class Storage(Protocol):
+    def writer(self, key: str) -> AbstractAsyncContextManager[ObjectWriter]:
+        """A new object, written piece by piece in bounded memory.
+
+        It exists, whole and durable, when the context ends; an exception inside leaves nothing.
+        """
+        ...
+
+    async def put(self, key: str, data: bytes) -> None:
+        """A new object at once; the same guarantees."""
+        ...
+
+    def read(self, key: str, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        """The object's bytes from `start`, at most `length`, in pieces. Raises ObjectMissing at the first."""
+        ...
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """The same in one piece; a range past the end gives what there is."""
+        ...
+
+    async def stat(self, key: str) -> ObjectInfo:
+        """Raises ObjectMissing."""
+        ...
+
+    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """Every object whose key starts with `prefix`, in the order of keys."""
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Deleting what is not there is fine."""
+        ...
+
+    async def delete_prefix(self, prefix: str) -> int:
+        """Deletes every object below `prefix`; how many there were."""
+        ...
+
+    async def check(self) -> None:
+        """Writes, reads and deletes a small object. Raises StorageUnavailable."""
+        ...
