@@ -16,7 +16,7 @@ class TemporalUnavailable(Exception):
 
 
 def runtime(metrics_address: str | None = None) -> Runtime:
-    """The SDK's runtime, made once a process and before the first client; its metrics at `metrics_address`."""
+    """The SDK's runtime, made once and before the first client; its metrics at `metrics_address`."""
     prometheus = PrometheusConfig(bind_address=metrics_address) if metrics_address else None
     logging = LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"))
     return Runtime(

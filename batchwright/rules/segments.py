@@ -1,6 +1,6 @@
 """The segment format: settled results and attempts of a slice's lines, as one immutable object.
 
-records: header, payload   ...   footer: one index entry a record   trailer: where the footer is, its crc, magic
+records: header, payload   ...   footer: an index entry a record   trailer: the footer's place, its crc, magic
 A reader needs the whole object in memory: segments are at most a few MiB plus one answer.
 """
 
