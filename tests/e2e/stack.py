@@ -1,0 +1,126 @@
+"""The whole stack as processes, started by `batchwright dev`, as the tests see it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import httpx
+from openai import AsyncOpenAI
+from pydantic import BaseModel
+
+Part = Literal["temporal", "postgres", "simulator", "api", "worker"]
+MODELS = ("llama-3.1-8b", "qwen2.5-7b", "mistral-7b")
+
+# Short turns and windows, so that a test sees several of them in seconds.
+SETTINGS = {
+    "BATCHWRIGHT_SLICE_SECONDS": "2",
+    "BATCHWRIGHT_MIN_WINDOW_SECONDS": "5",
+    "BATCHWRIGHT_CANCEL_GRACE_SECONDS": "3",
+    "BATCHWRIGHT_EXPIRY_GRACE_SECONDS": "1",
+    "BATCHWRIGHT_HEARTBEAT_TIMEOUT_SECONDS": "10",
+    "BATCHWRIGHT_DRAIN_SECONDS": "5",
+    "BATCHWRIGHT_MAX_LIVE_BATCHES": "0",
+}
+
+
+class Pids(BaseModel):
+    dev: int
+    temporal: int
+    postgres: int
+    simulator: int | None = None
+    api: list[int]
+    worker: list[int]
+
+
+class Addresses(BaseModel):
+    """What `dev --json` prints and `dev.json` holds."""
+
+    api: str
+    temporal: str
+    namespace: str
+    ui: str
+    postgres: str
+    simulator: str | None
+    data: Path
+    pids: Pids
+
+
+class Asked(BaseModel):
+    """The simulator's memory of one request id."""
+
+    count: int
+
+
+class Stack:
+    def __init__(self, data: Path) -> None:
+        self._data = data
+
+    @property
+    def now(self) -> Addresses:
+        """The addresses and pids of this moment."""
+        return Addresses.model_validate_json((self._data / "dev.json").read_text())
+
+    @property
+    def simulator(self) -> str:
+        address = self.now.simulator
+        assert address is not None
+        return address
+
+    @property
+    def objects(self) -> Path:
+        return self._data / "objects"
+
+    def client(self, tenant: str = "default") -> AsyncOpenAI:
+        return AsyncOpenAI(
+            base_url=self.now.api + "/v1", api_key="none", default_headers={"X-Tenant": tenant}, max_retries=5
+        )
+
+    def kill(self, part: Part) -> list[int]:
+        """SIGKILL to every process of a part; their pids."""
+        pids = getattr(self.now.pids, part)
+        pids = pids if isinstance(pids, list) else [pids]
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        return pids
+
+    async def faults(self, **fault: str | float | int) -> None:
+        async with httpx.AsyncClient() as http:
+            (await http.post(self.simulator + "/admin/faults", json=fault)).raise_for_status()
+
+    async def heal(self) -> None:
+        async with httpx.AsyncClient() as http:
+            (await http.delete(self.simulator + "/admin/faults")).raise_for_status()
+
+    async def asked(self) -> dict[str, int]:
+        """How often each request id reached the simulator."""
+        async with httpx.AsyncClient() as http:
+            answer = await http.get(self.simulator + "/admin/ledger")
+        return {entry: times["count"] for entry, times in answer.raise_for_status().json()["requests"].items()}
+
+
+@contextmanager
+def dev(*arguments: str, data: Path | None = None, **environment: str) -> Iterator[Stack]:
+    """`batchwright dev` on free ports; it and all it started are gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="batchwright-test-", ignore_cleanup_errors=True) as folder:
+        data = data or Path(folder) / "data"
+        ports = ("--port", "0", "--temporal-port", "0", "--ui-port", "0")
+        command = [sys.executable, "-m", "starter", "dev", "--json", "--data", str(data), *ports, *arguments]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, env={**os.environ, **SETTINGS, **environment}, text=True
+        ) as process:
+            assert process.stdout is not None
+            ready = process.stdout.readline()
+            try:
+                assert ready, f"`{' '.join(command)}` ended with {process.wait(10)}"
+                assert json.loads(ready)["pids"]["dev"] == process.pid
+                yield Stack(data)
+            finally:
+                process.send_signal(signal.SIGTERM)
+                process.wait(60)

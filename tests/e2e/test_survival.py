@@ -1,0 +1,113 @@
+"""What a user of the official client sees when parts of the stack die."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from batchwright.rules import ids, keys
+from batchwright.rules.segments import Kind, read_index
+from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
+from tests.e2e.stack import MODELS, Part, Stack, dev
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+IN_FLIGHT = 100  # of a worker, by default
+UNFLUSHED = 256  # results a slice may hold back
+SLICES_AT_ONCE = 4 * len(MODELS)
+
+
+def settled_requests(objects: Path, batch_id: str) -> set[str]:
+    """The request ids whose final line lies in a stored segment."""
+    results = objects / keys.results_root("default", batch_id)
+    return {
+        ids.request_id(batch_id, entry.offset)
+        for path in results.rglob("*")
+        if path.is_file()
+        for entry in read_index(path.read_bytes())
+        if entry.kind is Kind.SETTLED
+    }
+
+
+async def test_a_killed_worker_loses_nothing_and_asks_no_settled_line_again(stack: Stack) -> None:
+    async with stack.client() as client:
+        for model in MODELS:
+            await stack.faults(model=model, kind="slow", seconds=0.2, rate=1.0)
+        lines = chat_lines(MODELS, each=300)
+        batch = await submit(client, lines)
+        await settled(client, batch.id, 100)
+        killed = stack.kill("worker")
+        kept = settled_requests(stack.objects, batch.id)
+        assert kept
+
+        async def replaced() -> bool:
+            return len(stack.now.pids.worker) == 2 and not set(killed) & set(stack.now.pids.worker)
+
+        await until(replaced, 30)
+        done = await ended(client, batch.id)
+        await check_conservation(client, done, lines)
+    asked = await stack.asked()
+    assert done.status == "completed"
+    assert {request for request in kept if asked[request] != 1} == set()
+    requests = [count for request, count in asked.items() if request in kept] + [
+        count for request, count in asked.items() if request not in kept
+    ]
+    assert max(requests) <= 2
+
+
+@pytest.mark.parametrize("part", ["temporal", "postgres", "api", "simulator"])
+async def test_a_killed_part_costs_time_and_no_line(stack: Stack, part: Part) -> None:
+    async with stack.client() as client:
+        await stack.faults(model=MODELS[0], kind="slow", seconds=0.2, rate=1.0)
+        lines = chat_lines(MODELS, each=150)
+        batch = await submit(client, lines)
+        await settled(client, batch.id, 50)
+        stack.kill(part)
+        async with asyncio.timeout(120):
+            while True:
+                try:
+                    done = await ended(client, batch.id)
+                    break
+                except Exception:  # the API or what it needs is away for a moment
+                    await asyncio.sleep(0.5)
+        await check_conservation(client, done, lines)
+    assert done.status == "completed"
+    assert done.error_file_id is None
+
+
+async def test_an_outage_of_one_of_three_models_delays_it_and_fails_no_line(stack: Stack) -> None:
+    async with stack.client() as client:
+        await stack.faults(model=MODELS[0], kind="503", rate=1.0)
+        lines = chat_lines(MODELS, each=60)
+        broken = time.monotonic()
+        batch = await submit(client, lines)
+        await settled(client, batch.id, 120)
+
+        async def long_enough() -> bool:
+            return time.monotonic() - broken >= 90
+
+        await until(long_enough, 120)
+        halfway = await client.batches.retrieve(batch.id)
+        assert halfway.request_counts is not None
+        assert halfway.request_counts.failed == 0
+        assert halfway.status == "in_progress"
+        await stack.heal()
+        done = await ended(client, batch.id)
+        await check_conservation(client, done, lines)
+    assert done.status == "completed"
+    assert done.error_file_id is None
+
+
+async def test_a_stack_that_is_stopped_and_started_goes_on_where_it_was(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with dev(data=data) as stack:
+        async with stack.client() as client:
+            await stack.faults(model=MODELS[0], kind="slow", seconds=0.3, rate=1.0)
+            lines = chat_lines(MODELS, each=100)
+            batch = await submit(client, lines)
+            await settled(client, batch.id, 40)
+    with dev(data=data) as stack:
+        async with stack.client() as client:
+            done = await ended(client, batch.id)
+            await check_conservation(client, done, lines)
+    assert done.status == "completed"
