@@ -4,7 +4,7 @@ TOOLS := .venv/.tools
 UV := $(TOOLS)/bin/uv
 RUN := .venv/bin/
 
-.PHONY: help install demo dev test test-fast lint format bench clean
+.PHONY: help install demo dev test test-fast lint format docs bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ lint: install ## ruff, import rules, types
 format: install ## put the code in shape
 	$(RUN)ruff check --fix .
 	$(RUN)ruff format .
+
+docs: install ## the generated reference pages
+	$(RUN)python docs/generate.py
 
 bench: install ## ingestion, and a whole batch beside a bare client loop
 	$(RUN)python -m bench

@@ -28,10 +28,13 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="BATCHWRIGHT_", extra="ignore", frozen=True)
 
     # Where the parts are
-    database_url: str = "postgresql://batchwright@127.0.0.1:5432/batchwright"
+    database_url: str = Field(
+        "postgresql://batchwright@127.0.0.1:5432/batchwright",
+        description="PostgreSQL that holds files, batches and progress",
+    )
     database_pool_size: int = Field(10, ge=2, le=200, description="connections per process")
-    temporal_address: str = "127.0.0.1:7233"
-    temporal_namespace: str = "default"
+    temporal_address: str = Field("127.0.0.1:7233", description="host:port of the Temporal frontend")
+    temporal_namespace: str = Field("default", description="namespace of the workflows")
     temporal_ui_url: str = Field("", description="shown by the CLI; no part connects to it")
     storage_dir: Path = Field(Path(".batchwright/objects"), description="directory of the local storage")
     spool_dir: Path | None = Field(None, description="scratch files; unset: the system's temporary directory")
@@ -40,43 +43,65 @@ class Settings(BaseSettings):
     default_model: str = Field("", description="serves lines without a model where the endpoint allows that")
 
     # API
-    api_host: str = "127.0.0.1"
-    api_port: int = Field(8000, ge=0, le=65535)
-    default_tenant: str = "default"
+    api_host: str = Field("127.0.0.1", description="address the API listens on; loopback only")
+    api_port: int = Field(8000, ge=0, le=65535, description="0: a free port")
+    default_tenant: str = Field("default", description="tenant of a request without X-Tenant")
     tenant_weights: dict[str, float] = Field(default={}, description="share of a tenant; 1.0 where unset")
 
     # Observation
-    metrics_host: str = "127.0.0.1"
+    metrics_host: str = Field("127.0.0.1", description="address of the worker metrics and health")
     metrics_port: int = Field(0, ge=0, le=65535, description="of a worker's /metrics; 0: a free port")
-    log_format: str = Field("text", pattern="^(text|json)$")
-    log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
+    log_format: str = Field("text", pattern="^(text|json)$", description="text or json")
+    log_level: str = Field(
+        "INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="DEBUG, INFO, WARNING or ERROR"
+    )
 
     # Limits of the contract (R13)
-    max_lines: int = Field(50_000, ge=1)
-    max_batch_file_bytes: int = Field(200 * MIB, ge=1)
-    max_file_bytes: int = Field(512 * MIB, ge=1)
-    max_line_bytes: int = Field(10 * MIB, ge=1)
-    max_embedding_inputs: int = Field(50_000, ge=1)
+    max_lines: int = Field(50_000, ge=1, description="requests per batch")
+    max_batch_file_bytes: int = Field(200 * MIB, ge=1, description="size of an input file (purpose batch)")
+    max_file_bytes: int = Field(512 * MIB, ge=1, description="size of a file of another purpose")
+    max_line_bytes: int = Field(10 * MIB, ge=1, description="size of one line of an input")
+    max_embedding_inputs: int = Field(50_000, ge=1, description="embedding inputs over all lines of a batch")
     max_live_batches: int = Field(50, ge=0, description="per tenant; 0: no limit")
-    one_model_per_batch: bool = False
+    one_model_per_batch: bool = Field(False, description="refuse batches with several models (R6)")
     strict_models: bool = Field(
         False, description="a model nobody serves fails the batch, not only its lines"
     )
-    profile: Profile = Profile.RELAXED
-    min_window_seconds: int = Field(60, ge=1)
-    max_window_seconds: int = Field(14 * 86_400, ge=60)
+    profile: Profile = Field(
+        Profile.RELAXED, description="relaxed or strict: what is accepted beyond OpenAI (R7)"
+    )
+    min_window_seconds: int = Field(60, ge=1, description="shortest completion window of profile relaxed")
+    max_window_seconds: int = Field(
+        14 * 86_400, ge=60, description="longest completion window of profile relaxed"
+    )
 
     # Batches
-    cancel_grace_seconds: float = Field(30.0, ge=0, le=600)
-    expiry_grace_seconds: float = Field(5.0, ge=0, le=600)
-    finalize_patience_seconds: float = Field(86_400.0, ge=60)
-    heartbeat_timeout_seconds: float = Field(30.0, ge=10)
+    cancel_grace_seconds: float = Field(
+        30.0, ge=0, le=600, description="time for requests in flight when a batch is cancelled or paused (R3)"
+    )
+    expiry_grace_seconds: float = Field(
+        5.0, ge=0, le=600, description="time for requests in flight when the window closes (R4)"
+    )
+    finalize_patience_seconds: float = Field(
+        86_400.0, ge=60, description="how long finalization is retried before the batch fails (S0-46)"
+    )
+    heartbeat_timeout_seconds: float = Field(
+        30.0, ge=10, description="silence after which a worker counts as dead"
+    )
     slice_seconds: float = Field(30.0, ge=1, description="a slice's turn, from its first permit")
     outstanding_slices: int = Field(32, ge=1, le=500, description="scheduled at once per model run")
-    continue_as_new_events: int = Field(0, ge=0, description="0: when the server suggests it")
-    plan_order: str = Field("prefix", pattern="^(prefix|hash|file)$")
-    slice_lines: int = Field(256, ge=1, le=10_000)
-    slice_bytes: int = Field(4 * MIB, ge=1024)
+    continue_as_new_events: int = Field(
+        0,
+        ge=0,
+        description="history length at which a model run continues as new; 0: when the server suggests it",
+    )
+    plan_order: str = Field(
+        "prefix",
+        pattern="^(prefix|hash|file)$",
+        description="order of lines inside a plan: prefix, hash or file (R17)",
+    )
+    slice_lines: int = Field(256, ge=1, le=10_000, description="lines per slice at most")
+    slice_bytes: int = Field(4 * MIB, ge=1024, description="bytes per slice at most, or one line")
 
     # Worker
     slots_per_model: int = Field(4, ge=1, description="slices at once per model and worker")
@@ -85,19 +110,27 @@ class Settings(BaseSettings):
     model_in_flight: int = Field(10, ge=1, description="requests at once per worker and model (S0-25)")
     models: dict[str, ModelLimits] = Field(default={}, description="limits of single models, as JSON")
     byte_budget: int = Field(64 * MIB, ge=8 * MIB, description="bytes of bodies and answers held at once")
-    max_response_bytes: int = Field(16 * MIB, ge=1024)
-    request_timeout_seconds: float = Field(600.0, gt=0)
-    connect_timeout_seconds: float = Field(10.0, gt=0)
-    max_attempts: int = Field(5, ge=1)
-    initial_backoff_seconds: float = Field(1.0, gt=0)
-    max_backoff_seconds: float = Field(60.0, gt=0)
+    max_response_bytes: int = Field(16 * MIB, ge=1024, description="size of one answer")
+    request_timeout_seconds: float = Field(
+        600.0, gt=0, description="time for one request, from sending to the whole answer"
+    )
+    connect_timeout_seconds: float = Field(10.0, gt=0, description="time to connect to a backend")
+    max_attempts: int = Field(
+        5, ge=1, description="times a line is asked when the answer may be its own fault (R8)"
+    )
+    initial_backoff_seconds: float = Field(1.0, gt=0, description="wait before the second attempt, doubling")
+    max_backoff_seconds: float = Field(60.0, gt=0, description="longest wait between attempts")
     give_up_after_seconds: float = Field(0.0, ge=0, description="capacity waits per line; 0: the deadline")
     circuit_failures: int = Field(
         5, ge=1, description="capacity answers in a row that open a model's circuit"
     )
-    drain_seconds: float = Field(30.0, ge=0)
-    http_engine: str = Field("aiohttp", pattern="^(aiohttp|httpx)$")
-    model_refresh_seconds: float = Field(5.0, gt=0)
+    drain_seconds: float = Field(30.0, ge=0, description="time a stopping worker gives its slices")
+    http_engine: str = Field(
+        "aiohttp", pattern="^(aiohttp|httpx)$", description="what sends requests: aiohttp or httpx (R20)"
+    )
+    model_refresh_seconds: float = Field(
+        5.0, gt=0, description="how often the list of served models is read again"
+    )
 
     @field_validator("backends")
     @classmethod

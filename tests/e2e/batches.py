@@ -30,7 +30,10 @@ class ResultLine(BaseModel):
 
 
 def chat_line(custom_id: str, model: str, prompt: str = "hello") -> dict[str, object]:
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{prompt} {custom_id}"}]
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": f"{prompt} {custom_id}"},
+    ]
     body = {"model": model, "messages": messages}
     return {"custom_id": custom_id, "method": "POST", "url": CHAT, "body": body}
 
@@ -54,7 +57,7 @@ async def submit(client: AsyncOpenAI, lines: list[dict[str, object]], window: st
 async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 120) -> None:
     """Waits for a condition, asking four times a second."""
     async with asyncio.timeout(seconds):
-        while not await condition():
+        while not await condition():  # noqa: ASYNC110 - the condition is another process's
             await asyncio.sleep(0.25)
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -37,6 +37,10 @@ class Pids(BaseModel):
     simulator: int | None = None
     api: list[int]
     worker: list[int]
+
+    def of(self, part: Part) -> list[int]:
+        pids: int | list[int] | None = self.model_dump()[part]
+        return pids if isinstance(pids, list) else [pids] if pids else []
 
 
 class Addresses(BaseModel):
@@ -84,8 +88,7 @@ class Stack:
 
     def kill(self, part: Part) -> list[int]:
         """SIGKILL to every process of a part; their pids."""
-        pids = getattr(self.now.pids, part)
-        pids = pids if isinstance(pids, list) else [pids]
+        pids = self.now.pids.of(part)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         return pids
@@ -102,11 +105,13 @@ class Stack:
         """How often each request id reached the simulator."""
         async with httpx.AsyncClient() as http:
             answer = await http.get(self.simulator + "/admin/ledger")
-        return {entry: times["count"] for entry, times in answer.raise_for_status().json()["requests"].items()}
+        return {
+            entry: times["count"] for entry, times in answer.raise_for_status().json()["requests"].items()
+        }
 
 
 @contextmanager
-def dev(*arguments: str, data: Path | None = None, **environment: str) -> Iterator[Stack]:
+def dev(*arguments: str, data: Path | None = None, **environment: str) -> Generator[Stack]:
     """`batchwright dev` on free ports; it and all it started are gone at the end."""
     with tempfile.TemporaryDirectory(prefix="batchwright-test-", ignore_cleanup_errors=True) as folder:
         data = data or Path(folder) / "data"

@@ -34,7 +34,12 @@ async def test_a_model_nobody_serves_fails_its_lines_and_no_others(stack: Stack)
 async def test_every_bad_line_of_an_input_is_reported(stack: Stack) -> None:
     async with stack.client() as client:
         good = chat_line("a", MODELS[0])
-        lines = [good, good, {**good, "custom_id": "b", "method": "GET"}, {**good, "custom_id": "c", "body": {}}]
+        lines: list[dict[str, object]] = [
+            good,
+            good,
+            {**good, "custom_id": "b", "method": "GET"},
+            {**good, "custom_id": "c", "body": {}},
+        ]
         batch = await ended(client, (await submit(client, lines)).id)
     assert batch.status == "failed"
     assert batch.errors is not None

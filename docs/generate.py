@@ -1,0 +1,94 @@
+"""The reference pages that follow from the code: `make docs` writes them, a test compares them."""
+
+from pathlib import Path
+
+from prometheus_client import Counter, Gauge, Histogram
+from pydantic_core import PydanticUndefined
+
+from batchwright.contracts.errors import LINE_MESSAGES, NEVER_RETRIED, Failure, LineCode
+from batchwright.settings import Settings
+from batchwright.telemetry.metrics import Metrics
+
+REFERENCE = Path(__file__).parent / "reference"
+GENERATED = "<!-- made by `make docs` -->\n"
+
+
+def pages() -> dict[Path, str]:
+    """Every generated page and its text."""
+    return {
+        REFERENCE / "settings.md": _settings(),
+        REFERENCE / "metrics.md": _metrics(),
+        REFERENCE / "error-codes.md": _errors(),
+    }
+
+
+def _settings() -> str:
+    rows = [
+        f"| `BATCHWRIGHT_{name.upper()}` | {_default(field.default)} | {_cell(field.description or '')} |"
+        for name, field in Settings.model_fields.items()
+    ]
+    intro = "Read from the environment at start; a wrong one ends the process with exit 2."
+    return _page("Settings", intro, rows, "| variable | default | meaning |\n|---|---|---|")
+
+
+def _default(value: object) -> str:
+    if value is PydanticUndefined or value in ("", None, [], {}):
+        return "unset"
+    return f"`{value}`"
+
+
+def _metrics() -> str:
+    rows: list[str] = []
+    for name, metric in sorted(vars(Metrics()).items(), key=lambda item: item[0]):
+        if isinstance(metric, Counter | Gauge | Histogram):
+            for family in metric.describe():
+                suffix = "_total" if family.type == "counter" else ""
+                labels = _labels(metric)
+                rows.append(
+                    f"| `{family.name}{suffix}` | {family.type} | {labels} | {_cell(family.documentation)} |"
+                )
+        else:
+            assert name == "registry", f"{name} is no metric"
+    intro = "Served at `/metrics` of every process, beside the Temporal SDK's own."
+    return _page("Metrics", intro, sorted(rows), "| name | type | labels | meaning |\n|---|---|---|---|")
+
+
+def _labels(metric: Counter | Gauge | Histogram) -> str:
+    names: tuple[str, ...] = metric._labelnames  # pyright: ignore
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _errors() -> str:
+    lines = [f"| `{code}` | {_cell(LINE_MESSAGES.get(code, CAUSES.get(code, '')))} |" for code in LineCode]
+    failures = [f"| `{name}` | {'no' if name in NEVER_RETRIED else 'yes'} |" for name in Failure]
+    intro = "Codes a line of the error file can carry when no backend answered it."
+    second = "\n## Failures of activities\n\nSeen in the Temporal Web UI.\n\n| type | retried |\n|---|---|\n"
+    text = _page("Error codes", intro, lines, "| code | meaning |\n|---|---|")
+    return text + second + "\n".join(failures) + "\n"
+
+
+CAUSES = {
+    LineCode.REQUEST_TIMEOUT: "The backend took the request and gave no answer in time, on every attempt.",
+    LineCode.CONNECTION_ERROR: "The connection broke after the request was sent, on every attempt.",
+    LineCode.INVALID_RESPONSE: "The backend's answer could not be read, on every attempt.",
+    LineCode.RESPONSE_TOO_LARGE: "The answer is larger than `BATCHWRIGHT_MAX_RESPONSE_BYTES`.",
+    LineCode.MODEL_NOT_FOUND: "No backend serves the line's model; `GET /v1/models` lists what is served.",
+}
+
+
+def _page(title: str, intro: str, rows: list[str], head: str) -> str:
+    return f"# {title}\n\n{GENERATED}\n{intro}\n\n{head}\n" + "\n".join(rows) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def main() -> None:
+    for path, text in pages().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
