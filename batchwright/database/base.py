@@ -1,0 +1,141 @@
+"""What a database is: five tables behind methods, every one of a tenant's rows asked for by its tenant.
+
+All methods raise DatabaseUnavailable when the database cannot answer; a retry of any of them is safe.
+"""
+
+from datetime import datetime
+from typing import Protocol
+
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.openai import BatchStatus, ValidationError
+from batchwright.database.rows import BatchRow, FileRow, ModelCount, Outcome, ServedModel, SliceProgress
+
+
+class FilesTable(Protocol):
+    """An expired file is unknown, unless a live batch has it as its input (R14)."""
+
+    async def insert(self, row: FileRow) -> None:
+        """A second insert of the same row changes nothing."""
+        ...
+
+    async def get(self, tenant: str, file_id: str) -> FileRow | None: ...
+
+    async def page(
+        self, tenant: str, *, purpose: str | None, limit: int, ascending: bool, after: str | None
+    ) -> tuple[list[FileRow], bool]:
+        """At most `limit` rows by creation, and whether there are more. Raises UnknownCursor."""
+        ...
+
+    async def delete(self, tenant: str, file_id: str) -> FileRow | None:
+        """The row there was; its object in storage is the caller's to delete. Raises FileInUse."""
+        ...
+
+
+class BatchesTable(Protocol):
+    """Status moves return whether *this* call moved the row; a second run finds it moved and answers False.
+
+    Times never decrease: each is the given one or the row's latest, whichever is later.
+    """
+
+    async def upsert(self, order: BatchOrder) -> BatchRow:
+        """Inserts the row as validating; an existing one is returned unchanged."""
+        ...
+
+    async def get(self, tenant: str, batch_id: str) -> BatchRow | None: ...
+
+    async def page(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[BatchRow], bool]:
+        """Newest first, and whether there are more. Raises UnknownCursor."""
+        ...
+
+    async def count_live(self, tenant: str) -> int: ...
+
+    async def note_cancel(self, tenant: str, batch_id: str, at: datetime) -> BatchRow | None:
+        """Sets `cancel_requested_at` of a live row once; whatever its status, the row as it is now."""
+        ...
+
+    async def begin(
+        self,
+        tenant: str,
+        batch_id: str,
+        *,
+        total: int,
+        models: list[ModelCount],
+        at: datetime,
+        unserved: int = 0,
+    ) -> bool:
+        """validating -> in_progress. `unserved` lines count as failed from now on: ingestion settled them."""
+        ...
+
+    async def fail_validation(
+        self, tenant: str, batch_id: str, *, errors: list[ValidationError], total: int, at: datetime
+    ) -> bool:
+        """validating -> failed."""
+        ...
+
+    async def start_finalizing(self, tenant: str, batch_id: str, at: datetime) -> bool:
+        """in_progress -> finalizing; only on the way to completed (S0-40)."""
+        ...
+
+    async def finish(self, tenant: str, batch_id: str, outcome: Outcome, at: datetime) -> BatchRow:
+        """Any live status -> the outcome's, with its files, counts and usage, all or nothing.
+
+        A row that has ended stays as it is and is returned; whether an earlier attempt won in the same status
+        shows in the `storage_key` of the row's files. What the workers told of the slices stays per model in
+        `models` and is cleared. Raises UnknownBatch.
+        """
+        ...
+
+    async def end(
+        self, tenant: str, batch_id: str, status: BatchStatus, errors: list[ValidationError], at: datetime
+    ) -> BatchRow:
+        """The same without files; counts and usage are those the workers told last. Raises UnknownBatch."""
+        ...
+
+
+class ProgressTable(Protocol):
+    async def record(self, rows: list[SliceProgress]) -> None:
+        """Absolute numbers; older (generation, attempt) and batches that are not live are passed over."""
+        ...
+
+    async def totals(self, tenant: str, batch_id: str) -> list[ModelCount]:
+        """`models` of the batch's row as it is now; empty where there is no such batch."""
+        ...
+
+
+class ModelsTable(Protocol):
+    """Which backend serves what; not a tenant's data."""
+
+    async def note(self, backend_url: str, names: list[str], at: datetime) -> None:
+        """What the backend lists now: models it listed before and no longer does are gone."""
+        ...
+
+    async def served(self, backend_urls: list[str]) -> list[ServedModel]:
+        """By name, then by URL."""
+        ...
+
+
+class WorkersTable(Protocol):
+    async def beat(self, worker_id: str, stats: dict[str, float], at: datetime) -> None: ...
+
+    async def alive(self, since: datetime) -> int:
+        """How many workers beat at `since` or later; those silent for a day are forgotten."""
+        ...
+
+
+class DatabaseLike(Protocol):
+    @property
+    def files(self) -> FilesTable: ...
+    @property
+    def batches(self) -> BatchesTable: ...
+    @property
+    def progress(self) -> ProgressTable: ...
+    @property
+    def models(self) -> ModelsTable: ...
+    @property
+    def workers(self) -> WorkersTable: ...
+
+    async def check(self) -> None:
+        """Raises DatabaseUnavailable unless the database answers a query."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,40 @@
+"""What can go wrong with the database.
+
+DatabaseError
+  DatabaseUnavailable   no answer, or not now; retried by whoever owns the retry (Temporal)
+  SchemaMismatch        the tables are not those this version needs; the message says what to run
+  UnknownCursor         `after` of a list names nothing
+  UnknownBatch          a move of a batch that has no row
+  FileInUse             a live batch reads the file
+"""
+
+
+class DatabaseError(Exception):
+    """Something about the database."""
+
+
+class DatabaseUnavailable(DatabaseError):
+    """The database does not answer, or cannot do it now."""
+
+
+class SchemaMismatch(DatabaseError):
+    """The tables are older or newer than this version of Batchwright, or were changed by hand."""
+
+
+class UnknownCursor(DatabaseError):
+    def __init__(self, id: str) -> None:
+        super().__init__(f"No object found with id {id!r} to continue the list after.")
+        self.id = id
+
+
+class UnknownBatch(DatabaseError):
+    def __init__(self, batch_id: str) -> None:
+        super().__init__(f"Batch {batch_id!r} has no row; upsert its order first.")
+        self.batch_id = batch_id
+
+
+class FileInUse(DatabaseError):
+    def __init__(self, file_id: str, batch_id: str) -> None:
+        super().__init__(f"File {file_id!r} is the input of {batch_id!r}, which has not ended yet.")
+        self.file_id = file_id
+        self.batch_id = batch_id

@@ -1,0 +1,316 @@
+"""A database in memory, held to the same suite as PostgreSQL."""
+
+from datetime import UTC, datetime, timedelta
+
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
+from batchwright.database.base import (
+    BatchesTable,
+    DatabaseLike,
+    FilesTable,
+    ModelsTable,
+    ProgressTable,
+    WorkersTable,
+)
+from batchwright.database.counts import LIVE, add_told
+from batchwright.database.errors import FileInUse, UnknownBatch, UnknownCursor
+from batchwright.database.rows import BatchRow, FileRow, ModelCount, Outcome, ServedModel, SliceProgress
+
+Key = tuple[str, str]  # tenant, id
+
+
+class Rows:
+    """What the tables hold; an exception in `failing` is raised by every call until it is taken away."""
+
+    def __init__(self) -> None:
+        self.files: dict[Key, FileRow] = {}
+        self.batches: dict[Key, BatchRow] = {}
+        self.progress: dict[tuple[str, str, str, int], SliceProgress] = {}
+        self.models: dict[tuple[str, str], ServedModel] = {}
+        self.beats: dict[str, datetime] = {}
+        self.stats: dict[str, dict[str, float]] = {}
+        self.failing: Exception | None = None
+
+    def enter(self) -> "Rows":
+        if self.failing is not None:
+            raise self.failing
+        return self
+
+    def reader_of(self, tenant: str, file_id: str) -> BatchRow | None:
+        live = (row for (owner, _), row in self.batches.items() if owner == tenant and row.status in LIVE)
+        return next((row for row in live if row.order.input_file_id == file_id), None)
+
+
+class MemoryFiles(FilesTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def insert(self, row: FileRow) -> None:
+        self._rows.enter().files[row.tenant, row.id] = row
+
+    async def get(self, tenant: str, file_id: str) -> FileRow | None:
+        row = self._rows.enter().files.get((tenant, file_id))
+        return row if row is not None and self._is_known(row) else None
+
+    async def page(
+        self, tenant: str, *, purpose: str | None, limit: int, ascending: bool, after: str | None
+    ) -> tuple[list[FileRow], bool]:
+        rows = [row for row in self._rows.enter().files.values() if row.tenant == tenant]
+        rows.sort(key=lambda row: (row.created_at, row.id), reverse=not ascending)
+        rows = rows[_position([row.id for row in rows], after) :]
+        rows = [row for row in rows if purpose in (None, row.purpose) and self._is_known(row)]
+        return rows[:limit], len(rows) > limit
+
+    async def delete(self, tenant: str, file_id: str) -> FileRow | None:
+        reader = self._rows.enter().reader_of(tenant, file_id)
+        if reader is not None and (tenant, file_id) in self._rows.files:
+            raise FileInUse(file_id, reader.order.batch_id)
+        row = await self.get(tenant, file_id)
+        if row is not None:
+            del self._rows.files[tenant, file_id]
+        return row
+
+    def _is_known(self, row: FileRow) -> bool:
+        if row.expires_at is None or row.expires_at > datetime.now(UTC):
+            return True
+        return self._rows.reader_of(row.tenant, row.id) is not None
+
+
+class MemoryBatches(BatchesTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def upsert(self, order: BatchOrder) -> BatchRow:
+        fresh = BatchRow(order=order, status=BatchStatus.VALIDATING)
+        return self._seen(self._rows.enter().batches.setdefault((order.tenant, order.batch_id), fresh))
+
+    async def get(self, tenant: str, batch_id: str) -> BatchRow | None:
+        row = self._rows.enter().batches.get((tenant, batch_id))
+        return row and self._seen(row)
+
+    async def page(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[BatchRow], bool]:
+        rows = [row for row in self._rows.enter().batches.values() if row.order.tenant == tenant]
+        rows.sort(key=lambda row: (row.order.created_at, row.order.batch_id), reverse=True)
+        rows = rows[_position([row.order.batch_id for row in rows], after) :]
+        return [self._seen(row) for row in rows[:limit]], len(rows) > limit
+
+    async def count_live(self, tenant: str) -> int:
+        rows = self._rows.enter().batches.values()
+        return sum(row.order.tenant == tenant and row.status in LIVE for row in rows)
+
+    async def note_cancel(self, tenant: str, batch_id: str, at: datetime) -> BatchRow | None:
+        row = self._rows.enter().batches.get((tenant, batch_id))
+        if row is not None and row.status in LIVE and row.cancel_requested_at is None:
+            self._put(row, cancel_requested_at=_not_before(row, at))
+        return await self.get(tenant, batch_id)
+
+    async def begin(
+        self,
+        tenant: str,
+        batch_id: str,
+        *,
+        total: int,
+        models: list[ModelCount],
+        at: datetime,
+        unserved: int = 0,
+    ) -> bool:
+        row = self._in(BatchStatus.VALIDATING, tenant, batch_id)
+        if row is None:
+            return False
+        status, time = BatchStatus.IN_PROGRESS, _not_before(row, at)
+        self._put(row, status=status, in_progress_at=time, total=total, models=models, failed=unserved)
+        return True
+
+    async def fail_validation(
+        self, tenant: str, batch_id: str, *, errors: list[ValidationError], total: int, at: datetime
+    ) -> bool:
+        row = self._in(BatchStatus.VALIDATING, tenant, batch_id)
+        if row is None:
+            return False
+        self._put(row, status=BatchStatus.FAILED, failed_at=_not_before(row, at), errors=errors, total=total)
+        self._forget(tenant, batch_id)
+        return True
+
+    async def start_finalizing(self, tenant: str, batch_id: str, at: datetime) -> bool:
+        row = self._in(BatchStatus.IN_PROGRESS, tenant, batch_id)
+        if row is None:
+            return False
+        self._put(row, status=BatchStatus.FINALIZING, finalizing_at=_not_before(row, at))
+        return True
+
+    async def finish(self, tenant: str, batch_id: str, outcome: Outcome, at: datetime) -> BatchRow:
+        row = await self._row(tenant, batch_id)
+        if row.status in LIVE:
+            row = self._close(row, outcome, at)
+            for file in (outcome.output, outcome.error):
+                if file is not None:
+                    self._rows.files[tenant, file.id] = file
+        return row
+
+    async def end(
+        self, tenant: str, batch_id: str, status: BatchStatus, errors: list[ValidationError], at: datetime
+    ) -> BatchRow:
+        row = await self._row(tenant, batch_id)
+        if row.status not in LIVE:
+            return row
+        told = Outcome(
+            status=status, completed=row.completed, failed=row.failed, usage=row.usage, errors=errors
+        )
+        return self._close(row, told, at)
+
+    def _close(self, row: BatchRow, outcome: Outcome, at: datetime) -> BatchRow:
+        time = _not_before(row, at)
+        cancelled = outcome.status is BatchStatus.CANCELLED
+        self._forget(row.order.tenant, row.order.batch_id)
+        return self._put(
+            row,
+            status=outcome.status,
+            **{f"{outcome.status}_at": time},
+            cancel_requested_at=row.cancel_requested_at or (time if cancelled else None),
+            output_file_id=outcome.output and outcome.output.id,
+            error_file_id=outcome.error and outcome.error.id,
+            errors=outcome.errors,
+            total=max(row.total, outcome.completed + outcome.failed),
+            completed=outcome.completed,
+            failed=outcome.failed,
+            usage=outcome.usage,
+        )
+
+    async def _row(self, tenant: str, batch_id: str) -> BatchRow:
+        row = await self.get(tenant, batch_id)
+        if row is None:
+            raise UnknownBatch(batch_id)
+        return row
+
+    def _in(self, status: BatchStatus, tenant: str, batch_id: str) -> BatchRow | None:
+        row = self._rows.enter().batches.get((tenant, batch_id))
+        return row if row is not None and row.status is status else None
+
+    def _put(self, row: BatchRow, **changes: object) -> BatchRow:
+        changed = row.model_copy(update=changes)
+        self._rows.batches[row.order.tenant, row.order.batch_id] = changed
+        return changed
+
+    def _seen(self, row: BatchRow) -> BatchRow:
+        if row.status not in LIVE:
+            return row
+        slices = _slices(self._rows, row.order.tenant, row.order.batch_id)
+        usage = sum((told.usage for told in slices), Usage())
+        return add_told(row, _per_model(slices)).model_copy(update={"usage": usage})
+
+    def _forget(self, tenant: str, batch_id: str) -> None:
+        for told in _slices(self._rows, tenant, batch_id):
+            del self._rows.progress[tenant, batch_id, told.model, told.number]
+
+
+class MemoryProgress(ProgressTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def record(self, rows: list[SliceProgress]) -> None:
+        self._rows.enter()
+        for row in rows:
+            key = (row.tenant, row.batch_id, row.model, row.number)
+            batch, before = self._rows.batches.get(key[:2]), self._rows.progress.get(key)
+            if batch is None or batch.status not in LIVE:
+                continue
+            if before is None or (row.generation, row.attempt) >= (before.generation, before.attempt):
+                self._rows.progress[key] = row
+
+    async def totals(self, tenant: str, batch_id: str) -> list[ModelCount]:
+        row = await MemoryBatches(self._rows).get(tenant, batch_id)
+        return [] if row is None else row.models
+
+
+class MemoryModels(ModelsTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def note(self, backend_url: str, names: list[str], at: datetime) -> None:
+        models = self._rows.enter().models
+        for url, name in list(models):
+            if url == backend_url and name not in names:
+                del models[url, name]
+        for name in names:
+            models[backend_url, name] = ServedModel(name=name, backend_url=backend_url, seen_at=at)
+
+    async def served(self, backend_urls: list[str]) -> list[ServedModel]:
+        models = [model for model in self._rows.enter().models.values() if model.backend_url in backend_urls]
+        return sorted(models, key=lambda model: (model.name, model.backend_url))
+
+
+class MemoryWorkers(WorkersTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def beat(self, worker_id: str, stats: dict[str, float], at: datetime) -> None:
+        beats = self._rows.enter().beats
+        self._rows.stats[worker_id] = dict(stats)
+        beats[worker_id] = max(at, beats.get(worker_id, at))
+        for silent in [name for name, last in beats.items() if last < at - timedelta(days=1)]:
+            del beats[silent], self._rows.stats[silent]
+
+    async def alive(self, since: datetime) -> int:
+        return sum(last >= since for last in self._rows.enter().beats.values())
+
+
+class MemoryDatabase(DatabaseLike):
+    """`rows` is open to tests; `rows.failing = DatabaseUnavailable(...)` makes every call fail."""
+
+    def __init__(self) -> None:
+        self.rows = Rows()
+
+    @property
+    def files(self) -> MemoryFiles:
+        return MemoryFiles(self.rows)
+
+    @property
+    def batches(self) -> MemoryBatches:
+        return MemoryBatches(self.rows)
+
+    @property
+    def progress(self) -> MemoryProgress:
+        return MemoryProgress(self.rows)
+
+    @property
+    def models(self) -> MemoryModels:
+        return MemoryModels(self.rows)
+
+    @property
+    def workers(self) -> MemoryWorkers:
+        return MemoryWorkers(self.rows)
+
+    async def check(self) -> None:
+        self.rows.enter()
+
+    async def close(self) -> None:
+        return None
+
+
+def _position(ids: list[str], after: str | None) -> int:
+    if after is None:
+        return 0
+    if after not in ids:
+        raise UnknownCursor(after)
+    return ids.index(after) + 1
+
+
+def _not_before(row: BatchRow, at: datetime) -> datetime:
+    earlier = (row.order.created_at, row.in_progress_at, row.finalizing_at, row.cancel_requested_at)
+    return max(at, *(time for time in earlier if time is not None))
+
+
+def _slices(rows: Rows, tenant: str, batch_id: str) -> list[SliceProgress]:
+    return [told for key, told in rows.progress.items() if key[:2] == (tenant, batch_id)]
+
+
+def _per_model(slices: list[SliceProgress]) -> list[ModelCount]:
+    return [
+        ModelCount(
+            model=model,
+            lines=0,
+            completed=sum(told.completed for told in slices if told.model == model),
+            failed=sum(told.failed for told in slices if told.model == model),
+        )
+        for model in sorted({told.model for told in slices})
+    ]

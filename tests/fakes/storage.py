@@ -1,0 +1,78 @@
+"""A storage in memory, held to the same suite as the real ones."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+
+from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage
+from batchwright.storage.keys import check_key, check_prefix
+
+PIECE = 1024 * 1024
+
+
+class MemoryWriter:
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.data += data
+
+
+class MemoryStorage(Storage):
+    """`objects` is open to tests; `failing = StorageUnavailable(...)` makes every call fail."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.failing: Exception | None = None
+
+    @asynccontextmanager
+    async def writer(self, key: str) -> AsyncGenerator[MemoryWriter, None]:
+        self._enter(check_key(key))
+        writer = MemoryWriter()
+        yield writer
+        self._enter(key)
+        self.objects[key] = bytes(writer.data)
+
+    async def put(self, key: str, data: bytes) -> None:
+        self._enter(check_key(key))
+        self.objects[key] = bytes(data)
+
+    async def read(self, key: str, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        data = await self.get(key, start, length)
+        for at in range(0, len(data), PIECE):
+            yield data[at : at + PIECE]
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        data = self._object(key)
+        return data[start : None if length is None else start + length]
+
+    async def stat(self, key: str) -> ObjectInfo:
+        return ObjectInfo(key, len(self._object(key)))
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        self._enter(check_prefix(prefix))
+        for key in sorted(self.objects):
+            if key.startswith(prefix) and key in self.objects:
+                yield ObjectInfo(key, len(self.objects[key]))
+
+    async def delete(self, key: str) -> None:
+        self._enter(check_key(key))
+        self.objects.pop(key, None)
+
+    async def delete_prefix(self, prefix: str) -> int:
+        keys = [info.key async for info in self.list(prefix)]
+        for key in keys:
+            del self.objects[key]
+        return len(keys)
+
+    async def check(self) -> None:
+        self._enter("")
+
+    def _object(self, key: str) -> bytes:
+        self._enter(check_key(key))
+        if key not in self.objects:
+            raise ObjectMissing(f"There is no object {key!r}.")
+        return self.objects[key]
+
+    def _enter(self, key: str) -> None:
+        if self.failing is not None:
+            raise self.failing
