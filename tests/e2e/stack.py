@@ -56,10 +56,15 @@ class Addresses(BaseModel):
     pids: Pids
 
 
-class Asked(BaseModel):
+class Entry(BaseModel):
     """The simulator's memory of one request id."""
 
-    count: int
+    key: str
+    asked: int
+
+
+class Ledger(BaseModel):
+    entries: list[Entry]
 
 
 class Stack:
@@ -105,9 +110,8 @@ class Stack:
         """How often each request id reached the simulator."""
         async with httpx.AsyncClient() as http:
             answer = await http.get(self.simulator + "/admin/ledger")
-        return {
-            entry: times["count"] for entry, times in answer.raise_for_status().json()["requests"].items()
-        }
+        ledger = Ledger.model_validate_json(answer.raise_for_status().content)
+        return {entry.key: entry.asked for entry in ledger.entries}
 
 
 @contextmanager
