@@ -1,0 +1,111 @@
+"""One object's file, being written or being read, from asynchronous code."""
+
+import asyncio
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import TypeVar
+
+from batchwright.storage import disk
+
+BUFFER = 1024 * 1024
+T = TypeVar("T")
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """Runs a blocking call; if cancelled, waits for its end: nobody may close a file another thread uses."""
+    running = asyncio.get_running_loop().run_in_executor(None, call)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([running])
+        running.exception()  # taken note of; the cancellation is what the caller hears
+        raise
+
+
+class NewFile:
+    """A file in the scratch folder until `publish`; `discard` is due at the end in any case."""
+
+    def __init__(self, root: Path, scratch: Path, target: Path) -> None:
+        self._root = root
+        self._path = scratch / f"{os.getpid()}-{token_hex(8)}"
+        self._target = target
+        self._fd = -1
+
+    def open(self) -> None:
+        with disk.explained("create", self._path):
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        with disk.explained("write", self._target):
+            disk.write_all(self._fd, data)
+
+    def publish(self) -> None:
+        with disk.explained("write", self._target):
+            os.fsync(self._fd)
+            fd, self._fd = self._fd, -1
+            os.close(fd)  # some file systems tell only here that the disk is full
+            disk.publish(self._path, self._target, self._root)
+
+    def discard(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+        with suppress(FileNotFoundError):
+            self._path.unlink()
+
+
+class FileWriter:
+    """Collects small writes, so that a line does not cost a thread hop."""
+
+    def __init__(self, file: NewFile) -> None:
+        self._file = file
+        self._buffer = bytearray()
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._buffer += data
+        if len(self._buffer) >= BUFFER:
+            await self.flush()
+
+    async def flush(self) -> None:
+        data, self._buffer = self._buffer, bytearray()
+        if data:
+            await in_thread(lambda: self._file.write(data))
+
+
+class OpenFile:
+    """An object's file being read; it keeps its content though the object be deleted or replaced."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = -1
+        self.size = 0
+
+    def open(self) -> None:
+        """Raises FileNotFoundError for everything that is no regular file."""
+        with suppress(NotADirectoryError):
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            found = os.fstat(self._fd)
+            if stat.S_ISREG(found.st_mode):
+                self.size = found.st_size
+                return
+        self.close()
+        raise FileNotFoundError(str(self._path))
+
+    def left(self, start: int, length: int | None) -> int:
+        """How many of the `length` bytes from `start` there are."""
+        there = max(0, self.size - start)
+        return there if length is None else min(there, length)
+
+    def read(self, start: int, length: int) -> bytes:
+        return disk.read_at(self._fd, start, length) if length else b""
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)

@@ -1,0 +1,159 @@
+"""Objects as files of one directory: durable, atomic, shared by any number of processes."""
+
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from secrets import token_hex
+
+from batchwright.storage import disk
+from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage, StorageUnavailable
+from batchwright.storage.files import FileWriter, NewFile, OpenFile, in_thread
+from batchwright.storage.keys import check_key, check_prefix
+
+PIECE = 1024 * 1024
+_SCRATCH = ".tmp"  # no key starts with a dot
+_KEYS_AT_ONCE = 1000
+
+
+class LocalStorage(Storage):
+    """Objects lie under their keys; what is still being written lies in `.tmp`.
+
+    Raises:
+        StorageUnavailable: the directory cannot be made.
+    """
+
+    def __init__(self, root: Path) -> None:
+        with disk.explained("create the directory", root):
+            (root / _SCRATCH).mkdir(parents=True, exist_ok=True)
+            self._root = root.resolve()
+        self._scratch = self._root / _SCRATCH
+
+    @asynccontextmanager
+    async def writer(self, key: str) -> AsyncGenerator[FileWriter, None]:
+        file = NewFile(self._root, self._scratch, self._path(key))
+        try:
+            await in_thread(file.open)
+            writer = FileWriter(file)
+            yield writer
+            await writer.flush()
+            await in_thread(file.publish)
+        finally:
+            await in_thread(file.discard)
+
+    async def put(self, key: str, data: bytes) -> None:
+        await in_thread(lambda: self._put(key, data))
+
+    def _put(self, key: str, data: bytes) -> None:
+        file = NewFile(self._root, self._scratch, self._path(key))
+        try:
+            file.open()
+            file.write(data)
+            file.publish()
+        finally:
+            file.discard()
+
+    async def read(self, key: str, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        file = OpenFile(self._path(key))
+        try:
+            await in_thread(lambda: self._open(file, key))
+            end = start + file.left(start, length)
+            for at in range(start, end, PIECE):
+                size = min(PIECE, end - at)
+                yield await in_thread(lambda at=at, size=size: self._read(file, key, at, size))
+        finally:
+            file.close()
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        return await in_thread(lambda: self._get(key, start, length))
+
+    def _get(self, key: str, start: int, length: int | None) -> bytes:
+        file = OpenFile(self._path(key))
+        try:
+            self._open(file, key)
+            return self._read(file, key, start, file.left(start, length))
+        finally:
+            file.close()
+
+    async def stat(self, key: str) -> ObjectInfo:
+        return await in_thread(lambda: self._stat(key))
+
+    def _stat(self, key: str) -> ObjectInfo:
+        file = OpenFile(self._path(key))
+        try:
+            self._open(file, key)
+            return ObjectInfo(key, file.size)
+        finally:
+            file.close()
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        found = self._walk(prefix)
+        while some := await in_thread(lambda: list(islice(found, _KEYS_AT_ONCE))):
+            for info in some:
+                yield info
+
+    async def delete(self, key: str) -> None:
+        await in_thread(lambda: self._remove(key))
+
+    async def delete_prefix(self, prefix: str) -> int:
+        return await in_thread(lambda: sum(self._remove(info.key) for info in self._walk(prefix)))
+
+    async def check(self) -> None:
+        key = f"check-{token_hex(8)}"
+        try:
+            await self.put(key, b"ok")
+            if await self.get(key) != b"ok":
+                raise StorageUnavailable(
+                    f"The storage {str(self._root)!r} gives back other bytes than it got."
+                )
+        except ObjectMissing as error:
+            raise StorageUnavailable(f"The storage {str(self._root)!r} lost what it got.") from error
+        finally:
+            await self.delete(key)
+
+    def remove_leftovers(self, older_than_seconds: float) -> int:
+        """Deletes what crashed writers left behind and nobody has touched since; how many files."""
+        count, horizon = 0, time.time() - older_than_seconds
+        with disk.explained("clean", self._scratch), os.scandir(self._scratch) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    if entry.stat(follow_symlinks=False).st_mtime < horizon:
+                        os.unlink(entry.path)
+                        count += 1
+        return count
+
+    def _path(self, key: str) -> Path:
+        return disk.inside(self._root, check_key(key))
+
+    def _open(self, file: OpenFile, key: str) -> None:
+        with self._reading(key):
+            file.open()
+
+    def _read(self, file: OpenFile, key: str, start: int, length: int) -> bytes:
+        with self._reading(key):
+            return file.read(start, length)
+
+    @contextmanager
+    def _reading(self, key: str) -> Generator[None, None, None]:
+        """A missing file is a missing object only where the storage is: its disk may be unmounted."""
+        try:
+            with disk.explained("read", self._root / key, but=FileNotFoundError):
+                yield
+        except FileNotFoundError as error:
+            if not self._scratch.is_dir():
+                raise StorageUnavailable(
+                    f"The storage {str(self._root)!r} is gone: is it mounted?"
+                ) from error
+            raise ObjectMissing(f"There is no object {key!r} in {str(self._root)!r}.") from None
+
+    def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
+        with disk.explained("list", self._root / check_prefix(prefix)):
+            for key, size in disk.walk(self._root, prefix):
+                yield ObjectInfo(key, size)
+
+    def _remove(self, key: str) -> int:
+        path = self._path(key)
+        with disk.explained("delete", path):
+            return disk.remove(path, self._root)
