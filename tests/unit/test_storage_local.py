@@ -1,0 +1,220 @@
+"""What only a directory can do wrong."""
+
+import asyncio
+import errno
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from batchwright.settings import load
+from batchwright.storage.base import ObjectMissing, StorageError, StorageFull, StorageUnavailable
+from batchwright.storage.local import LocalStorage
+from batchwright.storage.opening import open_storage
+
+
+@pytest.fixture
+def root(storage: LocalStorage, tmp_path: Path) -> Path:
+    return tmp_path / "objects"
+
+
+def files_of(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+
+
+async def test_nothing_but_the_object_remains_of_a_put(storage: LocalStorage, root: Path) -> None:
+    await storage.put("a/b", b"x")
+    assert files_of(root) == [".tmp", "a", "a/b"]
+
+
+async def test_a_failed_writer_leaves_no_scratch_file(storage: LocalStorage, root: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with storage.writer("a/b"):
+            raise ZeroDivisionError
+    assert files_of(root) == [".tmp"]
+
+
+async def test_a_cancelled_writer_leaves_no_scratch_file(storage: LocalStorage, root: Path) -> None:
+    begun = asyncio.Event()
+
+    async def write_for_ever() -> None:
+        async with storage.writer("a/b") as writer:
+            begun.set()
+            while True:
+                await writer.write(b"x" * 1024 * 1024)
+
+    writing = asyncio.create_task(write_for_ever())
+    await begun.wait()
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    assert files_of(root) == [".tmp"]
+
+
+async def test_deletion_prunes_empty_folders_and_no_others(storage: LocalStorage, root: Path) -> None:
+    await storage.put("a/b/c/d", b"x")
+    await storage.put("a/e", b"x")
+    await storage.delete("a/b/c/d")
+    assert files_of(root) == [".tmp", "a", "a/e"]
+
+
+async def test_a_put_survives_the_pruning_of_its_folder(storage: LocalStorage) -> None:
+    """Two threads fill and empty the same folders at once; whatever the order, no put fails or is lost."""
+
+    async def churn() -> None:
+        for _ in range(100):
+            await storage.put("a/b/c/gone", b"x")
+            await storage.delete("a/b/c/gone")
+
+    async def keep() -> None:
+        for number in range(100):
+            await storage.put(f"a/b/c/{number}", b"x")
+            assert await storage.get(f"a/b/c/{number}") == b"x"
+            await storage.delete(f"a/b/c/{number}")
+
+    await asyncio.gather(churn(), keep())
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+async def test_a_full_disk_is_told_apart_and_leaves_nothing(
+    storage: LocalStorage, root: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def full(fd: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageFull, match=rf"a/b.*{errno.errorcode[code]}"):
+        await storage.put("a/b", b"x")
+    with pytest.raises(StorageFull):
+        async with storage.writer("a/b") as writer:
+            await writer.write(b"x")
+    assert [info async for info in storage.list("")] == []
+    assert files_of(root / ".tmp") == []
+
+
+async def test_a_disk_error_names_the_path_and_the_errno(
+    storage: LocalStorage, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await storage.put("a/b", b"x")
+
+    def broken(fd: int, length: int, start: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "pread", broken)
+    with pytest.raises(StorageUnavailable, match=rf"{root}/a/b.*EIO"):
+        await storage.get("a/b")
+    with pytest.raises(StorageUnavailable):
+        await storage.check()
+
+
+async def test_files_that_shrank_are_an_error_not_an_end(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await storage.put("a", b"0123456789")
+
+    def ends(fd: int, length: int, start: int) -> bytes:
+        return b""
+
+    monkeypatch.setattr(os, "pread", ends)
+    with pytest.raises(StorageUnavailable, match="EIO"):
+        await storage.get("a")
+
+
+async def test_a_storage_that_is_gone_does_not_call_its_objects_missing(
+    storage: LocalStorage, root: Path
+) -> None:
+    await storage.put("a", b"x")
+    os.rename(root, root.with_name("unmounted"))
+    with pytest.raises(StorageUnavailable, match="is it mounted"):
+        await storage.get("a")
+    with pytest.raises(StorageUnavailable):
+        await storage.put("b", b"x")
+
+
+async def test_a_link_out_of_the_storage_is_refused(
+    storage: LocalStorage, root: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"secret")
+    (root / "folder").symlink_to(outside)
+    (root / "file").symlink_to(outside / "secret")
+    for key in ("folder/secret", "file"):
+        with pytest.raises(StorageError, match="symbolic link"):
+            await storage.get(key)
+        with pytest.raises(StorageError, match="symbolic link"):
+            await storage.put(key, b"x")
+        with pytest.raises(StorageError, match="symbolic link"):
+            await storage.delete(key)
+    assert [info async for info in storage.list("")] == []
+    assert (outside / "secret").read_bytes() == b"secret"
+
+
+async def test_a_reader_keeps_its_object_though_it_be_replaced(storage: LocalStorage) -> None:
+    await storage.put("a", b"1" * (2 * 1024 * 1024))
+    reading = aiter(storage.read("a"))
+    first = await anext(reading)
+    await storage.put("a", b"2")
+    assert set(first + b"".join([piece async for piece in reading])) == {ord("1")}
+
+
+async def test_no_file_work_happens_on_the_event_loop(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[int] = set()
+    real = os.fsync
+
+    def noting(fd: int) -> None:
+        threads.add(threading.get_ident())
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    await storage.put("a/b", b"x")
+    async with storage.writer("a/c") as writer:
+        await writer.write(b"x")
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+async def test_the_file_and_then_its_folder_are_synced(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await storage.put("a/first", b"x")
+    events: list[str] = []
+    sync, rename = os.fsync, os.rename
+
+    def noting_sync(fd: int) -> None:
+        events.append("sync folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "sync file")
+        sync(fd)
+
+    def noting_rename(source: Path, target: Path) -> None:
+        events.append("rename")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", noting_sync)
+    monkeypatch.setattr(os, "rename", noting_rename)
+    await storage.put("a/second", b"x")
+    assert events == ["sync file", "rename", "sync folder"]
+
+
+def test_opening_clears_what_crashed_writers_left_long_ago(tmp_path: Path) -> None:
+    scratch = tmp_path / "objects" / ".tmp"
+    scratch.mkdir(parents=True)
+    (scratch / "old").write_bytes(b"x")
+    (scratch / "new").write_bytes(b"x")
+    os.utime(scratch / "old", (0, 0))
+    open_storage(load(storage_dir=tmp_path / "objects"))
+    assert files_of(scratch) == ["new"]
+
+
+def test_a_storage_that_cannot_be_made_says_where(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageUnavailable, match=rf"{tmp_path}/file.*ENOTDIR"):
+        open_storage(load(storage_dir=tmp_path / "file" / "objects"))
+
+
+async def test_a_missing_object_is_missing_in_a_storage_without_any(storage: LocalStorage) -> None:
+    with pytest.raises(ObjectMissing):
+        await storage.get("a/b")
