@@ -103,6 +103,12 @@ class Settings(BaseSettings):
     slice_lines: int = Field(256, ge=1, le=10_000, description="lines per slice at most")
     slice_bytes: int = Field(4 * MIB, ge=1024, description="bytes per slice at most, or one line")
 
+    # Retention (R14)
+    completed_file_retention_days: int = Field(
+        30, ge=1, description="life of a completed batch's files, where the batch sets none"
+    )
+    partial_file_retention_days: int = Field(14, ge=1, description="the same, of a batch that ended any other way")
+
     # Worker
     slots_per_model: int = Field(4, ge=1, description="slices at once per model and worker")
     io_slots: int = Field(2, ge=1, description="ingestions and finalizations at once per worker")
