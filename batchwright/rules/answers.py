@@ -1,0 +1,55 @@
+"""Lines of output and error files: bodies spliced in byte for byte (R24, S0-43)."""
+
+import json
+import re
+
+import msgspec
+
+from batchwright.contracts.errors import LineCode
+
+MAX_TEXT_BYTES = 64 * 1024
+_BREAKS = re.compile(rb"[\r\n]+")
+
+
+def result_line(
+    request_id: str, custom_id: str, *, status_code: int, backend_request_id: str, body: bytes
+) -> bytes:
+    """A line with the backend's answer, without a newline.
+
+    Line breaks of `body` are dropped: in JSON they can only stand outside strings.
+    A body that is not JSON becomes a JSON string, cut at 64 KiB.
+    """
+    return b"".join((
+        b'{"id":', _text(request_id), b',"custom_id":', _text(custom_id),
+        b',"response":{"status_code":', str(status_code).encode(),
+        b',"request_id":', _text(backend_request_id), b',"body":', json_value(body), b'},"error":null}',
+    ))  # fmt: skip
+
+
+def error_line(request_id: str, custom_id: str, code: LineCode, message: str) -> bytes:
+    """A line that no backend answered, without a newline."""
+    return b"".join((
+        b'{"id":', _text(request_id), b',"custom_id":', _text(custom_id),
+        b',"response":null,"error":{"code":', _text(code), b',"message":', _text(message), b"}}",
+    ))  # fmt: skip
+
+
+def json_value(body: bytes) -> bytes:
+    """`body` as one line of JSON."""
+    if is_json(body):
+        return _BREAKS.sub(b"", body).strip() if b"\n" in body or b"\r" in body else body.strip()
+    return _text(body[:MAX_TEXT_BYTES].decode(errors="replace"))
+
+
+def is_json(body: bytes) -> bool:
+    """Whether `body` is one JSON value in UTF-8."""
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+        body.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def _text(value: str) -> bytes:
+    return json.dumps(value).encode()
