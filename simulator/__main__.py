@@ -1,0 +1,91 @@
+"""`python -m simulator`: an OpenAI-shaped backend for the demo, tests and benchmarks."""
+
+import asyncio
+import signal
+import sys
+from typing import Annotated
+
+import typer
+import uvloop
+
+from simulator.backend import Backend, Options
+from simulator.faults import Fault, parse_short
+from simulator.latency import Latency, parse_override
+from simulator.server import Server
+
+DEFAULT_MODELS = "llama-3.1-8b,qwen2.5-7b,mistral-small"
+
+
+def _fault(text: str) -> Fault:
+    model, equals, short = text.partition(":")
+    if not equals:
+        raise ValueError(f"{text!r} is not MODEL:KIND[=SECONDS][*COUNT][@RATE]; MODEL may be '*'")
+    fault = parse_short(short)
+    fault.model = None if model == "*" else model
+    return fault
+
+
+async def serve(options: Options, host: str, port: int) -> None:
+    """Until SIGTERM or SIGINT; says on stderr where it listens."""
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    server = Server(Backend(options).handle)
+    await server.start(host, port)
+    print(f"simulator listening on {server.url}", file=sys.stderr, flush=True)
+    await stopped.wait()
+    await server.stop()
+
+
+def run(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: a free port.")] = 0,
+    models: Annotated[str, typer.Option(help="Names of the models served, with commas.")] = DEFAULT_MODELS,
+    latency_ms: Annotated[
+        float, typer.Option("--latency-ms", "--latency", help="Median time of an answer.")
+    ] = 0.0,
+    jitter: Annotated[float, typer.Option(help="Sigma of a lognormal factor on it; 0: fixed.")] = 0.0,
+    token_ms: Annotated[float, typer.Option(help="More for each output token.")] = 0.0,
+    prompt_token_ms: Annotated[
+        float, typer.Option(help="More for each prompt token not in the cache.")
+    ] = 0.0,
+    model_latency: Annotated[
+        list[str] | None, typer.Option(help="MODEL:latency_ms=200,jitter=0.3 and so on; repeatable.")
+    ] = None,
+    cache_tokens: Annotated[int, typer.Option(help="Prefix cache of each model; 0: none.")] = 200_000,
+    output_tokens: Annotated[int, typer.Option(help="Length of an answer.")] = 16,
+    dimensions: Annotated[int, typer.Option(help="Length of an embedding.")] = 8,
+    fault: Annotated[
+        list[str] | None, typer.Option(help="MODEL:KIND[=SECONDS][*COUNT][@RATE]; repeatable.")
+    ] = None,
+    api_key: Annotated[str, typer.Option(help="Refuse requests without this Bearer key.")] = "",
+    ledger: Annotated[bool, typer.Option(help="Keep an entry for each request.")] = True,
+) -> None:
+    """An OpenAI-shaped backend for the demo, tests and benchmarks."""
+    default = Latency(latency_ms, jitter, token_ms, prompt_token_ms)
+    try:
+        options = Options(
+            models=tuple(name.strip() for name in models.split(",") if name.strip()),
+            latency=default,
+            model_latency=dict(parse_override(text, default) for text in model_latency or []),
+            cache_tokens=cache_tokens,
+            output_tokens=output_tokens,
+            dimensions=dimensions,
+            api_key=api_key,
+            faults=tuple(_fault(text) for text in fault or []),
+            keep_entries=ledger,
+        )
+        if not options.models:
+            raise ValueError("--models names no model; give at least one")
+        uvloop.run(serve(options, host, port))
+    except (ValueError, OSError) as error:
+        print(f"simulator: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def main() -> None:
+    typer.run(run)
+
+
+if __name__ == "__main__":
+    main()
