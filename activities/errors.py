@@ -5,7 +5,7 @@ PlanDamaged, SegmentDamaged, missing      never retried: no attempt would find a
 """
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from temporalio.exceptions import ApplicationError
 
@@ -17,7 +17,7 @@ from batchwright.storage.base import ObjectMissing, StorageUnavailable
 
 
 @contextlib.asynccontextmanager
-async def translated(missing: Failure = Failure.PLAN_DAMAGED) -> AsyncIterator[None]:
+async def translated(missing: Failure = Failure.PLAN_DAMAGED) -> AsyncGenerator[None]:
     """Raises ApplicationError in place of an adapter's error; `missing` is what a missing object means."""
     try:
         yield

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from temporalio import activity
 
@@ -10,7 +10,7 @@ _BEATS_PER_TIMEOUT = 3
 
 
 @contextlib.asynccontextmanager
-async def beating() -> AsyncIterator[None]:
+async def beating() -> AsyncGenerator[None]:
     """Heartbeats at a third of the activity's heartbeat timeout until the context ends; none without one."""
     timeout = activity.info().heartbeat_timeout
     if not timeout:

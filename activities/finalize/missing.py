@@ -1,0 +1,66 @@
+"""Which lines of a batch have no result: the plans say which lines there are."""
+
+import asyncio
+from array import array
+from bisect import bisect_left
+from typing import NamedTuple
+
+from batchwright.contracts.ingestion import ModelShare
+from batchwright.rules import keys
+from batchwright.rules.plan import ENTRY_BYTES, PlanDamaged, unpack_entries
+from batchwright.storage.base import Storage
+
+_LENGTH_BITS = 32
+
+
+class Place(NamedTuple):
+    offset: int
+    length: int
+
+
+class Missing:
+    """Places in the input, ascending; `found` is how many planned lines have a result."""
+
+    def __init__(self) -> None:
+        self.found = 0
+        self._packed: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    def __getitem__(self, number: int) -> Place:
+        packed = self._packed[number]
+        return Place(packed >> _LENGTH_BITS, packed & (1 << _LENGTH_BITS) - 1)
+
+    def __contains__(self, offset: int) -> bool:
+        at = bisect_left(self._packed, offset << _LENGTH_BITS)
+        return at < len(self._packed) and self._packed[at] >> _LENGTH_BITS == offset
+
+    def compare(self, plan: bytes, settled: "array[int]") -> None:
+        """Adds the plan's lines that are not among the ascending offsets `settled`."""
+        for offset, length, _ in unpack_entries(plan):
+            at = bisect_left(settled, offset)
+            if at < len(settled) and settled[at] == offset:
+                self.found += 1
+            else:
+                self._packed.append(offset << _LENGTH_BITS | length)
+        self._packed.sort()
+
+
+async def read_plan(storage: Storage, prefix: str, share: ModelShare) -> bytes:
+    """Raises PlanDamaged where it does not have the lines that ingestion committed."""
+    key = keys.plan(prefix, share.safe)
+    data = await storage.get(key)
+    if len(data) != share.lines * ENTRY_BYTES:
+        raise PlanDamaged(f"Plan {key!r} has {len(data)} bytes; {share.lines} lines need {ENTRY_BYTES} each.")
+    return data
+
+
+async def find_missing(
+    storage: Storage, prefix: str, models: list[ModelShare], settled: "array[int]"
+) -> Missing:
+    missing = Missing()
+    for share in models:
+        plan = await read_plan(storage, prefix, share)
+        await asyncio.to_thread(missing.compare, plan, settled)
+    return missing

@@ -1,0 +1,44 @@
+"""Ends without files: cancelled before anything ran, or failed by the system (S0-45, S0-46)."""
+
+import logging
+from datetime import UTC, datetime
+
+from temporalio import activity
+
+from activities.ending import clean, count_end
+from activities.errors import translated
+from batchwright.contracts.lifecycle import EndRequest, LifecycleActivities
+from batchwright.contracts.openai import BatchStatus
+from batchwright.database.base import DatabaseLike
+from batchwright.storage.base import Storage
+from batchwright.telemetry.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+
+
+class Lifecycle(LifecycleActivities):
+    def __init__(self, database: DatabaseLike, metrics: Metrics, storage: Storage | None = None) -> None:
+        self._database = database
+        self._storage = storage
+        self._metrics = metrics
+
+    @activity.defn
+    async def end(self, request: EndRequest) -> BatchStatus:
+        """End the row, made first if the API died before it could; a row that has ended stays as it is.
+
+        Raises (ApplicationError, by type):
+            DatabaseUnavailable: retried.
+        """
+        order = request.order
+        async with translated():
+            row = await self._database.batches.upsert(order)
+            if not row.status.is_terminal:
+                at = datetime.now(UTC).replace(microsecond=0)
+                row = await self._database.batches.end(
+                    order.tenant, order.batch_id, request.status, request.errors, at
+                )
+                count_end(self._metrics, row, at)
+                _log.info("batch ended", extra={"batch_id": order.batch_id, "status": row.status.value})
+            if self._storage is not None:
+                await clean(self._storage, self._database.files, order)
+        return row.status
