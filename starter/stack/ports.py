@@ -1,0 +1,45 @@
+"""TCP ports on the loopback address."""
+
+import random
+import socket
+
+from starter.stack.errors import StackError
+
+LOOPBACK = "127.0.0.1"
+# Below the ports that Linux and macOS give to outgoing connections: one of those could take a port
+# between our look at it and the server's bind, or while a killed server is being started again.
+_FIRST, _LAST = 20_000, 32_000
+_TRIES = 200
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    for _ in range(_TRIES):
+        port = random.randint(_FIRST, _LAST)
+        if is_free(port):
+            return port
+    raise StackError(f"No free TCP port was found between {_FIRST} and {_LAST} on {LOOPBACK}.")
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on `port`; connections of an ended one that linger do not count."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def claim(port: int, option: str) -> int:
+    """`port`, or a free one for 0.
+
+    Raises:
+        StackError: the port is taken; names `option` as the remedy.
+    """
+    if port == 0:
+        return free_port()
+    if not is_free(port):
+        raise StackError(f"Port {port} is in use: choose another with {option} (0: a free one).")
+    return port
