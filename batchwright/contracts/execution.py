@@ -54,6 +54,7 @@ class ModelRun(Message):
     next_slice: int = 0
     unfinished: list[int] = []  # scheduled before, not finished: they go first
     generation: int = 0
+    cut_off: int = 0  # slices the deadline ended before they were finished
     completed: int = 0
     failed: int = 0
     paused: bool = False
