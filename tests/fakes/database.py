@@ -128,7 +128,6 @@ class MemoryBatches(BatchesTable):
         if row is None:
             return False
         self._put(row, status=BatchStatus.FAILED, failed_at=_not_before(row, at), errors=errors, total=total)
-        self._forget(tenant, batch_id)
         return True
 
     async def start_finalizing(self, tenant: str, batch_id: str, at: datetime) -> bool:

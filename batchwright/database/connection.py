@@ -1,0 +1,110 @@
+"""Connections to PostgreSQL: one pool, its errors as ours, contact at start-up."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from urllib.parse import urlsplit
+
+import asyncpg  # pyright: ignore[reportMissingTypeStubs]
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
+
+from batchwright.database import driver
+from batchwright.database.driver import CONNECT_SECONDS, QUERY_SECONDS, Row, Session
+from batchwright.database.errors import DatabaseUnavailable
+
+log = logging.getLogger(__name__)
+
+_PASSING = (
+    OSError,  # timeouts too
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.InterfaceError,  # a connection or pool that is closed
+    asyncpg.InsufficientResourcesError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.PostgresSystemError,
+    asyncpg.TransactionRollbackError,  # deadlock, serialization
+    asyncpg.ReadOnlySQLTransactionError,  # a standby, before it takes over
+    asyncpg.LockNotAvailableError,
+    asyncpg.InvalidCachedStatementError,  # the tables changed under a prepared statement
+)
+_REFUSED = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
+
+
+class Connections:
+    """A pool; everything it raises is a DatabaseUnavailable, or a mistake of ours."""
+
+    def __init__(self, pool: driver.Pool, where: str) -> None:
+        self._pool = pool
+        self._where = where
+
+    async def execute(self, query: str, *args: object) -> None:
+        async with self.session() as session:
+            await session.execute(query, *args)
+
+    async def fetch(self, query: str, *args: object) -> list[Row]:
+        async with self.session() as session:
+            return await session.fetch(query, *args)
+
+    async def fetchrow(self, query: str, *args: object) -> Row | None:
+        async with self.session() as session:
+            return await session.fetchrow(query, *args)
+
+    @asynccontextmanager
+    async def session(self) -> AsyncGenerator[Session, None]:
+        with translated(self._where):
+            async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Session, None]:
+        with translated(self._where):
+            async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection, connection.transaction():
+                yield connection
+
+    async def close(self) -> None:
+        """Waits for what is running, at most as long as a query may take."""
+        try:
+            async with asyncio.timeout(QUERY_SECONDS):
+                await self._pool.close()
+        except TimeoutError:
+            self._pool.terminate()
+
+
+async def connections(database_url: str, *, size: int, patience_seconds: float) -> Connections:
+    """A pool that has a connection already.
+
+    Raises:
+        DatabaseUnavailable: none within `patience_seconds`; at once if user, password or database are wrong.
+    """
+    where = address(database_url)
+    tries = AsyncRetrying(
+        retry=retry_if_exception_type(_PASSING),
+        stop=stop_after_delay(patience_seconds),
+        wait=wait_exponential(multiplier=0.1, max=3.0),
+        before_sleep=lambda _: log.warning("PostgreSQL does not answer yet", extra={"address": where}),
+        reraise=True,
+    )
+    with translated(where):
+        return Connections(await tries(lambda: driver.open_pool(database_url, size)), where)
+
+
+def address(database_url: str) -> str:
+    """The URL as messages may show it: without user and password."""
+    parts = urlsplit(database_url)
+    return parts.netloc.rpartition("@")[2] + parts.path
+
+
+@contextmanager
+def translated(where: str) -> Generator[None, None, None]:
+    try:
+        yield
+    except _REFUSED as error:
+        raise DatabaseUnavailable(
+            f"PostgreSQL at {where} refuses BATCHWRIGHT_DATABASE_URL: {error}"
+        ) from error
+    except _PASSING as error:
+        reason = str(error) or type(error).__name__
+        raise DatabaseUnavailable(
+            f"PostgreSQL does not answer at {where} (BATCHWRIGHT_DATABASE_URL): {reason}"
+        ) from error

@@ -1,0 +1,84 @@
+"""Brings the tables to the shape this version needs; run by one process at a time, whoever else tries."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from batchwright.database import driver
+from batchwright.database.connection import address, translated
+from batchwright.database.errors import SchemaMismatch
+from batchwright.database.sql import Migration, migrations
+
+_LOCK = 0x6261746368  # of PostgreSQL's advisory locks: "batch"
+_TABLE = """
+CREATE TABLE IF NOT EXISTS migrations (
+    name text PRIMARY KEY, checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())
+"""
+
+
+async def migrate(database_url: str) -> list[str]:
+    """Applies what is missing, each migration in a transaction of its own; the names of those applied.
+
+    Raises:
+        SchemaMismatch: the database is ahead of this version, or an applied migration has changed since.
+        DatabaseUnavailable: a retry goes on where this one stopped.
+    """
+    async with _connected(database_url) as connection:
+        await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)  # given back with the connection
+        await connection.execute(_TABLE)
+        missing = await _missing(connection)
+        for migration in missing:
+            await _apply(connection, migration)
+        return [migration.name for migration in missing]
+
+
+async def pending(database_url: str) -> list[str]:
+    """What `migrate` would apply; it changes nothing. Raises the same."""
+    async with _connected(database_url) as connection:
+        return await missing_names(connection)
+
+
+async def missing_names(session: driver.Session) -> list[str]:
+    return [migration.name for migration in await _missing(session)]
+
+
+async def _apply(connection: driver.Connection, migration: Migration) -> None:
+    async with connection.transaction():
+        await connection.execute(migration.sql)
+        await connection.execute(
+            "INSERT INTO migrations (name, checksum) VALUES ($1, $2)", migration.name, migration.checksum
+        )
+
+
+async def _missing(session: driver.Session) -> list[Migration]:
+    known = {migration.name: migration for migration in migrations()}
+    for name, checksum in await _applied(session):
+        migration = known.pop(name, None)
+        if migration is None:
+            raise SchemaMismatch(
+                f"The database has the migration {name!r}, which this version of Batchwright does not know: "
+                "run the newer version that made it."
+            )
+        if migration.checksum != checksum:
+            raise SchemaMismatch(
+                f"The migration {name!r} is not the one that was applied to the database: "
+                "restore the file, and put the change into a new migration."
+            )
+    return list(known.values())
+
+
+async def _applied(session: driver.Session) -> list[tuple[str, str]]:
+    exists = await session.fetchrow("SELECT to_regclass('migrations') IS NOT NULL AS it")
+    if exists is None or not exists["it"]:
+        return []
+    rows = await session.fetch("SELECT name, checksum FROM migrations ORDER BY name")
+    return [(row["name"], row["checksum"]) for row in rows]
+
+
+@asynccontextmanager
+async def _connected(database_url: str) -> AsyncGenerator[driver.Connection, None]:
+    with translated(address(database_url)):
+        connection = await driver.connect(database_url)
+        try:
+            yield connection
+        finally:
+            await connection.close()

@@ -1,0 +1,71 @@
+"""The database of this process: PostgreSQL, through one pool."""
+
+from batchwright.database.base import DatabaseLike
+from batchwright.database.batches import Batches
+from batchwright.database.connection import Connections, connections
+from batchwright.database.errors import SchemaMismatch
+from batchwright.database.files import Files
+from batchwright.database.migrate import missing_names
+from batchwright.database.models import Models
+from batchwright.database.progress import Progress
+from batchwright.database.workers import Workers
+from batchwright.settings import Settings
+
+_PATIENCE_SECONDS = 30.0
+
+
+class Database(DatabaseLike):
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._files = Files(connections)
+        self._batches = Batches(connections, self._files)
+        self._progress = Progress(connections, self._batches)
+        self._models = Models(connections)
+        self._workers = Workers(connections)
+
+    @property
+    def files(self) -> Files:
+        return self._files
+
+    @property
+    def batches(self) -> Batches:
+        return self._batches
+
+    @property
+    def progress(self) -> Progress:
+        return self._progress
+
+    @property
+    def models(self) -> Models:
+        return self._models
+
+    @property
+    def workers(self) -> Workers:
+        return self._workers
+
+    async def check(self) -> None:
+        await self._connections.fetchrow("SELECT 1")
+
+    async def close(self) -> None:
+        await self._connections.close()
+
+
+async def open_database(settings: Settings, *, patience_seconds: float = _PATIENCE_SECONDS) -> Database:
+    """The database, answering and with all migrations applied.
+
+    Raises:
+        DatabaseUnavailable: no answer within the patience, which is for servers that start beside us.
+        SchemaMismatch: `batchwright migrate` has to be run first, or the database is ahead of us.
+    """
+    pool = await connections(
+        settings.database_url, size=settings.database_pool_size, patience_seconds=patience_seconds
+    )
+    try:
+        async with pool.session() as session:
+            missing = await missing_names(session)
+        if missing:
+            raise SchemaMismatch(f"The database lacks {', '.join(missing)}: run `batchwright migrate` first.")
+    except BaseException:
+        await pool.close()
+        raise
+    return Database(pool)

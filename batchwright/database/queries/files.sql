@@ -1,0 +1,45 @@
+-- name: insert
+-- A second run writes the same row again.
+INSERT INTO files (tenant, id, purpose, filename, bytes, created_at, expires_at, storage_key)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+ON CONFLICT (tenant, id) DO UPDATE SET
+    purpose = excluded.purpose,
+    filename = excluded.filename,
+    bytes = excluded.bytes,
+    created_at = excluded.created_at,
+    expires_at = excluded.expires_at,
+    storage_key = excluded.storage_key
+
+-- name: get
+SELECT * FROM known_files WHERE tenant = $1 AND id = $2
+
+-- name: position
+-- Of an expired file too: a list goes on from where it was.
+SELECT created_at FROM files WHERE tenant = $1 AND id = $2
+
+-- name: page_up
+SELECT * FROM known_files
+WHERE tenant = $1 AND (created_at, id) > ($2, $3) AND ($4::text IS NULL OR purpose = $4)
+ORDER BY created_at, id
+LIMIT $5
+
+-- name: page_down
+SELECT * FROM known_files
+WHERE tenant = $1 AND (created_at, id) < ($2, $3) AND ($4::text IS NULL OR purpose = $4)
+ORDER BY created_at DESC, id DESC
+LIMIT $5
+
+-- name: lock
+-- Before `reader`, so that no batch takes the file up between that and `delete`.
+SELECT id FROM files WHERE tenant = $1 AND id = $2 FOR UPDATE
+
+-- name: reader
+SELECT id FROM batches
+WHERE tenant = $1 AND input_file_id = $2 AND status IN ('validating', 'in_progress', 'finalizing')
+LIMIT 1
+
+-- name: delete
+-- A second run finds nothing to delete.
+DELETE FROM files
+WHERE tenant = $1 AND id = $2 AND (expires_at IS NULL OR expires_at > now())
+RETURNING *

@@ -1,0 +1,11 @@
+-- name: beat
+-- A second run changes nothing. Workers have a new id at every start: the silent ones are forgotten here.
+WITH silent AS (
+    DELETE FROM workers WHERE beat_at < $3::timestamptz - interval '1 day' AND id <> $1
+)
+INSERT INTO workers (id, stats, beat_at) VALUES ($1, $2, $3)
+ON CONFLICT (id) DO UPDATE SET
+    stats = excluded.stats, beat_at = greatest(workers.beat_at, excluded.beat_at)
+
+-- name: alive
+SELECT count(*) FROM workers WHERE beat_at >= $1
