@@ -1,0 +1,150 @@
+"""Checking the lines of a batch's input: the accepted request, or every error of the line."""
+
+from typing import NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from batchwright.contracts.openai import Endpoint, Profile
+from batchwright.rules.bodies import body_problems, count_inputs, kind_of
+from batchwright.rules.digests import Digests
+from batchwright.rules.findings import Code, Findings
+from batchwright.rules.lines import UNREADABLE, Body, Fields, Line, is_json, read_body, read_fields, read_text
+
+
+class Limits(NamedTuple):
+    """The operator's limits of one batch (R13)."""
+
+    max_lines: int = 50_000
+    max_line_bytes: int = 10 * 1024 * 1024
+    max_embedding_inputs: int = 50_000
+    one_model: bool = False  # R6
+
+
+class Request(NamedTuple):
+    """An accepted line. `model` is None where the endpoint allows that."""
+
+    custom_id: str
+    model: str | None
+    body: Body
+
+
+class LineChecker:
+    """Checks lines in the order of the file; what is wrong goes to `findings`, never into an exception."""
+
+    def __init__(self, endpoint: Endpoint, profile: Profile, limits: Limits, findings: Findings) -> None:
+        self.findings = findings
+        self._endpoint = endpoint
+        self._strict = profile is Profile.STRICT
+        self._limits = limits
+        self._ids = Digests()
+        self._inputs = 0
+        self._model: str | None = None
+
+    def check(self, line: Line) -> Request | None:
+        """The request, or None if the line has an error."""
+        before = self.findings.count
+        fields = self._fields(line)
+        if fields is None:
+            return None
+        custom_id = self._custom_id(fields, line.number)
+        self._method(fields, line.number)
+        self._url(fields, line.number)
+        body = self._body(fields, line.number)
+        if body is not None:
+            self._one_model(body, line.number)
+            self._embedding_inputs(body, line.number)
+        if custom_id is None or body is None or self.findings.count > before:
+            return None
+        return Request(custom_id, read_text(body.model) or None, body)
+
+    def _fields(self, line: Line) -> Fields | None:
+        if line.data is None:
+            most = self._limits.max_line_bytes
+            message = f"This line has {line.length - 1} bytes; a line may have at most {most}."
+            self.findings.add(Code.LINE_TOO_LONG, message, line=line.number)
+            return None
+        try:
+            return read_fields(line.data)
+        except msgspec.ValidationError:
+            if is_json(line.data):
+                self.findings.add(Code.INVALID_REQUEST, "This line is not a JSON object.", line=line.number)
+                return None
+        except UNREADABLE:
+            pass
+        message = "This line is not parseable as valid JSON."
+        self.findings.add(Code.INVALID_JSON_LINE, message, line=line.number)
+        return None
+
+    def _custom_id(self, fields: Fields, number: int) -> str | None:
+        if fields.custom_id is UNSET:
+            self._missing("custom_id", number)
+            return None
+        custom_id = read_text(fields.custom_id)
+        if not custom_id:
+            kind = kind_of(fields.custom_id) if custom_id is None else "an empty string"
+            message = f"Invalid type for 'custom_id': expected a non-empty string, but got {kind} instead."
+            self.findings.add(Code.INVALID_TYPE, message, param="custom_id", line=number)
+            return None
+        if not self._ids.add(custom_id.encode())[1]:
+            message = (
+                "The custom_id for this request is a duplicate of another request. "
+                "Please ensure that every custom_id is unique within the batch."
+            )
+            self.findings.add(Code.DUPLICATE_CUSTOM_ID, message, param="custom_id", line=number)
+        return custom_id
+
+    def _method(self, fields: Fields, number: int) -> None:
+        if fields.method is UNSET or kind_of(fields.method) == "null":
+            if self._strict:
+                self._missing("method", number)
+        elif read_text(fields.method) != "POST":
+            message = "Invalid method. Only POST is supported in the Batch API."
+            self.findings.add(Code.INVALID_METHOD, message, param="method", line=number)
+
+    def _url(self, fields: Fields, number: int) -> None:
+        if fields.url is UNSET or kind_of(fields.url) == "null":
+            if self._strict:
+                self._missing("url", number)
+        elif read_text(fields.url) != self._endpoint:
+            message = "The URL provided for this request does not match the batch endpoint."
+            self.findings.add(Code.INVALID_URL, message, param="url", line=number)
+
+    def _body(self, fields: Fields, number: int) -> Body | None:
+        if fields.body is UNSET:
+            self._missing("body", number)
+            return None
+        kind = kind_of(fields.body)
+        if kind != "an object":
+            message = f"Invalid type for 'body': expected an object, but got {kind} instead."
+            self.findings.add(Code.INVALID_TYPE, message, param="body", line=number)
+            return None
+        body = read_body(fields.body)
+        for problem in body_problems(self._endpoint, body):
+            self.findings.add(problem.code, problem.message, param=problem.param, line=number)
+        return body
+
+    def _one_model(self, body: Body, number: int) -> None:
+        if not self._limits.one_model:
+            return
+        model = read_text(body.model) or ""
+        if self._model is None:
+            self._model = model
+        elif model != self._model:
+            message = (
+                f"The model '{model[:256]}' is not that of the batch's first request, '{self._model[:256]}'."
+            )
+            self.findings.add(Code.MISMATCHED_MODEL, message, param="body.model", line=number)
+
+    def _embedding_inputs(self, body: Body, number: int) -> None:
+        most = self._limits.max_embedding_inputs
+        if self._endpoint is not Endpoint.EMBEDDINGS or self._inputs > most:
+            return
+        self._inputs += count_inputs(body.input, most - self._inputs)
+        if self._inputs > most:
+            message = f"With this request the batch has more than {most} embedding inputs. Split the batch."
+            self.findings.add(Code.TOO_MANY_EMBEDDING_INPUTS, message, param="body.input", line=number)
+
+    def _missing(self, field: str, number: int) -> None:
+        message = f"Missing required parameter: '{field}'."
+        self.findings.add(Code.MISSING_REQUIRED_PARAMETER, message, param=field, line=number)

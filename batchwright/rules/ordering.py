@@ -1,0 +1,115 @@
+"""Dispatch order: a model's lines so that those with a common prompt prefix are neighbours (R17).
+
+A line takes about 100 bytes until its model's plan is written; its text stays on disk and is read again
+where the beginnings of two texts do not tell which goes first.
+"""
+
+import struct
+from array import array
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import Literal, NamedTuple
+
+from msgspec import UNSET
+
+from batchwright.rules.digests import Digests
+from batchwright.rules.lines import LineDamaged, read_body, read_fields
+from batchwright.rules.plan import PlanEntry
+from batchwright.rules.prefix import Prompt, lexicographic, prompt_of, system_hash
+
+PlanOrder = Literal["prefix", "hash", "file"]
+ReadLine = Callable[[int, int], bytes]  # of a line's offset and length
+
+_HEAD = 41  # of the rest of the prompt: a row of 63 bytes is an object of 96
+_ROW = struct.Struct(f">I{_HEAD}sQIIH")  # rank, head, offset, length, prefix hash, work units
+_KEY = 4 + _HEAD
+_RANK = struct.Struct(">I")
+
+
+class PlanLine(NamedTuple):
+    entry: PlanEntry
+    work_units: int
+
+
+class Prefixes:
+    """The distinct shared prefixes of a batch, each known by the first line that has it."""
+
+    def __init__(self) -> None:
+        self._known = Digests()
+        self._offsets = array("Q")
+        self._lengths = array("I")
+        self._hashes = array("I")
+
+    def intern(self, prompt: Prompt, offset: int, length: int) -> tuple[int, int]:
+        """The prefix's number and its system prompt's FNV-32a."""
+        number, new = self._known.add(prompt.shared)
+        if new:
+            self._offsets.append(offset)
+            self._lengths.append(length)
+            self._hashes.append(system_hash(prompt))
+        return number, self._hashes[number]
+
+    def ranks(self, read_line: ReadLine) -> array[int]:
+        """Each prefix's place in the lexicographic order of all."""
+
+        def read(number: int, start: int, width: int) -> bytes:
+            prompt = prompt_again(read_line(self._offsets[number], self._lengths[number]))
+            return prompt.shared[start : start + width]
+
+        ranks = array("I", [0]) * len(self._known)
+        for rank, number in enumerate(lexicographic(range(len(ranks)), read)):
+            ranks[number] = rank
+        return ranks
+
+
+class ModelLines:
+    """The lines of one model; added in the order of the file, given back in dispatch order."""
+
+    def __init__(self, order: PlanOrder) -> None:
+        self._order: PlanOrder = order
+        self._rows: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, entry: PlanEntry, prefix: int, rest: bytes, units: int) -> None:
+        rank, head = prefix, rest[:_HEAD]
+        if self._order != "prefix":
+            rank, head = entry.prefix_hash if self._order == "hash" else 0, b""
+        self._rows.append(_ROW.pack(rank, head, entry.offset, entry.length, entry.prefix_hash, units))
+
+    def in_order(self, ranks: array[int], read_line: ReadLine) -> Iterator[PlanLine]:
+        """Once only; `ranks` are those of Prefixes."""
+        rows = self._rows
+        if self._order == "prefix":
+            for place, row in enumerate(rows):
+                rows[place] = _RANK.pack(ranks[_RANK.unpack_from(row)[0]]) + row[4:]
+        rows.sort()
+        for key, run in groupby(range(len(rows)), lambda place: rows[place][:_KEY]):
+            for place in _told_apart(rows, key, list(run), read_line):
+                yield _plan_line(rows[place])
+
+
+def _told_apart(rows: list[bytes], key: bytes, equal: list[int], read_line: ReadLine) -> Iterator[int]:
+    """Rows of equal keys by the texts behind their heads; a head that ends in zero was the whole text."""
+    if len(equal) == 1 or key.endswith(b"\x00"):
+        return iter(equal)
+
+    def read(place: int, start: int, width: int) -> bytes:
+        entry = _plan_line(rows[place]).entry
+        return prompt_again(read_line(entry.offset, entry.length)).rest[start : start + width]
+
+    return lexicographic(equal, read, _HEAD)
+
+
+def _plan_line(row: bytes) -> PlanLine:
+    _, _, offset, length, prefix_hash, units = _ROW.unpack(row)
+    return PlanLine(PlanEntry(offset, length, prefix_hash), units)
+
+
+def prompt_again(line: bytes) -> Prompt:
+    """The prompt of a line that was accepted before."""
+    body = read_fields(line).body
+    if body is UNSET:
+        raise LineDamaged("the line has lost its body")
+    return prompt_of(read_body(body))

@@ -1,0 +1,109 @@
+"""The prompt of a request, as prefix caches see it: what many requests share comes first (R17).
+
+Texts are compared as the JSON bytes of the line; only the order depends on them, never an answer.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, takewhile
+from operator import itemgetter
+from typing import NamedTuple
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from batchwright.rules.lines import UNREADABLE, Body, Value, raw_bytes, read_text
+
+_SYSTEM = (b'"system"', b'"developer"')
+_MAX_TURNS = 10_000  # beyond it a conversation is not taken apart: its objects would outweigh its bytes
+_HELD = 4 * 1024 * 1024  # bytes of texts compared at once
+_LEAST = 64
+COMPARED = 64 * 1024  # texts equal up to here count as equal
+
+
+class Prompt(NamedTuple):
+    """`system` holds the contents of the leading system and developer messages, or the instructions."""
+
+    system: tuple[bytes, ...]
+    tools: bytes
+    rest: bytes
+
+    @property
+    def shared(self) -> bytes:
+        """What is equal for requests of the same kind; JSON holds no control characters, so joins are unique."""
+        return b"\x00".join(self.system) + b"\x01" + self.tools
+
+
+class _Turn(Struct, gc=False):
+    role: Value = UNSET
+    content: Value = UNSET
+
+
+_TURNS = msgspec.json.Decoder(list[_Turn])
+
+
+def prompt_of(body: Body) -> Prompt:
+    """The prompt of any endpoint's body; a body of unknown shape is all `rest`."""
+    values = (body.messages, body.input, body.prompt)
+    text = raw_bytes(next((value for value in values if value is not UNSET), UNSET))
+    system = (raw_bytes(body.instructions),) if body.instructions is not UNSET else ()
+    turns = _turns(text)
+    if turns is None:
+        return Prompt(system, raw_bytes(body.tools), text)
+    leading = [raw_bytes(turn.content) for turn in takewhile(_is_system, turns)]
+    rest = b"\x00".join(raw_bytes(turn.content) + raw_bytes(turn.role) for turn in turns[len(leading) :])
+    return Prompt((*system, *leading), raw_bytes(body.tools), rest)
+
+
+def _turns(text: bytes) -> list[_Turn] | None:
+    if not text.startswith(b"[") or text.count(b"{") > _MAX_TURNS:
+        return None
+    try:
+        return _TURNS.decode(text)
+    except UNREADABLE:
+        return None
+
+
+def _is_system(turn: _Turn) -> bool:
+    return raw_bytes(turn.role) in _SYSTEM
+
+
+def system_hash(prompt: Prompt) -> int:
+    """FNV-32a of the system prompt's text (S0-17, S0-18); 0 without one."""
+    if not prompt.system:
+        return 0
+    return fnv32a(b"".join(_plain(content) for content in prompt.system))
+
+
+def _plain(content: bytes) -> bytes:
+    """A string's text; a list of parts stays as it is written."""
+    text = read_text(msgspec.Raw(content)) if content.startswith(b'"') else None
+    return content if text is None else text.encode()
+
+
+def fnv32a(data: bytes) -> int:
+    value = 0x811C_9DC5
+    for byte in data:
+        value = ((value ^ byte) * 0x0100_0193) & 0xFFFF_FFFF
+    return value
+
+
+def lexicographic(
+    members: Sequence[int], read: Callable[[int, int, int], bytes], start: int = 0
+) -> Iterator[int]:
+    """`members` by their texts from `start` on, equal ones by themselves.
+
+    `read(member, start, width)` gives a part of a member's text. Only as much of each is held at a time as
+    all of them together may take; those still equal are read on.
+    """
+    waiting = [(members, start)]
+    while waiting:
+        equal, at = waiting.pop()
+        if len(equal) == 1 or at >= COMPARED:
+            yield from equal
+            continue
+        width = max(_LEAST, _HELD // len(equal))
+        heads = sorted((read(member, at, width), member) for member in equal)
+        runs = [(head, [member for _, member in run]) for head, run in groupby(heads, key=itemgetter(0))]
+        heads.clear()
+        ends = ((run, at + width if len(head) == width else COMPARED) for head, run in reversed(runs))
+        waiting.extend(ends)
