@@ -1,0 +1,200 @@
+"""A batch whose slices have run: input, plans, shards and segments, in whatever state a test wants them."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from temporalio.testing import ActivityEnvironment
+
+from activities.finalization import Finalization
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.errors import LineCode
+from batchwright.contracts.finalization import FinalizeRequest, FinalizeResult
+from batchwright.contracts.ingestion import ModelShare
+from batchwright.contracts.openai import BatchStatus, Endpoint, Usage, ValidationError
+from batchwright.database.rows import FileRow
+from batchwright.rules import keys
+from batchwright.rules.answers import error_line, result_line
+from batchwright.rules.ids import derived_file_id, request_id
+from batchwright.rules.lines import Line, Splitter
+from batchwright.rules.plan import PlanEntry, pack_entry
+from batchwright.rules.segments import Kind, Record, SegmentWriter
+from batchwright.settings import load
+from batchwright.storage.base import Storage
+from batchwright.telemetry.metrics import Metrics
+from tests.fakes.database import MemoryDatabase
+from tests.fakes.storage import MemoryStorage
+
+BATCH_ID = "batch_" + "0" * 32
+TENANT = "acme"
+CREATED = datetime(2026, 1, 1, tzinfo=UTC)
+INPUT_KEY = "input"
+
+
+Event = Callable[[], Awaitable[object]]
+
+
+class EventfulStorage(MemoryStorage):
+    """Before the object of a key in `events` is read, once, that happens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: dict[str, Event] = {}
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        if key in self.events:
+            await self.events.pop(key)()
+        return await super().get(key, start, length)
+
+
+class OutputLine(msgspec.Struct):
+    """What tests look at of a line of the output or error file."""
+
+    id: str
+    custom_id: str
+    response: msgspec.Raw
+    error: dict[str, str] | None
+
+
+def an_order() -> BatchOrder:
+    return BatchOrder(
+        batch_id=BATCH_ID,
+        tenant=TENANT,
+        input_file_id="file-in",
+        endpoint=Endpoint.CHAT_COMPLETIONS,
+        completion_window="24h",
+        created_at=CREATED,
+        expires_at=CREATED + timedelta(days=1),
+    )
+
+
+class SettledBatch:
+    """Line n has custom_id "line-n" and belongs to model n % len(models); plans are in reverse order."""
+
+    def __init__(
+        self,
+        *,
+        lines: int,
+        models: tuple[str, ...] = ("a", "b"),
+        unserved: Iterable[int] = (),
+        ending: str = "\n",
+        storage: Storage | None = None,
+    ) -> None:
+        self.memory = EventfulStorage()
+        self.storage: Storage = storage or self.memory
+        self.database = MemoryDatabase()
+        self.metrics = Metrics(CollectorRegistry())
+        self.order = an_order()
+        self.prefix = keys.ingest_prefix(TENANT, BATCH_ID, "commit")
+        self.models = models
+        self.unserved = frozenset(unserved)
+        texts = [f'{{"custom_id":"line-{n}","body":{{"model":"m"}}}}' for n in range(lines)]
+        self.input = ending.join(texts).encode()
+        self.lines = _cut(self.input)
+
+    async def prepare(self) -> None:
+        """Everything as it is when the batch has begun."""
+        await self.storage.put(INPUT_KEY, self.input)
+        await self.database.files.insert(
+            FileRow(
+                id="file-in",
+                tenant=TENANT,
+                purpose="batch",
+                filename="in.jsonl",
+                bytes=len(self.input),
+                created_at=CREATED,
+                storage_key=INPUT_KEY,
+            )
+        )
+        await self.database.batches.upsert(self.order)
+        await self.database.batches.begin(TENANT, BATCH_ID, total=len(self.lines), models=[], at=CREATED)
+        for model in self.models:
+            await self._plan(model)
+        if self.unserved:
+            records = [self.failure(n, LineCode.MODEL_NOT_FOUND) for n in sorted(self.unserved)]
+            await self.storage.put(keys.unserved(self.prefix), a_segment(records))
+
+    def planned(self, model: str) -> list[int]:
+        """The model's lines in dispatch order."""
+        mine = range(self.models.index(model), len(self.lines), len(self.models))
+        return [n for n in reversed(mine) if n not in self.unserved]
+
+    def success(self, n: int, answer: str = "answer", tokens: int = 0) -> Record:
+        line = result_line(
+            self._id(n), f"line-{n}", status_code=200, backend_request_id="", body=f'"{answer}"'.encode()
+        )
+        usage = Usage(input_tokens=tokens)
+        return Record(Kind.SETTLED, self.lines[n].offset, line, success=True, usage=usage)
+
+    def failure(self, n: int, code: LineCode = LineCode.REQUEST_TIMEOUT) -> Record:
+        return Record(Kind.SETTLED, self.lines[n].offset, error_line(self._id(n), f"line-{n}", code, "why"))
+
+    async def put(self, records: list[Record], *, attempt: int = 1, sequence: int = 0) -> str:
+        """A segment of those records; its key."""
+        folder = keys.slice_results(TENANT, BATCH_ID, "a", 0)
+        key = keys.segment(folder, 0, attempt, "nonce", sequence)
+        await self.storage.put(key, a_segment(records))
+        return key
+
+    def request(
+        self,
+        status: BatchStatus = BatchStatus.COMPLETED,
+        unsettled: LineCode = LineCode.BATCH_FAILED,
+        errors: list[ValidationError] | None = None,
+    ) -> FinalizeRequest:
+        shares = [ModelShare(model=m, safe=m, lines=len(self.planned(m)), slices=1) for m in self.models]
+        return FinalizeRequest(
+            order=self.order,
+            prefix=self.prefix,
+            models=shares,
+            total=len(self.lines),
+            status=status,
+            unsettled=unsettled,
+            errors=errors or [],
+        )
+
+    async def finalize(self, request: FinalizeRequest | None = None) -> FinalizeResult:
+        finalization = Finalization(self.database, self.storage, load(), self.metrics)
+        return await ActivityEnvironment().run(finalization.finalize, request or self.request())
+
+    async def file(self, kind: str) -> FileRow | None:
+        return await self.database.files.get(TENANT, derived_file_id(BATCH_ID, kind))
+
+    async def content(self, kind: str) -> bytes:
+        row = await self.file(kind)
+        return b"" if row is None else await self.storage.get(row.storage_key)
+
+    async def written(self, kind: str) -> list[OutputLine]:
+        decoder = msgspec.json.Decoder(OutputLine)
+        return [decoder.decode(line) for line in (await self.content(kind)).splitlines()]
+
+    async def ids(self, kind: str) -> list[str]:
+        return [line.custom_id for line in await self.written(kind)]
+
+    async def _plan(self, model: str) -> None:
+        lines = [self.lines[n] for n in self.planned(model)]
+        entries = [pack_entry(PlanEntry(line.offset, line.length, 0)) for line in lines]
+        await self.storage.put(keys.plan(self.prefix, model), b"".join(entries))
+        shard = b"".join((line.data or b"") + b"\n" for line in lines)
+        await self.storage.put(keys.shard(self.prefix, model), shard)
+
+    def _id(self, n: int) -> str:
+        return request_id(BATCH_ID, self.lines[n].offset)
+
+
+def a_segment(records: list[Record]) -> bytes:
+    writer = SegmentWriter()
+    for record in records:
+        writer.add(record)
+    return writer.finish()
+
+
+def names(numbers: Iterable[int]) -> list[str]:
+    """The custom_ids of these lines."""
+    return [f"line-{n}" for n in numbers]
+
+
+def _cut(data: bytes) -> list[Line]:
+    splitter = Splitter(max_line_bytes=1000)
+    return [*splitter.feed(data), *splitter.finish()]

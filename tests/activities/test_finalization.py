@@ -1,0 +1,363 @@
+"""Finalization: every line once, in input order, whatever settled and whoever tried before."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from temporalio.exceptions import ApplicationError
+
+from activities.finalize.spool import Spool
+from batchwright.contracts.errors import Failure, LineCode
+from batchwright.contracts.finalization import FinalizeRequest, FinalizeResult
+from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.rules import keys
+from batchwright.rules.segments import Kind, Record
+from batchwright.storage.base import Storage, StorageFull, StorageUnavailable
+from batchwright.storage.local import LocalStorage
+from tests.activities.settled_batch import BATCH_ID, CREATED, INPUT_KEY, TENANT, SettledBatch, names
+
+
+async def a_batch(
+    *,
+    lines: int,
+    models: tuple[str, ...] = ("a", "b"),
+    unserved: Iterable[int] = (),
+    ending: str = "\n",
+    storage: Storage | None = None,
+) -> SettledBatch:
+    batch = SettledBatch(lines=lines, models=models, unserved=unserved, ending=ending, storage=storage)
+    await batch.prepare()
+    return batch
+
+
+async def test_files_are_in_input_order() -> None:
+    batch = await a_batch(lines=5)
+    await batch.put([batch.success(4), batch.failure(3), batch.success(0)], sequence=0)
+    await batch.put([batch.failure(1), batch.success(2)], sequence=1)
+    result = await batch.finalize()
+    assert result == FinalizeResult(status=BatchStatus.COMPLETED, completed=3, failed=2)
+    assert await batch.ids("output") == names([0, 2, 4])
+    assert await batch.ids("error") == names([1, 3])
+
+
+async def test_lines_come_out_as_they_were_settled() -> None:
+    batch = await a_batch(lines=1)
+    record = batch.success(0, answer=r"ä \u00e4")
+    await batch.put([record])
+    await batch.finalize()
+    assert await batch.content("output") == record.payload + b"\n"
+
+
+async def test_a_row_tells_what_the_files_hold() -> None:
+    batch = await a_batch(lines=3)
+    await batch.put([batch.success(0, tokens=3), batch.failure(1), batch.success(2, tokens=4)])
+    await batch.finalize()
+    row = await batch.database.batches.get(TENANT, BATCH_ID)
+    output = await batch.file("output")
+    assert row is not None
+    assert output is not None
+    assert (row.status, row.total, row.completed, row.failed) == (BatchStatus.COMPLETED, 3, 2, 1)
+    assert row.usage == Usage(input_tokens=7)
+    assert row.output_file_id == output.id
+    assert output.filename == f"{BATCH_ID}_output.jsonl"
+    assert output.bytes == len(await batch.content("output"))
+
+
+async def test_scratch_is_gone_and_only_files_remain() -> None:
+    batch = await a_batch(lines=2)
+    await batch.put([batch.success(0), batch.failure(1)])
+    await batch.finalize()
+    kept = [await batch.file("output"), await batch.file("error")]
+    assert {INPUT_KEY, *(row.storage_key for row in kept if row)} == set(batch.memory.objects)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (BatchStatus.EXPIRED, LineCode.BATCH_EXPIRED),
+        (BatchStatus.CANCELLED, LineCode.BATCH_CANCELLED),
+        (BatchStatus.FAILED, LineCode.BATCH_FAILED),
+    ],
+)
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\n\n"])
+async def test_what_settled_is_kept_and_the_rest_says_why(
+    status: BatchStatus, code: LineCode, ending: str
+) -> None:
+    batch = await a_batch(lines=5, ending=ending)
+    await batch.put([batch.success(2), batch.failure(1)])
+    result = await batch.finalize(batch.request(status, code))
+    assert result == FinalizeResult(status=status, completed=1, failed=4)
+    assert await batch.ids("output") == names([2])
+    errors = {line.custom_id: line.error and line.error["code"] for line in await batch.written("error")}
+    assert errors == {
+        "line-0": code,
+        "line-1": LineCode.REQUEST_TIMEOUT,
+        "line-3": code,
+        "line-4": code,
+    }
+
+
+async def test_an_expired_line_reads_as_openai_writes_it() -> None:
+    batch = await a_batch(lines=1)
+    await batch.finalize(batch.request(BatchStatus.EXPIRED, LineCode.BATCH_EXPIRED))
+    (line,) = await batch.written("error")
+    message = "This request could not be executed before the completion window expired."
+    assert line.error == {"code": "batch_expired", "message": message}
+    assert bytes(line.response) == b"null"
+    assert line.id.startswith("batch_req_")
+
+
+async def test_only_a_completed_batch_was_finalizing() -> None:
+    completed, expired = await a_batch(lines=1), await a_batch(lines=1)
+    await completed.put([completed.success(0)])
+    await completed.finalize()
+    await expired.finalize(expired.request(BatchStatus.EXPIRED, LineCode.BATCH_EXPIRED))
+    rows = [await batch.database.batches.get(TENANT, BATCH_ID) for batch in (completed, expired)]
+    assert [row is not None and row.finalizing_at is not None for row in rows] == [True, False]
+
+
+async def test_a_batch_whose_lines_all_failed_is_completed_without_an_output_file() -> None:
+    batch = await a_batch(lines=2)
+    await batch.put([batch.failure(0), batch.failure(1)])
+    result = await batch.finalize()
+    row = await batch.database.batches.get(TENANT, BATCH_ID)
+    assert result == FinalizeResult(status=BatchStatus.COMPLETED, failed=2)
+    assert row is not None
+    assert row.output_file_id is None
+    assert row.error_file_id is not None
+
+
+async def test_a_batch_without_failures_has_no_error_file() -> None:
+    batch = await a_batch(lines=1)
+    await batch.put([batch.success(0)])
+    await batch.finalize()
+    assert await batch.file("error") is None
+
+
+async def test_lines_of_unserved_models_are_among_the_errors() -> None:
+    batch = await a_batch(lines=3, unserved=[1])
+    await batch.put([batch.success(0), batch.success(2)])
+    result = await batch.finalize()
+    assert result == FinalizeResult(status=BatchStatus.COMPLETED, completed=2, failed=1)
+    assert await batch.ids("error") == names([1])
+
+
+async def test_of_two_results_the_success_counts() -> None:
+    batch = await a_batch(lines=1)
+    await batch.put([batch.failure(0)], attempt=1)
+    await batch.put([batch.success(0)], attempt=2)
+    assert await batch.finalize() == FinalizeResult(status=BatchStatus.COMPLETED, completed=1)
+
+
+async def test_of_two_successes_the_earlier_segment_counts() -> None:
+    batch = await a_batch(lines=1)
+    await batch.put([batch.success(0, "later", tokens=5)], attempt=2)
+    await batch.put([batch.success(0, "earlier", tokens=2)], attempt=1)
+    result = await batch.finalize()
+    assert b"earlier" in await batch.content("output")
+    assert result.usage == Usage(input_tokens=2)
+
+
+async def test_attempts_are_no_results() -> None:
+    batch = await a_batch(lines=1)
+    await batch.put([Record(Kind.ATTEMPT, 0, b'{"count":1}')])
+    result = await batch.finalize(batch.request(BatchStatus.CANCELLED, LineCode.BATCH_CANCELLED))
+    assert result == FinalizeResult(status=BatchStatus.CANCELLED, failed=1)
+
+
+async def test_without_its_input_the_shards_tell_the_custom_ids() -> None:
+    batch = await a_batch(lines=5)
+    await batch.put([batch.success(3)])
+    await batch.storage.delete(INPUT_KEY)
+    result = await batch.finalize(batch.request(BatchStatus.EXPIRED, LineCode.BATCH_EXPIRED))
+    assert result == FinalizeResult(status=BatchStatus.EXPIRED, completed=1, failed=4)
+    assert await batch.ids("error") == names([0, 1, 2, 4])
+
+
+async def test_without_input_and_shards_it_fails_for_good() -> None:
+    batch = await a_batch(lines=2)
+    await batch.storage.delete(INPUT_KEY)
+    await batch.storage.delete(keys.shard(batch.prefix, "b"))
+    await assert_fails(batch, batch.request(), Failure.INPUT_VANISHED, "b.jsonl", retried=False)
+
+
+async def test_a_damaged_segment_is_named() -> None:
+    batch = await a_batch(lines=1)
+    key = await batch.put([batch.success(0)])
+    batch.memory.objects[key] = batch.memory.objects[key].replace(b"answer", b"anzwer")
+    await assert_fails(batch, batch.request(), Failure.RESULTS_DAMAGED, key, retried=False)
+
+
+async def test_a_plan_that_lacks_lines_is_named() -> None:
+    batch = await a_batch(lines=4)
+    key = keys.plan(batch.prefix, "a")
+    batch.memory.objects[key] = batch.memory.objects[key][:16]
+    await assert_fails(batch, batch.request(), Failure.PLAN_DAMAGED, key, retried=False)
+
+
+async def test_a_result_of_no_line_is_told_with_its_numbers() -> None:
+    batch = await a_batch(lines=2)
+    await batch.put([batch.success(0), batch.success(1), Record(Kind.SETTLED, 7, b"{}")])
+    await assert_fails(
+        batch, batch.request(), Failure.RESULTS_DAMAGED, "has 2 lines; 3 have a result", retried=False
+    )
+
+
+async def test_storage_trouble_is_retried_and_the_row_stays_live() -> None:
+    batch = await a_batch(lines=1)
+    batch.memory.failing = StorageUnavailable("no disk")
+    await assert_fails(batch, batch.request(), Failure.STORAGE_UNAVAILABLE, "no disk", retried=True)
+    row = await batch.database.batches.get(TENANT, BATCH_ID)
+    assert row is not None
+    assert row.status is BatchStatus.FINALIZING
+
+
+async def test_database_trouble_is_retried() -> None:
+    batch = await a_batch(lines=1)
+    batch.database.rows.failing = DatabaseUnavailable("no server")
+    await assert_fails(batch, batch.request(), Failure.DATABASE_UNAVAILABLE, "no server", retried=True)
+
+
+async def test_a_retry_after_the_end_answers_as_the_first_attempt() -> None:
+    batch = await a_batch(lines=2)
+    await batch.put([batch.success(0), batch.failure(1)])
+    first = await batch.finalize()
+    before = dict(batch.memory.objects)
+    assert await batch.finalize() == first
+    assert batch.memory.objects == before
+
+
+async def test_an_attempt_that_died_before_the_end_changes_nothing() -> None:
+    once, twice = await a_batch(lines=3), await a_batch(lines=3)
+    for batch in (once, twice):
+        await batch.put([batch.success(2), batch.success(0)])
+    request = once.request(BatchStatus.EXPIRED, LineCode.BATCH_EXPIRED)
+    twice.memory.events[INPUT_KEY] = lambda: fail(twice, DatabaseUnavailable("died"))
+    await assert_fails(twice, request, Failure.DATABASE_UNAVAILABLE, "died", retried=True)
+    await fail(twice, None)
+    assert await twice.finalize(request) == await once.finalize(request)
+    for kind in ("output", "error"):
+        assert await twice.content(kind) == await once.content(kind)
+    assert len(twice.memory.objects) == len(once.memory.objects)
+
+
+async def test_an_attempt_that_comes_late_leaves_the_row_and_none_of_its_objects() -> None:
+    batch = await a_batch(lines=1)
+    segment = await batch.put([batch.success(0)])
+    batch.memory.events[segment] = lambda: win(batch)
+    assert await batch.finalize() == FinalizeResult(status=BatchStatus.CANCELLED)
+    assert set(batch.memory.objects) == {INPUT_KEY}
+
+
+async def test_an_attempt_that_misses_what_the_winner_deleted_answers_as_the_winner_did() -> None:
+    batch = await a_batch(lines=1)
+    batch.memory.events[keys.plan(batch.prefix, "a")] = lambda: win(batch)
+    assert await batch.finalize() == FinalizeResult(status=BatchStatus.CANCELLED)
+
+
+async def test_a_segment_compacted_while_it_is_read_is_found_again() -> None:
+    batch = await a_batch(lines=2)
+    old = await batch.put([batch.success(0)], sequence=0)
+    await batch.put([batch.success(1)], sequence=1)
+
+    async def compact() -> None:
+        await batch.put([batch.success(0)], sequence=9)
+        await batch.storage.delete(old)
+
+    batch.memory.events[old] = compact
+    assert await batch.finalize() == FinalizeResult(status=BatchStatus.COMPLETED, completed=2)
+
+
+async def test_why_the_system_failed_it_is_in_the_row() -> None:
+    batch = await a_batch(lines=1)
+    errors = [ValidationError(code="system_error", message="The plan is damaged.")]
+    await batch.finalize(batch.request(BatchStatus.FAILED, LineCode.BATCH_FAILED, errors))
+    row = await batch.database.batches.get(TENANT, BATCH_ID)
+    assert row is not None
+    assert row.errors == errors
+
+
+async def test_files_live_as_long_as_the_batch_asked_or_their_end_deserves() -> None:
+    asked, whole, partial = [await a_batch(lines=1) for _ in range(3)]
+    asked.order = asked.order.model_copy(update={"output_expires_after_seconds": 3600})
+    for batch in (asked, whole, partial):
+        await batch.put([batch.success(0)])
+    await asked.finalize()
+    await whole.finalize()
+    await partial.finalize(partial.request(BatchStatus.EXPIRED))
+    assert await life(asked) == timedelta(hours=1)
+    assert await life(whole) == timedelta(days=30)
+    assert await life(partial) == timedelta(days=14)
+
+
+async def test_ends_are_counted_once() -> None:
+    batch = await a_batch(lines=1)
+    await batch.put([batch.success(0)])
+    await batch.finalize()
+    await batch.finalize()
+    count = batch.metrics.registry.get_sample_value
+    assert count("batchwright_jobs_processed_total", {"result": "success", "reason": "none"}) == 1
+    assert count("batchwright_batch_job_e2e_latency_seconds_count", {"status": "completed"}) == 1
+    assert count("batchwright_finalize_latency_seconds_count") == 1
+
+
+async def test_files_on_disk_are_the_same(storage: LocalStorage) -> None:
+    batch = await a_batch(lines=4, storage=storage)
+    await batch.put([batch.success(3), batch.success(1)])
+    await batch.finalize(batch.request(BatchStatus.CANCELLED, LineCode.BATCH_CANCELLED))
+    assert await batch.ids("output") == names([1, 3])
+    assert await batch.ids("error") == names([0, 2])
+
+
+def test_a_full_disk_is_told_with_the_setting_that_helps(tmp_path: Path) -> None:
+    with Spool(tmp_path) as spool, pytest.raises(StorageFull, match="BATCHWRIGHT_SPOOL_DIR"):
+        spool.require(2**62)
+
+
+Settlements = st.lists(st.lists(st.tuples(st.integers(0, 11), st.booleans()), max_size=6), max_size=6)
+
+
+@given(segments=Settlements, unserved=st.frozensets(st.integers(0, 11)), lost=st.booleans())
+async def test_whatever_settled_every_line_is_in_the_files_once_and_in_order(
+    segments: list[list[tuple[int, bool]]], unserved: frozenset[int], lost: bool
+) -> None:
+    batch = await a_batch(lines=12, models=("a", "b", "c"), unserved=unserved)
+    settled = [[(n, ok) for n, ok in segment if n not in unserved] for segment in segments]
+    for sequence, segment in enumerate(settled):
+        records = [batch.success(n) if ok else batch.failure(n) for n, ok in segment]
+        await batch.put(records, sequence=sequence)
+    if lost:
+        await batch.storage.delete(INPUT_KEY)
+    result = await batch.finalize(batch.request(BatchStatus.EXPIRED, LineCode.BATCH_EXPIRED))
+    won = sorted({n for segment in settled for n, ok in segment if ok})
+    assert await batch.ids("output") == names(won)
+    assert await batch.ids("error") == names(n for n in range(12) if n not in won)
+    assert (result.completed, result.failed) == (len(won), 12 - len(won))
+
+
+async def assert_fails(
+    batch: SettledBatch, request: FinalizeRequest, kind: Failure, text: str, *, retried: bool
+) -> None:
+    with pytest.raises(ApplicationError) as caught:
+        await batch.finalize(request)
+    assert (caught.value.type, caught.value.non_retryable) == (kind, not retried)
+    assert text in caught.value.message
+
+
+async def fail(batch: SettledBatch, error: Exception | None) -> None:
+    batch.database.rows.failing = error
+
+
+async def win(batch: SettledBatch) -> None:
+    """Another attempt ends the batch and cleans up behind it."""
+    await batch.database.batches.end(TENANT, BATCH_ID, BatchStatus.CANCELLED, [], CREATED)
+    await batch.storage.delete_prefix(keys.batch_root(TENANT, BATCH_ID))
+
+
+async def life(batch: SettledBatch) -> timedelta | None:
+    row = await batch.file("output")
+    return row and row.expires_at and row.expires_at - row.created_at
