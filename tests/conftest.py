@@ -1,13 +1,26 @@
-"""Adapters for tests: in memory, and on the local disk."""
+"""Adapters for tests: in memory, on the local disk, and a PostgreSQL with a fresh database each."""
 
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 
+from batchwright.database.base import DatabaseLike
+from batchwright.database.driver import connect
+from batchwright.database.migrate import migrate
+from batchwright.database.pool import Database, open_database
+from batchwright.settings import load
 from batchwright.storage.base import Storage
 from batchwright.storage.local import LocalStorage
+from starter.stack.postgres import EmbeddedPostgres
 from tests.fakes.database import MemoryDatabase
 from tests.fakes.storage import MemoryStorage
+
+_TEMPLATE = "batchwright_template"
 
 
 @pytest.fixture
@@ -30,3 +43,57 @@ def any_storage(request: pytest.FixtureRequest) -> Storage:
     """Every storage there is, for the suite they share."""
     fixtures = {"memory": "memory_storage", "local": "storage"}
     return request.getfixturevalue(fixtures[request.param])
+
+
+@pytest.fixture(scope="session")
+def _server() -> Generator[str, None, None]:
+    # Not below pytest's own folder: the server may run as another user, who could not enter it.
+    root = Path(tempfile.mkdtemp(prefix="batchwright-postgres-"))
+    server = EmbeddedPostgres(root).start()
+    yield server.dsn
+    server.stop()
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_url(_server: str) -> str:
+    """A migrated database that nothing connects to: PostgreSQL copies only such ones."""
+    asyncio.run(_execute(_server, f"CREATE DATABASE {_TEMPLATE}"))
+    url = _of(_server, _TEMPLATE)
+    asyncio.run(migrate(url))
+    return url
+
+
+@pytest.fixture
+async def database_url(_server: str, postgres_url: str) -> AsyncGenerator[str, None]:
+    """The URL of a fresh migrated database, for tests that start processes or break connections."""
+    name = f"test_{token_hex(6)}"
+    await _execute(_server, f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE}")
+    yield _of(_server, name)
+    await _execute(_server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncGenerator[Database, None]:
+    database = await open_database(load(database_url=database_url, database_pool_size=5))
+    yield database
+    await database.close()
+
+
+@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.integration)])
+def any_database(request: pytest.FixtureRequest) -> DatabaseLike:
+    """Every database there is, for the suite they share."""
+    fixtures = {"memory": "memory_database", "postgres": "database"}
+    return request.getfixturevalue(fixtures[request.param])
+
+
+async def _execute(url: str, sql: str) -> None:
+    connection = await connect(url)
+    try:
+        await connection.execute(sql)
+    finally:
+        await connection.close()
+
+
+def _of(url: str, name: str) -> str:
+    return url.rpartition("/")[0] + "/" + name

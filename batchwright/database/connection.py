@@ -86,7 +86,7 @@ async def connections(database_url: str, *, size: int, patience_seconds: float) 
         reraise=True,
     )
     with translated(where):
-        return Connections(await tries(lambda: driver.open_pool(database_url, size)), where)
+        return Connections(await tries(driver.open_pool, database_url, size), where)
 
 
 def address(database_url: str) -> str:

@@ -1,0 +1,128 @@
+"""What every database promises of files; `any_database` runs it on each."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from batchwright.contracts.openai import BatchStatus
+from batchwright.database.base import DatabaseLike
+from batchwright.database.errors import FileInUse, UnknownCursor
+from batchwright.database.rows import FileRow
+from tests.integration.rows import LONG_AGO, a_file, after, an_order
+
+
+async def names(
+    database: DatabaseLike,
+    *,
+    tenant: str = "t",
+    purpose: str | None = None,
+    limit: int = 10,
+    ascending: bool = False,
+    after: str | None = None,
+) -> tuple[list[str], bool]:
+    rows, more = await database.files.page(
+        tenant, purpose=purpose, limit=limit, ascending=ascending, after=after
+    )
+    return [row.id for row in rows], more
+
+
+async def test_a_file_is_found_as_it_was_inserted(any_database: DatabaseLike) -> None:
+    row = a_file(filename="Größe '1' %s.jsonl", bytes=2**40, expires_at=datetime.now(UTC) + timedelta(days=1))
+    await any_database.files.insert(row)
+    assert await any_database.files.get("t", "file-1") == row
+
+
+async def test_inserting_a_file_again_changes_nothing(any_database: DatabaseLike) -> None:
+    await any_database.files.insert(a_file())
+    await any_database.files.insert(a_file())
+    assert await names(any_database) == (["file-1"], False)
+
+
+async def test_another_tenants_file_is_unknown(any_database: DatabaseLike) -> None:
+    await any_database.files.insert(a_file())
+    assert await any_database.files.get("other", "file-1") is None
+    assert await any_database.files.delete("other", "file-1") is None
+    assert await names(any_database, tenant="other") == ([], False)
+    with pytest.raises(UnknownCursor):
+        await names(any_database, tenant="other", after="file-1")
+    assert await any_database.files.get("t", "file-1") is not None
+
+
+@pytest.mark.parametrize("file_id", ["", "file-\0", "\ud800", "x' OR '1'='1"])
+async def test_ids_nobody_gave_are_unknown(any_database: DatabaseLike, file_id: str) -> None:
+    await any_database.files.insert(a_file())
+    assert await any_database.files.get("t", file_id) is None
+    assert await any_database.files.delete("t", file_id) is None
+    with pytest.raises(UnknownCursor):
+        await names(any_database, after=file_id)
+
+
+async def test_an_expired_file_is_unknown(any_database: DatabaseLike) -> None:
+    await any_database.files.insert(a_file(expires_at=LONG_AGO))
+    assert await any_database.files.get("t", "file-1") is None
+    assert await any_database.files.delete("t", "file-1") is None
+    assert await names(any_database) == ([], False)
+
+
+async def test_a_live_batch_keeps_its_expired_input_known(any_database: DatabaseLike) -> None:
+    await any_database.files.insert(a_file(expires_at=LONG_AGO))
+    await any_database.batches.upsert(an_order(input_file_id="file-1"))
+    assert await any_database.files.get("t", "file-1") == a_file(expires_at=LONG_AGO)
+    assert await names(any_database) == (["file-1"], False)
+    await any_database.batches.end("t", "batch_1", BatchStatus.CANCELLED, [], after(1))
+    assert await any_database.files.get("t", "file-1") is None
+
+
+async def test_the_input_of_a_live_batch_cannot_be_deleted(any_database: DatabaseLike) -> None:
+    await any_database.files.insert(a_file())
+    await any_database.batches.upsert(an_order(input_file_id="file-1"))
+    with pytest.raises(FileInUse) as refused:
+        await any_database.files.delete("t", "file-1")
+    assert (refused.value.file_id, refused.value.batch_id) == ("file-1", "batch_1")
+    await any_database.batches.end("t", "batch_1", BatchStatus.FAILED, [], after(1))
+    assert await any_database.files.delete("t", "file-1") == a_file()
+
+
+async def test_another_tenants_batch_does_not_hold_a_file(any_database: DatabaseLike) -> None:
+    await any_database.files.insert(a_file())
+    await any_database.batches.upsert(an_order(tenant="other", input_file_id="file-1"))
+    assert await any_database.files.delete("t", "file-1") == a_file()
+
+
+async def test_a_deleted_file_is_unknown_and_deleted_once(any_database: DatabaseLike) -> None:
+    await any_database.files.insert(a_file())
+    assert await any_database.files.delete("t", "file-1") == a_file()
+    assert await any_database.files.delete("t", "file-1") is None
+    assert await any_database.files.get("t", "file-1") is None
+
+
+@pytest.mark.parametrize("ascending", [True, False])
+async def test_pages_follow_each_other_without_gap_or_overlap(
+    any_database: DatabaseLike, ascending: bool
+) -> None:
+    ids = [f"file-{number}" for number in range(7)]
+    for number, id in enumerate(ids):
+        await any_database.files.insert(a_file(id, created_at=after(number // 2)))
+    seen: list[str] = []
+    more, last = True, None
+    while more:
+        page, more = await names(any_database, limit=3, ascending=ascending, after=last)
+        seen, last = seen + page, page[-1]
+    assert seen == (ids if ascending else ids[::-1])
+
+
+async def test_a_list_of_one_purpose_leaves_the_others_out(any_database: DatabaseLike) -> None:
+    await any_database.files.insert(a_file("file-1"))
+    await any_database.files.insert(a_file("file-2", purpose="batch_output", created_at=after(1)))
+    await any_database.files.insert(a_file("file-3", created_at=after(2)))
+    assert await names(any_database, purpose="batch") == (["file-3", "file-1"], False)
+    assert await names(any_database, purpose="batch", limit=1) == (["file-3"], True)
+    assert await names(any_database, purpose="batch", after="file-2") == (["file-1"], False)
+
+
+async def test_a_full_page_that_is_the_last_says_so(any_database: DatabaseLike) -> None:
+    rows: list[FileRow] = [a_file("file-1"), a_file("file-2")]
+    for row in rows:
+        await any_database.files.insert(row)
+    assert await names(any_database, limit=2) == (["file-2", "file-1"], False)
+    assert await names(any_database, after="file-1") == ([], False)

@@ -1,0 +1,53 @@
+"""What every database promises of served models and workers; `any_database` runs it on each."""
+
+import asyncio
+from datetime import timedelta
+
+from batchwright.database.base import DatabaseLike
+from batchwright.database.rows import ServedModel
+from tests.integration.rows import START, after
+
+ONE, TWO = "http://one", "http://two"
+
+
+async def test_served_models_are_those_the_asked_backends_listed(any_database: DatabaseLike) -> None:
+    await any_database.models.note(ONE, ["org/b:1", "a"], START)
+    await any_database.models.note(TWO, ["a"], after(1))
+    await any_database.models.note("http://three", ["c"], after(1))
+    assert await any_database.models.served([TWO, ONE]) == [
+        ServedModel(name="a", backend_url=ONE, seen_at=START),
+        ServedModel(name="a", backend_url=TWO, seen_at=after(1)),
+        ServedModel(name="org/b:1", backend_url=ONE, seen_at=START),
+    ]
+    assert await any_database.models.served([]) == []
+
+
+async def test_what_a_backend_no_longer_lists_is_gone(any_database: DatabaseLike) -> None:
+    await any_database.models.note(ONE, ["a", "b"], START)
+    await any_database.models.note(ONE, ["b", "B", "b"], after(1))
+    served = [model.name for model in await any_database.models.served([ONE])]
+    assert served == ["B", "b"]
+    await any_database.models.note(ONE, [], after(2))
+    assert await any_database.models.served([ONE]) == []
+
+
+async def test_workers_noting_at_once_do_not_hinder_each_other(any_database: DatabaseLike) -> None:
+    names = [f"model-{number}" for number in range(20)]
+    notes = (any_database.models.note(ONE, names if turn % 2 else names[::-1], START) for turn in range(10))
+    await asyncio.gather(*notes)
+    assert [model.name for model in await any_database.models.served([ONE])] == sorted(names)
+
+
+async def test_workers_are_alive_as_long_as_they_beat(any_database: DatabaseLike) -> None:
+    await any_database.workers.beat("one:1", {"in_flight": 3.5}, START)
+    await any_database.workers.beat("two:1", {}, after(5))
+    await any_database.workers.beat("two:1", {"in_flight": 1}, after(10))
+    assert await any_database.workers.alive(START) == 2
+    assert await any_database.workers.alive(after(1)) == 1
+    assert await any_database.workers.alive(after(11)) == 0
+
+
+async def test_workers_silent_for_a_day_are_forgotten(any_database: DatabaseLike) -> None:
+    await any_database.workers.beat("one:1", {}, START)
+    await any_database.workers.beat("two:1", {}, START + timedelta(days=1, seconds=1))
+    assert await any_database.workers.alive(START) == 1
