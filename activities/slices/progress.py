@@ -1,0 +1,38 @@
+"""Live counts: one upsert a worker every 2 s for all its slices."""
+
+import asyncio
+import logging
+
+from batchwright.database.base import ProgressTable
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.rows import SliceProgress
+
+logger = logging.getLogger(__name__)
+EVERY_SECONDS = 2.0
+
+
+class ProgressReporter:
+    """Best effort: the files' counts come from finalization, these are what `GET` shows meanwhile."""
+
+    def __init__(self, table: ProgressTable) -> None:
+        self._table = table
+        self._news: dict[tuple[str, str, int], SliceProgress] = {}
+
+    def tell(self, progress: SliceProgress) -> None:
+        self._news[progress.batch_id, progress.model, progress.number] = progress
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY_SECONDS)
+            await self.send()
+
+    async def send(self) -> None:
+        """Writes the news; a database that is away gets them the next time."""
+        news, self._news = self._news, {}
+        if not news:
+            return
+        try:
+            await self._table.record(list(news.values()))
+        except DatabaseUnavailable as error:
+            logger.warning("progress cannot be written", extra={"error": str(error)})
+            self._news = {**news, **self._news}

@@ -1,0 +1,147 @@
+"""What a slice still has to do: its lines, less what its stored segments settle."""
+
+import heapq
+import json
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from pydantic import BaseModel
+
+from batchwright.contracts.execution import SliceRequest
+from batchwright.contracts.openai import Usage
+from batchwright.rules import keys
+from batchwright.rules.plan import (
+    ENTRY_BYTES,
+    SLICE_BYTES,
+    PlanDamaged,
+    SliceRecord,
+    unpack_entries,
+    unpack_slice,
+)
+from batchwright.rules.segments import Kind, Record, read_records
+from batchwright.storage.base import ObjectInfo, Storage
+
+
+class Attempt(BaseModel):
+    """The payload of an attempt record. `not_before` and `waiting_since` are Unix seconds."""
+
+    count: int = 0
+    not_before: float = 0.0
+    waiting_since: float = 0.0
+    error: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """A line in the slice's shard range; `offset` is its place in the input and its identity."""
+
+    offset: int
+    start: int
+    length: int
+    attempt: Attempt = field(default_factory=Attempt)
+    refusals: int = 0  # capacity failures in a row, of this turn
+
+
+class SliceWork:
+    """The lines not settled yet: ready ones in plan order, later ones by their time."""
+
+    def __init__(self, lines: list[Line], shard: bytes) -> None:
+        self._shard = shard
+        self._ready: deque[Line] = deque()
+        self._later: list[tuple[float, int, Line]] = []
+        for line in lines:
+            self.put_back(line)
+
+    def bytes_of(self, line: Line) -> bytes:
+        return self._shard[line.start : line.start + line.length]
+
+    def put_back(self, line: Line) -> None:
+        """At once, or when its time has come."""
+        if line.attempt.not_before <= time.time():
+            self._ready.append(line)
+        else:
+            heapq.heappush(self._later, (line.attempt.not_before, line.offset, line))
+
+    def next(self) -> Line | None:
+        while self._later and self._later[0][0] <= time.time():
+            self._ready.append(heapq.heappop(self._later)[2])
+        return self._ready.popleft() if self._ready else None
+
+    def return_first(self, line: Line) -> None:
+        self._ready.appendleft(line)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._ready and not self._later
+
+    def wait(self) -> float:
+        """Seconds until some line is ready."""
+        if self._ready or not self._later:
+            return 0.0
+        return max(0.0, self._later[0][0] - time.time())
+
+
+@dataclass
+class Stored:
+    """What earlier turns left: settled lines, attempts, and the segments that hold them."""
+
+    segments: list[ObjectInfo] = field(default_factory=list[ObjectInfo])
+    settled: dict[int, bool] = field(default_factory=dict[int, bool])  # offset: success
+    attempts: dict[int, Attempt] = field(default_factory=dict[int, Attempt])
+    usage: Usage = field(default_factory=Usage)
+
+    def add(self, record: Record) -> None:
+        if record.kind is Kind.ATTEMPT:
+            attempt = Attempt.model_validate(json.loads(record.payload))
+            known = self.attempts.get(record.offset)
+            if known is None or attempt.count >= known.count:
+                self.attempts[record.offset] = attempt
+        elif record.kind is Kind.SETTLED:
+            if record.offset not in self.settled:
+                self.usage += record.usage
+            self.settled[record.offset] = record.success or self.settled.get(record.offset, False)
+
+
+async def read_record(storage: Storage, request: SliceRequest) -> SliceRecord:
+    """Raises PlanDamaged, ObjectMissing, StorageUnavailable."""
+    table = keys.slice_table(request.prefix, request.safe)
+    return unpack_slice(await storage.get(table, request.number * SLICE_BYTES, SLICE_BYTES), request.number)
+
+
+async def read_stored(storage: Storage, folder: str) -> Stored:
+    """The listing is the truth. Raises SegmentDamaged, StorageUnavailable."""
+    stored = Stored(segments=[info async for info in storage.list(folder)])
+    for info in stored.segments:
+        for record in read_records(await storage.get(info.key)):
+            stored.add(record)
+    return stored
+
+
+async def read_work(
+    storage: Storage, request: SliceRequest, record: SliceRecord, stored: Stored
+) -> SliceWork:
+    """Plan entries and shard range in one ranged read each. Raises PlanDamaged where they disagree."""
+    plan = keys.plan(request.prefix, request.safe)
+    entries = await storage.get(plan, record.first_entry * ENTRY_BYTES, record.entries * ENTRY_BYTES)
+    shard = keys.shard(request.prefix, request.safe)
+    data = await storage.get(shard, record.shard_offset, record.shard_bytes)
+    return SliceWork(_open_lines(request, record, entries, data, stored), data)
+
+
+def _open_lines(
+    request: SliceRequest, record: SliceRecord, entries: bytes, data: bytes, stored: Stored
+) -> list[Line]:
+    offsets = [entry.offset for entry in unpack_entries(entries)]
+    if len(data) != record.shard_bytes or not len(offsets) == record.entries == data.count(b"\n"):
+        raise PlanDamaged(
+            f"{request.batch_id}: plan and shard of {request.model!r} disagree at slice {record.number}"
+        )
+    lines: list[Line] = []
+    start = 0
+    for offset in offsets:
+        end = data.index(b"\n", start)
+        if offset not in stored.settled:
+            lines.append(Line(offset, start, end - start, stored.attempts.get(offset) or Attempt()))
+        start = end + 1
+    return lines

@@ -1,0 +1,94 @@
+"""Which budget an outcome uses, and how long to wait (R8, S1-R8, S4-53 to S4-55).
+
+ATTEMPT    may be the request's own fault; `max_attempts` of them settle the line
+CAPACITY   the backend's trouble: costs time, never attempts
+BLOCKED    the backend refuses us (401, 403): like capacity, and opens the circuit at once
+"""
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Budget(StrEnum):
+    SETTLED = "settled"  # a success, or an error that is final at once
+    ATTEMPT = "attempt"
+    CAPACITY = "capacity"
+    BLOCKED = "blocked"
+
+
+class Category(StrEnum):
+    """The categories of S1-R8 that a backend's behaviour can show."""
+
+    NONE = "none"
+    AUTHENTICATION = "authentication"
+    RATE_LIMIT = "rate_limit"
+    TIMEOUT = "timeout"
+    TRANSPORT = "transport"
+    UPSTREAM_5XX = "upstream_5xx"
+    SERVICE_UNAVAILABLE = "service_unavailable"
+    INVALID_REQUEST = "invalid_request"
+    RESPONSE_SHAPE = "response_shape"
+
+
+class Verdict(NamedTuple):
+    budget: Budget
+    category: Category
+
+
+_FINAL_5XX = frozenset({501, 505})
+_CAPACITY_5XX = frozenset({502, 503, 504, *range(520, 530)})
+_ATTEMPT_4XX = frozenset({408, 409, 425})
+
+SUCCESS = Verdict(Budget.SETTLED, Category.NONE)
+NOT_SENT = Verdict(Budget.CAPACITY, Category.TRANSPORT)
+NO_ANSWER_IN_TIME = Verdict(Budget.ATTEMPT, Category.TIMEOUT)
+ANSWER_BROKE = Verdict(Budget.ATTEMPT, Category.TRANSPORT)
+UNREADABLE = Verdict(Budget.ATTEMPT, Category.RESPONSE_SHAPE)
+TOO_LARGE = Verdict(Budget.SETTLED, Category.RESPONSE_SHAPE)
+
+
+def judge(status: int) -> Verdict:
+    """What an HTTP status means for the line."""
+    if 200 <= status < 300:
+        return SUCCESS
+    if status in (401, 403):
+        return Verdict(Budget.BLOCKED, Category.AUTHENTICATION)
+    if status == 429:
+        return Verdict(Budget.CAPACITY, Category.RATE_LIMIT)
+    if status in _CAPACITY_5XX:
+        return Verdict(Budget.CAPACITY, Category.SERVICE_UNAVAILABLE)
+    if status in _ATTEMPT_4XX:
+        return Verdict(Budget.ATTEMPT, Category.TIMEOUT)
+    if status >= 500 and status not in _FINAL_5XX:
+        return Verdict(Budget.ATTEMPT, Category.UPSTREAM_5XX)
+    return Verdict(Budget.SETTLED, Category.INVALID_REQUEST)
+
+
+def backoff(
+    failures: int, *, initial: float, longest: float, draw: Callable[[], float] = random.random
+) -> float:
+    """Seconds before the next ask after `failures` in a row: doubling, with jitter of a half."""
+    bound = min(initial * 2.0 ** min(max(failures - 1, 0), 30), longest)
+    return bound * (0.5 + draw() / 2)
+
+
+def retry_after(value: str | None, now: datetime, *, longest: float = 300.0) -> float | None:
+    """Seconds of a Retry-After header, a number or a date, from 0 to `longest`; None if it says nothing."""
+    if not value:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(value)
+        except ValueError:
+            return None
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        seconds = (moment - now).total_seconds()
+    if seconds != seconds:  # NaN
+        return None
+    return min(max(seconds, 0.0), longest)
