@@ -10,9 +10,9 @@ from batchwright.inference.client import Outcome
 from batchwright.inference.limits import Permits
 from batchwright.rules import answers, ids
 from batchwright.rules.lines import parse_line
-from batchwright.rules.retries import Budget, Category, backoff
 from batchwright.rules.segments import Kind, Record
 from batchwright.rules.usage import usage_of
+from batchwright.rules.verdicts import Budget, Category, backoff
 from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
 

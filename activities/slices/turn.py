@@ -87,7 +87,7 @@ class Turn:
         return self._began is not None
 
     def stop(self, end: End) -> None:
-        """Dispatch stops at once, requests in flight get the end's grace. The first end stays, LOST overrides."""
+        """Dispatch stops at once, requests in flight get the end's grace. The first end stays; LOST wins."""
         if self._stopped is None or end is End.LOST:
             self._stopped, self._stopped_at = end, time.monotonic()
         self._wake.set()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
@@ -9,8 +10,6 @@ from typing import Protocol
 import httpx
 from pydantic import ValidationError
 
-from batchwright.database.base import ModelsTable
-from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.client import InferenceClient
 from batchwright.settings import Settings
 
@@ -28,6 +27,20 @@ class Backend:
         return self.url + path
 
 
+class ListedModel(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def backend_url(self) -> str: ...
+
+
+class ModelsTable(Protocol):
+    """Where the lists are kept; the database's table of served models is one."""
+
+    async def note(self, backend_url: str, names: list[str], at: datetime) -> None: ...
+    async def served(self, backend_urls: list[str]) -> Sequence[ListedModel]: ...
+
+
 class ServedModels(Protocol):
     async def served(self) -> frozenset[str]:
         """The models some backend serves."""
@@ -37,7 +50,16 @@ class ServedModels(Protocol):
 class Registry:
     """A backend that does not answer keeps the models it listed last: an outage takes no model away (R8)."""
 
-    def __init__(self, settings: Settings, models: ModelsTable, client: InferenceClient) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        models: ModelsTable,
+        client: InferenceClient,
+        *,
+        unavailable: type[Exception],
+    ) -> None:
+        """`unavailable` is what `models` raises while it cannot answer."""
+        self._unavailable = unavailable
         self._settings, self._models, self._client = settings, models, client
         self._urls = [url.removesuffix("/v1") for url in settings.backends]
         self._backends: dict[str, Backend] = {}
@@ -45,7 +67,7 @@ class Registry:
         self._read = False
 
     async def served(self) -> frozenset[str]:
-        """Read afresh at the first call. Raises DatabaseUnavailable only if nothing was ever read."""
+        """Read afresh at the first call. Raises `unavailable` only if nothing was ever read."""
         if not self._read:
             await self.refresh()
         return frozenset(self._backends)
@@ -60,7 +82,7 @@ class Registry:
         return frozenset(self._backends)
 
     async def refresh(self) -> None:
-        """Asks every backend, then reads what is known. Raises DatabaseUnavailable."""
+        """Asks every backend, then reads what is known. Raises `unavailable`."""
         await asyncio.gather(*(self._ask(url) for url in self._urls))
         rows = await self._models.served(self._urls)
         found = {row.name: Backend(row.backend_url) for row in rows}
@@ -76,7 +98,7 @@ class Registry:
             try:
                 await self.refresh()
                 failing = False
-            except DatabaseUnavailable as error:
+            except self._unavailable as error:
                 if not failing:
                     logger.warning("the list of served models cannot be read", extra={"error": str(error)})
                 failing = True
