@@ -1,0 +1,1 @@
+"""The pieces of ingestion: spool the input, scan its lines, publish the plans."""

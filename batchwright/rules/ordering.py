@@ -49,7 +49,7 @@ class Prefixes:
             self._hashes.append(system_hash(prompt))
         return number, self._hashes[number]
 
-    def ranks(self, read_line: ReadLine) -> array[int]:
+    def ranks(self, read_line: ReadLine) -> "array[int]":
         """Each prefix's place in the lexicographic order of all."""
 
         def read(number: int, start: int, width: int) -> bytes:
@@ -78,7 +78,7 @@ class ModelLines:
             rank, head = entry.prefix_hash if self._order == "hash" else 0, b""
         self._rows.append(_ROW.pack(rank, head, entry.offset, entry.length, entry.prefix_hash, units))
 
-    def in_order(self, ranks: array[int], read_line: ReadLine) -> Iterator[PlanLine]:
+    def in_order(self, ranks: "array[int]", read_line: ReadLine) -> Iterator[PlanLine]:
         """Once only; `ranks` are those of Prefixes."""
         rows = self._rows
         if self._order == "prefix":

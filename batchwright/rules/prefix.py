@@ -29,7 +29,7 @@ class Prompt(NamedTuple):
 
     @property
     def shared(self) -> bytes:
-        """What is equal for requests of the same kind; JSON holds no control characters, so joins are unique."""
+        """What requests of one kind have in common; joins are unique: JSON holds no control characters."""
         return b"\x00".join(self.system) + b"\x01" + self.tools
 
 

@@ -1,0 +1,138 @@
+"""Writes what ingestion found under the attempt's own prefix: shards, plans, slice tables, the model map."""
+
+from array import array
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
+
+from activities.ingest.scan import Scanner
+from activities.ingest.spool import Spool
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.errors import LineCode
+from batchwright.contracts.ingestion import ModelShare
+from batchwright.rules import keys
+from batchwright.rules.answers import error_line
+from batchwright.rules.ids import request_id, safe_name
+from batchwright.rules.lines import parse_line
+from batchwright.rules.ordering import ModelLines, PlanLine
+from batchwright.rules.plan import SLICE_BYTES, SliceRecord, pack_entry, pack_slice
+from batchwright.rules.segments import Kind, Record, SegmentWriter
+from batchwright.rules.slicing import Slicer
+from batchwright.settings import Settings
+from batchwright.storage.base import Storage
+
+_PIECE_BYTES = 1024 * 1024
+_PIECE_LINES = 4096
+
+
+class ModelMap(msgspec.Struct):
+    """`model_map.json` (S0-21); `line_count` counts the lines of the input."""
+
+    model_to_safe: dict[str, str]
+    safe_to_model: dict[str, str]
+    line_count: int
+
+
+class _Tables:
+    """A model's plan and slice table as they grow: 16 bytes a line."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.plan = bytearray()
+        self.slices = bytearray()
+        self._slicer = Slicer(settings.slice_lines, settings.slice_bytes)
+
+    def add(self, line: PlanLine) -> None:
+        self.plan += pack_entry(line.entry)
+        self._note(self._slicer.add(line.entry.length, line.work_units))
+
+    def finish(self) -> None:
+        self._note(self._slicer.finish())
+
+    def _note(self, record: SliceRecord | None) -> None:
+        if record is not None:
+            self.slices += pack_slice(record)
+
+
+class Publisher:
+    """One attempt's objects; the commit is the activity's result, so none is ever renamed (S0-20)."""
+
+    def __init__(self, storage: Storage, settings: Settings, order: BatchOrder, prefix: str) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._order = order
+        self._prefix = prefix
+
+    async def publish(self, scanner: Scanner, spool: Spool) -> list[ModelShare]:
+        """Model after model, one object open at a time."""
+        ranks = array("I")
+        if self._settings.plan_order == "prefix":
+            ranks = await spool.off_loop(scanner.prefixes.ranks, spool.read_line)
+        shares: list[ModelShare] = []
+        for model in sorted(scanner.models):
+            shares.append(await self._publish_model(model, scanner.models.pop(model), ranks, spool))
+        await self._publish_unserved(scanner, spool)
+        await self._publish_map(shares, scanner.total)
+        return shares
+
+    async def _publish_model(
+        self, model: str, lines: ModelLines, ranks: "array[int]", spool: Spool
+    ) -> ModelShare:
+        safe = safe_name(model)
+        tables = _Tables(self._settings)
+        ordered = lines.in_order(ranks, spool.read_line)
+        async with self._storage.writer(keys.shard(self._prefix, safe)) as shard:
+            while piece := await spool.off_loop(_next_piece, ordered, tables, spool):
+                await shard.write(piece)
+        tables.finish()
+        await self._storage.put(keys.plan(self._prefix, safe), bytes(tables.plan))
+        await self._storage.put(keys.slice_table(self._prefix, safe), bytes(tables.slices))
+        slices = len(tables.slices) // SLICE_BYTES
+        return ModelShare(model=model, safe=safe, lines=len(lines), slices=slices)
+
+    async def _publish_unserved(self, scanner: Scanner, spool: Spool) -> None:
+        """The lines no backend serves, settled as errors in the order of the input."""
+        if not len(scanner.unserved):
+            return
+        segment = SegmentWriter()
+        places = zip(scanner.unserved.offsets, scanner.unserved.lengths, strict=True)
+        while batch := list(islice(places, _PIECE_LINES)):
+            await spool.off_loop(self._settle, segment, batch, spool)
+        await self._storage.put(keys.unserved(self._prefix), await spool.off_loop(segment.finish))
+
+    def _settle(self, segment: SegmentWriter, places: list[tuple[int, int]], spool: Spool) -> None:
+        for offset, length in places:
+            line = parse_line(spool.read_line(offset, length))
+            payload = error_line(
+                request_id(self._order.batch_id, offset),
+                line.custom_id,
+                LineCode.MODEL_NOT_FOUND,
+                self._why(line.model or self._settings.default_model),
+            )
+            segment.add(Record(Kind.SETTLED, offset, payload))
+
+    def _why(self, model: str) -> str:
+        if model:
+            return f"The model '{model[:256]}' is not served by any backend."
+        return f"The request names no model, and there is no default model for {self._order.endpoint.value}."
+
+    async def _publish_map(self, shares: list[ModelShare], total: int) -> None:
+        """Written last: an attempt without it was not finished."""
+        found = ModelMap(
+            model_to_safe={share.model: share.safe for share in shares},
+            safe_to_model={share.safe: share.model for share in shares},
+            line_count=total,
+        )
+        await self._storage.put(keys.model_map(self._prefix), msgspec.json.encode(found))
+
+
+def _next_piece(ordered: Iterator[PlanLine], tables: _Tables, spool: Spool) -> bytes:
+    """The next lines of the shard, about a piece of them; nothing when there are none left."""
+    lines: list[bytes] = []
+    size = 0
+    while size < _PIECE_BYTES and len(lines) < _PIECE_LINES and (line := next(ordered, None)):
+        data = spool.read_line(line.entry.offset, line.entry.length)
+        tables.add(line)
+        lines.append(data)
+        size += len(data)
+    return b"".join(lines)

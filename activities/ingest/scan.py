@@ -1,0 +1,120 @@
+"""One pass over the input: what is wrong with it, or which lines go to which model."""
+
+from array import array
+from collections import Counter
+
+from activities.ingest.spool import Spool
+from batchwright.contracts.openai import Endpoint, Profile
+from batchwright.database.rows import ModelCount
+from batchwright.rules.checks import Limits, Request
+from batchwright.rules.findings import Code, Findings
+from batchwright.rules.lines import Line
+from batchwright.rules.ordering import ModelLines, PlanOrder, Prefixes
+from batchwright.rules.plan import PlanEntry
+from batchwright.rules.prefix import prompt_of
+from batchwright.rules.slicing import work_units
+from batchwright.rules.validation import Validation
+from batchwright.settings import Settings
+
+_SHOWN_NAME = 256  # characters of a model's name nobody serves
+_NAMED = 100  # such models counted by name
+_OTHERS = "(other models that are not served)"
+
+
+def limits_of(settings: Settings) -> Limits:
+    return Limits(
+        max_lines=settings.max_lines,
+        max_line_bytes=settings.max_line_bytes,
+        max_embedding_inputs=settings.max_embedding_inputs,
+        one_model=settings.one_model_per_batch,
+    )
+
+
+class Unserved:
+    """Lines whose model no backend serves: where they are, and how many of which model."""
+
+    def __init__(self) -> None:
+        self.offsets = array("Q")
+        self.lengths = array("I")
+        self._models: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def add(self, line: Line, model: str) -> None:
+        self.offsets.append(line.offset)
+        self.lengths.append(line.length)
+        name = model[:_SHOWN_NAME]
+        self._models[name if name in self._models or len(self._models) < _NAMED else _OTHERS] += 1
+
+    def counts(self) -> list[ModelCount]:
+        """Every one of them has failed already."""
+        return [ModelCount(model=name, lines=lines, failed=lines) for name, lines in self._models.items()]
+
+
+class Scanner:
+    """Fed with the pieces of the input, by one thread at a time."""
+
+    def __init__(
+        self, endpoint: Endpoint, profile: Profile, settings: Settings, served: frozenset[str], spool: Spool
+    ) -> None:
+        self.models: dict[str, ModelLines] = {}
+        self.prefixes = Prefixes()
+        self.unserved = Unserved()
+        self._validation = Validation(endpoint, profile, limits_of(settings))
+        self._settings = settings
+        self._served = served
+        self._spool = spool
+
+    @property
+    def total(self) -> int:
+        return self._validation.total
+
+    @property
+    def findings(self) -> Findings:
+        return self._validation.findings
+
+    def feed(self, piece: bytes) -> None:
+        if self._validation.full:
+            return
+        self._spool.write(piece)
+        for line, request in self._validation.feed(piece):
+            self._place(line, request)
+
+    def finish(self) -> None:
+        for line, request in self._validation.finish():
+            self._place(line, request)
+        self._spool.finish()
+
+    def _place(self, line: Line, request: Request) -> None:
+        model = request.model or self._settings.default_model
+        if model not in self._served:
+            self._refuse(line, model)
+        elif not self.findings.count:  # a batch that fails is not planned
+            self._plan(line, request, model)
+
+    def _refuse(self, line: Line, model: str) -> None:
+        if not self._settings.strict_models:
+            self.unserved.add(line, model)
+            return
+        message = f"The provided model '{model[:_SHOWN_NAME]}' is not supported by the Batch API."
+        self.findings.add(Code.MODEL_NOT_FOUND, message, param="body.model", line=line.number)
+
+    def _plan(self, line: Line, request: Request, model: str) -> None:
+        prompt = prompt_of(request.body)
+        prefix, prefix_hash = self.prefixes.intern(prompt, line.offset, line.length)
+        lines = self.models.get(model)
+        if lines is None:
+            lines = self.models[model] = ModelLines(plan_order(self._settings))
+        entry = PlanEntry(line.offset, line.length, prefix_hash)
+        lines.add(entry, prefix, prompt.rest, work_units(request.body))
+
+
+def plan_order(settings: Settings) -> PlanOrder:
+    match settings.plan_order:
+        case "hash":
+            return "hash"
+        case "file":
+            return "file"
+        case _:
+            return "prefix"

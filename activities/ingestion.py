@@ -1,0 +1,161 @@
+"""Ingestion: from the input file to plans, shards and slices, or to a failed validation."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+from uuid import uuid4
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from activities.errors import translated
+from activities.heartbeat import beating
+from activities.ingest.publish import Publisher
+from activities.ingest.scan import Scanner
+from activities.ingest.spool import Spool
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.ingestion import IngestionActivities, IngestResult, ModelShare
+from batchwright.contracts.openai import BatchStatus, ValidationError
+from batchwright.database.base import DatabaseLike
+from batchwright.database.rows import BatchRow, FileRow, ModelCount
+from batchwright.rules import keys
+from batchwright.rules.findings import large_file, missing_file
+from batchwright.settings import Settings
+from batchwright.storage.base import ObjectMissing, Storage
+from batchwright.telemetry.metrics import Metrics
+
+_PIECE_BYTES = 1024 * 1024
+_ASK_AGAIN = timedelta(seconds=5)
+_SIZES = ((100, "100"), (1_000, "1000"), (10_000, "10000"), (50_000, "50000"))
+
+
+class ServedModels(Protocol):
+    async def served(self) -> frozenset[str]: ...
+
+
+class Ingestion(IngestionActivities):
+    def __init__(
+        self,
+        database: DatabaseLike,
+        storage: Storage,
+        models: ServedModels,
+        settings: Settings,
+        metrics: Metrics,
+    ) -> None:
+        self._database = database
+        self._storage = storage
+        self._models = models
+        self._settings = settings
+        self._metrics = metrics
+
+    @activity.defn
+    async def ingest(self, order: BatchOrder) -> IngestResult:
+        """Validate the input and plan it; the row moves to in_progress or failed.
+
+        Every attempt writes below a prefix of its own, and its result is the commit. An attempt that finds
+        the row moved on by an earlier one, whose result was lost, does its work all the same.
+
+        Raises (ApplicationError, by type), all retried:
+            StorageUnavailable, DatabaseUnavailable.
+            Deferred: not one backend has told yet which models it serves.
+        """
+        started = time.monotonic()
+        async with beating(), translated(Failure.STORAGE_UNAVAILABLE):
+            row = await self._database.batches.upsert(order)
+            if row.status.is_terminal:
+                return _as_it_ended(row)
+            result = await self._ingest(order)
+        size = next((name for most, name in _SIZES if result.total <= most), "more")
+        self._metrics.ingest_seconds.labels(size).observe(time.monotonic() - started)
+        return result
+
+    async def _ingest(self, order: BatchOrder) -> IngestResult:
+        file = await self._database.files.get(order.tenant, order.input_file_id)
+        if file is None:
+            return await self._fail(order, [missing_file(order.input_file_id, order.tenant)])
+        most = self._settings.max_batch_file_bytes
+        if file.bytes > most:
+            return await self._fail(order, [large_file(file.bytes, most)])
+        served = await self._served(order)
+        with Spool(self._settings.spool_dir, file.bytes) as spool:
+            return await self._plan(order, file, served, spool)
+
+    async def _served(self, order: BatchOrder) -> frozenset[str]:
+        """No line is refused because every backend is out of reach when the batch arrives."""
+        served = await self._models.served()
+        if served or not self._settings.backends or datetime.now(UTC) >= order.expires_at:
+            return served
+        raise ApplicationError(
+            "None of BATCHWRIGHT_BACKENDS has told yet which models it serves.",
+            type=Failure.DEFERRED,
+            category=ApplicationErrorCategory.BENIGN,
+            next_retry_delay=_ASK_AGAIN,
+        )
+
+    async def _plan(
+        self, order: BatchOrder, file: FileRow, served: frozenset[str], spool: Spool
+    ) -> IngestResult:
+        scanner = Scanner(order.endpoint, order.policy.profile, self._settings, served, spool)
+        try:
+            await self._scan(file.storage_key, scanner, spool)
+        except ObjectMissing:
+            return await self._fail(order, [missing_file(file.id, order.tenant)])
+        if found := scanner.findings.count:
+            return await self._fail(order, scanner.findings.listed(), found, scanner.total)
+        prefix = keys.ingest_prefix(order.tenant, order.batch_id, uuid4().hex)
+        unserved = scanner.unserved.counts()
+        publisher = Publisher(self._storage, self._settings, order, prefix)
+        shares = await publisher.publish(scanner, spool)
+        return await self._begin(order, prefix, shares, unserved)
+
+    async def _scan(self, key: str, scanner: Scanner, spool: Spool) -> None:
+        """Reading and scanning take turns, a piece at a time."""
+        pieces: list[bytes] = []
+        async for piece in self._storage.read(key):
+            pieces.append(piece)
+            if sum(map(len, pieces)) >= _PIECE_BYTES:
+                await spool.off_loop(scanner.feed, b"".join(pieces))
+                pieces.clear()
+        await spool.off_loop(scanner.feed, b"".join(pieces))
+        await spool.off_loop(scanner.finish)
+
+    async def _begin(
+        self, order: BatchOrder, prefix: str, shares: list[ModelShare], unserved: list[ModelCount]
+    ) -> IngestResult:
+        refused = sum(count.lines for count in unserved)
+        total = refused + sum(share.lines for share in shares)
+        models = [ModelCount(model=share.model, lines=share.lines) for share in shares]
+        await self._database.batches.begin(
+            order.tenant,
+            order.batch_id,
+            total=total,
+            models=[*models, *unserved],
+            at=_now(),
+            unserved=refused,
+        )
+        return IngestResult(prefix=prefix, models=shares, total=total, unserved=refused)
+
+    async def _fail(
+        self, order: BatchOrder, errors: list[ValidationError], found: int = 1, total: int = 0
+    ) -> IngestResult:
+        moved = await self._database.batches.fail_validation(
+            order.tenant, order.batch_id, errors=errors, total=total, at=_now()
+        )
+        if not moved:
+            # An earlier attempt may have begun the batch under other settings: `end` leaves any live status.
+            status = BatchStatus.FAILED
+            row = await self._database.batches.end(order.tenant, order.batch_id, status, errors, _now())
+            if row.status is not status:
+                return _as_it_ended(row)
+        return IngestResult(failed=True, total=total, errors=found)
+
+
+def _as_it_ended(row: BatchRow) -> IngestResult:
+    """Of a batch that has ended: failed in validation by an earlier attempt, or cancelled meanwhile."""
+    failed = row.status is BatchStatus.FAILED
+    return IngestResult(failed=failed, total=row.total, errors=len(row.errors))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)
