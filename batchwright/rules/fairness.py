@@ -1,0 +1,35 @@
+"""Whose turn it is among tenants that wait for the same thing: shares by weight, by virtual time."""
+
+from collections.abc import Iterable
+
+MIN_WEIGHT = 0.001
+MAX_WEIGHT = 1000.0
+
+
+class Shares:
+    """Each grant moves a tenant's own clock on by 1 / weight; the tenant whose clock is behind is next.
+
+    A tenant that was away starts at the clock of the last grant: it neither saves up nor owes.
+    """
+
+    def __init__(self) -> None:
+        self._clocks: dict[str, float] = {}
+        self._now = 0.0
+
+    def next_of(self, waiting: Iterable[str]) -> str:
+        """Who of `waiting` (at least one) is next; among equals the first named."""
+        return min(waiting, key=self._clock)
+
+    def charge(self, tenant: str, weight: float) -> None:
+        """`tenant` was granted one."""
+        clock = self._clock(tenant)
+        self._now = max(self._now, clock)
+        self._clocks[tenant] = clock + 1.0 / min(max(weight, MIN_WEIGHT), MAX_WEIGHT)
+        if len(self._clocks) > 1000:
+            self._forget()
+
+    def _clock(self, tenant: str) -> float:
+        return max(self._clocks.get(tenant, 0.0), self._now)
+
+    def _forget(self) -> None:
+        self._clocks = {tenant: clock for tenant, clock in self._clocks.items() if clock > self._now}
