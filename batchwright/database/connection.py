@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from urllib.parse import urlsplit
 
-import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from batchwright.database import driver
@@ -14,21 +13,6 @@ from batchwright.database.driver import CONNECT_SECONDS, QUERY_SECONDS, Row, Ses
 from batchwright.database.errors import DatabaseUnavailable
 
 log = logging.getLogger(__name__)
-
-_PASSING = (
-    OSError,  # timeouts too
-    asyncpg.PostgresConnectionError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.InterfaceError,  # a connection or pool that is closed
-    asyncpg.InsufficientResourcesError,
-    asyncpg.OperatorInterventionError,
-    asyncpg.PostgresSystemError,
-    asyncpg.TransactionRollbackError,  # deadlock, serialization
-    asyncpg.ReadOnlySQLTransactionError,  # a standby, before it takes over
-    asyncpg.LockNotAvailableError,
-    asyncpg.InvalidCachedStatementError,  # the tables changed under a prepared statement
-)
-_REFUSED = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 
 
 class Connections:
@@ -62,6 +46,11 @@ class Connections:
             async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection, connection.transaction():
                 yield connection
 
+    async def contact(self) -> None:
+        """Raises what asyncpg raises."""
+        async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
+            await connection.execute("SELECT 1")
+
     async def close(self) -> None:
         """Waits for what is running, at most as long as a query may take."""
         try:
@@ -79,14 +68,20 @@ async def connections(database_url: str, *, size: int, patience_seconds: float) 
     """
     where = address(database_url)
     tries = AsyncRetrying(
-        retry=retry_if_exception_type(_PASSING),
+        retry=retry_if_exception_type(driver.PASSING),
         stop=stop_after_delay(patience_seconds),
         wait=wait_exponential(multiplier=0.1, max=3.0),
         before_sleep=lambda _: log.warning("PostgreSQL does not answer yet", extra={"address": where}),
         reraise=True,
     )
     with translated(where):
-        return Connections(await tries(driver.open_pool, database_url, size), where)
+        pool = Connections(await driver.open_pool(database_url, size), where)
+        try:
+            await tries(pool.contact)
+        except BaseException:
+            await pool.close()
+            raise
+        return pool
 
 
 def address(database_url: str) -> str:
@@ -99,11 +94,11 @@ def address(database_url: str) -> str:
 def translated(where: str) -> Generator[None, None, None]:
     try:
         yield
-    except _REFUSED as error:
+    except driver.REFUSED as error:
         raise DatabaseUnavailable(
             f"PostgreSQL at {where} refuses BATCHWRIGHT_DATABASE_URL: {error}"
         ) from error
-    except _PASSING as error:
+    except driver.PASSING as error:
         reason = str(error) or type(error).__name__
         raise DatabaseUnavailable(
             f"PostgreSQL does not answer at {where} (BATCHWRIGHT_DATABASE_URL): {reason}"

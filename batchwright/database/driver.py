@@ -10,6 +10,23 @@ Row = asyncpg.Record
 CONNECT_SECONDS = 10
 QUERY_SECONDS = 30
 
+ServerError = asyncpg.PostgresError
+PASSING = (
+    OSError,  # timeouts too
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.InterfaceError,  # a connection or pool that is closed
+    asyncpg.InternalClientError,  # the server's last word to an idle connection was not read yet
+    asyncpg.InsufficientResourcesError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.PostgresSystemError,
+    asyncpg.TransactionRollbackError,  # deadlock, serialization
+    asyncpg.ReadOnlySQLTransactionError,  # a standby, before it takes over
+    asyncpg.ObjectNotInPrerequisiteStateError,  # a lock not had, a database that takes no connections
+    asyncpg.InvalidCachedStatementError,  # the tables changed under a prepared statement
+)
+REFUSED = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
+
 
 class Session(Protocol):
     async def execute(self, query: str, *args: object) -> str: ...
@@ -33,10 +50,13 @@ async def connect(database_url: str) -> Connection:
 
 
 async def open_pool(database_url: str, size: int) -> Pool:
-    """A pool with one connection made; statements are prepared once a connection."""
+    """A pool that makes connections as they are needed, and prepares a statement once a connection.
+
+    It keeps none in reserve: asyncpg logs a traceback a second for each reserve it cannot make in an outage.
+    """
     return await asyncpg.create_pool(  # pyright: ignore[reportUnknownMemberType, reportReturnType]
         database_url,
-        min_size=1,
+        min_size=0,
         max_size=size,
         timeout=CONNECT_SECONDS,
         command_timeout=QUERY_SECONDS,

@@ -3,6 +3,7 @@
 DatabaseError
   DatabaseUnavailable   no answer, or not now; retried by whoever owns the retry (Temporal)
   SchemaMismatch        the tables are not those this version needs; the message says what to run
+  MigrationFailed       one migration could not be applied; those before it were
   UnknownCursor         `after` of a list names nothing
   UnknownBatch          a move of a batch that has no row
   FileInUse             a live batch reads the file
@@ -19,6 +20,12 @@ class DatabaseUnavailable(DatabaseError):
 
 class SchemaMismatch(DatabaseError):
     """The tables are older or newer than this version of Batchwright, or were changed by hand."""
+
+
+class MigrationFailed(DatabaseError):
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"Migration {name!r} cannot be applied, and nothing of it was: {reason}")
+        self.name = name
 
 
 class UnknownCursor(DatabaseError):

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from batchwright.database import driver
 from batchwright.database.connection import address, translated
-from batchwright.database.errors import SchemaMismatch
+from batchwright.database.errors import MigrationFailed, SchemaMismatch
 from batchwright.database.sql import Migration, migrations
 
 _LOCK = 0x6261746368  # of PostgreSQL's advisory locks: "batch"
@@ -20,6 +20,7 @@ async def migrate(database_url: str) -> list[str]:
 
     Raises:
         SchemaMismatch: the database is ahead of this version, or an applied migration has changed since.
+        MigrationFailed: one could not be applied.
         DatabaseUnavailable: a retry goes on where this one stopped.
     """
     async with _connected(database_url) as connection:
@@ -42,16 +43,22 @@ async def missing_names(session: driver.Session) -> list[str]:
 
 
 async def _apply(connection: driver.Connection, migration: Migration) -> None:
-    async with connection.transaction():
-        await connection.execute(migration.sql)
-        await connection.execute(
-            "INSERT INTO migrations (name, checksum) VALUES ($1, $2)", migration.name, migration.checksum
-        )
+    try:
+        async with connection.transaction():
+            await connection.execute(migration.sql)
+            await connection.execute(
+                "INSERT INTO migrations (name, checksum) VALUES ($1, $2)", migration.name, migration.checksum
+            )
+    except driver.PASSING:
+        raise
+    except driver.ServerError as error:
+        raise MigrationFailed(migration.name, str(error)) from error
 
 
 async def _missing(session: driver.Session) -> list[Migration]:
     known = {migration.name: migration for migration in migrations()}
-    for name, checksum in await _applied(session):
+    applied = await _applied(session)
+    for name, checksum in applied:
         migration = known.pop(name, None)
         if migration is None:
             raise SchemaMismatch(
@@ -63,14 +70,23 @@ async def _missing(session: driver.Session) -> list[Migration]:
                 f"The migration {name!r} is not the one that was applied to the database: "
                 "restore the file, and put the change into a new migration."
             )
+    _refuse_gaps(list(known), [name for name, _ in applied])
     return list(known.values())
+
+
+def _refuse_gaps(missing: list[str], applied: list[str]) -> None:
+    late = [name for name in missing if applied and name < applied[-1]]
+    if late:
+        raise SchemaMismatch(
+            f"The migration {late[0]!r} was never applied, but {applied[-1]!r} was: give it a later number."
+        )
 
 
 async def _applied(session: driver.Session) -> list[tuple[str, str]]:
     exists = await session.fetchrow("SELECT to_regclass('migrations') IS NOT NULL AS it")
     if exists is None or not exists["it"]:
         return []
-    rows = await session.fetch("SELECT name, checksum FROM migrations ORDER BY name")
+    rows = await session.fetch('SELECT name, checksum FROM migrations ORDER BY name COLLATE "C"')
     return [(row["name"], row["checksum"]) for row in rows]
 
 

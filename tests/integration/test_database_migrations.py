@@ -1,0 +1,113 @@
+"""Migrations on a real PostgreSQL: once, in order, by one process, whole or not at all."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from secrets import token_hex
+
+import pytest
+
+from batchwright.database import migrate as module
+from batchwright.database.driver import connect
+from batchwright.database.errors import DatabaseUnavailable, MigrationFailed, SchemaMismatch
+from batchwright.database.migrate import migrate, pending
+from batchwright.database.pool import open_database
+from batchwright.database.sql import Migration, migrations
+from batchwright.settings import load
+
+pytestmark = pytest.mark.integration
+
+ALL = [migration.name for migration in migrations()]
+GOOD = Migration("9001_good.sql", "CREATE TABLE good (); CREATE TABLE better ();", "1")
+BROKEN = Migration("9002_broken.sql", "CREATE TABLE half (); SELECT 1 / 0;", "2")
+
+
+@pytest.fixture
+async def empty_url(postgres_url: str) -> AsyncGenerator[str, None]:
+    name = f"empty_{token_hex(6)}"
+    server = postgres_url.rpartition("/")[0]
+    await execute(f"{server}/postgres", f"CREATE DATABASE {name}")
+    yield f"{server}/{name}"
+    await execute(f"{server}/postgres", f"DROP DATABASE {name} WITH (FORCE)")
+
+
+async def execute(url: str, sql: str) -> None:
+    connection = await connect(url)
+    try:
+        await connection.execute(sql)
+    finally:
+        await connection.close()
+
+
+async def tables(url: str) -> set[str]:
+    connection = await connect(url)
+    try:
+        rows = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        return {row["tablename"] for row in rows}
+    finally:
+        await connection.close()
+
+
+def add(monkeypatch: pytest.MonkeyPatch, *more: Migration) -> None:
+    known = [*migrations(), *more]
+    monkeypatch.setattr(module, "migrations", lambda: known)
+
+
+async def test_an_empty_database_gets_all_of_them_once(empty_url: str) -> None:
+    assert await pending(empty_url) == ALL
+    assert await tables(empty_url) == set()
+    assert await migrate(empty_url) == ALL
+    assert await pending(empty_url) == []
+    assert await migrate(empty_url) == []
+
+
+async def test_processes_migrating_at_once_apply_each_one_time(empty_url: str) -> None:
+    applied = await asyncio.gather(*(migrate(empty_url) for _ in range(4)))
+    assert sorted(applied) == [[], [], [], ALL]
+
+
+async def test_a_migration_applies_whole_or_not_at_all(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(monkeypatch, GOOD, BROKEN)
+    with pytest.raises(MigrationFailed, match=r"9002_broken\.sql.*division by zero"):
+        await migrate(database_url)
+    assert await pending(database_url) == [BROKEN.name]
+    found = await tables(database_url)
+    assert {"good", "better"} <= found
+    assert "half" not in found
+
+
+async def test_a_database_ahead_of_the_code_is_refused(database_url: str) -> None:
+    await execute(database_url, "INSERT INTO migrations (name, checksum) VALUES ('9999_later.sql', 'x')")
+    with pytest.raises(SchemaMismatch, match=r"9999_later\.sql.*newer version"):
+        await migrate(database_url)
+    with pytest.raises(SchemaMismatch, match=r"9999_later\.sql"):
+        await open_database(load(database_url=database_url))
+
+
+async def test_a_migration_that_changed_after_it_was_applied_is_refused(database_url: str) -> None:
+    await execute(database_url, f"UPDATE migrations SET checksum = 'x' WHERE name = '{ALL[0]}'")
+    with pytest.raises(SchemaMismatch, match=rf"{ALL[0]}.*restore the file"):
+        await migrate(database_url)
+
+
+async def test_a_migration_that_should_have_come_earlier_is_refused(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(monkeypatch, Migration("0000_late.sql", "SELECT 1", "0"))
+    with pytest.raises(SchemaMismatch, match=r"0000_late\.sql.*later number"):
+        await migrate(database_url)
+
+
+async def test_a_database_behind_the_code_is_not_opened(empty_url: str) -> None:
+    with pytest.raises(SchemaMismatch, match="run `batchwright migrate`"):
+        await open_database(load(database_url=empty_url))
+
+
+async def test_a_refused_password_is_told_at_once_and_not_shown(database_url: str) -> None:
+    user, _, rest = database_url.rpartition("@")
+    wrong = f"{user.rpartition(':')[0]}:secret-one@{rest}"
+    with pytest.raises(DatabaseUnavailable, match="refuses BATCHWRIGHT_DATABASE_URL") as refused:
+        await open_database(load(database_url=wrong))
+    assert "secret-one" not in str(refused.value)
+    assert rest in str(refused.value)

@@ -1,0 +1,214 @@
+"""What only a real PostgreSQL can show: lost servers, waiting, and plans of queries."""
+
+import asyncio
+import re
+import socket
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from batchwright.contracts.openai import BatchStatus
+from batchwright.database.batches import BatchQueries
+from batchwright.database.driver import Connection, connect
+from batchwright.database.errors import DatabaseUnavailable, FileInUse
+from batchwright.database.files import FIRST, LAST, FileQueries
+from batchwright.database.migrate import migrate
+from batchwright.database.pool import Database, open_database
+from batchwright.database.rows import BatchRow
+from batchwright.database.sql import queries
+from batchwright.settings import load
+from tests.integration.rows import a_file, a_running_batch, after, an_order, an_outcome, told
+
+pytestmark = pytest.mark.integration
+
+COPY = """
+INSERT INTO batches (tenant, id, input_file_id, endpoint, completion_window, weight, priority, policy, status,
+                     created_at, expires_at)
+VALUES ('t', '{}', 'file-1', '/v1/embeddings', '24h', 1, 3, '{{}}', '{}', now(), now())
+"""
+MANY = """
+INSERT INTO batches (tenant, id, input_file_id, endpoint, completion_window, weight, priority, policy, status,
+                     created_at, expires_at)
+SELECT 't', 'batch_' || lpad(n::text, 8, '0'), 'file-' || n, '/v1/embeddings', '24h', 1, 3, '{}',
+       CASE WHEN n % 1000 = 0 THEN 'in_progress' ELSE 'completed' END, now() + n * interval '1 second', now()
+FROM generate_series(1, 100000) n
+"""
+MANY_SLICES = """
+INSERT INTO slice_progress
+SELECT tenant, id, 'a', n, 0, 1, 1, 0, 1, 0, 1, 0
+FROM batches, generate_series(1, 200) n WHERE status = 'in_progress'
+"""
+MANY_FILES = """
+INSERT INTO files (tenant, id, purpose, filename, bytes, created_at, expires_at, storage_key)
+SELECT 't', 'file-' || n, 'batch', 'x', 1, now() + n * interval '1 second', now() + interval '1 day', 'x'
+FROM generate_series(1, 20000) n
+"""
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncGenerator[Connection, None]:
+    connection = await connect(database_url)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def lost(database_url: str) -> AsyncGenerator[Database, None]:
+    """A database whose connections end and which accepts no new ones."""
+    database = await open_database(load(database_url=database_url))
+    name = database_url.rpartition("/")[2]
+    server = await connect(database_url.rpartition("/")[0] + "/postgres")
+    await server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+    await server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+    yield database
+    await database.close()
+    await server.close()
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+async def plan(connection: Connection, sql: str, *args: object) -> str:
+    rows = await connection.fetch("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) " + sql, *args)
+    return "\n".join(row["QUERY PLAN"] for row in rows)
+
+
+async def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
+    url = f"postgresql://user:secret-one@127.0.0.1:{free_port()}/x"
+    with pytest.raises(DatabaseUnavailable, match=r"does not answer at 127\.0\.0\.1:\d+/x") as told:
+        await open_database(load(database_url=url), patience_seconds=0)
+    assert "secret-one" not in str(told.value)
+    with pytest.raises(DatabaseUnavailable, match="BATCHWRIGHT_DATABASE_URL"):
+        await migrate(url)
+
+
+async def test_a_lost_server_is_unavailable_to_every_table(lost: Database) -> None:
+    calls = [
+        lost.check(),
+        lost.files.get("t", "file-1"),
+        lost.files.delete("t", "file-1"),
+        lost.batches.upsert(an_order()),
+        lost.batches.end("t", "batch_1", BatchStatus.FAILED, [], after(1)),
+        lost.progress.record([told()]),
+        lost.models.note("http://one", ["a"], after(1)),
+        lost.workers.alive(after(1)),
+    ]
+    errors = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(error) for error in errors] == [DatabaseUnavailable] * len(calls)
+
+
+async def test_a_pool_recovers_when_its_connections_were_ended(
+    database: Database, database_url: str, connection: Connection
+) -> None:
+    before = await database.batches.upsert(an_order())
+    name = database_url.rpartition("/")[2]
+    await connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        f"WHERE datname = '{name}' AND pid <> pg_backend_pid()"
+    )
+    tries = [await get_or_unavailable(database) for _ in range(6)]  # each connection may fail once
+    assert tries[-1] == before
+
+
+async def get_or_unavailable(database: Database) -> BatchRow | None:
+    try:
+        return await database.batches.get("t", "batch_1")
+    except DatabaseUnavailable:
+        return None
+
+
+async def test_a_file_deleted_and_taken_up_at_once_ends_one_way_or_the_other(database: Database) -> None:
+    """The batch that comes first keeps its input; a deletion that comes first leaves the batch without."""
+    for number in range(20):
+        file = a_file(f"file-{number}")
+        await database.files.insert(file)
+        order = an_order(f"batch_{number}", input_file_id=file.id)
+        deleted, row = await asyncio.gather(
+            database.files.delete("t", file.id), database.batches.upsert(order), return_exceptions=True
+        )
+        assert isinstance(row, BatchRow)
+        left = await database.files.get("t", file.id)
+        assert (left is None) == (deleted == file)
+        assert (left == file) == isinstance(deleted, FileInUse)
+
+
+async def test_a_deletion_waits_for_the_batch_that_is_taking_the_file_up(
+    database: Database, connection: Connection
+) -> None:
+    await database.files.insert(a_file())
+    sql = queries(BatchQueries, "batches")
+    async with connection.transaction():
+        await connection.fetchrow(sql.pin_input, "t", "file-1")
+        deleting = asyncio.create_task(database.files.delete("t", "file-1"))
+        while not await connection.fetch("SELECT 1 FROM pg_locks WHERE NOT granted"):
+            assert not deleting.done()
+        await connection.execute(COPY.format("batch_1", "validating"))
+    with pytest.raises(FileInUse):
+        await deleting
+
+
+async def test_ending_twice_at_once_waits_and_then_changes_nothing(
+    database: Database, connection: Connection
+) -> None:
+    await a_running_batch(database)
+    async with connection.transaction():
+        await connection.execute("UPDATE batches SET status = 'expired', expired_at = created_at")
+        finishing = asyncio.create_task(database.batches.finish("t", "batch_1", an_outcome(), after(30)))
+        while not await connection.fetch("SELECT 1 FROM pg_locks WHERE NOT granted"):
+            assert not finishing.done()
+    assert (await finishing).status is BatchStatus.EXPIRED
+    assert await database.files.get("t", "file-out") is None
+
+
+async def test_a_page_out_of_a_hundred_thousand_batches_is_an_index_scan(
+    database: Database, connection: Connection
+) -> None:
+    await connection.execute(MANY)
+    await connection.execute(MANY_SLICES)
+    await connection.execute("ANALYZE")
+    sql = queries(BatchQueries, "batches")
+    first = await plan(connection, sql.page, "t", *LAST, 21)
+    assert "Index Scan Backward using batches_by_creation" in first
+    assert "Seq Scan" not in first
+    rows, more = await database.batches.page("t", limit=20, after="batch_00050001")
+    ids = [row.order.batch_id for row in rows]
+    assert (ids[0], ids[-1], more) == ("batch_00050000", "batch_00049981", True)
+    position = await connection.fetchrow(sql.position, "t", "batch_00050001")
+    assert position is not None
+    deep = await plan(connection, sql.page, "t", position["created_at"], "batch_00050001", 21)
+    assert re.search(r"Index Cond: .*ROW\(created_at, id\) < ROW\(", deep)
+    assert "Seq Scan" not in deep
+    assert "batches_live" in await plan(connection, sql.count_live, "t")
+
+
+async def test_a_page_of_files_and_the_question_who_reads_one_are_index_scans(
+    database: Database, connection: Connection
+) -> None:
+    await connection.execute(MANY)
+    await connection.execute(MANY_FILES)
+    await connection.execute("ANALYZE")
+    sql = queries(FileQueries, "files")
+    assert "files_by_creation" in await plan(connection, sql.page_down, "t", *LAST, None, 21)
+    assert "files_by_creation" in await plan(connection, sql.page_up, "t", *FIRST, None, 21)
+    assert "batches_live" in await plan(connection, sql.reader, "t", "file-1000")
+
+
+async def test_what_slips_in_beside_an_end_is_never_read(database: Database, connection: Connection) -> None:
+    await a_running_batch(database)
+    ended = await database.batches.end("t", "batch_1", BatchStatus.EXPIRED, [], after(30))
+    await connection.execute(
+        "INSERT INTO slice_progress VALUES ('t', 'batch_1', 'a', 0, 0, 1, 99, 99, 99, 99, 99, 99)"
+    )
+    assert await database.batches.get("t", "batch_1") == ended
+    assert await database.batches.page("t", limit=1, after=None) == ([ended], False)
+
+
+async def test_closing_ends_every_connection(database_url: str, connection: Connection) -> None:
+    database = await open_database(load(database_url=database_url))
+    await asyncio.gather(*(database.check() for _ in range(10)))
+    await database.close()
+    with pytest.raises(DatabaseUnavailable):
+        await database.check()
