@@ -42,10 +42,14 @@ class Files:
         key = keys.output_key(order.tenant, id, self._nonce)
         size = 0
         blocks = settled.blocks(entries)
+        block = await asyncio.to_thread(next, blocks, None)
         async with self._storage.writer(key) as writer:
-            while block := await asyncio.to_thread(next, blocks, None):
-                await writer.write(block)
+            while block:
                 size += len(block)
+                following, _ = await asyncio.gather(
+                    asyncio.to_thread(next, blocks, None), writer.write(block)
+                )
+                block = following
         return FileRow(
             id=id,
             tenant=order.tenant,

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from activities.finalize.spool import Spool
 from batchwright.contracts.openai import Usage
-from batchwright.rules.segments import Kind, Record, SegmentDamaged, read_records
+from batchwright.rules.segments import Kind, Record, SegmentDamaged, SegmentWriter, locate_records
 
 BLOCK_BYTES = 1024 * 1024
+_NEWLINE = ord("\n")
 _OUR_OWN = "~"  # the segment of lines settled here: any other's name comes first
 
 
@@ -37,7 +38,7 @@ class Settled:
         self._position = array("Q")
         self._length = array("I")
         self._success = array("B")
-        self._usage = tuple(array("I") for _ in range(4))
+        self._tokens = tuple(array("I") for _ in range(4))
 
     def __len__(self) -> int:
         return len(self._offset)
@@ -45,15 +46,27 @@ class Settled:
     def take(self, name: str, data: bytes) -> int:
         """The settled lines of a segment; how many. Attempts are passed over. Raises SegmentDamaged."""
         try:
-            records = [record for record in read_records(data) if record.kind is Kind.SETTLED]
+            records = [record for record in locate_records(data) if record.kind == Kind.SETTLED]
         except SegmentDamaged as error:
             raise SegmentDamaged(f"Segment {name!r} is damaged: {error}.") from error
-        self._add(name, records)
+        start = self._spool.append(data)
+        number = len(self._segments)
+        self._segments.append(name)
+        self._segment.extend(number for _ in records)
+        self._offset.extend(record.offset for record in records)
+        self._position.extend(start + record.position for record in records)
+        self._length.extend(record.length for record in records)
+        self._success.extend(record.success for record in records)
+        for which, column in enumerate(self._tokens):
+            column.extend(record.tokens[which] for record in records)
         return len(records)
 
     def add_errors(self, lines: Sequence[tuple[int, bytes]]) -> None:
         """Error lines made here, by input offset."""
-        self._add(_OUR_OWN, [Record(Kind.SETTLED, offset, line) for offset, line in lines])
+        writer = SegmentWriter()
+        for offset, line in lines:
+            writer.add(Record(Kind.SETTLED, offset, line))
+        self.take(_OUR_OWN, writer.finish())
 
     def choose(self) -> Choice:
         """Of duplicates success wins, then the segment whose name is lowest (S0-42)."""
@@ -70,54 +83,33 @@ class Settled:
         return array("q", sorted(self._offset))
 
     def usage(self, choice: Choice) -> Usage:
-        sums = [sum(column[i] for part in choice for i in part) for column in self._usage]
+        sums = [sum(column[i] for part in choice for i in part) for column in self._tokens]
         return Usage(
             input_tokens=sums[0], cached_tokens=sums[1], output_tokens=sums[2], reasoning_tokens=sums[3]
         )
 
-    def blocks(self, entries: "array[int]") -> Iterator[bytes]:
+    def blocks(self, entries: "array[int]") -> Iterator[bytearray]:
         """The entries' lines, a newline after each, in pieces of about a MiB."""
-        pieces: list[bytes] = []
+        block: list[int] = []
         size = 0
-        for start, end in self._runs(entries):
-            pieces.append(self._spool.read(start, end - start))
-            size += end - start
-            if size >= BLOCK_BYTES:
-                yield b"".join(pieces)
-                pieces, size = [], 0
-        if pieces:
-            yield b"".join(pieces)
-
-    def _runs(self, entries: "array[int]") -> Iterator[tuple[int, int]]:
-        """Ranges of the spool; neighbours become one read."""
-        start = end = 0
         for entry in entries:
-            position, length = self._position[entry], self._length[entry]
-            if position != end or end - start >= BLOCK_BYTES:
-                if end > start:
-                    yield start, end
-                start = end = position
-            end += length
-        if end > start:
-            yield start, end
+            block.append(entry)
+            size += self._length[entry] + 1
+            if size >= BLOCK_BYTES:
+                yield self._block(block, size)
+                block, size = [], 0
+        if block:
+            yield self._block(block, size)
 
-    def _add(self, name: str, records: list[Record]) -> None:
-        number = len(self._segments)
-        self._segments.append(name)
-        position = self._spool.append([piece for record in records for piece in (record.payload, b"\n")])
-        for record in records:
-            self._segment.append(number)
-            self._offset.append(record.offset)
-            self._position.append(position)
-            self._length.append(len(record.payload) + 1)
-            self._success.append(record.success)
-            self._note_usage(record.usage)
-            position += len(record.payload) + 1
-
-    def _note_usage(self, usage: Usage) -> None:
-        tokens = (usage.input_tokens, usage.cached_tokens, usage.output_tokens, usage.reasoning_tokens)
-        for column, count in zip(self._usage, tokens, strict=True):
-            column.append(count)
+    def _block(self, entries: list[int], size: int) -> bytearray:
+        block = bytearray(size)
+        view, at = memoryview(block), 0
+        for entry in entries:
+            end = at + self._length[entry]
+            self._spool.read_into(view[at:end], self._position[entry])
+            block[end] = _NEWLINE
+            at = end + 1
+        return block
 
     def _ordered(self) -> list[int]:
         """A number per entry that sorts by offset, then success, then segment name, and ends in the entry."""

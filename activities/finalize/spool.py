@@ -4,12 +4,11 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from batchwright.storage.base import StorageFull
+from batchwright.storage.base import StorageFull, StorageUnavailable
 
 _SPARE_BYTES = 64 * 1024 * 1024
 
@@ -42,18 +41,21 @@ class Spool:
                 "make room, or set BATCHWRIGHT_SPOOL_DIR to a larger disk."
             )
 
-    def append(self, pieces: Sequence[bytes]) -> int:
-        """Writes the pieces one after the other; the position of the first. Raises StorageFull."""
-        data = memoryview(b"".join(pieces))
+    def append(self, data: bytes) -> int:
+        """The position at which `data` lies now. Raises StorageFull."""
+        left = memoryview(data)
         with self._lock:
             start, self._end = self._end, self._end + len(data)
-            while data:
-                data = data[self._write(data) :]
+            while left:
+                left = left[self._write(left) :]
         return start
 
-    def read(self, position: int, length: int) -> bytes:
+    def read_into(self, target: memoryview, position: int) -> None:
+        """Fills `target` with what was appended at `position`."""
         with self._lock:
-            return os.pread(self._file.fileno(), length, position)
+            done = os.preadv(self._file.fileno(), [target], position)
+        if done != len(target):
+            raise StorageUnavailable(f"The scratch file in {self._folder} gives back less than it got.")
 
     def _write(self, data: memoryview) -> int:
         try:

@@ -1,6 +1,8 @@
 """The segment format: settled results and attempts of a slice's lines, as one immutable object.
 
-records: header, payload   ...   footer: an index entry a record   trailer: the footer's place, its crc, magic
+records   each a header, the crc of header and payload, the payload
+footer    an index entry a record
+trailer   the footer's place, length and crc, and magic
 A reader needs the whole object in memory: segments are at most a few MiB plus one answer.
 """
 
@@ -13,7 +15,8 @@ from typing import NamedTuple
 from batchwright.contracts.openai import Usage
 
 _MAGIC = b"BWSEG001"
-_HEADER = struct.Struct("<BBHqIIIIII")  # kind, flags, spare, offset, length, 4 x usage, crc32
+_HEADER = struct.Struct("<BBHqIIIII")  # kind, flags, spare, offset, length, 4 x usage
+_CRC = struct.Struct("<I")
 _INDEX = struct.Struct("<BBHqIQ")  # kind, flags, spare, offset, length, position of the payload
 _TRAILER = struct.Struct("<QII8s")
 _SUCCESS = 1
@@ -37,6 +40,17 @@ class Record(NamedTuple):
     payload: bytes
     success: bool = False
     usage: Usage = Usage()
+
+
+class Located(NamedTuple):
+    """A record whose payload is left in its segment; tokens in the order of Usage's fields."""
+
+    kind: int
+    success: bool
+    offset: int
+    position: int
+    length: int
+    tokens: tuple[int, int, int, int]
 
 
 class IndexEntry(NamedTuple):
@@ -64,11 +78,12 @@ class SegmentWriter:
     def add(self, record: Record) -> None:
         flags = _SUCCESS if record.success else 0
         usage = record.usage
-        self._data += _HEADER.pack(
+        header = _HEADER.pack(
             record.kind, flags, 0, record.offset, len(record.payload),
             _u32(usage.input_tokens), _u32(usage.cached_tokens), _u32(usage.output_tokens),
-            _u32(usage.reasoning_tokens), zlib.crc32(record.payload),
+            _u32(usage.reasoning_tokens),
         )  # fmt: skip
+        self._data += header + _CRC.pack(zlib.crc32(record.payload, zlib.crc32(header)))
         place = _INDEX.pack(record.kind, flags, 0, record.offset, len(record.payload), len(self._data))
         self._index.append(place)
         self._data += record.payload
@@ -90,17 +105,28 @@ def read_index(data: bytes) -> list[IndexEntry]:
 
 def read_records(data: bytes) -> Iterator[Record]:
     """Every record in the order written, checked. Raises SegmentDamaged at the first bad one."""
-    position, _, count = _footer(data)
-    end, position = position, 0
-    for _ in range(count):
-        kind, flags, _, offset, length, i, c, o, r, crc = _HEADER.unpack_from(data, position)
-        position += _HEADER.size
-        payload = data[position : position + length]
-        position += length
-        if position > end or zlib.crc32(payload) != crc:
-            raise SegmentDamaged(f"the record of the line at {offset} is damaged")
+    for place in locate_records(data):
+        i, c, o, r = place.tokens
         usage = Usage(input_tokens=i, cached_tokens=c, output_tokens=o, reasoning_tokens=r)
-        yield Record(Kind(kind), offset, payload, bool(flags & _SUCCESS), usage)
+        payload = data[place.position : place.position + place.length]
+        yield Record(Kind(place.kind), place.offset, payload, place.success, usage)
+
+
+def locate_records(data: bytes) -> Iterator[Located]:
+    """The same without copying payloads, for whoever reads many segments."""
+    end, _, count = _footer(data)
+    view, position = memoryview(data), 0
+    for _ in range(count):
+        start = position + _HEADER.size + _CRC.size
+        if start > end:
+            raise SegmentDamaged("the footer counts more records than there are")
+        kind, flags, _, offset, length, *tokens = _HEADER.unpack_from(data, position)
+        (crc,) = _CRC.unpack_from(data, start - _CRC.size)
+        own = zlib.crc32(view[position : position + _HEADER.size])
+        position = start + length
+        if position > end or zlib.crc32(view[start:position], own) != crc:
+            raise SegmentDamaged(f"the record of the line at {offset} is damaged")
+        yield Located(kind, bool(flags & _SUCCESS), offset, start, length, (*tokens,))
 
 
 def _footer(data: bytes) -> tuple[int, int, int]:

@@ -1,0 +1,95 @@
+"""Segments: what was written is read, and anything else is noticed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchwright.contracts.openai import Usage
+from batchwright.rules.segments import (
+    IndexEntry,
+    Kind,
+    Record,
+    SegmentDamaged,
+    SegmentWriter,
+    locate_records,
+    read_index,
+    read_records,
+)
+
+tokens = st.integers(0, 2**32 - 1)
+usages = st.builds(
+    Usage, input_tokens=tokens, cached_tokens=tokens, output_tokens=tokens, reasoning_tokens=tokens
+)
+records = st.builds(
+    Record,
+    kind=st.sampled_from(Kind),
+    offset=st.integers(0, 2**62),
+    payload=st.binary(max_size=40),
+    success=st.booleans(),
+    usage=usages,
+)
+
+
+def segment(written: list[Record]) -> bytes:
+    writer = SegmentWriter()
+    for record in written:
+        writer.add(record)
+    return writer.finish()
+
+
+@given(st.lists(records, max_size=8))
+def test_records_come_back_in_order(written: list[Record]) -> None:
+    assert list(read_records(segment(written))) == written
+
+
+@given(st.lists(records, max_size=8))
+def test_the_index_points_at_every_payload(written: list[Record]) -> None:
+    data = segment(written)
+    found = [
+        (e.kind, e.offset, data[e.position : e.position + e.length], e.success) for e in read_index(data)
+    ]
+    assert found == [(r.kind, r.offset, r.payload, r.success) for r in written]
+
+
+@given(st.lists(records, max_size=8))
+def test_locating_agrees_with_the_index(written: list[Record]) -> None:
+    data = segment(written)
+    located = [
+        IndexEntry(Kind(place.kind), place.success, place.offset, place.length, place.position)
+        for place in locate_records(data)
+    ]
+    assert located == read_index(data)
+
+
+@given(st.lists(records, max_size=4), st.data())
+def test_no_changed_bit_goes_unnoticed(written: list[Record], data: st.DataObject) -> None:
+    whole = segment(written)
+    at = data.draw(st.integers(0, len(whole) - 1))
+    damaged = bytearray(whole)
+    damaged[at] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(SegmentDamaged):
+        list(read_records(bytes(damaged)))
+
+
+@given(st.lists(records, max_size=4), st.data())
+def test_a_cut_segment_is_damaged(written: list[Record], data: st.DataObject) -> None:
+    whole = segment(written)
+    with pytest.raises(SegmentDamaged):
+        read_index(whole[: data.draw(st.integers(0, len(whole) - 1))])
+
+
+def test_a_segment_without_records_is_whole() -> None:
+    assert list(read_records(segment([]))) == []
+
+
+def test_the_writer_tells_how_much_it_holds() -> None:
+    writer = SegmentWriter()
+    writer.add(Record(Kind.SETTLED, 0, b"12345"))
+    assert len(writer) == 1
+    assert writer.size == len(writer.finish()) - 24 - 24  # one index entry and the trailer
+
+
+def test_more_tokens_than_fit_are_counted_as_the_most_that_do() -> None:
+    record = Record(Kind.SETTLED, 0, b"", usage=Usage(input_tokens=2**40))
+    (read,) = read_records(segment([record]))
+    assert read.usage == Usage(input_tokens=2**32 - 1)
