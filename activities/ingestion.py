@@ -2,7 +2,6 @@
 
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 from uuid import uuid4
 
 from temporalio import activity
@@ -19,6 +18,7 @@ from batchwright.contracts.ingestion import IngestionActivities, IngestResult, M
 from batchwright.contracts.openai import BatchStatus, ValidationError
 from batchwright.database.base import DatabaseLike
 from batchwright.database.rows import BatchRow, FileRow, ModelCount
+from batchwright.inference.backends import ServedModels
 from batchwright.rules import keys
 from batchwright.rules.findings import large_file, missing_file
 from batchwright.settings import Settings
@@ -28,10 +28,6 @@ from batchwright.telemetry.metrics import Metrics
 _PIECE_BYTES = 1024 * 1024
 _ASK_AGAIN = timedelta(seconds=5)
 _SIZES = ((100, "100"), (1_000, "1000"), (10_000, "10000"), (50_000, "50000"))
-
-
-class ServedModels(Protocol):
-    async def served(self) -> frozenset[str]: ...
 
 
 class Ingestion(IngestionActivities):

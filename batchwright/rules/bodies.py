@@ -9,7 +9,15 @@ from batchwright.contracts.openai import Endpoint
 from batchwright.rules.findings import Code
 from batchwright.rules.lines import Body, Value, read_text
 
-_KINDS = {"{": "an object", "[": "an array", '"': "a string", "t": "a boolean", "f": "a boolean", "n": "null"}
+_KINDS = {
+    ord("{"): "an object",
+    ord("["): "an array",
+    ord('"'): "a string",
+    ord("t"): "a boolean",
+    ord("f"): "a boolean",
+    ord("n"): "null",
+}
+_FRACTION = re.compile(rb"[.eE]")
 _ARRAY = ("an array",)
 _TEXT = ("a string",)
 _BOTH = ("a string", "an array")
@@ -48,8 +56,8 @@ def kind_of(value: Value) -> str:
     """What a JSON value is, as a message says it."""
     if value is UNSET:
         return "nothing"
-    text = bytes(memoryview(value)[:20]).decode("ascii", "replace")
-    return _KINDS.get(text[0]) or ("an integer" if text.removeprefix("-").isdigit() else "a number")
+    data = memoryview(value)
+    return _KINDS.get(data[0]) or ("a number" if _FRACTION.search(data) else "an integer")
 
 
 def body_problems(endpoint: Endpoint, body: Body) -> list[Problem]:
