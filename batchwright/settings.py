@@ -48,6 +48,11 @@ class Settings(BaseSettings):
     default_tenant: str = Field("default", description="tenant of a request without X-Tenant")
     tenant_weights: dict[str, float] = Field(default={}, description="share of a tenant; 1.0 where unset")
 
+    # Command line
+    url: str = Field("http://127.0.0.1:8000", description="address of the API that the CLI talks to")
+    api_key: str = Field("", description="sent as Bearer to the API by the CLI")
+    tenant: str = Field("", description="sent as X-Tenant by the CLI; empty: not sent")
+
     # Observation
     metrics_host: str = Field("127.0.0.1", description="address of the worker metrics and health")
     metrics_port: int = Field(0, ge=0, le=65535, description="of a worker's /metrics; 0: a free port")
@@ -145,6 +150,13 @@ class Settings(BaseSettings):
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"{url!r} is not an http(s) URL")
         return [url.rstrip("/") for url in urls]
+
+    @field_validator("url")
+    @classmethod
+    def _http_url(cls, url: str) -> str:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"{url!r} is not an http(s) URL")
+        return url.rstrip("/")
 
 
 def load(**overrides: object) -> Settings:
