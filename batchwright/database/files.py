@@ -57,6 +57,8 @@ class Files(FilesTable):
     async def page(
         self, tenant: str, *, purpose: str | None, limit: int, ascending: bool, after: str | None
     ) -> tuple[list[FileRow], bool]:
+        if purpose is not None and not purpose.isprintable():
+            return [], False
         sql = self._sql.page_up if ascending else self._sql.page_down
         async with self._connections.session() as session:
             position = FIRST if ascending else LAST

@@ -13,32 +13,9 @@ from batchwright.database.base import (
     WorkersTable,
 )
 from batchwright.database.counts import LIVE, add_told
-from batchwright.database.errors import FileInUse, UnknownBatch, UnknownCursor
+from batchwright.database.errors import FileInUse, UnknownBatch
 from batchwright.database.rows import BatchRow, FileRow, ModelCount, Outcome, ServedModel, SliceProgress
-
-Key = tuple[str, str]  # tenant, id
-
-
-class Rows:
-    """What the tables hold; an exception in `failing` is raised by every call until it is taken away."""
-
-    def __init__(self) -> None:
-        self.files: dict[Key, FileRow] = {}
-        self.batches: dict[Key, BatchRow] = {}
-        self.progress: dict[tuple[str, str, str, int], SliceProgress] = {}
-        self.models: dict[tuple[str, str], ServedModel] = {}
-        self.beats: dict[str, datetime] = {}
-        self.stats: dict[str, dict[str, float]] = {}
-        self.failing: Exception | None = None
-
-    def enter(self) -> "Rows":
-        if self.failing is not None:
-            raise self.failing
-        return self
-
-    def reader_of(self, tenant: str, file_id: str) -> BatchRow | None:
-        live = (row for (owner, _), row in self.batches.items() if owner == tenant and row.status in LIVE)
-        return next((row for row in live if row.order.input_file_id == file_id), None)
+from tests.fakes.rows import Rows, not_before, per_model, position, slices
 
 
 class MemoryFiles(FilesTable):
@@ -57,7 +34,7 @@ class MemoryFiles(FilesTable):
     ) -> tuple[list[FileRow], bool]:
         rows = [row for row in self._rows.enter().files.values() if row.tenant == tenant]
         rows.sort(key=lambda row: (row.created_at, row.id), reverse=not ascending)
-        rows = rows[_position([row.id for row in rows], after) :]
+        rows = rows[position([row.id for row in rows], after) :]
         rows = [row for row in rows if purpose in (None, row.purpose) and self._is_known(row)]
         return rows[:limit], len(rows) > limit
 
@@ -91,7 +68,7 @@ class MemoryBatches(BatchesTable):
     async def page(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[BatchRow], bool]:
         rows = [row for row in self._rows.enter().batches.values() if row.order.tenant == tenant]
         rows.sort(key=lambda row: (row.order.created_at, row.order.batch_id), reverse=True)
-        rows = rows[_position([row.order.batch_id for row in rows], after) :]
+        rows = rows[position([row.order.batch_id for row in rows], after) :]
         return [self._seen(row) for row in rows[:limit]], len(rows) > limit
 
     async def count_live(self, tenant: str) -> int:
@@ -101,7 +78,7 @@ class MemoryBatches(BatchesTable):
     async def note_cancel(self, tenant: str, batch_id: str, at: datetime) -> BatchRow | None:
         row = self._rows.enter().batches.get((tenant, batch_id))
         if row is not None and row.status in LIVE and row.cancel_requested_at is None:
-            self._put(row, cancel_requested_at=_not_before(row, at))
+            self._put(row, cancel_requested_at=not_before(row, at))
         return await self.get(tenant, batch_id)
 
     async def begin(
@@ -117,7 +94,7 @@ class MemoryBatches(BatchesTable):
         row = self._in(BatchStatus.VALIDATING, tenant, batch_id)
         if row is None:
             return False
-        status, time = BatchStatus.IN_PROGRESS, _not_before(row, at)
+        status, time = BatchStatus.IN_PROGRESS, not_before(row, at)
         self._put(row, status=status, in_progress_at=time, total=total, models=models, failed=unserved)
         return True
 
@@ -127,14 +104,14 @@ class MemoryBatches(BatchesTable):
         row = self._in(BatchStatus.VALIDATING, tenant, batch_id)
         if row is None:
             return False
-        self._put(row, status=BatchStatus.FAILED, failed_at=_not_before(row, at), errors=errors, total=total)
+        self._put(row, status=BatchStatus.FAILED, failed_at=not_before(row, at), errors=errors, total=total)
         return True
 
     async def start_finalizing(self, tenant: str, batch_id: str, at: datetime) -> bool:
         row = self._in(BatchStatus.IN_PROGRESS, tenant, batch_id)
         if row is None:
             return False
-        self._put(row, status=BatchStatus.FINALIZING, finalizing_at=_not_before(row, at))
+        self._put(row, status=BatchStatus.FINALIZING, finalizing_at=not_before(row, at))
         return True
 
     async def finish(self, tenant: str, batch_id: str, outcome: Outcome, at: datetime) -> BatchRow:
@@ -158,7 +135,7 @@ class MemoryBatches(BatchesTable):
         return self._close(row, told, at)
 
     def _close(self, row: BatchRow, outcome: Outcome, at: datetime) -> BatchRow:
-        time = _not_before(row, at)
+        time = not_before(row, at)
         cancelled = outcome.status is BatchStatus.CANCELLED
         self._forget(row.order.tenant, row.order.batch_id)
         return self._put(
@@ -193,12 +170,12 @@ class MemoryBatches(BatchesTable):
     def _seen(self, row: BatchRow) -> BatchRow:
         if row.status not in LIVE:
             return row
-        slices = _slices(self._rows, row.order.tenant, row.order.batch_id)
-        usage = sum((told.usage for told in slices), Usage())
-        return add_told(row, _per_model(slices)).model_copy(update={"usage": usage})
+        told = slices(self._rows, row.order.tenant, row.order.batch_id)
+        usage = sum((of.usage for of in told), Usage())
+        return add_told(row, per_model(told)).model_copy(update={"usage": usage})
 
     def _forget(self, tenant: str, batch_id: str) -> None:
-        for told in _slices(self._rows, tenant, batch_id):
+        for told in slices(self._rows, tenant, batch_id):
             del self._rows.progress[tenant, batch_id, told.model, told.number]
 
 
@@ -284,32 +261,3 @@ class MemoryDatabase(DatabaseLike):
 
     async def close(self) -> None:
         return None
-
-
-def _position(ids: list[str], after: str | None) -> int:
-    if after is None:
-        return 0
-    if after not in ids:
-        raise UnknownCursor(after)
-    return ids.index(after) + 1
-
-
-def _not_before(row: BatchRow, at: datetime) -> datetime:
-    earlier = (row.order.created_at, row.in_progress_at, row.finalizing_at, row.cancel_requested_at)
-    return max(at, *(time for time in earlier if time is not None))
-
-
-def _slices(rows: Rows, tenant: str, batch_id: str) -> list[SliceProgress]:
-    return [told for key, told in rows.progress.items() if key[:2] == (tenant, batch_id)]
-
-
-def _per_model(slices: list[SliceProgress]) -> list[ModelCount]:
-    return [
-        ModelCount(
-            model=model,
-            lines=0,
-            completed=sum(told.completed for told in slices if told.model == model),
-            failed=sum(told.failed for told in slices if told.model == model),
-        )
-        for model in sorted({told.model for told in slices})
-    ]

@@ -1,0 +1,60 @@
+"""What the tables in memory hold, and how it is looked at."""
+
+from datetime import datetime
+
+from batchwright.database.counts import LIVE
+from batchwright.database.errors import UnknownCursor
+from batchwright.database.rows import BatchRow, FileRow, ModelCount, ServedModel, SliceProgress
+
+Key = tuple[str, str]  # tenant, id
+
+
+class Rows:
+    """What the tables hold; an exception in `failing` is raised by every call until it is taken away."""
+
+    def __init__(self) -> None:
+        self.files: dict[Key, FileRow] = {}
+        self.batches: dict[Key, BatchRow] = {}
+        self.progress: dict[tuple[str, str, str, int], SliceProgress] = {}
+        self.models: dict[tuple[str, str], ServedModel] = {}
+        self.beats: dict[str, datetime] = {}
+        self.stats: dict[str, dict[str, float]] = {}
+        self.failing: Exception | None = None
+
+    def enter(self) -> "Rows":
+        if self.failing is not None:
+            raise self.failing
+        return self
+
+    def reader_of(self, tenant: str, file_id: str) -> BatchRow | None:
+        live = (row for (owner, _), row in self.batches.items() if owner == tenant and row.status in LIVE)
+        return next((row for row in live if row.order.input_file_id == file_id), None)
+
+
+def position(ids: list[str], after: str | None) -> int:
+    if after is None:
+        return 0
+    if after not in ids:
+        raise UnknownCursor(after)
+    return ids.index(after) + 1
+
+
+def not_before(row: BatchRow, at: datetime) -> datetime:
+    earlier = (row.order.created_at, row.in_progress_at, row.finalizing_at, row.cancel_requested_at)
+    return max(at, *(time for time in earlier if time is not None))
+
+
+def slices(rows: Rows, tenant: str, batch_id: str) -> list[SliceProgress]:
+    return [told for key, told in rows.progress.items() if key[:2] == (tenant, batch_id)]
+
+
+def per_model(slices: list[SliceProgress]) -> list[ModelCount]:
+    return [
+        ModelCount(
+            model=model,
+            lines=0,
+            completed=sum(told.completed for told in slices if told.model == model),
+            failed=sum(told.failed for told in slices if told.model == model),
+        )
+        for model in sorted({told.model for told in slices})
+    ]
