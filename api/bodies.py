@@ -1,0 +1,83 @@
+"""JSON bodies of requests: read within bounds, then picked apart with OpenAI's words for what is wrong.
+
+Values are `object` until a reader here has looked at them.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import orjson
+from fastapi import Request
+from pydantic import TypeAdapter
+from starlette.requests import ClientDisconnect
+
+from api.errors import ApiError, invalid_value, missing, unknown_parameter
+
+_OBJECT = TypeAdapter(dict[str, object])
+MAX_BODY_BYTES = 1024 * 1024
+_KINDS: list[tuple[type, str]] = [
+    (bool, "a boolean"),  # before int: Python takes a bool for one
+    (int, "an integer"),
+    (float, "a decimal number"),
+    (str, "a string"),
+    (list, "an array"),
+    (dict, "an object"),
+]
+
+
+async def read_object(request: Request) -> Mapping[str, object]:
+    """The body, a JSON object."""
+    try:
+        value: object = orjson.loads(await _read(request))
+    except orjson.JSONDecodeError as error:
+        raise ApiError(400, f"We could not parse the JSON body of your request: {error}.") from None
+    fields = as_object(value)
+    if fields is None:
+        raise ApiError(400, f"The JSON body of your request must be an object, not {kind_of(value)}.")
+    return fields
+
+
+def as_object(value: object) -> Mapping[str, object] | None:
+    return _OBJECT.validate_python(value) if isinstance(value, dict) else None
+
+
+def kind_of(value: object) -> str:
+    """The value's JSON type with its article."""
+    return next((name for kind, name in _KINDS if isinstance(value, kind)), "null")
+
+
+def wrong_type(param: str, expected: str, value: object) -> ApiError:
+    message = f"Invalid type for '{param}': expected {expected}, but got {kind_of(value)} instead."
+    return ApiError(400, message, code="invalid_type", param=param)
+
+
+def refuse_unknown(fields: Mapping[str, object], known: Iterable[str], prefix: str = "") -> None:
+    for name in fields:
+        if name not in known:
+            raise unknown_parameter(prefix + name)
+
+
+def text_of(fields: Mapping[str, object], name: str, prefix: str = "") -> str:
+    """A required string that a database can hold."""
+    if name not in fields:
+        raise missing(prefix + name)
+    return check_text(fields[name], prefix + name)
+
+
+def check_text(value: object, param: str) -> str:
+    if not isinstance(value, str):
+        raise wrong_type(param, "a string", value)
+    if "\x00" in value:
+        raise invalid_value(param, f"Invalid value for '{param}': it contains a NUL character.")
+    return value
+
+
+async def _read(request: Request) -> bytes:
+    body = bytearray()
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_BODY_BYTES:
+                raise ApiError(413, f"The body of this request may hold at most {MAX_BODY_BYTES} bytes.")
+    except ClientDisconnect:
+        raise ApiError(400, "The request ended before its body did.") from None
+    return bytes(body)

@@ -1,0 +1,168 @@
+"""What `POST /v1/batches` may say, and the order it makes."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from api.bodies import as_object, check_text, refuse_unknown, text_of, wrong_type
+from api.errors import ApiError, invalid_value, missing
+from batchwright.contracts.batch import BatchOrder, BatchPolicy
+from batchwright.contracts.openai import Endpoint, Profile
+from batchwright.rules.ids import new_batch_id
+from batchwright.rules.windows import DEFAULT_WINDOW, window_seconds
+from batchwright.settings import Settings
+
+FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
+MAX_METADATA_PAIRS = 16
+MAX_METADATA_KEY_CHARACTERS = 64
+MAX_METADATA_VALUE_CHARACTERS = 512
+MIN_EXPIRY_SECONDS = 3600
+MAX_EXPIRY_SECONDS = 2_592_000
+_MAX_ID_CHARACTERS = 256
+
+
+class Creation(NamedTuple):
+    """A request to create a batch in which nothing is wrong."""
+
+    input_file_id: str
+    endpoint: Endpoint
+    completion_window: str
+    window: timedelta
+    metadata: dict[str, str] | None
+    output_expires_after_seconds: int | None
+
+
+def read_creation(fields: Mapping[str, object], settings: Settings) -> Creation:
+    """Raises ApiError for the first thing that is wrong, in the order of the contract's table."""
+    refuse_unknown(fields, FIELDS)
+    _require(fields, settings.profile)
+    file_id = text_of(fields, "input_file_id")
+    if len(file_id) > _MAX_ID_CHARACTERS:
+        raise invalid_value("input_file_id", f"'input_file_id' has over {_MAX_ID_CHARACTERS} characters.")
+    endpoint = _endpoint(text_of(fields, "endpoint"))
+    window, seconds = _window(fields.get("completion_window"), settings)
+    return Creation(
+        file_id,
+        endpoint,
+        window,
+        timedelta(seconds=seconds),
+        _metadata(fields.get("metadata")),
+        _expiry(fields.get("output_expires_after")),
+    )
+
+
+def make_order(creation: Creation, tenant: str, created_at: datetime, settings: Settings) -> BatchOrder:
+    """A new batch's order, with the operator's settings of this moment."""
+    return BatchOrder(
+        batch_id=new_batch_id(),
+        tenant=tenant,
+        input_file_id=creation.input_file_id,
+        endpoint=creation.endpoint,
+        completion_window=creation.completion_window,
+        created_at=created_at,
+        expires_at=created_at + creation.window,
+        metadata=creation.metadata,
+        output_expires_after_seconds=creation.output_expires_after_seconds,
+        weight=settings.tenant_weights.get(tenant, 1.0),
+        policy=BatchPolicy(
+            profile=settings.profile,
+            cancel_grace_seconds=settings.cancel_grace_seconds,
+            expiry_grace_seconds=settings.expiry_grace_seconds,
+            finalize_patience_seconds=settings.finalize_patience_seconds,
+            heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
+            slice_seconds=settings.slice_seconds,
+            outstanding_slices=settings.outstanding_slices,
+            continue_as_new_events=settings.continue_as_new_events,
+        ),
+    )
+
+
+def check_expiry(anchor: str, seconds: int, param: str) -> int:
+    """The lifetime of a file that `anchor` and `seconds` ask for; `param` names the pair."""
+    if anchor != "created_at":
+        message = f"Invalid value: '{anchor}'. Supported values are: 'created_at'."
+        raise invalid_value(f"{param}.anchor", message)
+    if not MIN_EXPIRY_SECONDS <= seconds <= MAX_EXPIRY_SECONDS:
+        message = (
+            f"Invalid value for '{param}.seconds': expected an integer from {MIN_EXPIRY_SECONDS} "
+            f"to {MAX_EXPIRY_SECONDS}, but got {seconds} instead."
+        )
+        raise invalid_value(f"{param}.seconds", message)
+    return seconds
+
+
+def _require(fields: Mapping[str, object], profile: Profile) -> None:
+    required = ["input_file_id", "endpoint"]
+    if profile is Profile.STRICT:
+        required.append("completion_window")
+    for name in required:
+        if name not in fields:
+            raise missing(name)
+
+
+def _endpoint(text: str) -> Endpoint:
+    try:
+        return Endpoint(text)
+    except ValueError:
+        supported = ", ".join(f"'{endpoint}'" for endpoint in Endpoint)
+        message = f"Invalid value: '{text}'. Supported values are: {supported}."
+        raise invalid_value("endpoint", message) from None
+
+
+def _window(value: object, settings: Settings) -> tuple[str, int]:
+    """The window as the client wrote it, and its seconds."""
+    if value is None and settings.profile is Profile.RELAXED:
+        value = DEFAULT_WINDOW
+    text = check_text(value, "completion_window")
+    try:
+        shortest, longest = settings.min_window_seconds, settings.max_window_seconds
+        return text, window_seconds(text, settings.profile, shortest, longest)
+    except ValueError as error:
+        raise invalid_value("completion_window", str(error)) from None
+
+
+def _metadata(value: object) -> dict[str, str] | None:
+    if value is None:
+        return None
+    pairs = as_object(value)
+    if pairs is None:
+        raise wrong_type("metadata", "an object", value)
+    if len(pairs) > MAX_METADATA_PAIRS:
+        raise _metadata_error(f"at most {MAX_METADATA_PAIRS} pairs are allowed, but got {len(pairs)}")
+    return {_metadata_key(key): _metadata_value(key, item) for key, item in pairs.items()}
+
+
+def _metadata_key(key: str) -> str:
+    if len(key) > MAX_METADATA_KEY_CHARACTERS:
+        raise _metadata_error(f"the key '{key[:32]}...' has over {MAX_METADATA_KEY_CHARACTERS} characters")
+    if "\x00" in key:
+        raise _metadata_error("a key contains a NUL character")
+    return key
+
+
+def _metadata_value(key: str, value: object) -> str:
+    text = check_text(value, f"metadata.{key}")
+    if len(text) > MAX_METADATA_VALUE_CHARACTERS:
+        raise _metadata_error(f"the value of '{key}' has over {MAX_METADATA_VALUE_CHARACTERS} characters")
+    return text
+
+
+def _metadata_error(problem: str) -> ApiError:
+    return invalid_value("metadata", f"Invalid 'metadata': {problem}.")
+
+
+def _expiry(value: object) -> int | None:
+    if value is None:
+        return None
+    fields = as_object(value)
+    if fields is None:
+        raise wrong_type("output_expires_after", "an object", value)
+    prefix = "output_expires_after."
+    refuse_unknown(fields, ("anchor", "seconds"), prefix)
+    anchor = text_of(fields, "anchor", prefix)
+    if "seconds" not in fields:
+        raise missing(prefix + "seconds")
+    seconds = fields["seconds"]
+    if isinstance(seconds, bool) or not isinstance(seconds, int):
+        raise wrong_type(prefix + "seconds", "an integer", seconds)
+    return check_expiry(anchor, seconds, "output_expires_after")

@@ -1,0 +1,139 @@
+"""Errors as OpenAI's clients read them: `{"error": {"message", "type", "param", "code"}}`, on every route."""
+
+import logging
+from collections.abc import Mapping
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from api.temporal_gateway import RunMissing
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.rules.paging import BadParameter
+from batchwright.storage.base import StorageFull, StorageUnavailable
+from batchwright.temporal import TemporalUnavailable
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER_SECONDS = 5
+_FINAL = {"x-should-retry": "false"}
+# The first that fits: StorageFull is a StorageUnavailable too.
+_UNAVAILABLE: dict[type[Exception], str] = {
+    DatabaseUnavailable: "The database does not answer.",
+    StorageFull: "The storage is full.",
+    StorageUnavailable: "The storage does not answer.",
+    TemporalUnavailable: "Temporal does not answer.",
+}
+
+
+class ApiError(Exception):
+    """An answer other than 2xx; everything in it is for the client."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code, self.param = status, message, code, param
+        self.headers = dict(headers or {})
+
+
+def invalid_value(param: str, message: str) -> ApiError:
+    return ApiError(400, message, code="invalid_value", param=param)
+
+
+def missing(param: str) -> ApiError:
+    message = f"Missing required parameter: '{param}'."
+    return ApiError(400, message, code="missing_required_parameter", param=param)
+
+
+def unknown_parameter(param: str) -> ApiError:
+    return ApiError(400, f"Unknown parameter: '{param}'.", code="unknown_parameter", param=param)
+
+
+def conflict(message: str) -> ApiError:
+    """A 409 that will stay one: the official clients retry every other."""
+    return ApiError(409, message, headers=_FINAL)
+
+
+def no_file(file_id: str) -> ApiError:
+    return ApiError(404, f"No such File object: {file_id}", param="id")
+
+
+def no_batch(batch_id: str) -> ApiError:
+    return ApiError(404, f"No batch found with id '{batch_id}'.")
+
+
+def error_response(error: ApiError) -> Response:
+    details = {
+        "message": error.message,
+        "type": _type_of(error.status),
+        "param": error.param,
+        "code": error.code,
+    }
+    return Response(orjson.dumps({"error": details}), error.status, error.headers, "application/json")
+
+
+def internal_error() -> Response:
+    """What a client learns of an exception nobody expected; the rest is in the log."""
+    return error_response(ApiError(500, "The server had an error while processing your request."))
+
+
+def handle_errors(app: FastAPI) -> None:
+    """Has every error of every route answered in OpenAI's shape."""
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(BadParameter, _bad_parameter)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(RunMissing, _run_missing)
+    for unavailable in _UNAVAILABLE:
+        app.add_exception_handler(unavailable, _unavailable)
+
+
+def _type_of(status: int) -> str:
+    if status >= 500:
+        return "server_error"
+    return "requests" if status == 429 else "invalid_request_error"
+
+
+async def _api_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error_response(error)
+
+
+async def _bad_parameter(_: Request, error: Exception) -> Response:
+    assert isinstance(error, BadParameter)
+    return error_response(ApiError(400, str(error), code=error.code, param=error.param))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = error.detail
+    if error.status_code == 404:
+        message = f"Invalid URL ({request.method} {request.url.path})"
+    elif error.status_code == 405:
+        message = f"Not allowed to {request.method} on {request.url.path}."
+    return error_response(ApiError(error.status_code, message, headers=error.headers))
+
+
+async def _validation_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return error_response(ApiError(400, "; ".join(str(one["msg"]) for one in error.errors())))
+
+
+async def _run_missing(_: Request, error: Exception) -> Response:
+    logger.error("a live batch has no run", extra={"batch_id": str(error)})
+    return error_response(ApiError(500, "The batch's workflow is not there any more.", code="run_missing"))
+
+
+async def _unavailable(_: Request, error: Exception) -> Response:
+    logger.warning("a part is unavailable", extra={"part": type(error).__name__, "error": str(error)})
+    message = next(text for kind, text in _UNAVAILABLE.items() if isinstance(error, kind))
+    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+    return error_response(ApiError(503, f"{message} Try again later.", headers=headers))

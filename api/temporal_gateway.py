@@ -1,0 +1,143 @@
+"""What the API asks of Temporal: a batch's start, signals to it, its state, and whether the server is there.
+
+RunMissing          no run of that batch takes signals: it has ended, or never was
+TemporalUnavailable (of batchwright.temporal) the server did not answer
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, timedelta
+from typing import Protocol
+
+from temporalio.client import (
+    Client,
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+)
+from temporalio.common import (
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from batchwright.contracts import names
+from batchwright.contracts.batch import BatchOrder, BatchState
+from batchwright.contracts.openai import BatchStatus
+from batchwright.temporal import TemporalUnavailable
+
+_RPC_TIMEOUT = timedelta(seconds=10)
+_CHECK_TIMEOUT = timedelta(seconds=2)
+_STATE_TIMEOUT = timedelta(seconds=2)
+# The workflow ends by its own timers; this only ends a run that no worker ever finishes.
+_SAFETY_MARGIN = timedelta(days=7)
+
+
+class RunMissing(Exception):
+    """The batch has no open run; the message is its id."""
+
+
+class TemporalGateway(Protocol):
+    async def start(self, order: BatchOrder) -> None:
+        """Starts the batch's workflow; a second start of the same batch changes nothing."""
+        ...
+
+    async def cancel(self, batch_id: str) -> None: ...
+
+    async def pause(self, batch_id: str) -> None: ...
+
+    async def resume(self, batch_id: str) -> None: ...
+
+    async def state(self, batch_id: str) -> BatchState | None:
+        """What the run says of itself; None while no worker answers for it."""
+        ...
+
+    async def check(self) -> None:
+        """Raises TemporalUnavailable unless the namespace answers."""
+        ...
+
+
+class ClientGateway(TemporalGateway):
+    """The real one."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def start(self, order: BatchOrder) -> None:
+        async with _translated(order.batch_id):
+            try:
+                await self._client.start_workflow(
+                    "BatchWorkflow",
+                    order,
+                    id=order.batch_id,
+                    task_queue=names.CONTROL_QUEUE,
+                    id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                    id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                    execution_timeout=_longest(order),
+                    static_summary=f"{order.endpoint} within {order.completion_window}, for {order.tenant}",
+                    search_attributes=_search_attributes(order),
+                    rpc_timeout=_RPC_TIMEOUT,
+                )
+            except WorkflowAlreadyStartedError:
+                return  # it has even ended: whoever asked twice meant the same batch
+
+    async def cancel(self, batch_id: str) -> None:
+        await self._signal(batch_id, "cancel")
+
+    async def pause(self, batch_id: str) -> None:
+        await self._signal(batch_id, "pause")
+
+    async def resume(self, batch_id: str) -> None:
+        await self._signal(batch_id, "resume")
+
+    async def state(self, batch_id: str) -> BatchState | None:
+        handle = self._client.get_workflow_handle(batch_id)
+        try:
+            async with _translated(batch_id):
+                return await handle.query("state", result_type=BatchState, rpc_timeout=_STATE_TIMEOUT)
+        except (RunMissing, TemporalUnavailable, WorkflowQueryFailedError, WorkflowQueryRejectedError):
+            return None
+
+    async def check(self) -> None:
+        # Any id will do: the answer that nothing has it also proves that the namespace is served.
+        handle = self._client.get_workflow_handle("batchwright-readiness")
+        try:
+            async with _translated("batchwright-readiness"):
+                await handle.describe(rpc_timeout=_CHECK_TIMEOUT)
+        except RunMissing:
+            return
+
+    async def _signal(self, batch_id: str, signal: str) -> None:
+        handle = self._client.get_workflow_handle(batch_id)
+        async with _translated(batch_id):
+            await handle.signal(signal, rpc_timeout=_RPC_TIMEOUT)
+
+
+@asynccontextmanager
+async def _translated(batch_id: str) -> AsyncGenerator[None]:
+    """Temporal's errors as ours. An unknown namespace is NOT_FOUND too, but no missing run."""
+    try:
+        yield
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND and "namespace" not in error.message.lower():
+            raise RunMissing(batch_id) from error
+        raise TemporalUnavailable(f"Temporal refused or did not answer: {error.message}") from error
+    except RuntimeError as error:  # what a lazy client raises when it cannot connect
+        raise TemporalUnavailable(f"Temporal cannot be reached: {error}") from error
+
+
+def _longest(order: BatchOrder) -> timedelta:
+    finalizing = timedelta(seconds=order.policy.finalize_patience_seconds)
+    return order.expires_at - order.created_at + finalizing + _SAFETY_MARGIN
+
+
+def _search_attributes(order: BatchOrder) -> TypedSearchAttributes:
+    return TypedSearchAttributes(
+        [
+            SearchAttributePair(names.STATUS, BatchStatus.VALIDATING.value),
+            SearchAttributePair(names.TENANT, order.tenant),
+            SearchAttributePair(names.DEADLINE, order.expires_at.astimezone(UTC)),
+        ]
+    )

@@ -1,0 +1,40 @@
+"""A batch's states (S0-37 to S0-40): which may follow which, what a client sees, what may be cancelled."""
+
+from enum import Enum
+
+from batchwright.contracts.openai import BatchStatus
+
+_ENDS = frozenset({BatchStatus.COMPLETED, BatchStatus.FAILED, BatchStatus.EXPIRED, BatchStatus.CANCELLED})
+
+# Stored states only: `cancelling` is a live one that was asked to stop. Expiry and cancel skip finalizing.
+_MOVES: dict[BatchStatus, frozenset[BatchStatus]] = {
+    BatchStatus.VALIDATING: _ENDS - {BatchStatus.COMPLETED} | {BatchStatus.IN_PROGRESS},
+    BatchStatus.IN_PROGRESS: _ENDS | {BatchStatus.FINALIZING},
+    BatchStatus.FINALIZING: _ENDS,
+}
+
+LIVE = frozenset(_MOVES)
+
+
+class Cancel(Enum):
+    """What asking to cancel does in a state."""
+
+    STOPS = "stops"  # the batch has to be told
+    NOTHING = "nothing"  # it stops or has stopped already: answered with the batch as it is
+    REFUSED = "refused"  # it ended another way
+
+
+def may_move(status: BatchStatus, to: BatchStatus) -> bool:
+    """Whether a stored status may become `to`; nothing follows an end (S0-14)."""
+    return to in _MOVES.get(status, frozenset())
+
+
+def shown_status(stored: BatchStatus, *, cancel_requested: bool) -> BatchStatus:
+    """The status a client sees."""
+    return BatchStatus.CANCELLING if cancel_requested and stored in LIVE else stored
+
+
+def cancel(shown: BatchStatus) -> Cancel:
+    if shown in LIVE:
+        return Cancel.STOPS
+    return Cancel.NOTHING if shown in (BatchStatus.CANCELLING, BatchStatus.CANCELLED) else Cancel.REFUSED
