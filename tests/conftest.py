@@ -21,6 +21,8 @@ from tests.fakes.database import MemoryDatabase
 from tests.fakes.storage import MemoryStorage
 
 _TEMPLATE = "batchwright_template"
+# No test takes the power away.
+_FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 
 @pytest.fixture
@@ -49,7 +51,7 @@ def any_storage(request: pytest.FixtureRequest) -> Storage:
 def _server() -> Generator[str, None, None]:
     # Not below pytest's own folder: the server may run as another user, who could not enter it.
     root = Path(tempfile.mkdtemp(prefix="batchwright-postgres-"))
-    server = EmbeddedPostgres(root).start()
+    server = EmbeddedPostgres(root, settings=_FAST).start()
     yield server.dsn
     server.stop()
     shutil.rmtree(root, ignore_errors=True)
