@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from temporalio.exceptions import ApplicationError
 
+from activities.finalize.settled import Settled
 from activities.finalize.spool import Spool
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.finalization import FinalizeRequest, FinalizeResult
@@ -18,7 +19,15 @@ from batchwright.rules import keys
 from batchwright.rules.segments import Kind, Record
 from batchwright.storage.base import Storage, StorageFull, StorageUnavailable
 from batchwright.storage.local import LocalStorage
-from tests.activities.settled_batch import BATCH_ID, CREATED, INPUT_KEY, TENANT, SettledBatch, names
+from tests.activities.settled_batch import (
+    BATCH_ID,
+    CREATED,
+    INPUT_KEY,
+    TENANT,
+    SettledBatch,
+    a_segment,
+    names,
+)
 
 
 async def a_batch(
@@ -162,6 +171,16 @@ async def test_of_two_successes_the_earlier_segment_counts() -> None:
     assert result.usage == Usage(input_tokens=2)
 
 
+def test_the_order_of_reading_does_not_choose(tmp_path: Path) -> None:
+    batch = SettledBatch(lines=1)
+    with Spool(tmp_path) as spool:
+        settled = Settled(spool)
+        for name in ("2-later", "1-earlier"):
+            settled.take(name, a_segment([batch.success(0, name)]))
+        (block,) = settled.blocks(settled.choose().output)
+    assert b"1-earlier" in block
+
+
 async def test_attempts_are_no_results() -> None:
     batch = await a_batch(lines=1)
     await batch.put([Record(Kind.ATTEMPT, 0, b'{"count":1}')])
@@ -205,6 +224,14 @@ async def test_a_result_of_no_line_is_told_with_its_numbers() -> None:
     await assert_fails(
         batch, batch.request(), Failure.RESULTS_DAMAGED, "has 2 lines; 3 have a result", retried=False
     )
+
+
+async def test_a_result_that_no_plan_knows_is_told_with_its_numbers() -> None:
+    batch = await a_batch(lines=2)
+    await batch.put([batch.success(0), batch.success(1)])
+    request = batch.request()
+    request = request.model_copy(update={"models": request.models[:1]})
+    await assert_fails(batch, request, Failure.RESULTS_DAMAGED, "(1 of the plans'", retried=False)
 
 
 async def test_storage_trouble_is_retried_and_the_row_stays_live() -> None:
