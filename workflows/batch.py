@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 
 from temporalio import workflow
-from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
@@ -27,7 +26,7 @@ _UNSETTLED = {
 }
 
 
-@workflow.defn(versioning_behavior=VersioningBehavior.PINNED)
+@workflow.defn
 class BatchWorkflow:
     """Handlers only note what was asked for; the run acts on it. The row's guarded SQL settles every race."""
 

@@ -4,7 +4,6 @@ import asyncio
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, RetryState
 from temporalio.exceptions import TimeoutError as TemporalTimeout
 
@@ -26,7 +25,7 @@ _PROGRESS_EVERY = timedelta(seconds=10)
 _PROGRESS_STEPS = 20
 
 
-@workflow.defn(versioning_behavior=VersioningBehavior.PINNED)
+@workflow.defn
 class ModelRunWorkflow:
     """Knows slice numbers only. Handlers set what is wanted; `run` alone schedules, cancels and waits."""
 
