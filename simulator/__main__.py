@@ -84,7 +84,9 @@ def run(
 
 
 def main() -> None:
-    typer.run(run)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command()(run)
+    app()
 
 
 if __name__ == "__main__":

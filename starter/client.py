@@ -1,0 +1,147 @@
+"""The API over HTTP, for the command line; every failure is one sentence with what to do about it."""
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import BinaryIO, Self, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from starter.views import Batch, BatchPage, FileObject
+
+_Body = Mapping[str, object]
+_Answer = TypeVar("_Answer", bound=BaseModel)
+_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+# Storing and checking a large upload may take the API long after its last byte has arrived.
+_UPLOAD_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
+
+
+class ClientError(Exception):
+    """`passing` is true where the same call may succeed in a moment."""
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
+
+
+class Client:
+    """Used as a context manager. Calls raise ClientError."""
+
+    def __init__(self, url: str, *, api_key: str = "", tenant: str = "") -> None:
+        self.url = url
+        headers: dict[str, str] = {}
+        if api_key:
+            headers["Authorization"] = f"Bearer {api_key}"
+        if tenant:
+            headers["X-Tenant"] = tenant
+        # Proxies of the environment are not asked: the API is usually on this machine or in this network.
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def upload(self, file: BinaryIO, name: str) -> FileObject:
+        """Streams `file` as the input of a batch."""
+        parts = {"file": (name, file, "application/jsonl")}
+        with self._plainly():
+            answer = self._http.post(
+                "/v1/files", data={"purpose": "batch"}, files=parts, timeout=_UPLOAD_TIMEOUT
+            )
+        return self._read(answer, FileObject)
+
+    def create(self, *, file_id: str, endpoint: str, window: str, metadata: dict[str, str] | None) -> Batch:
+        return self._call(
+            "POST",
+            "/v1/batches",
+            Batch,
+            {
+                "input_file_id": file_id,
+                "endpoint": endpoint,
+                "completion_window": window,
+                "metadata": metadata,
+            },
+        )
+
+    def batch(self, batch_id: str) -> Batch:
+        return self._call("GET", f"/v1/batches/{batch_id}", Batch)
+
+    def batches(self, *, limit: int, after: str | None) -> BatchPage:
+        query = httpx.QueryParams({"limit": limit} | ({"after": after} if after else {}))
+        return self._call("GET", f"/v1/batches?{query}", BatchPage)
+
+    def cancel(self, batch_id: str) -> Batch:
+        return self._call("POST", f"/v1/batches/{batch_id}/cancel", Batch)
+
+    def pause(self, batch_id: str) -> Batch:
+        return self._call("POST", f"/v1/batches/{batch_id}/x/pause", Batch)
+
+    def resume(self, batch_id: str) -> Batch:
+        return self._call("POST", f"/v1/batches/{batch_id}/x/resume", Batch)
+
+    @contextmanager
+    def content(self, file_id: str) -> Generator[Iterator[bytes]]:
+        """The file's bytes, piece by piece."""
+        with self._plainly(), self._http.stream("GET", f"/v1/files/{file_id}/content") as answer:
+            if answer.is_error:
+                answer.read()
+                raise self._refusal(answer)
+            yield answer.iter_bytes()
+
+    def _call(self, method: str, path: str, kind: type[_Answer], body: _Body | None = None) -> _Answer:
+        with self._plainly():
+            answer = self._http.request(method, path, json=body)
+        return self._read(answer, kind)
+
+    def _read(self, answer: httpx.Response, kind: type[_Answer]) -> _Answer:
+        if answer.is_error:
+            raise self._refusal(answer)
+        try:
+            return kind.model_validate_json(answer.content)
+        except ValidationError:
+            raise ClientError(
+                f"What answers at {self.url} is not Batchwright's API; set BATCHWRIGHT_URL or --url."
+            ) from None
+
+    def _refusal(self, answer: httpx.Response) -> ClientError:
+        try:
+            message = _ErrorBody.model_validate_json(answer.content).error.message
+        except ValidationError:
+            message = f"{self.url} answered {answer.status_code} without saying why; check BATCHWRIGHT_URL."
+        if answer.status_code == 401:
+            message += " Set BATCHWRIGHT_API_KEY."
+        return ClientError(message, passing=answer.status_code in (429, 502, 503, 504))
+
+    @contextmanager
+    def _plainly(self) -> Generator[None]:
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            raise ClientError(
+                f"Nothing answers at {self.url}: start `batchwright dev`, or set BATCHWRIGHT_URL or --url.",
+                passing=True,
+            ) from None
+        except httpx.TimeoutException:
+            raise ClientError(f"{self.url} did not answer in time; try again.", passing=True) from None
+        except httpx.HTTPError as error:
+            detail = str(error) or type(error).__name__
+            raise ClientError(
+                f"The connection to {self.url} broke ({detail}); try again.", passing=True
+            ) from None
+        except httpx.InvalidURL as error:
+            raise ClientError(
+                f"{self.url!r} is no usable URL ({error}); set BATCHWRIGHT_URL or --url."
+            ) from None
+
+
+class _ErrorDetail(BaseModel):
+    message: str
+
+
+class _ErrorBody(BaseModel):
+    error: _ErrorDetail

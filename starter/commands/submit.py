@@ -1,0 +1,69 @@
+"""`batchwright submit`: a file becomes a batch."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from starter.client import Client
+from starter.commands.watch import follow
+from starter.options import Interval, Json, Tenant, Url, Wait, connected
+from starter.output import describe, exit_code, print_json, stderr, stdout, stop
+from starter.views import FileObject
+
+_SHOWN_FROM_BYTES = 5 * 1024 * 1024
+
+
+def submit(
+    file: Annotated[Path, typer.Argument(help="Requests, one JSON object a line.", show_default=False)],
+    endpoint: Annotated[str, typer.Option(help="Where each request goes.")] = "/v1/chat/completions",
+    window: Annotated[str, typer.Option(help="Time for all of it: 30m, 6h, 24h, 7d.")] = "24h",
+    metadata: Annotated[
+        list[str] | None, typer.Option(help="key=value; repeatable.", show_default=False)
+    ] = None,
+    wait: Wait = False,
+    interval: Interval = 1.0,
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Upload FILE and make a batch of it."""
+    pairs = _pairs(metadata or [])
+    with connected(url, tenant) as client:
+        uploaded = _upload(client, file)
+        batch = client.create(file_id=uploaded.id, endpoint=endpoint, window=window, metadata=pairs)
+        if wait:
+            batch = follow(client, batch, interval=interval, silent=json)
+    if json:
+        print_json(batch)
+    elif wait:
+        stdout().print(describe(batch))
+    else:
+        print(batch.id)
+        stderr().print(f"Follow it with `batchwright watch {batch.id}`.", style="dim")
+    if wait:
+        raise typer.Exit(int(exit_code(batch.status)))
+
+
+def _pairs(texts: list[str]) -> dict[str, str] | None:
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            stop(f"--metadata {text!r} is not key=value.")
+        pairs[key] = value
+    return pairs or None
+
+
+def _upload(client: Client, path: Path) -> FileObject:
+    try:
+        size = path.stat().st_size
+        shown = sys.stderr.isatty() and size >= _SHOWN_FROM_BYTES
+        columns = (TextColumn("uploading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        progress = Progress(*columns, console=stderr(), transient=True, disable=not shown)
+        with progress, progress.open(path, "rb") as file:
+            return client.upload(file, path.name)
+    except OSError as error:
+        stop(f"{path} cannot be read: {error.strerror or error}.")

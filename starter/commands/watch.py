@@ -1,0 +1,102 @@
+"""`batchwright watch`: a batch's progress until its end."""
+
+import time
+
+import typer
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from starter.client import Client, ClientError
+from starter.options import BatchId, Interval, Json, Tenant, Url, connected
+from starter.output import coloured, describe, exit_code, print_json, stderr, stdout
+from starter.views import Batch, ModelPart
+
+_PATIENCE_SECONDS = 60.0
+_NAME_WIDTH = 30
+
+
+def watch(
+    batch_id: BatchId,
+    interval: Interval = 1.0,
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Show a batch's progress until it has ended."""
+    with connected(url, tenant) as client:
+        batch = follow(client, client.batch(batch_id), interval=interval, silent=json)
+    if json:
+        print_json(batch)
+    else:
+        stdout().print(describe(batch))
+    raise typer.Exit(int(exit_code(batch.status)))
+
+
+def follow(client: Client, batch: Batch, *, interval: float, silent: bool = False) -> Batch:
+    """The batch as it ended. The API may be away for up to a minute meanwhile.
+
+    Raises:
+        ClientError: it stayed away, or refuses.
+    """
+    board = Board()
+    with Live(board.bars, console=stderr(), refresh_per_second=4, transient=True) as live:
+        if silent:
+            live.stop()
+        while not batch.status.is_terminal:
+            board.show(batch)
+            time.sleep(interval)
+            batch = _look(client, batch.id, interval)
+    return batch
+
+
+def _look(client: Client, batch_id: str, interval: float) -> Batch:
+    patience_ends = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            return client.batch(batch_id)
+        except ClientError as error:
+            if not error.passing or time.monotonic() >= patience_ends:
+                raise
+        time.sleep(interval)
+
+
+class Board:
+    """A bar for each model, or one for the batch while its models are not known."""
+
+    def __init__(self) -> None:
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+        )
+        self._batch = self.bars.add_task("", total=None, note="")
+        self._models: dict[str, TaskID] = {}
+
+    def show(self, batch: Batch) -> None:
+        counts = batch.request_counts
+        self.bars.update(
+            self._batch,
+            description=coloured(batch),
+            total=counts.total or None,
+            completed=counts.settled,
+            note=_failed(counts.failed),
+        )
+        reasons = {why.model: why.reason for why in batch.waiting}
+        for part in batch.parts:
+            self._show_model(part, reasons.get(part.model, ""))
+
+    def _show_model(self, part: ModelPart, reason: str) -> None:
+        if part.model not in self._models:
+            name = part.model[:_NAME_WIDTH].replace("[", r"\[")
+            self._models[part.model] = self.bars.add_task(name, total=part.lines, note="")
+        self.bars.update(
+            self._models[part.model],
+            completed=part.completed + part.failed,
+            note=reason.replace("[", r"\[") or _failed(part.failed),
+        )
+
+
+def _failed(count: int) -> str:
+    return f"[red]{count:,} failed[/red]" if count else ""

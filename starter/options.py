@@ -1,0 +1,40 @@
+"""The options that commands share, and the client they ask for."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from batchwright.settings import Settings, SettingsError, load
+from starter.client import Client, ClientError
+from starter.output import stop
+
+BatchId = Annotated[str, typer.Argument(metavar="ID", help="The batch's id, batch_...", show_default=False)]
+Url = Annotated[
+    str | None, typer.Option("--url", help="Address of the API. [BATCHWRIGHT_URL]", show_default=False)
+]
+Tenant = Annotated[
+    str | None, typer.Option("--tenant", help="Sent as X-Tenant. [BATCHWRIGHT_TENANT]", show_default=False)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, as the API answers it.")]
+Interval = Annotated[float, typer.Option("--interval", min=0.05, help="Seconds between looks.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Stay until the batch has ended; exit as `status` does.")]
+
+
+@contextmanager
+def connected(url: str | None, tenant: str | None) -> Generator[Client]:
+    """Ends the command with a sentence where the API cannot be reached or refuses."""
+    settings = settings_or_stop(url=url, tenant=tenant)
+    try:
+        with Client(settings.url, api_key=settings.api_key, tenant=settings.tenant) as client:
+            yield client
+    except ClientError as error:
+        stop(str(error))
+
+
+def settings_or_stop(**options: str | None) -> Settings:
+    try:
+        return load(**{name: value for name, value in options.items() if value is not None})
+    except SettingsError as error:
+        stop(str(error))
