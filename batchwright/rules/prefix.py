@@ -98,7 +98,7 @@ def lexicographic(
     waiting = [(members, start)]
     while waiting:
         equal, at = waiting.pop()
-        if len(equal) == 1 or at >= COMPARED:
+        if len(equal) < 2 or at >= COMPARED:
             yield from equal
             continue
         width = max(_LEAST, _HELD // len(equal))

@@ -1,0 +1,159 @@
+"""Prompts and their order: what shares a prefix is neighbours."""
+
+import json
+from itertools import groupby
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from batchwright.rules import prefix
+from batchwright.rules.digests import Digests
+from batchwright.rules.lines import read_body
+from batchwright.rules.ordering import ModelLines, PlanOrder, Prefixes
+from batchwright.rules.plan import PlanEntry
+from batchwright.rules.prefix import Prompt, fnv32a, lexicographic, prompt_of, system_hash
+
+TEXTS = st.text(alphabet="ab", max_size=4) | st.sampled_from(["x" * 60 + "b", "x" * 60 + "a", "x" * 300, "ä"])
+REQUESTS = st.lists(st.tuples(st.none() | TEXTS, TEXTS), max_size=30)
+
+
+def a_prompt(**body: object) -> Prompt:
+    return prompt_of(read_body(Raw(json.dumps(body).encode())))
+
+
+def message(role: str, content: object) -> dict[str, object]:
+    return {"role": role, "content": content}
+
+
+@pytest.mark.parametrize(
+    ("data", "value"), [(b"", 0x811C9DC5), (b"a", 0xE40C292C), (b"foobar", 0xBF9CF968)]
+)  # fmt: skip
+def test_fnv_agrees_with_its_published_vectors(data: bytes, value: int) -> None:
+    assert fnv32a(data) == value
+
+
+def test_leading_system_and_developer_messages_are_shared() -> None:
+    turns = [message("system", "a"), message("developer", "b"), message("user", "c"), message("system", "d")]
+    prompt = a_prompt(messages=turns, tools=[1])
+    assert (prompt.system, prompt.tools) == ((b'"a"', b'"b"'), b"[1]")
+    assert prompt.rest.startswith(b'"c"')
+
+
+def test_instructions_of_responses_are_the_system_prompt() -> None:
+    assert a_prompt(instructions="be kind", input="hello") == Prompt((b'"be kind"',), b"", b'"hello"')
+
+
+UNKNOWN_SHAPES = {
+    "numbers": "[1,2]",
+    "arrays": '[["x"]]',
+    "text": '"text"',
+    "object": '{"role":"system"}',
+    "too many turns": "[" + "{}," * 20_000 + "{}]",
+}
+
+
+@pytest.mark.parametrize("turns", UNKNOWN_SHAPES.values(), ids=UNKNOWN_SHAPES)
+def test_a_conversation_of_unknown_shape_is_the_rest(turns: str) -> None:
+    body = read_body(Raw(f'{{"messages":{turns}}}'))
+    assert prompt_of(body) == Prompt((), b"", turns.encode())
+
+
+def test_the_hash_is_that_of_the_text_not_of_its_spelling() -> None:
+    assert system_hash(a_prompt(messages=[message("system", "ä\n")])) == fnv32a("ä\n".encode())
+
+
+def test_without_a_system_prompt_the_hash_is_zero() -> None:
+    assert system_hash(a_prompt(messages=[message("user", "a")])) == 0
+
+
+@given(st.lists(st.binary(max_size=300) | st.sampled_from([b"x" * 200, b"x" * 200 + b"y"])))
+def test_texts_are_sorted_whatever_is_held_of_them(texts: list[bytes]) -> None:
+    def read(member: int, start: int, width: int) -> bytes:
+        return texts[member][start : start + width]
+
+    expected = sorted(range(len(texts)), key=lambda member: (texts[member], member))
+    assert list(lexicographic(range(len(texts)), read)) == expected
+
+
+def test_texts_equal_for_long_go_by_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix, "_HELD", 1)
+    texts = [b"x" * prefix.COMPARED + end for end in (b"b", b"a")]
+    assert list(lexicographic(range(2), lambda member, at, width: texts[member][at : at + width])) == [0, 1]
+
+
+@given(st.lists(st.binary(max_size=2), max_size=50))
+def test_digests_number_in_the_order_of_first_sight(shown: list[bytes]) -> None:
+    digests = Digests()
+    first: dict[bytes, int] = {}
+    for data in shown:
+        new = data not in first
+        assert digests.add(data) == (first.setdefault(data, len(first)), new)
+    assert len(digests) == len(first)
+
+
+def test_a_table_of_digests_grows() -> None:
+    digests = Digests()
+    shown = [str(number).encode() for number in range(5_000)]
+    assert [digests.add(data) for data in shown] == [(number, True) for number in range(5_000)]
+    assert [digests.add(data) for data in shown] == [(number, False) for number in range(5_000)]
+
+
+class Input:
+    """Requests as (system prompt, user's text), planned for one model."""
+
+    def __init__(self, requests: list[tuple[str | None, str]]) -> None:
+        self.lines = [self._line(system, text) for system, text in requests]
+
+    def planned(self, order: PlanOrder) -> list[bytes]:
+        prefixes, lines, offset = Prefixes(), ModelLines(order), 0
+        self.places: dict[int, bytes] = {}
+        for line in self.lines:
+            self.places[offset] = line
+            number, fnv = prefixes.intern(self.prompt(line), offset, len(line))
+            lines.add(PlanEntry(offset, len(line), fnv), number, self.prompt(line).rest, 1)
+            offset += len(line)
+        found = lines.in_order(prefixes.ranks(self._read), self._read)
+        return [self._read(line.entry.offset, line.entry.length) for line in found]
+
+    def prompt(self, line: bytes) -> Prompt:
+        return prompt_of(read_body(Raw(json.dumps(json.loads(line)["body"]).encode())))
+
+    def _read(self, offset: int, length: int) -> bytes:
+        assert len(self.places[offset]) == length
+        return self.places[offset]
+
+    def _line(self, system: str | None, text: str) -> bytes:
+        leading = [] if system is None else [message("system", system)]
+        return json.dumps({"body": {"messages": [*leading, message("user", text)]}}).encode() + b"\n"
+
+
+@given(REQUESTS, st.sampled_from(["prefix", "hash", "file"]))
+def test_a_plan_is_a_permutation_of_the_lines(
+    requests: list[tuple[str | None, str]], order: PlanOrder
+) -> None:
+    found = Input(requests)
+    assert sorted(found.planned(order)) == sorted(found.lines)
+
+
+@given(REQUESTS)
+def test_equal_prefixes_are_neighbours_and_all_is_sorted(requests: list[tuple[str | None, str]]) -> None:
+    found = Input(requests)
+    prompts = [found.prompt(line) for line in found.planned("prefix")]
+    groups = [shared for shared, _ in groupby(prompt.shared for prompt in prompts)]
+    assert len(groups) == len(set(groups))
+    texts = [(prompt.shared, prompt.rest) for prompt in prompts]
+    assert texts == sorted(texts)
+
+
+@given(REQUESTS)
+def test_hash_order_is_by_hash_then_by_place(requests: list[tuple[str | None, str]]) -> None:
+    found = Input(requests)
+    assert found.planned("hash") == sorted(found.lines, key=lambda line: system_hash(found.prompt(line)))
+
+
+@given(REQUESTS)
+def test_file_order_is_the_input_s(requests: list[tuple[str | None, str]]) -> None:
+    found = Input(requests)
+    assert found.planned("file") == found.lines

@@ -1,0 +1,71 @@
+"""Cutting a plan into slices."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from batchwright.rules.lines import read_body
+from batchwright.rules.plan import SliceRecord
+from batchwright.rules.slicing import MAX_WORK_UNITS, Slicer, work_units
+
+PLANS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 20)), max_size=60)
+
+
+def cut(plan: list[tuple[int, int]], *, lines: int = 3, size: int = 60, units: int = 30) -> list[SliceRecord]:
+    slicer = Slicer(lines, size, units)
+    slices = [slicer.add(length, cost) for length, cost in plan]
+    return [record for record in [*slices, slicer.finish()] if record is not None]
+
+
+def test_the_first_bound_reached_ends_a_slice() -> None:
+    assert cut([(10, 1)] * 4 + [(50, 1), (1, 30), (1, 1)]) == [
+        SliceRecord(number=0, first_entry=0, shard_offset=0, entries=3, shard_bytes=30, work_units=3),
+        SliceRecord(number=1, first_entry=3, shard_offset=30, entries=2, shard_bytes=60, work_units=2),
+        SliceRecord(number=2, first_entry=5, shard_offset=90, entries=1, shard_bytes=1, work_units=30),
+        SliceRecord(number=3, first_entry=6, shard_offset=91, entries=1, shard_bytes=1, work_units=1),
+    ]
+
+
+def test_a_line_beyond_every_bound_is_a_slice_of_its_own() -> None:
+    assert [record.entries for record in cut([(1, 1), (500, 500), (1, 1)])] == [1, 1, 1]
+
+
+def test_a_plan_without_lines_has_no_slices() -> None:
+    assert cut([]) == []
+
+
+@given(PLANS)
+def test_slices_partition_the_plan(plan: list[tuple[int, int]]) -> None:
+    entry = offset = 0
+    for number, record in enumerate(cut(plan)):
+        part = plan[record.first_entry : record.first_entry + record.entries]
+        assert (record.number, record.first_entry, record.shard_offset) == (number, entry, offset)
+        assert record.shard_bytes == sum(length for length, _ in part)
+        assert record.work_units == sum(units for _, units in part)
+        entry, offset = entry + record.entries, offset + record.shard_bytes
+    assert entry == len(plan)
+
+
+@given(PLANS)
+def test_no_slice_passes_a_bound_unless_it_is_one_line(plan: list[tuple[int, int]]) -> None:
+    for record in cut(plan):
+        within = record.entries <= 3 and record.shard_bytes <= 60 and record.work_units <= 30
+        assert within or record.entries == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "units"),
+    [
+        (b'{"input":"' + b"x" * 510 + b'"}', 2),
+        (b'{"messages":[]}', 2),
+        (b'{"prompt":"x","max_tokens":257}', 3),
+        (b'{"prompt":"x","max_completion_tokens":1024,"max_tokens":1}', 5),
+        (b'{"prompt":"x","max_tokens":-1}', 2),
+        (b'{"prompt":"x","max_tokens":"many"}', 2),
+        (b'{"prompt":"x","max_tokens":4000000000}', MAX_WORK_UNITS),
+        (b"{}", 1),
+    ],
+)
+def test_work_units_follow_the_prompt_and_the_tokens_asked_for(body: bytes, units: int) -> None:
+    assert work_units(read_body(Raw(body))) == units
