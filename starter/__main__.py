@@ -6,6 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from starter.commands.batches import cancel, list_batches, pause, resume, status
+from starter.commands.dev import dev
 from starter.commands.processes import PASS_ON, api, migrate, simulator, worker
 from starter.commands.results import results
 from starter.commands.submit import submit
@@ -48,13 +49,14 @@ for command in (submit, status, watch):
 app.command("list")(list_batches)
 for command in (cancel, pause, resume, results, validate):
     app.command()(command)
+app.command()(dev)
 for process in (worker, api, simulator):
     app.command(context_settings=PASS_ON)(process)
 app.command()(migrate)
 
 
 def main() -> None:
-    app()
+    app(prog_name="batchwright")
 
 
 if __name__ == "__main__":

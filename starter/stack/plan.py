@@ -1,0 +1,129 @@
+"""Which parts a stack has, with their command lines and environments."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from batchwright.settings import Settings
+from starter.stack import temporal
+from starter.stack.directory import StackDirectory
+from starter.stack.health import answers
+from starter.stack.part import Part
+from starter.stack.ports import LOOPBACK, claim, free_port
+
+MODELS = ("llama-3.1-8b", "qwen2.5-7b", "mistral-7b")
+
+
+@dataclass(frozen=True)
+class DevOptions:
+    """Ports: 0 means a free one. No `backends`: the simulator, with `simulator_arguments`."""
+
+    data: Path
+    settings: Settings
+    port: int = 0
+    temporal_port: int = 0
+    ui_port: int = 0
+    workers: int = 1
+    backends: tuple[str, ...] = ()
+    simulator_arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Chosen once: a part that is started again keeps its port."""
+
+    api_port: int
+    temporal_port: int
+    ui_port: int
+    backends: tuple[str, ...]
+    simulator_port: int | None
+    metrics_ports: tuple[int, ...] = field(default=())
+
+    @property
+    def api(self) -> str:
+        return f"http://{LOOPBACK}:{self.api_port}"
+
+    @property
+    def temporal(self) -> str:
+        return f"{LOOPBACK}:{self.temporal_port}"
+
+    @property
+    def ui(self) -> str:
+        return f"http://{LOOPBACK}:{self.ui_port}"
+
+    @property
+    def simulator(self) -> str | None:
+        return f"http://{LOOPBACK}:{self.simulator_port}" if self.simulator_port else None
+
+
+def choose_addresses(options: DevOptions) -> Addresses:
+    """Raises StackError where a wanted port is taken."""
+    simulator_port = None if options.backends else free_port()
+    return Addresses(
+        api_port=claim(options.port, "--port"),
+        temporal_port=claim(options.temporal_port, "--temporal-port"),
+        ui_port=claim(options.ui_port, "--ui-port"),
+        backends=options.backends or (f"http://{LOOPBACK}:{simulator_port}",),
+        simulator_port=simulator_port,
+        metrics_ports=tuple(free_port() for _ in range(options.workers)),
+    )
+
+
+def environment(addresses: Addresses, directory: StackDirectory, database_url: str) -> dict[str, str]:
+    """What the API and the workers are told; the user's own BATCHWRIGHT_* stay where these do not decide."""
+    return {
+        **os.environ,
+        "PYTHONUNBUFFERED": "1",
+        "BATCHWRIGHT_DATABASE_URL": database_url,
+        "BATCHWRIGHT_TEMPORAL_ADDRESS": addresses.temporal,
+        "BATCHWRIGHT_TEMPORAL_NAMESPACE": temporal.NAMESPACE,
+        "BATCHWRIGHT_TEMPORAL_UI_URL": addresses.ui,
+        "BATCHWRIGHT_STORAGE_DIR": str(directory.objects),
+        "BATCHWRIGHT_BACKENDS": json.dumps(addresses.backends),
+        "BATCHWRIGHT_API_HOST": LOOPBACK,
+        "BATCHWRIGHT_API_PORT": str(addresses.api_port),
+        "BATCHWRIGHT_METRICS_HOST": LOOPBACK,
+    }
+
+
+def temporal_part(addresses: Addresses, directory: StackDirectory) -> Part:
+    command = temporal.dev_server_command(
+        directory.temporal, port=addresses.temporal_port, ui_port=addresses.ui_port
+    )
+    return Part("temporal", command, os.environ, partial(temporal.is_ready, addresses.temporal_port))
+
+
+def simulator_part(port: int, arguments: tuple[str, ...]) -> Part:
+    command = _python("simulator", "--port", str(port), "--models", ",".join(MODELS), *arguments)
+    return Part("simulator", command, os.environ, _healthy(port, "/healthz"))
+
+
+def api_part(addresses: Addresses, told: dict[str, str]) -> Part:
+    return Part("api", _python("api"), told, _healthy(addresses.api_port, "/readyz"))
+
+
+def worker_parts(addresses: Addresses, told: dict[str, str]) -> list[Part]:
+    ports = addresses.metrics_ports
+    names = ["worker"] if len(ports) == 1 else [f"worker-{number}" for number in range(1, len(ports) + 1)]
+    return [
+        Part(
+            name,
+            _python("worker"),
+            {**told, "BATCHWRIGHT_METRICS_PORT": str(port)},
+            _healthy(port, "/readyz"),
+        )
+        for name, port in zip(names, ports, strict=True)
+    ]
+
+
+def _python(module: str, *arguments: str) -> list[str]:
+    # -P: a directory `worker` where the user happens to be is not ours.
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def _healthy(port: int, path: str) -> Callable[[], Coroutine[None, None, bool]]:
+    return partial(answers, f"http://{LOOPBACK}:{port}{path}")

@@ -1,0 +1,39 @@
+"""What `dev` and `demo` show of a stack."""
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from starter.stack.errors import StackError
+from starter.stack.state import StackInfo
+
+
+def panel(info: StackInfo, backends: tuple[str, ...]) -> Panel:
+    """The addresses, within 80 columns."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in _addresses(info, backends):
+        table.add_row(name, Text(value))
+    return Panel(table, title="Batchwright", subtitle="Ctrl-C stops it", title_align="left", expand=False)
+
+
+def _addresses(info: StackInfo, backends: tuple[str, ...]) -> list[tuple[str, str]]:
+    inference = f"simulator at {info.simulator}" if info.simulator else ", ".join(backends)
+    return [
+        ("API", f"{info.api}/v1 (described at /docs)"),
+        ("Temporal UI", info.ui),
+        ("Temporal", f"{info.temporal}, namespace {info.namespace}"),
+        ("PostgreSQL", info.postgres),
+        ("Inference", inference),
+        ("Data, logs", f"{info.data}, {info.data}/logs"),
+        ("Try", f"batchwright submit FILE --wait --url {info.api}"),
+    ]
+
+
+def complain(errors: Console, error: StackError) -> None:
+    """The sentence, and what the part itself said last."""
+    errors.print(Text(str(error)), style="red")
+    if error.detail:
+        errors.print(Text(error.detail), style="dim")
