@@ -1,0 +1,138 @@
+"""A batch that has just been created, its input in storage, and what ingestion makes of it."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from temporalio.testing import ActivityEnvironment
+
+from activities.ingest.publish import ModelMap
+from activities.ingestion import Ingestion
+from batchwright.contracts.batch import BatchOrder, BatchPolicy
+from batchwright.contracts.ingestion import IngestResult, ModelShare
+from batchwright.contracts.openai import Endpoint, Profile
+from batchwright.database.rows import BatchRow, FileRow
+from batchwright.rules import keys
+from batchwright.rules.plan import SLICE_BYTES, PlanEntry, SliceRecord, unpack_entries, unpack_slice
+from batchwright.rules.segments import Record, read_records
+from batchwright.settings import load
+from batchwright.telemetry.metrics import Metrics
+from tests.fakes.database import MemoryDatabase
+from tests.fakes.storage import MemoryStorage
+
+BATCH_ID = "batch_" + "0" * 32
+TENANT = "acme"
+FILE_ID = "file-in"
+INPUT_KEY = "input"
+
+
+def a_line(custom_id: str, model: str | None = "a", text: str = "hello", system: str = "be kind") -> bytes:
+    """A chat line; without a model one of /v1/responses."""
+    if model is None:
+        return json.dumps({"custom_id": custom_id, "body": {"input": text}}).encode()
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": text}]
+    return json.dumps({"custom_id": custom_id, "body": {"model": model, "messages": messages}}).encode()
+
+
+class Served:
+    def __init__(self, models: frozenset[str]) -> None:
+        self._models = models
+
+    async def served(self) -> frozenset[str]:
+        return self._models
+
+
+class FreshBatch:
+    def __init__(
+        self,
+        *lines: bytes,
+        served: tuple[str, ...] = ("a", "b"),
+        ending: bytes = b"\n",
+        endpoint: Endpoint = Endpoint.CHAT_COMPLETIONS,
+        profile: Profile = Profile.RELAXED,
+        storage: MemoryStorage | None = None,
+        window: timedelta = timedelta(days=1),
+        **settings: object,
+    ) -> None:
+        self.input = ending.join(lines)
+        self.storage = storage or MemoryStorage()
+        self.database = MemoryDatabase()
+        self.metrics = Metrics(CollectorRegistry())
+        self.served = served
+        self.settings: Mapping[str, object] = settings
+        self.env = ActivityEnvironment()
+        now = datetime.now(UTC).replace(microsecond=0)
+        self.order = BatchOrder(
+            batch_id=BATCH_ID,
+            tenant=TENANT,
+            input_file_id=FILE_ID,
+            endpoint=endpoint,
+            completion_window="24h",
+            created_at=now,
+            expires_at=now + window,
+            policy=BatchPolicy(profile=profile),
+        )
+
+    async def upload(self, *, tenant: str = TENANT, size: int | None = None) -> None:
+        self.storage.objects[INPUT_KEY] = self.input
+        await self.database.files.insert(
+            FileRow(
+                id=FILE_ID,
+                tenant=tenant,
+                purpose="batch",
+                filename="in.jsonl",
+                bytes=len(self.input) if size is None else size,
+                created_at=self.order.created_at,
+                storage_key=INPUT_KEY,
+            )
+        )
+
+    async def ingest(self) -> IngestResult:
+        """One attempt."""
+        served = Served(frozenset(self.served))
+        ingestion = Ingestion(self.database, self.storage, served, load(**self.settings), self.metrics)
+        return await self.env.run(ingestion.ingest, self.order)
+
+    def start(self) -> "asyncio.Task[IngestResult]":
+        return asyncio.create_task(self.ingest())
+
+    async def row(self) -> BatchRow:
+        row = await self.database.batches.get(TENANT, BATCH_ID)
+        assert row is not None
+        return row
+
+    def written(self) -> list[str]:
+        """The keys of everything but the input."""
+        return sorted(self.storage.objects.keys() - {INPUT_KEY})
+
+    def plan(self, result: IngestResult, share: ModelShare) -> list[PlanEntry]:
+        return list(unpack_entries(self.storage.objects[keys.plan(result.prefix, share.safe)]))
+
+    def shard(self, result: IngestResult, share: ModelShare) -> bytes:
+        return self.storage.objects[keys.shard(result.prefix, share.safe)]
+
+    def slices(self, result: IngestResult, share: ModelShare) -> list[SliceRecord]:
+        table = self.storage.objects[keys.slice_table(result.prefix, share.safe)]
+        assert len(table) == share.slices * SLICE_BYTES
+        parts = [table[at : at + SLICE_BYTES] for at in range(0, len(table), SLICE_BYTES)]
+        return [unpack_slice(part, number) for number, part in enumerate(parts)]
+
+    def model_map(self, result: IngestResult) -> ModelMap:
+        return msgspec.json.decode(self.storage.objects[keys.model_map(result.prefix)], type=ModelMap)
+
+    def unserved(self, result: IngestResult) -> list[Record]:
+        data = self.storage.objects.get(keys.unserved(result.prefix))
+        return [] if data is None else list(read_records(data))
+
+    def line_at(self, entry: PlanEntry) -> bytes:
+        """The entry's line in the input, with the newline that the last line may lack."""
+        return (self.input + b"\n")[entry.offset : entry.offset + entry.length]
+
+
+async def a_batch(*lines: bytes, **how: object) -> FreshBatch:
+    batch = FreshBatch(*lines, **how)  # pyright: ignore[reportArgumentType]
+    await batch.upload()
+    return batch
