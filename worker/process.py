@@ -1,0 +1,162 @@
+"""A worker's life: connect, poll, drain, leave."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import AsyncGenerator, Sequence
+from datetime import UTC, datetime, timedelta
+
+from temporalio.client import Client
+from temporalio.service import RPCError
+from temporalio.worker import Worker
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from activities.slices.progress import ProgressReporter
+from batchwright.database.errors import DatabaseError, DatabaseUnavailable
+from batchwright.database.pool import open_database
+from batchwright.inference.backends import Registry
+from batchwright.inference.client import InferenceClient, transport
+from batchwright.settings import Settings
+from batchwright.storage.opening import open_storage
+from batchwright.telemetry.metrics import Metrics
+from batchwright.temporal import TemporalUnavailable, connect, runtime
+from worker.drain import StopSignal
+from worker.fleet import Fleet
+from worker.health import HealthServer
+from worker.roles import InferenceWorkers, Parts, Role, control_worker, io_worker
+
+logger = logging.getLogger(__name__)
+_START_PATIENCE_SECONDS = 30
+_STATS_SECONDS = 5.0
+_EXIT_MARGIN_SECONDS = 15.0
+
+
+async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]) -> None:
+    """Runs until a signal, then drains.
+
+    Raises:
+        TemporalUnavailable, DatabaseError, StorageUnavailable: something it needs is not there.
+        OSError: the metrics port cannot be had.
+    """
+    stop = StopSignal()
+    stop.install()
+    async with _parts(settings) as (parts, health):
+        address = await health.start(settings.metrics_host, settings.metrics_port)
+        logger.info("the worker is up", extra={"roles": ",".join(roles), "health": address})
+        try:
+            await _poll(parts, roles, models, stop)
+        finally:
+            await health.stop()
+    logger.info("the worker has drained")
+
+
+@contextlib.asynccontextmanager
+async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, HealthServer]]:
+    sdk_port = _free_port()
+    temporal = await _connect(settings, sdk_port)
+    database = await open_database(settings, patience_seconds=_START_PATIENCE_SECONDS)
+    client = InferenceClient(transport(settings), settings)
+    metrics = Metrics()
+    storage = open_storage(settings)
+    registry = Registry(settings, database.models, client, unavailable=DatabaseUnavailable)
+    checks = {
+        "postgresql": database.check,
+        "temporal": lambda: _check(temporal),
+        "storage": storage.check,
+    }
+    try:
+        await storage.check()
+        health = HealthServer(metrics, checks, f"http://127.0.0.1:{sdk_port}/metrics")
+        yield Parts(temporal, database, storage, client, registry, settings, metrics), health
+    finally:
+        await client.aclose()
+        await database.close()
+
+
+async def _poll(parts: Parts, roles: Sequence[Role], models: Sequence[str], stop: StopSignal) -> None:
+    progress = ProgressReporter(parts.database.progress)
+    inference = InferenceWorkers(parts, progress)
+    fleet = Fleet(inference.make, models)
+    fixed: list[Worker] = []
+    if Role.CONTROL in roles:
+        fixed.append(control_worker(parts))
+    if Role.IO in roles:
+        fixed.append(io_worker(parts))
+    running = [asyncio.create_task(worker.run()) for worker in fixed]
+    helpers = [
+        asyncio.create_task(parts.registry.run()),
+        asyncio.create_task(progress.run()),
+        asyncio.create_task(_tell_stats(parts, inference)),
+    ]
+    if Role.INFERENCE in roles:
+        helpers.append(asyncio.create_task(_follow(parts.registry, fleet)))
+    watched = [*running, *helpers, stopped := asyncio.create_task(stop.wait())]
+    done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+    for helper in (*helpers, stopped):
+        helper.cancel()
+    await asyncio.gather(*helpers, return_exceptions=True)
+    await _drain(parts.settings, fixed, running, fleet)
+    await progress.send()
+    for task in done:
+        task.result()  # a worker or helper that failed by itself ends the process with its error
+
+
+async def _drain(
+    settings: Settings, fixed: list[Worker], running: list[asyncio.Task[None]], fleet: Fleet
+) -> None:
+    """Bounded: a drain that hangs must not keep the process."""
+    try:
+        async with asyncio.timeout(settings.drain_seconds + _EXIT_MARGIN_SECONDS):
+            await asyncio.gather(fleet.shutdown(), *(worker.shutdown() for worker in fixed))
+            await asyncio.gather(*running, return_exceptions=True)
+    except TimeoutError:
+        logger.error("the drain took too long; what was running goes on elsewhere")
+
+
+async def _follow(registry: Registry, fleet: Fleet) -> None:
+    while True:
+        await fleet.follow(await registry.changed())
+
+
+async def _tell_stats(parts: Parts, inference: InferenceWorkers) -> None:
+    """A row a worker, so that the fleet can be counted."""
+    worker_id = f"{socket.gethostname()}:{os.getpid()}"
+    parts.metrics.in_flight_max.set(parts.settings.global_in_flight)
+    while True:
+        stats = {"in_flight": float(inference.tools.permits.used)}
+        parts.metrics.in_flight.set(stats["in_flight"])
+        with contextlib.suppress(DatabaseUnavailable):  # said by others; the next beat tells all anyway
+            await parts.database.workers.beat(worker_id, stats, datetime.now(UTC))
+        await asyncio.sleep(_STATS_SECONDS)
+
+
+async def _connect(settings: Settings, sdk_port: int) -> Client:
+    made = runtime(f"127.0.0.1:{sdk_port}")
+    async for attempt in AsyncRetrying(
+        retry=retry_if_exception_type(TemporalUnavailable),
+        stop=stop_after_delay(_START_PATIENCE_SECONDS),
+        wait=wait_fixed(0.5),
+        reraise=True,
+    ):
+        with attempt:
+            return await connect(settings, runtime=made)
+    raise AssertionError("unreachable: the last attempt raises")
+
+
+async def _check(client: Client) -> None:
+    try:
+        await client.service_client.check_health(timeout=timedelta(seconds=3))
+    except RPCError as error:
+        raise TemporalUnavailable(error.message) from error
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+STARTUP_ERRORS = (TemporalUnavailable, DatabaseError, OSError)

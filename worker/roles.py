@@ -1,0 +1,118 @@
+"""The wiring: which workers a process runs, and what they are made of. Nothing else builds real parts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from activities.execution import Execution, Tools
+from activities.finalization import Finalization
+from activities.ingestion import Ingestion
+from activities.lifecycle import Lifecycle
+from activities.slices.progress import ProgressReporter
+from batchwright.contracts import names
+from batchwright.database.base import DatabaseLike
+from batchwright.inference.backends import Registry
+from batchwright.inference.client import InferenceClient
+from batchwright.rules.ids import safe_name
+from batchwright.settings import Settings
+from batchwright.storage.base import Storage
+from batchwright.telemetry.metrics import Metrics
+from workflows.batch import BatchWorkflow
+from workflows.model_run import ModelRunWorkflow
+
+# Cancel and pause arrive with a heartbeat; the SDK's default would hold them back for up to a minute.
+_HEARTBEATS = timedelta(seconds=1)
+WORKFLOWS = (BatchWorkflow, ModelRunWorkflow)
+
+
+class Role(StrEnum):
+    CONTROL = "control"  # workflows, ends without files
+    IO = "io"  # ingestion and finalization
+    INFERENCE = "inference"  # slices
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the activities of a process are built from."""
+
+    temporal: Client
+    database: DatabaseLike
+    storage: Storage
+    client: InferenceClient
+    registry: Registry
+    settings: Settings
+    metrics: Metrics
+
+
+def control_worker(parts: Parts) -> Worker:
+    lifecycle = Lifecycle(parts.database, parts.metrics, parts.storage)
+    return Worker(
+        parts.temporal,
+        task_queue=names.CONTROL_QUEUE,
+        workflows=WORKFLOWS,
+        activities=[lifecycle.end],
+        graceful_shutdown_timeout=_drain(parts.settings),
+    )
+
+
+def io_worker(parts: Parts) -> Worker:
+    shared = (parts.settings, parts.metrics)
+    ingestion = Ingestion(parts.database, parts.storage, parts.registry, *shared)
+    finalization = Finalization(parts.database, parts.storage, *shared)
+    return Worker(
+        parts.temporal,
+        task_queue=names.IO_QUEUE,
+        activities=[ingestion.ingest, finalization.finalize],
+        max_concurrent_activities=parts.settings.io_slots,
+        max_heartbeat_throttle_interval=_HEARTBEATS,
+        default_heartbeat_throttle_interval=_HEARTBEATS,
+        graceful_shutdown_timeout=_drain(parts.settings),
+    )
+
+
+class InferenceWorkers:
+    """Makes the worker of one model's queue; permits, circuits and bytes are shared by all of a process."""
+
+    def __init__(self, parts: Parts, progress: ProgressReporter) -> None:
+        self._parts = parts
+        self.tools = Tools(
+            storage=parts.storage,
+            client=parts.client,
+            registry=parts.registry,
+            progress=progress,
+            metrics=parts.metrics,
+            settings=parts.settings,
+            temporal=parts.temporal,
+        )
+        self._execution = Execution(self.tools)
+
+    def make(self, model: str) -> Worker:
+        settings = self._parts.settings
+        return Worker(
+            self._parts.temporal,
+            task_queue=names.inference_queue(safe_name(model)),
+            activities=[self._execution.run_slice],
+            max_concurrent_activities=settings.slots_per_model,
+            max_heartbeat_throttle_interval=_HEARTBEATS,
+            default_heartbeat_throttle_interval=_HEARTBEATS,
+            graceful_shutdown_timeout=_drain(settings),
+        )
+
+
+def roles_of(text: str) -> Sequence[Role]:
+    """`control,io,inference` or some of them. Raises ValueError naming the wrong one."""
+    chosen = [part.strip() for part in text.split(",") if part.strip()]
+    for name in chosen:
+        if name not in list(Role):
+            raise ValueError(f"--roles: {name!r} is no role; there are {', '.join(Role)}")
+    if not chosen:
+        raise ValueError(f"--roles names no role; there are {', '.join(Role)}")
+    return [Role(name) for name in dict.fromkeys(chosen)]
+
+
+def _drain(settings: Settings) -> timedelta:
+    return timedelta(seconds=settings.drain_seconds)
