@@ -45,7 +45,7 @@ class _Served:
         return frozenset(_MODELS)
 
 
-def run() -> None:
+def run() -> Measured:
     """Measures in a fresh process, whose peak is ingestion's and nothing else's."""
     with tempfile.TemporaryDirectory(prefix="batchwright-bench-") as directory:
         size = asyncio.run(_generate(LocalStorage(Path(directory))))
@@ -56,6 +56,7 @@ def run() -> None:
         f"ingestion of {found.lines:,} lines, {found.input_mib:.0f} MiB: {found.seconds:.1f} s, "
         f"{found.peak_mib:.0f} MiB above idle"
     )
+    return found
 
 
 async def _generate(storage: Storage) -> int:

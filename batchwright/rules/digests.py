@@ -1,9 +1,11 @@
-"""A set of 128-bit digests at 20 to 54 bytes each, where Python's own takes over 100."""
+"""A set of 128-bit digests at 27 to 54 bytes each, where Python's own takes over 100."""
 
 import hashlib
 import secrets
+import struct
 from array import array
 
+_HALVES = struct.Struct("<QQ")
 _FIRST_SLOTS = 1024
 _FREE = 0xFFFF_FFFF
 
@@ -24,8 +26,7 @@ class Digests:
 
     def add(self, data: bytes) -> tuple[int, bool]:
         """The number of `data`, and whether it is seen for the first time."""
-        digest = int.from_bytes(hashlib.blake2b(data, key=self._key, digest_size=16).digest())
-        high, low = digest >> 64, digest & 0xFFFF_FFFF_FFFF_FFFF
+        high, low = _HALVES.unpack(hashlib.blake2b(data, key=self._key, digest_size=16).digest())
         slot = self._slot(high, low)
         if self._numbers[slot] != _FREE:
             return self._numbers[slot], False

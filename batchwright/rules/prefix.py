@@ -55,7 +55,9 @@ def prompt_of(body: Body) -> Prompt:
 
 
 def _turns(text: bytes) -> list[_Turn] | None:
-    if not text.startswith(b"[") or text.count(b"{") > _MAX_TURNS:
+    if not text.startswith(b"["):
+        return None
+    if len(text) > _MAX_TURNS and text.count(b"{") > _MAX_TURNS:
         return None
     try:
         return _TURNS.decode(text)
