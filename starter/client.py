@@ -8,7 +8,7 @@ from typing import BinaryIO, Self, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from starter.views import Batch, BatchPage, FileObject
+from starter.views import Batch, BatchPage, FileObject, State
 
 _Body = Mapping[str, object]
 _Answer = TypeVar("_Answer", bound=BaseModel)
@@ -70,6 +70,13 @@ class Client:
 
     def batch(self, batch_id: str) -> Batch:
         return self._call("GET", f"/v1/batches/{batch_id}", Batch)
+
+    def state(self, batch_id: str) -> State | None:
+        """Of a live batch: is it paused, what does it wait for. None where nobody can tell now."""
+        try:
+            return self._call("GET", f"/v1/batches/{batch_id}/x/state", State)
+        except ClientError:
+            return None
 
     def batches(self, *, limit: int, after: str | None) -> BatchPage:
         query = httpx.QueryParams({"limit": limit} | ({"after": after} if after else {}))

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from batchwright.contracts.openai import BatchStatus
-from starter.views import Batch, Counts, Problem
+from starter.views import Batch, Counts, Problem, State
 
 _COLOURS = {
     BatchStatus.COMPLETED: "green",
@@ -61,8 +61,8 @@ def moment(seconds: int | None) -> str:
     return "" if seconds is None else datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def coloured(batch: Batch) -> str:
-    name = f"{batch.status.value}, paused" if batch.is_paused else batch.status.value
+def coloured(batch: Batch, state: State | None = None) -> str:
+    name = f"{batch.status.value}, paused" if state and state.paused else batch.status.value
     colour = _COLOURS.get(batch.status, "cyan")
     return f"[{colour}]{name}[/{colour}]"
 
@@ -72,19 +72,19 @@ def counts(of: Counts) -> str:
     return f"{of.settled:,} of {of.total:,} lines{failed}"
 
 
-def describe(batch: Batch) -> Table:
+def describe(batch: Batch, state: State | None = None) -> Table:
     """A batch in full, within 80 columns."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in _facts(batch):
+    for name, value in _facts(batch, state):
         if value:
             table.add_row(name, value)
     for part in batch.parts:
         settled = Counts(total=part.lines, completed=part.completed, failed=part.failed)
         table.add_row("model", f"{_plain(part.model)}: {counts(settled)}")
-    for why in batch.waiting:
-        table.add_row("waiting", _plain(f"{why.model}: {why.reason}" if why.model else why.reason))
+    for why in state.waiting if state else []:
+        table.add_row("waiting", _plain(f"{why.model}: {why.reason}"))
     for problem in (batch.errors.data if batch.errors else [])[:_SHOWN_ERRORS]:
         table.add_row("error", describe_problem(problem))
     if batch.errors and len(batch.errors.data) > _SHOWN_ERRORS:
@@ -92,13 +92,13 @@ def describe(batch: Batch) -> Table:
     return table
 
 
-def _facts(batch: Batch) -> list[tuple[str, str]]:
+def _facts(batch: Batch, state: State | None) -> list[tuple[str, str]]:
     tokens = batch.usage
     used = f"{tokens.input_tokens:,} in, {tokens.output_tokens:,} out" if tokens else ""
     metadata = ", ".join(f"{key}={value}" for key, value in (batch.metadata or {}).items())
     return [
         ("batch", batch.id),
-        ("status", coloured(batch)),
+        ("status", coloured(batch, state)),
         ("settled", counts(batch.request_counts)),
         ("endpoint", batch.endpoint),
         ("window", batch.completion_window),

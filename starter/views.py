@@ -28,17 +28,23 @@ class ModelPart(View):
     failed: int = 0
 
 
+class Extension(View):
+    """The key `x_batchwright` of a batch: ours, beside the contract."""
+
+    models: list[ModelPart] = []
+    paused: bool | None = None
+
+
 class Waiting(View):
     model: str = ""
     reason: str
 
 
-class Extension(View):
-    """The key `x_batchwright` of a batch: ours, beside the contract."""
+class State(View):
+    """What a batch's workflow says of itself, beside the stored batch."""
 
-    models: list[ModelPart] = []
-    waiting: list[Waiting] = []
     paused: bool = False
+    waiting: list[Waiting] = []
 
 
 class Problem(View):
@@ -89,14 +95,6 @@ class Batch(View):
     def parts(self) -> list[ModelPart]:
         """Per model; none before validation has counted them, or where the API does not tell."""
         return self.x_batchwright.models if self.x_batchwright else []
-
-    @property
-    def waiting(self) -> list[Waiting]:
-        return [why for why in self.x_batchwright.waiting if why.reason] if self.x_batchwright else []
-
-    @property
-    def is_paused(self) -> bool:
-        return self.x_batchwright is not None and self.x_batchwright.paused
 
 
 class BatchPage(View):

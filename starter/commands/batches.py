@@ -8,7 +8,7 @@ from batchwright.contracts.openai import BatchStatus
 from starter.commands.watch import follow
 from starter.options import BatchId, Interval, Json, Tenant, Url, connected
 from starter.output import Exit, describe, exit_code, listing, print_json, stderr, stdout
-from starter.views import Batch
+from starter.views import Batch, State
 
 
 def status(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
@@ -18,7 +18,8 @@ def status(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenan
     """
     with connected(url, tenant) as client:
         batch = client.batch(batch_id)
-    _print(batch, json)
+        state = None if json or batch.status.is_terminal else client.state(batch_id)
+    _print(batch, json, state)
     raise typer.Exit(int(exit_code(batch.status)))
 
 
@@ -79,8 +80,8 @@ def resume(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenan
         _print(client.resume(batch_id), json)
 
 
-def _print(batch: Batch, json: bool) -> None:
+def _print(batch: Batch, json: bool, state: State | None = None) -> None:
     if json:
         print_json(batch)
     else:
-        stdout().print(describe(batch))
+        stdout().print(describe(batch, state))

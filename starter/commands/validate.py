@@ -66,6 +66,8 @@ def _as_text(file: Path, report: ValidationReport) -> str:
         for error in report.errors
     ]
     models = ", ".join(f"{name or 'no model named'} {count:,}" for name, count in report.models.items())
-    verdict = f"{report.error_count:,} errors" if report.error_count else "good"
-    lines.append(f"{file}: {report.lines:,} lines, {verdict}{f' ({models})' if models else ''}")
+    errors = "1 error" if report.error_count == 1 else f"{report.error_count:,} errors"
+    verdict = errors if report.error_count else "good"
+    count = "1 line" if report.lines == 1 else f"{report.lines:,} lines"
+    lines.append(f"{file}: {count}, {verdict}{f' ({models})' if models else ''}")
     return "\n".join(lines)
