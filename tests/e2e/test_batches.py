@@ -38,7 +38,7 @@ async def test_every_bad_line_of_an_input_is_reported(stack: Stack) -> None:
             good,
             good,
             {**good, "custom_id": "b", "method": "GET"},
-            {**good, "custom_id": "c", "body": {}},
+            {**good, "custom_id": "c", "body": {"model": MODELS[0]}},
         ]
         batch = await ended(client, (await submit(client, lines)).id)
     assert batch.status == "failed"
