@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 
 import orjson
 from fastapi import Request
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 from starlette.requests import ClientDisconnect
 
-from api.errors import ApiError, invalid_value, missing, unknown_parameter
+from api.errors import ApiError, invalid_value, missing, unknown_parameter, wrong_type_of
 
 _OBJECT = TypeAdapter(dict[str, object])
 MAX_BODY_BYTES = 1024 * 1024
@@ -46,8 +46,7 @@ def kind_of(value: object) -> str:
 
 
 def wrong_type(param: str, expected: str, value: object) -> ApiError:
-    message = f"Invalid type for '{param}': expected {expected}, but got {kind_of(value)} instead."
-    return ApiError(400, message, code="invalid_type", param=param)
+    return wrong_type_of(param, expected, kind_of(value))
 
 
 def refuse_unknown(fields: Mapping[str, object], known: Iterable[str], prefix: str = "") -> None:
@@ -69,6 +68,12 @@ def check_text(value: object, param: str) -> str:
     if "\x00" in value:
         raise invalid_value(param, f"Invalid value for '{param}': it contains a NUL character.")
     return value
+
+
+def json_body(model: type[BaseModel]) -> dict[str, object]:
+    """What a route with such a body adds to its OpenAPI description."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 async def _read(request: Request) -> bytes:

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from api.bodies import as_object, check_text, refuse_unknown, text_of, wrong_type
+from pydantic import BaseModel, Field
+
+from api.bodies import as_object, check_text, json_body, refuse_unknown, text_of, wrong_type
 from api.errors import ApiError, invalid_value, missing
 from batchwright.contracts.batch import BatchOrder, BatchPolicy
 from batchwright.contracts.openai import Endpoint, Profile
@@ -19,6 +21,24 @@ MAX_METADATA_VALUE_CHARACTERS = 512
 MIN_EXPIRY_SECONDS = 3600
 MAX_EXPIRY_SECONDS = 2_592_000
 _MAX_ID_CHARACTERS = 256
+
+
+class _ExpiryBody(BaseModel):
+    anchor: Literal["created_at"]
+    seconds: int = Field(ge=MIN_EXPIRY_SECONDS, le=MAX_EXPIRY_SECONDS)
+
+
+class _Body(BaseModel):
+    """Describes the body; `read_creation` reads it."""
+
+    input_file_id: str
+    endpoint: Endpoint
+    completion_window: str = DEFAULT_WINDOW
+    metadata: dict[str, str] | None = None
+    output_expires_after: _ExpiryBody | None = None
+
+
+BODY = json_body(_Body)
 
 
 class Creation(NamedTuple):

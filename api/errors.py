@@ -57,6 +57,12 @@ def unknown_parameter(param: str) -> ApiError:
     return ApiError(400, f"Unknown parameter: '{param}'.", code="unknown_parameter", param=param)
 
 
+def wrong_type_of(param: str, expected: str, got: str) -> ApiError:
+    """`expected` and `got` are JSON types with their articles."""
+    message = f"Invalid type for '{param}': expected {expected}, but got {got} instead."
+    return ApiError(400, message, code="invalid_type", param=param)
+
+
 def conflict(message: str) -> ApiError:
     """A 409 that will stay one: the official clients retry every other."""
     return ApiError(409, message, headers=_FINAL)

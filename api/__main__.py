@@ -1,0 +1,131 @@
+"""The API's process: `python -m api`. SIGTERM and SIGINT end it cleanly; a second one does not wait."""
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import uvicorn
+import uvloop
+
+from api.app import build_app
+from api.opening import open_services
+from batchwright.database.errors import DatabaseError
+from batchwright.settings import Settings, SettingsError, load
+from batchwright.storage.base import StorageUnavailable
+from batchwright.telemetry.logging import configure
+
+logger = logging.getLogger(__name__)
+
+_BINDING = (errno.EACCES, errno.EADDRINUSE, errno.EADDRNOTAVAIL)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn leaves the signals to us: its own way ends the process by the signal, not with 0."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+def main() -> int:
+    """Exit code 0 after a signal, 1 where something it needs is not there, 2 for a wrong setting."""
+    try:
+        settings = load()
+        _check_loopback(settings.api_host)
+    except SettingsError as error:
+        return _give_up(error, 2)
+    configure(settings)
+    try:
+        with _bound(settings) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(settings, listener))
+    except OSError as error:
+        if error.errno not in _BINDING:
+            raise
+        address = f"{settings.api_host}:{settings.api_port}"
+        return _give_up(f"The API cannot listen on {address} (BATCHWRIGHT_API_PORT): {error.strerror}.", 1)
+    except (DatabaseError, StorageUnavailable) as error:
+        return _give_up(error, 1)
+
+
+async def _serve(settings: Settings, listener: socket.socket) -> int:
+    """Serves until a signal; one that comes while the services are opened ends that."""
+    stop = _Stop()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(each, stop.signalled)
+    opening = asyncio.create_task(_open_and_serve(settings, listener, stop))
+    stop.opening = opening
+    try:
+        await opening
+    except asyncio.CancelledError:
+        logger.info("stopped while starting")
+    return 0
+
+
+class _Stop:
+    """What a signal ends: the opening of the services, or the server."""
+
+    def __init__(self) -> None:
+        self.opening: asyncio.Task[None] | None = None
+        self.server: _Server | None = None
+
+    def signalled(self) -> None:
+        if self.server is not None:
+            self.server.force_exit = self.server.should_exit
+            self.server.should_exit = True
+        elif self.opening is not None:
+            self.opening.cancel()
+
+
+async def _open_and_serve(settings: Settings, listener: socket.socket, stop: _Stop) -> None:
+    async with open_services(settings) as services:
+        config = uvicorn.Config(
+            build_app(services),
+            access_log=False,
+            log_config=None,
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
+            ws="none",
+        )
+        stop.server = _Server(config)
+        host, port = listener.getsockname()[:2]
+        logger.info("the API listens", extra={"host": host, "port": port})
+        await stop.server.serve(sockets=[listener])
+
+
+def _check_loopback(host: str) -> None:
+    """While there is no authentication, whoever reaches the API is every tenant. Raises SettingsError."""
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise SettingsError(
+            f"BATCHWRIGHT_API_HOST is wrong: the API has no authentication yet and listens on loopback "
+            f"addresses only, such as 127.0.0.1 (it is {host!r})."
+        )
+
+
+@contextmanager
+def _bound(settings: Settings) -> Generator[socket.socket]:
+    """The port, taken before anything is opened. Raises OSError."""
+    family = socket.AF_INET6 if ":" in settings.api_host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.api_host, settings.api_port))
+        yield listener
+
+
+def _give_up(reason: object, code: int) -> int:
+    print(reason, file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

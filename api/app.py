@@ -1,0 +1,35 @@
+"""build_app(): the HTTP API over given services."""
+
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from api.batches import BatchRoutes
+from api.edge import Edge
+from api.errors import handle_errors
+from api.files import FileRoutes
+from api.health import HealthRoutes
+from api.models import ModelRoutes
+from api.objects import ErrorObject
+from api.services import Services
+
+_DESCRIPTION = (
+    "OpenAI's Files, Batches and Models. What OpenAI does not have is under `x_batchwright` and `/x/`."
+)
+
+
+def build_app(services: Services) -> FastAPI:
+    """The application; whoever opened the services closes them after it."""
+    app = FastAPI(
+        title="Batchwright",
+        version=version("batchwright"),
+        description=_DESCRIPTION,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses={"default": {"model": ErrorObject, "description": "Any error"}},
+    )
+    for routes in (FileRoutes, BatchRoutes, ModelRoutes, HealthRoutes):
+        app.include_router(routes(services).router())
+    handle_errors(app)
+    app.add_middleware(Edge, metrics=services.metrics)
+    return app

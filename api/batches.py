@@ -1,0 +1,166 @@
+"""/v1/batches: create, list, get, cancel; and beside the contract pause, resume, state."""
+
+import logging
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from api.bodies import read_object
+from api.creation import BODY, make_order, read_creation
+from api.errors import RETRY_AFTER_SECONDS, ApiError, conflict, invalid_value, no_batch
+from api.objects import BatchObject, BatchPage, answer, batch_object, batch_page
+from api.services import Services
+from api.temporal_gateway import RunMissing
+from api.tenants import documented, tenant_of
+from batchwright.contracts.batch import BatchOrder, BatchState
+from batchwright.contracts.openai import BatchStatus
+from batchwright.database.errors import DatabaseUnavailable, UnknownCursor
+from batchwright.database.rows import BatchRow
+from batchwright.rules import states
+from batchwright.rules.ids import is_batch_id, is_file_id
+from batchwright.rules.paging import page_limit
+from batchwright.rules.states import Cancel
+
+logger = logging.getLogger(__name__)
+
+
+class BatchRoutes:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._batches = services.database.batches
+        self._temporal = services.temporal
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1/batches", tags=["Batches"], dependencies=[Depends(documented)])
+        one = "/{batch_id}"
+        router.add_api_route(
+            "", self.create, methods=["POST"], response_model=BatchObject, openapi_extra=BODY
+        )
+        router.add_api_route("", self.list, response_model=BatchPage)
+        router.add_api_route(one, self.get, response_model=BatchObject)
+        router.add_api_route(one + "/cancel", self.cancel, methods=["POST"], response_model=BatchObject)
+        router.add_api_route(one + "/x/pause", self.pause, methods=["POST"], response_model=BatchObject)
+        router.add_api_route(one + "/x/resume", self.resume, methods=["POST"], response_model=BatchObject)
+        router.add_api_route(one + "/x/state", self.state, response_model=BatchState)
+        return router
+
+    async def create(self, request: Request) -> Response:
+        """Create a batch. An input file that does not exist fails the batch, not this call."""
+        settings = self._services.settings
+        tenant = tenant_of(request, settings)
+        creation = read_creation(await read_object(request), settings)
+        await self._check_purpose(tenant, creation.input_file_id)
+        await self._check_room(tenant)
+        order = make_order(creation, tenant, self._services.clock(), settings)
+        # The run first: it can make its row, while a row could not make its run.
+        await self._temporal.start(order)
+        return answer(batch_object(await self._row_of(order)))
+
+    async def list(
+        self,
+        request: Request,
+        limit: Annotated[str | None, Query(description="1 to 100, default 20")] = None,
+        after: Annotated[str | None, Query(description="a batch id")] = None,
+    ) -> Response:
+        """List batches, newest first."""
+        tenant = tenant_of(request, self._services.settings)
+        most = page_limit(limit, default=20, most=100)
+        if after is not None and not is_batch_id(after):
+            raise no_batch(after)
+        try:
+            rows, more = await self._batches.page(tenant, limit=most, after=after)
+        except UnknownCursor as error:
+            raise no_batch(error.id) from None
+        return answer(batch_page(rows, more=more))
+
+    async def get(self, request: Request, batch_id: str) -> Response:
+        """Retrieve a batch."""
+        return answer(batch_object(await self._row(request, batch_id)))
+
+    async def cancel(self, request: Request, batch_id: str) -> Response:
+        """Cancel a batch; what is settled stays in its files."""
+        row = await self._row(request, batch_id)
+        if self._cancels(row):
+            try:
+                await self._temporal.cancel(batch_id)
+            except RunMissing:  # it may have ended since the row was read
+                self._refuse_live(row := await self._row(request, batch_id))
+            else:
+                noted = await self._batches.note_cancel(row.order.tenant, batch_id, self._services.clock())
+                row = noted or row
+            self._cancels(row)
+        return answer(batch_object(row))
+
+    async def pause(self, request: Request, batch_id: str) -> Response:
+        """Stop sending the batch's requests; its window goes on running."""
+        row = await self._steerable(request, batch_id, "pause")
+        await self._temporal.pause(batch_id)
+        return answer(batch_object(row, paused=True))
+
+    async def resume(self, request: Request, batch_id: str) -> Response:
+        """Send the requests of a paused batch again."""
+        row = await self._steerable(request, batch_id, "resume")
+        await self._temporal.resume(batch_id)
+        return answer(batch_object(row, paused=False))
+
+    async def state(self, request: Request, batch_id: str) -> Response:
+        """What the run says of itself: whether it is paused, and why its models wait."""
+        await self._row(request, batch_id)
+        state = await self._temporal.state(batch_id)
+        if state is None:
+            headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+            raise ApiError(503, "No worker answers for this batch now.", headers=headers)
+        return answer(state)
+
+    async def _row(self, request: Request, batch_id: str) -> BatchRow:
+        tenant = tenant_of(request, self._services.settings)
+        row = await self._batches.get(tenant, batch_id) if is_batch_id(batch_id) else None
+        if row is None:
+            raise no_batch(batch_id)
+        return row
+
+    async def _row_of(self, order: BatchOrder) -> BatchRow:
+        """The new batch's row. Where the database fails now, the run makes it later: it has started."""
+        try:
+            return await self._batches.upsert(order)
+        except DatabaseUnavailable:
+            logger.warning("a batch's row is left to its run", extra={"batch_id": order.batch_id})
+            return BatchRow(order=order, status=BatchStatus.VALIDATING)
+
+    async def _check_purpose(self, tenant: str, file_id: str) -> None:
+        row = await self._services.database.files.get(tenant, file_id) if is_file_id(file_id) else None
+        if row is not None and row.purpose != "batch":
+            message = (
+                f"Invalid value for 'input_file_id': the file's purpose is '{row.purpose}', not 'batch'."
+            )
+            raise invalid_value("input_file_id", message)
+
+    async def _check_room(self, tenant: str) -> None:
+        limit = self._services.settings.max_live_batches
+        if limit and await self._batches.count_live(tenant) >= limit:
+            message = f"Too many batches at once: at most {limit} may be unfinished. Try again later."
+            headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+            raise ApiError(429, message, code="rate_limit_exceeded", headers=headers)
+
+    async def _steerable(self, request: Request, batch_id: str, verb: str) -> BatchRow:
+        """The row of a batch that runs and was not asked to stop."""
+        row = await self._row(request, batch_id)
+        status = _shown(row)
+        if status not in states.LIVE:
+            raise conflict(f"Cannot {verb} a batch with status '{status}'.")
+        return row
+
+    def _cancels(self, row: BatchRow) -> bool:
+        """Whether the batch has yet to be told. Raises ApiError where it ended another way."""
+        effect = states.cancel(_shown(row))
+        if effect is Cancel.REFUSED:
+            raise conflict(f"Cannot cancel a batch with status '{row.status}'.")
+        return effect is Cancel.STOPS
+
+    def _refuse_live(self, row: BatchRow) -> None:
+        if row.status in states.LIVE:
+            raise RunMissing(row.order.batch_id)
+
+
+def _shown(row: BatchRow) -> BatchStatus:
+    return states.shown_status(row.status, cancel_requested=row.cancel_requested_at is not None)

@@ -1,0 +1,66 @@
+"""What every answer has: a request id, a count, and OpenAI's shape even if nobody expected the error."""
+
+import logging
+import re
+
+import uuid_utils
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.errors import internal_error
+from batchwright.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+_SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}", re.ASCII)
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+
+
+class Edge:
+    """The outermost middleware of ours."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answer = _Answer(scope, send, self._metrics)
+        try:
+            await self._app(scope, receive, answer.send)
+        except Exception:  # the edge of the process: logged, and nothing of it reaches the client
+            logger.exception("a request failed", extra={"path": scope["path"], "request_id": answer.id})
+            if answer.started:
+                raise  # only breaking the connection tells the client that the rest is missing
+            await internal_error()(scope, receive, answer.send)
+
+
+class _Answer:
+    """One request's answer on its way out."""
+
+    def __init__(self, scope: Scope, send: Send, metrics: Metrics) -> None:
+        self._scope = scope
+        self._send = send
+        self._metrics = metrics
+        self.id = _request_id(scope)
+        self.started = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            MutableHeaders(scope=message)["x-request-id"] = self.id
+            self._count(message["status"])
+        await self._send(message)
+
+    def _count(self, status: int) -> None:
+        method = self._scope["method"] if self._scope["method"] in _METHODS else "other"
+        path = getattr(self._scope.get("route"), "path", "unknown")
+        self._metrics.api_requests.labels(method, path, status).inc()
+
+
+def _request_id(scope: Scope) -> str:
+    """The caller's, if it is harmless in logs and headers."""
+    given = Headers(scope=scope).get("x-request-id", "")
+    return given if _SANE_ID.fullmatch(given) else "req_" + uuid_utils.uuid7().hex

@@ -1,0 +1,149 @@
+"""/v1/files: upload, list, get, content, delete."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Annotated, get_args
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from starlette.requests import ClientDisconnect
+
+from api.content import content_response
+from api.errors import ApiError, conflict, no_file
+from api.objects import Deleted, FileObject, FilePage, answer, file_object, file_page
+from api.services import Services
+from api.tenants import documented, tenant_of
+from api.uploads import Upload, discard_object, largest, store, too_large
+from batchwright.database.errors import FileInUse, UnknownCursor
+from batchwright.database.rows import FileRow, Purpose
+from batchwright.rules.ids import is_file_id
+from batchwright.rules.paging import is_ascending, page_limit
+from batchwright.storage.base import ObjectMissing, StorageError
+
+logger = logging.getLogger(__name__)
+
+_FORM_OVERHEAD_BYTES = 64 * 1024  # boundaries, headers and fields around the file
+_DISCARDED_BYTES = 64 * 1024 * 1024
+_DISCARDING_SECONDS = 10.0
+_FORM = {
+    "type": "object",
+    "required": ["file", "purpose"],
+    "properties": {
+        "file": {"type": "string", "format": "binary"},
+        "purpose": {"enum": [purpose for purpose in get_args(Purpose) if purpose != "batch_output"]},
+        "expires_after[anchor]": {"enum": ["created_at"]},
+        "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2_592_000},
+    },
+}
+_BODY = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}}
+
+
+class FileRoutes:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._files = services.database.files
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1/files", tags=["Files"], dependencies=[Depends(documented)])
+        one = "/{file_id}"
+        router.add_api_route(
+            "", self.upload, methods=["POST"], response_model=FileObject, openapi_extra=_BODY
+        )
+        router.add_api_route("", self.list, response_model=FilePage)
+        router.add_api_route(one, self.get, response_model=FileObject)
+        router.add_api_route(one, self.delete, methods=["DELETE"], response_model=Deleted)
+        router.add_api_route(one + "/content", self.content, response_class=Response)
+        return router
+
+    async def upload(self, request: Request) -> Response:
+        """Upload a file."""
+        settings = self._services.settings
+        upload = Upload(tenant_of(request, settings), settings)
+        async with aclosing(request.stream()) as body:
+            try:
+                _check_announced(request, largest(settings, None))
+                content_type = request.headers.get("content-type", "")
+                row = await store(upload, content_type, body, self._services)
+            except ClientDisconnect:
+                raise ApiError(400, "The request ended before its body did.") from None
+            except (ApiError, StorageError):
+                await _discard(body)
+                raise
+        return answer(file_object(row))
+
+    async def list(
+        self,
+        request: Request,
+        purpose: Annotated[str | None, Query(description="only files of this purpose")] = None,
+        limit: Annotated[str | None, Query(description="1 to 10000, default 10000")] = None,
+        order: Annotated[str | None, Query(description="asc or desc (default), by creation")] = None,
+        after: Annotated[str | None, Query(description="a file id")] = None,
+    ) -> Response:
+        """List files."""
+        tenant = tenant_of(request, self._services.settings)
+        most, ascending = page_limit(limit, default=10_000, most=10_000), is_ascending(order)
+        if after is not None and not is_file_id(after):
+            raise no_file(after)
+        if purpose is not None and purpose not in get_args(Purpose):
+            return answer(file_page([], more=False))
+        try:
+            rows, more = await self._files.page(
+                tenant, purpose=purpose, limit=most, ascending=ascending, after=after
+            )
+        except UnknownCursor as error:
+            raise no_file(error.id) from None
+        return answer(file_page(rows, more=more))
+
+    async def get(self, request: Request, file_id: str) -> Response:
+        """Retrieve a file's description."""
+        return answer(file_object(await self._row(request, file_id)))
+
+    async def content(self, request: Request, file_id: str) -> Response:
+        """Download a file, or the range of it that a Range header names."""
+        row = await self._row(request, file_id)
+        try:
+            return await content_response(request, row, self._services.storage)
+        except ObjectMissing as error:
+            await self._row(request, file_id)  # deleted meanwhile: then it is unknown now
+            logger.error("a file's object is missing", extra={"file_id": file_id, "error": str(error)})
+            raise ApiError(500, f"The content of '{file_id}' is lost.", code="content_missing") from None
+
+    async def delete(self, request: Request, file_id: str) -> Response:
+        """Delete a file; one that an unfinished batch reads stays (409)."""
+        tenant = tenant_of(request, self._services.settings)
+        try:
+            row = await self._files.delete(tenant, file_id) if is_file_id(file_id) else None
+        except FileInUse as error:
+            raise conflict(f"Cannot delete file '{file_id}': batch '{error.batch_id}' uses it.") from None
+        if row is None:
+            raise no_file(file_id)
+        await discard_object(row.storage_key, self._services)
+        return answer(Deleted(id=file_id))
+
+    async def _row(self, request: Request, file_id: str) -> FileRow:
+        tenant = tenant_of(request, self._services.settings)
+        row = await self._files.get(tenant, file_id) if is_file_id(file_id) else None
+        if row is None:
+            raise no_file(file_id)
+        return row
+
+
+def _check_announced(request: Request, limit: int) -> None:
+    """Refuses a body that says itself that it is too large."""
+    announced = request.headers.get("content-length", "")
+    if announced.isascii() and announced.isdigit() and int(announced[:18]) > limit + _FORM_OVERHEAD_BYTES:
+        raise too_large(limit)
+
+
+async def _discard(body: AsyncIterator[bytes]) -> None:
+    """Takes what a refused client still sends, within bounds: many read no answer before they sent all."""
+    discarded = 0
+    try:
+        async with asyncio.timeout(_DISCARDING_SECONDS):
+            async for piece in body:
+                discarded += len(piece)
+                if discarded > _DISCARDED_BYTES:
+                    return
+    except (ClientDisconnect, TimeoutError):
+        return

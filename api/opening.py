@@ -1,0 +1,49 @@
+"""open_services(): the real services, opened in order and closed in reverse."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+
+from api.services import Services
+from api.temporal_gateway import ClientGateway
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.pool import open_database
+from batchwright.inference.backends import Registry
+from batchwright.inference.client import InferenceClient
+from batchwright.inference.transport import open_transport
+from batchwright.settings import Settings
+from batchwright.storage.opening import open_storage
+from batchwright.telemetry.metrics import Metrics
+from batchwright.temporal import connect
+
+
+@asynccontextmanager
+async def open_services(settings: Settings) -> AsyncGenerator[Services]:
+    """Temporal may be away at the start, as it may later: /readyz tells.
+
+    Raises:
+        DatabaseError: no answer in time, or other tables than this version needs.
+        StorageUnavailable: the storage's directory cannot be made.
+    """
+    async with AsyncExitStack() as opened:
+        storage = open_storage(settings)
+        database = await open_database(settings)
+        opened.push_async_callback(database.close)
+        backends = open_transport(settings)
+        opened.push_async_callback(backends.aclose)
+        client = InferenceClient(backends, settings)
+        registry = Registry(settings, database.models, client, unavailable=DatabaseUnavailable)
+        await opened.enter_async_context(_running(registry))
+        temporal = ClientGateway(await connect(settings, lazy=True))
+        yield Services(settings, database, storage, temporal, registry, Metrics())
+
+
+@asynccontextmanager
+async def _running(registry: Registry) -> AsyncGenerator[None]:
+    task = asyncio.create_task(registry.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
