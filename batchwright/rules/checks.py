@@ -9,7 +9,16 @@ from batchwright.contracts.openai import Endpoint, Profile
 from batchwright.rules.bodies import body_problems, count_inputs, kind_of
 from batchwright.rules.digests import Digests
 from batchwright.rules.findings import Code, Findings
-from batchwright.rules.lines import UNREADABLE, Body, Fields, Line, is_json, read_body, read_fields, read_text
+from batchwright.rules.lines import (
+    UNREADABLE,
+    Body,
+    Fields,
+    Line,
+    is_json,
+    read_body,
+    read_new_fields,
+    read_text,
+)
 
 
 class Limits(NamedTuple):
@@ -65,7 +74,7 @@ class LineChecker:
             self.findings.add(Code.LINE_TOO_LONG, message, line=line.number)
             return None
         try:
-            return read_fields(line.data)
+            return read_new_fields(line.data)
         except msgspec.ValidationError:
             if is_json(line.data):
                 self.findings.add(Code.INVALID_REQUEST, "This line is not a JSON object.", line=line.number)

@@ -65,6 +65,8 @@ _BODY = msgspec.json.Decoder(Body)
 _ANY = msgspec.json.Decoder(Raw)
 _TEXT = msgspec.json.Decoder(str)
 _COUNT = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)])
+_HARMLESS_NESTING = 200
+_SPARE_FRAMES = 200
 # What msgspec raises for bytes that are no JSON; nesting beyond the interpreter's limit is refused as such.
 UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError)
 
@@ -147,6 +149,21 @@ def read_fields(line: bytes) -> Fields:
     if not line.isascii():
         line.decode()
     return _FIELDS.decode(line)
+
+
+def read_new_fields(line: bytes) -> Fields:
+    """read_fields for a line seen for the first time.
+
+    The interpreter limits nesting by what is left of its stack: with less of it here than anywhere else, what
+    is accepted can always be read again.
+    """
+    if line.count(b"[") + line.count(b"{") < _HARMLESS_NESTING:
+        return read_fields(line)
+    return _read_deep_down(line, _SPARE_FRAMES)
+
+
+def _read_deep_down(line: bytes, frames: int) -> Fields:
+    return _read_deep_down(line, frames - 1) if frames else read_fields(line)
 
 
 def read_body(body: Raw) -> Body:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from batchwright.contracts.openai import Endpoint, Profile, ValidationError
 from batchwright.rules.checks import Limits
 from batchwright.rules.findings import MAX_LISTED
+from batchwright.rules.lines import parse_line
 from batchwright.rules.validation import Validation, ValidationReport, validate
 from tests.unit.bad_lines import CASES, CHAT, EMBEDDINGS, Case, a_line, with_body
 
@@ -133,6 +134,20 @@ def test_a_long_line_is_an_error_and_the_next_is_not() -> None:
     found = report(a_line(custom_id="too long"), a_line(), limits=limits)
     assert [(error.code, error.line) for error in found.errors] == [("line_too_long", 1)]
     assert found.models == {"m": 1}
+
+
+def nested(depth: int) -> bytes:
+    return with_body({"model": "m", "messages": []}).replace(b"[]", b"[" * depth + b"]" * depth)
+
+
+def parse_below(line: bytes, frames: int) -> str:
+    return parse_below(line, frames - 1) if frames else parse_line(line).custom_id
+
+
+def test_the_deepest_line_accepted_can_be_read_from_deeper_in_the_stack() -> None:
+    deepest = max(depth for depth in range(100, 1_000, 10) if report(nested(depth)).valid)
+    assert deepest > 300
+    assert parse_below(nested(deepest), 150) == "a"
 
 
 def test_more_lines_than_allowed_are_not_looked_at() -> None:
