@@ -57,6 +57,7 @@ def run() -> Measured:
         f"{found.peak_mib:.0f} MiB above idle"
     )
     return found
+    return found
 
 
 async def _generate(storage: Storage) -> int:
