@@ -1,35 +1,38 @@
 """What an outcome does to a line: settled, or asked again later (R8)."""
 
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from activities.slices.sink import SegmentSink
 from activities.slices.work import Attempt, Line
-from batchwright.inference.circuit import Circuit
+from batchwright.contracts.execution import SliceRequest
+from batchwright.inference.circuit import Circuit, Try
 from batchwright.inference.client import Outcome
 from batchwright.inference.limits import Permits
 from batchwright.rules import answers, ids
-from batchwright.rules.lines import parse_line
+from batchwright.rules.lines import LineDamaged, parse_line
+from batchwright.rules.plan import PlanDamaged
+from batchwright.rules.retries import MAX_CAPACITY_BACKOFF, Budget, Category, backoff
 from batchwright.rules.segments import Kind, Record
 from batchwright.rules.usage import usage_of
-from batchwright.rules.verdicts import Budget, Category, backoff
 from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
 
+_WORTH_STORING_SECONDS = 2.0
 
-@dataclass(frozen=True, slots=True)
-class Request:
+
+class Request(NamedTuple):
     request_id: str
     custom_id: str
     body: bytes
-    began: float
 
 
 class Judge:
+    """Of one slice: makes its requests, and records what becomes of them in its sink."""
+
     def __init__(
         self,
-        batch_id: str,
-        model: str,
+        request: SliceRequest,
         *,
         sink: SegmentSink,
         circuit: Circuit,
@@ -37,80 +40,82 @@ class Judge:
         settings: Settings,
         metrics: Metrics,
     ) -> None:
-        self._batch_id, self._model = batch_id, model
-        self._sink, self._circuit, self._permits = sink, circuit, permits
-        self._settings, self._metrics = settings, metrics
-        self.last_failure = ""
+        self._batch_id, self._model = request.batch_id, request.model
+        self._sink, self._circuit, self._permits, self._settings = sink, circuit, permits, settings
+        self._seconds = metrics.request_seconds.labels(request.model)
+        self._errors = metrics.request_errors.labels(request.model)
+        self._prompt = metrics.prompt_tokens.labels(request.model)
+        self._generated = metrics.generation_tokens.labels(request.model)
+        self._retries = metrics.retries
 
     def request(self, line: Line, data: bytes) -> Request:
-        parsed = parse_line(data)
-        request_id = ids.request_id(self._batch_id, line.offset)
-        return Request(request_id, parsed.custom_id, parsed.body, time.monotonic())
+        """Raises PlanDamaged: the line is none that ingestion accepted."""
+        try:
+            parsed = parse_line(data)
+        except LineDamaged as error:
+            raise PlanDamaged(f"{self._batch_id}: the line at {line.offset}: {error}") from error
+        return Request(ids.request_id(self._batch_id, line.offset), parsed.custom_id, parsed.body)
 
-    def settle(self, line: Line, request: Request, outcome: Outcome) -> bool:
+    def settle(self, line: Line, request: Request, outcome: Outcome, begun: Try) -> bool:
         """Whether the line has its final result; if not, its attempt says when it may be asked again."""
-        self._metrics.request_seconds.labels(self._model).observe(time.monotonic() - request.began)
-        budget = self._budget(request, outcome)
+        self._seconds.observe(self._circuit.clock() - begun.sent_at)
+        budget = self._budget(line, request, outcome, begun)
+        line.tried_at = begun.sent_at
         if budget is Budget.SETTLED:
-            self._answered()
+            self._circuit.succeeded(begun)
+            self._permits.answered(self._model)
         elif budget is Budget.ATTEMPT:
-            self._circuit.aborted()
-            line.attempt = self._next_attempt(line, outcome)
+            self._circuit.aborted(begun)
+            self._failed(line, outcome)
         else:
-            self._refused(line, outcome, blocked=budget is Budget.BLOCKED)
-        if budget is Budget.SETTLED or self._is_given_up(line):
-            self._sink.add(self._record(line, request, outcome))
-            return True
-        self._metrics.retries.labels(outcome.verdict.category).inc()
-        return False
+            self._refused(line, outcome, begun, blocked=budget is Budget.BLOCKED)
+        if budget is not Budget.SETTLED and not self._is_given_up(line):
+            self._retries.labels(outcome.verdict.category).inc()
+            return False
+        self._sink.add(self._record(line, request, outcome))
+        return True
 
-    def _budget(self, request: Request, outcome: Outcome) -> Budget:
+    def _budget(self, line: Line, request: Request, outcome: Outcome, begun: Try) -> Budget:
         budget = outcome.verdict.budget
-        if budget is Budget.ATTEMPT and self._circuit.blames_backend(request.request_id):
-            return Budget.CAPACITY
-        return budget
+        if budget is not Budget.ATTEMPT:
+            return budget
+        since = begun.sent_at if line.tried_at is None else line.tried_at
+        proved = line.attempt.count > 0
+        blamed = self._circuit.blames_backend(request.request_id, since=since, proved=proved)
+        return Budget.CAPACITY if blamed else Budget.ATTEMPT
 
-    def _answered(self) -> None:
-        self._circuit.succeeded()
-        self._permits.answered(self._model)
-
-    def _next_attempt(self, line: Line, outcome: Outcome) -> Attempt:
-        """Written down, so that it survives the turn and the worker."""
-        count = line.attempt.count + 1
-        wait = self._wait(count, outcome)
-        attempt = Attempt(
+    def _failed(self, line: Line, outcome: Outcome) -> None:
+        """An attempt is used; written down, so that it survives the turn and the worker."""
+        settings, count = self._settings, line.attempt.count + 1
+        wait = backoff(count, initial=settings.initial_backoff_seconds, longest=settings.max_backoff_seconds)
+        line.attempt = Attempt(
             count=count,
-            not_before=time.time() + wait,
+            not_before=time.time() + max(wait, outcome.retry_after or 0.0),
             waiting_since=line.attempt.waiting_since,
             error=outcome.message[:200],
         )
-        if count < self._settings.max_attempts:
-            payload = attempt.model_dump_json().encode()
-            self._sink.add(Record(Kind.ATTEMPT, line.offset, payload))
-        return attempt
+        if count < settings.max_attempts:
+            self._write_down(line)
 
-    def _refused(self, line: Line, outcome: Outcome, *, blocked: bool) -> None:
+    def _refused(self, line: Line, outcome: Outcome, begun: Try, *, blocked: bool) -> None:
         """Capacity: no attempt is used; the model's limit shrinks and its circuit may open."""
-        line.refusals += 1
-        self.last_failure = outcome.message
-        self._circuit.failed("authentication" if blocked else outcome.message, at_once=blocked)
+        asked = outcome.retry_after or 0.0
+        reason = "authentication" if blocked else outcome.message
+        self._circuit.failed(begun, reason, at_once=blocked, pause=asked)
         if outcome.verdict.category in (Category.RATE_LIMIT, Category.SERVICE_UNAVAILABLE):
             self._permits.congested(self._model)
-        now = time.time()
+        line.refusals += 1
+        initial = self._settings.initial_backoff_seconds
+        wait = backoff(line.refusals, initial=initial, longest=MAX_CAPACITY_BACKOFF)
+        now, since = time.time(), line.attempt.waiting_since
         line.attempt = line.attempt.model_copy(
-            update={
-                "not_before": now + self._wait(line.refusals, outcome),
-                "waiting_since": line.attempt.waiting_since or now,
-            }
+            update={"not_before": now + max(wait, asked), "waiting_since": since or now}
         )
+        if asked > _WORTH_STORING_SECONDS or (self._settings.give_up_after_seconds and not since):
+            self._write_down(line)
 
-    def _wait(self, failures: int, outcome: Outcome) -> float:
-        if outcome.retry_after is not None:
-            return outcome.retry_after
-        settings = self._settings
-        return backoff(
-            failures, initial=settings.initial_backoff_seconds, longest=settings.max_backoff_seconds
-        )
+    def _write_down(self, line: Line) -> None:
+        self._sink.add(Record(Kind.ATTEMPT, line.offset, line.attempt.model_dump_json().encode()))
 
     def _is_given_up(self, line: Line) -> bool:
         if line.attempt.count >= self._settings.max_attempts:
@@ -119,20 +124,23 @@ class Judge:
         return bool(patience and since) and time.time() - since >= patience
 
     def _record(self, line: Line, request: Request, outcome: Outcome) -> Record:
-        ids_ = (request.request_id, request.custom_id)
-        if not outcome.status:
-            payload = answers.error_line(*ids_, outcome.code, outcome.message)
-        else:
-            payload = answers.result_line(
-                *ids_,
-                status_code=outcome.status,
-                backend_request_id=outcome.backend_request_id,
-                body=outcome.body,
-            )
-        if not 200 <= outcome.status < 300:
-            self._metrics.request_errors.labels(self._model).inc()
-            return Record(Kind.SETTLED, line.offset, payload)
-        usage = usage_of(outcome.body)
-        self._metrics.prompt_tokens.labels(self._model).inc(usage.input_tokens)
-        self._metrics.generation_tokens.labels(self._model).inc(usage.output_tokens)
-        return Record(Kind.SETTLED, line.offset, payload, True, usage)
+        if 200 <= outcome.status < 300:
+            usage = usage_of(outcome.body)
+            self._prompt.inc(usage.input_tokens)
+            self._generated.inc(usage.output_tokens)
+            return Record(Kind.SETTLED, line.offset, _answered(request, outcome), True, usage)
+        self._errors.inc()
+        if outcome.status:
+            return Record(Kind.SETTLED, line.offset, _answered(request, outcome))
+        payload = answers.error_line(request.request_id, request.custom_id, outcome.code, outcome.message)
+        return Record(Kind.SETTLED, line.offset, payload)
+
+
+def _answered(request: Request, outcome: Outcome) -> bytes:
+    return answers.result_line(
+        request.request_id,
+        request.custom_id,
+        status_code=outcome.status,
+        backend_request_id=outcome.backend_request_id,
+        body=outcome.body,
+    )

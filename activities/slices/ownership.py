@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from enum import Enum, auto
 from typing import Protocol
 
 from temporalio import activity
@@ -15,56 +16,75 @@ from batchwright.contracts.execution import SliceResult
 
 logger = logging.getLogger(__name__)
 BEAT_SECONDS = 2.0
+_ANSWER_SECONDS = 5.0
 _SAFETY_SECONDS = 5.0
 
 
-class Beat(Protocol):
-    """Tells the server the attempt lives. Raises AsyncActivityCancelledError, RPCError."""
+class Word(Enum):
+    """What the server says to a heartbeat."""
 
-    async def __call__(self, details: SliceResult) -> None: ...
+    GO_ON = auto()
+    CANCEL = auto()
+    GIVE_BACK = auto()  # an operator paused or reset the activity: it will be started again
+    LOST = auto()
+    NO_ANSWER = auto()
+
+
+class Beat(Protocol):
+    async def __call__(self, details: SliceResult) -> Word: ...
 
 
 class Ownership:
     """`may_send` is false once the last acknowledged beat is old enough for the slice to be another's."""
 
-    def __init__(self, beat: Beat, heartbeat_timeout: timedelta | None) -> None:
-        self._beat = beat
+    def __init__(
+        self,
+        beat: Beat,
+        heartbeat_timeout: timedelta | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._beat, self._clock = beat, clock
         timeout = heartbeat_timeout.total_seconds() if heartbeat_timeout else float("inf")
         self._trusted = max(timeout - _SAFETY_SECONDS, BEAT_SECONDS)
-        self._acknowledged = time.monotonic()  # the attempt was just handed out
+        self._acknowledged = clock()  # the attempt was just handed out
 
     @property
     def may_send(self) -> bool:
-        return time.monotonic() - self._acknowledged < self._trusted
+        return self._clock() - self._acknowledged < self._trusted
 
-    async def run(
-        self, details: Callable[[], SliceResult], *, cancelled: Callable[[], None], lost: Callable[[], None]
-    ) -> None:
-        """Beats until it is told that the attempt was cancelled or is no longer the slice's."""
+    async def run(self, details: Callable[[], SliceResult], heard: Callable[[Word], None]) -> None:
+        """Beats until the slice is another's; `heard` gets every word but GO_ON and NO_ANSWER."""
         while True:
-            began = time.monotonic()
-            try:
-                async with asyncio.timeout(self._trusted):
-                    await self._beat(details())
+            began = self._clock()
+            word = await self._beat(details())
+            if word is not Word.NO_ANSWER:
                 self._acknowledged = began
-            except AsyncActivityCancelledError:
-                cancelled()
-                self._acknowledged = began
-            except RPCError as error:
-                if error.status is RPCStatusCode.NOT_FOUND:
-                    return lost()
-                logger.debug("a heartbeat was not acknowledged", extra={"error": error.message})
-            except TimeoutError:
-                logger.debug("a heartbeat was not acknowledged", extra={"error": "no answer"})
+            if word not in (Word.GO_ON, Word.NO_ANSWER):
+                heard(word)
+            if word is Word.LOST:
+                return
             await asyncio.sleep(BEAT_SECONDS)
 
 
 def temporal_beat(client: Client) -> Beat:
-    """Beats of the running activity: the SDK's own, which brings cancellation, and the acknowledged one."""
+    """Of the running activity: the SDK's own beat, for the worker to see, and the acknowledged one."""
     handle = client.get_async_activity_handle(task_token=activity.info().task_token)
 
-    async def beat(details: SliceResult) -> None:
+    async def beat(details: SliceResult) -> Word:
         activity.heartbeat(details)
-        await handle.heartbeat(details)
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await handle.heartbeat(details)
+        except AsyncActivityCancelledError as error:
+            cancelled = error.details is None or error.details.cancel_requested
+            return Word.CANCEL if cancelled else Word.GIVE_BACK
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return Word.LOST
+            logger.debug("a heartbeat was not acknowledged", extra={"error": error.message})
+            return Word.NO_ANSWER
+        except TimeoutError:
+            return Word.NO_ANSWER
+        return Word.GO_ON
 
     return beat

@@ -17,11 +17,14 @@ class ProgressReporter:
     def __init__(self, table: ProgressTable) -> None:
         self._table = table
         self._news: dict[tuple[str, str, int], SliceProgress] = {}
+        self._failing = False
 
     def tell(self, progress: SliceProgress) -> None:
+        """What is to be written next; a slice's newest numbers replace older ones."""
         self._news[progress.batch_id, progress.model, progress.number] = progress
 
     async def run(self) -> None:
+        """Writes for ever; to be cancelled, and followed by a last `send`."""
         while True:
             await asyncio.sleep(EVERY_SECONDS)
             await self.send()
@@ -33,6 +36,9 @@ class ProgressReporter:
             return
         try:
             await self._table.record(list(news.values()))
+            self._failing = False
         except DatabaseUnavailable as error:
-            logger.warning("progress cannot be written", extra={"error": str(error)})
+            if not self._failing:
+                logger.warning("progress cannot be written", extra={"error": str(error)})
+            self._failing = True
             self._news = {**news, **self._news}

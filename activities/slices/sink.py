@@ -1,8 +1,10 @@
 """Keeping results: segments flushed every 2 s, 256 results or 4 MiB, whichever comes first."""
 
 import asyncio
+import contextlib
+import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from secrets import token_hex
 
 from activities.slices.work import Stored
@@ -13,12 +15,13 @@ from batchwright.rules.segments import Kind, Record, SegmentWriter, read_records
 from batchwright.storage.base import ObjectInfo, Storage, StorageUnavailable
 from batchwright.telemetry.metrics import Metrics
 
+logger = logging.getLogger(__name__)
 FLUSH_SECONDS = 2.0
 FLUSH_RESULTS = 256
 FLUSH_BYTES = 4 * 1024 * 1024
 OVERDUE_SECONDS = 2.0
 _COMPACT_BYTES = 8 * 1024 * 1024
-_LAST_TRIES = 5
+_RETRY_FIRST, _RETRY_LONGEST = 0.25, 4.0
 
 
 class SegmentNames:
@@ -43,7 +46,9 @@ class SegmentSink:
         self._open_since = 0.0
         self._flushing = asyncio.Lock()
         self._full = asyncio.Event()
+        self._failing = False
         self.segments: list[ObjectInfo] = []
+        self.knows_the_past = False  # before that, the counts are not the slice's
         self.completed = self.failed = 0
         self.usage = Usage()
 
@@ -52,6 +57,7 @@ class SegmentSink:
         self.completed = sum(stored.settled.values())
         self.failed = len(stored.settled) - self.completed
         self.usage = stored.usage
+        self.knows_the_past = True
 
     def add(self, record: Record) -> None:
         if not self._open:
@@ -64,35 +70,39 @@ class SegmentSink:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether something has waited for storage too long for more to be asked."""
+        """Whether something has waited for storage too long, or too much of it, for more to be asked."""
         if not self._open:
             return False
         waited = time.monotonic() - self._open_since
-        return waited > FLUSH_SECONDS + OVERDUE_SECONDS or len(self._open) >= 4 * FLUSH_RESULTS
+        return waited > FLUSH_SECONDS + OVERDUE_SECONDS or self._open_bytes >= 4 * FLUSH_BYTES
 
     async def run(self) -> None:
         """Flushes while the turn lasts. A storage that fails is asked again; dispatch pauses meanwhile."""
         while True:
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_SECONDS):
                     await self._full.wait()
-            except TimeoutError:
-                pass
             self._full.clear()
-            try:
-                await self.flush()
-            except StorageUnavailable:
-                await asyncio.sleep(0.5)
+            await self.close(lambda: True)
 
-    async def close(self) -> None:
-        """The last flush, tried for a few seconds. Raises StorageUnavailable: the rest is asked again."""
-        for attempt in range(_LAST_TRIES):
+    async def close(self, may_retry: Callable[[], bool]) -> None:
+        """Flushes, again and again while storage fails and `may_retry`.
+
+        Raises:
+            StorageUnavailable: what is open is not stored; it will be asked again.
+        """
+        wait = _RETRY_FIRST
+        while True:
             try:
                 return await self.flush()
-            except StorageUnavailable:
-                if attempt + 1 == _LAST_TRIES:
+            except StorageUnavailable as error:
+                if not self._failing:
+                    logger.warning("results cannot be stored", extra={"error": str(error)})
+                self._failing = True
+                if not may_retry():
                     raise
-                await asyncio.sleep(0.5 * 2**attempt)
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, _RETRY_LONGEST)
 
     async def flush(self) -> None:
         """Stores what is open as one segment. Raises StorageUnavailable and keeps it."""
@@ -102,45 +112,59 @@ class SegmentSink:
                 return
             with self._metrics.flush_seconds.time():
                 await self._store(_segment_of(records))
+            self._failing = False
             del self._open[: len(records)]
             self._open_since = time.monotonic()
             size = sum(len(record.payload) for record in records)
             self._open_bytes -= size
             self._budget.drop_answer(size)
-            for record in records:
-                self._count(record)
+            self._count(records)
 
     def abandon(self) -> None:
         """Forgets what is open: another attempt owns the slice, or storage takes nothing."""
         self._budget.drop_answer(self._open_bytes)
         self._open, self._open_bytes = [], 0
 
-    async def compact(self) -> None:
-        """One segment in place of the slice's several; the old ones go once the new one is stored."""
-        old = self.segments
-        if len(old) < 2 or sum(info.size for info in old) > _COMPACT_BYTES:
+    async def compact(self, least: int, still_ours: Callable[[], bool]) -> None:
+        """One segment in place of several, where `least` or more are small enough for that.
+
+        The old ones go once the new one is stored. Raises StorageUnavailable.
+        """
+        old = self._small_segments()
+        if len(old) < least:
             return
-        best: dict[int, Record] = {}
+        kept: dict[int, Record] = {}
         for info in old:
             for record in read_records(await self._storage.get(info.key)):
-                known = best.get(record.offset)
-                if record.kind is Kind.SETTLED and (known is None or (record.success and not known.success)):
-                    best[record.offset] = record
-        self.segments = []
-        await self._store(_segment_of(best.values()))
+                if _outweighs(record, kept.get(record.offset)):
+                    kept[record.offset] = record
+        await self._store(_segment_of(kept.values()))
         for info in old:
-            await self._storage.delete(info.key)
+            if still_ours():
+                await self._storage.delete(info.key)
+
+    def _small_segments(self) -> list[ObjectInfo]:
+        """As many of the smallest as fit into memory together, in the order they were written."""
+        small: list[ObjectInfo] = []
+        total = 0
+        for info in sorted(self.segments, key=lambda info: info.size):
+            total += info.size
+            if total > _COMPACT_BYTES:
+                break
+            small.append(info)
+        return sorted(small)
 
     async def _store(self, data: bytes) -> None:
         key = self._names.next()
         await self._storage.put(key, data)
         self.segments.append(ObjectInfo(key, len(data)))
 
-    def _count(self, record: Record) -> None:
-        if record.kind is Kind.SETTLED:
-            self.completed += record.success
-            self.failed += not record.success
-            self.usage += record.usage
+    def _count(self, records: list[Record]) -> None:
+        settled = [record for record in records if record.kind is Kind.SETTLED]
+        completed = sum(record.success for record in settled)
+        self.completed += completed
+        self.failed += len(settled) - completed
+        self.usage = sum((record.usage for record in settled if record.success), self.usage)
 
 
 def _segment_of(records: Iterable[Record]) -> bytes:
@@ -148,3 +172,12 @@ def _segment_of(records: Iterable[Record]) -> bytes:
     for record in records:
         writer.add(record)
     return writer.finish()
+
+
+def _outweighs(record: Record, known: Record | None) -> bool:
+    """Results before attempts, successes before errors, the last attempt before others."""
+    if known is None:
+        return True
+    if record.kind is not Kind.SETTLED:
+        return known.kind is not Kind.SETTLED
+    return known.kind is not Kind.SETTLED or (record.success and not known.success)

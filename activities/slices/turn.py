@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
+import httpx
+
 from activities.slices.judge import Judge
 from activities.slices.ownership import Ownership
 from activities.slices.sink import SegmentSink
+from activities.slices.tools import Tools
 from activities.slices.work import Line, SliceWork
-from batchwright.inference.circuit import Circuit
-from batchwright.inference.client import InferenceClient
-from batchwright.inference.limits import ByteBudget, Permit, Permits
+from batchwright.contracts.execution import SliceRequest
+from batchwright.inference.circuit import Circuit, Try
+from batchwright.inference.limits import Permit
 
-_PATIENCE_SECONDS = 3.0  # a slice that can send nothing for longer gives its slot back
+PATIENCE_SECONDS = 3.0  # a slice that can send nothing for longer gives its slot back
 _LOOK_AGAIN_SECONDS = 0.25
 
 
@@ -24,211 +27,197 @@ class End(Enum):
     DEFERRED = auto()  # nothing can be sent now
     CLOSED = auto()  # the window
     STOPPED = auto()  # cancelled or paused
-    DRAINED = auto()  # the worker is going away
+    DRAINED = auto()  # the worker is going away, or an operator holds the activity
     LOST = auto()  # another attempt owns the slice
 
 
-@dataclass(frozen=True)
-class Times:
-    """Seconds; `closes_at` on the wall clock."""
+@dataclass
+class Stop:
+    """How a turn is ended from outside. What came first stays, but LOST, after which nothing is written."""
 
-    turn: float
-    closes_at: float
+    closes_at: float  # on the wall clock
     expiry_grace: float
     cancel_grace: float
     drain_grace: float
+    end: End | None = None
+    at: float = 0.0  # monotonic
+
+    def set(self, end: End) -> None:
+        if self.end is None or end is End.LOST:
+            self.end, self.at = end, time.monotonic()
+
+    def now(self) -> End | None:
+        if self.end is None and time.time() >= self.closes_at:
+            self.set(End.CLOSED)
+        return self.end
+
+    def grace_left(self) -> float:
+        """Seconds that requests in flight still have."""
+        left = self.closes_at + self.expiry_grace - time.time()
+        since = time.monotonic() - self.at
+        match self.end:
+            case End.LOST:
+                return 0.0
+            case End.STOPPED:
+                return min(left, self.cancel_grace - since)
+            case End.DRAINED:
+                return min(left, self.drain_grace - since)
+            case _:
+                return left
 
 
-@dataclass(frozen=True)
-class Share:
-    """Whose permits the slice asks for."""
-
-    model: str
-    tenant: str
-    weight: float
-
-
-class TurnTools(NamedTuple):
-    """What the turns of a process share."""
-
-    client: InferenceClient
-    circuit: Circuit
-    permits: Permits
-    budget: ByteBudget
+class _Flight(NamedTuple):
+    line: Line
+    permit: Permit
+    begun: Try
+    held: int  # bytes of the budget
 
 
 class Turn:
-    """Asks what is ready while it may, one waiter for a permit at a time; `stop` ends it from outside."""
+    """Asks what is ready while it may, with one waiter for a permit at a time."""
 
     def __init__(
         self,
+        tools: Tools,
+        request: SliceRequest,
+        *,
+        url: httpx.URL,
         work: SliceWork,
         judge: Judge,
         sink: SegmentSink,
         owner: Ownership,
-        *,
-        tools: TurnTools,
-        share: Share,
-        times: Times,
-        url: str,
+        stop: Stop,
     ) -> None:
-        self._work, self._judge, self._sink, self._owner = work, judge, sink, owner
-        self._client, self._circuit, self._permits, self._budget = tools
-        self._share, self._times, self._url = share, times, url
-        self._sending: dict[asyncio.Task[None], Line] = {}
+        self._tools, self._request, self._url = tools, request, url
+        self._work, self._judge, self._sink, self._owner, self._stop = work, judge, sink, owner, stop
+        self._circuit: Circuit = tools.circuit(request.model)
+        self._sending: dict[asyncio.Task[None], _Flight] = {}
         self._wake = asyncio.Event()
-        self._stopped: End | None = None
-        self._stopped_at = 0.0
         self._began: float | None = None  # the first permit
-        self._idle_since = time.monotonic()
+        self._broken: BaseException | None = None
 
     @property
     def has_sent(self) -> bool:
         return self._began is not None
 
-    def stop(self, end: End) -> None:
-        """Dispatch stops at once, requests in flight get the end's grace. The first end stays; LOST wins."""
-        if self._stopped is None or end is End.LOST:
-            self._stopped, self._stopped_at = end, time.monotonic()
+    def wake(self) -> None:
+        """Look at `stop` now."""
         self._wake.set()
 
     async def run(self) -> End:
-        """Sends until the turn ends; nothing is in flight any more when it returns."""
+        """Sends until the turn ends; nothing is in flight any more when it returns.
+
+        Raises:
+            PlanDamaged: a line cannot be read.
+        """
         try:
-            end = await self._dispatch()
-            return await self._wait_for_answers(end)
+            end = await self._wait_for_answers(await self._dispatch())
         finally:
             await self._abort()
+        if self._broken is not None:
+            raise self._broken
+        return end
 
     async def _dispatch(self) -> End:
         while True:
             end = self._ending()
             if end is not None:
                 return end
-            if not self._may_dispatch():
-                await self._rest()
-                continue
-            line = self._work.next()
+            line = self._work.next() if self._may_dispatch() else None
             if line is None:
-                await self._rest()
+                await self._rest(_LOOK_AGAIN_SECONDS)
                 continue
             permit = await self._permit()
             if permit is None:
                 self._work.return_first(line)
-                continue
-            self._send(line, permit)
+            else:
+                self._send(line, permit)
 
     def _ending(self) -> End | None:
-        if self._stopped is not None:
-            return self._stopped
-        if time.time() >= self._times.closes_at:
-            return End.CLOSED
-        if self._work.is_empty and not self._sending:
+        end = self._stop.now()
+        if end is not None:
+            return end
+        if not self._work.unsettled or self._broken is not None:
             return End.FINISHED
-        now = time.monotonic()
-        if self._began is not None and now - self._began >= self._times.turn:
+        if self._began is not None and time.monotonic() - self._began >= self._request.slice_seconds:
             return End.TURN_OVER
-        if not self._sending and self._blocked_for(now) > _PATIENCE_SECONDS:
-            return End.DEFERRED
-        return None
-
-    def _blocked_for(self, now: float) -> float:
-        """Seconds this slice has been, or will be, unable to send."""
-        ahead = max(self._work.wait(), self._circuit.wait())
-        return max(ahead, now - self._idle_since) if not self._may_dispatch() or ahead else 0.0
+        blocked = max(self._work.wait(), self._circuit.wait())
+        return End.DEFERRED if blocked > PATIENCE_SECONDS and not self._sending else None
 
     def _may_dispatch(self) -> bool:
         return (
             self._owner.may_send
             and not self._circuit.wait()
             and not self._sink.is_overdue
-            and self._budget.has_room
+            and self._tools.budget.has_room
         )
 
-    async def _rest(self, longest: float = _LOOK_AGAIN_SECONDS) -> None:
+    async def _rest(self, seconds: float) -> None:
         """Until something happened or it is time to look again."""
         self._wake.clear()
+        timer = asyncio.get_running_loop().call_later(seconds, self._wake.set)
         try:
-            async with asyncio.timeout(longest):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+            await self._wake.wait()
+        finally:
+            timer.cancel()
 
     async def _permit(self) -> Permit | None:
         """None if the turn has to end, or may not send, before there is one."""
-        future = self._permits.request(self._share.model, self._share.tenant, self._share.weight)
-        while not future.done():
+        request = self._request
+        future = self._tools.permits.request(request.model, request.tenant, request.weight)
+        if not future.done():
             future.add_done_callback(lambda _: self._wake.set())
-            await self._rest()
-            self._idle_since = time.monotonic()  # waiting for one's turn is not being blocked
+        while not future.done():
+            await self._rest(_LOOK_AGAIN_SECONDS)
             if not future.done() and (self._ending() is not None or not self._may_dispatch()):
                 future.cancel()
                 return None
         permit = future.result()
-        if self._stopped is not None or not self._may_dispatch():
+        if self._stop.now() is not None or not self._may_dispatch():
             permit.release()
             return None
         return permit
 
     def _send(self, line: Line, permit: Permit) -> None:
-        now = time.monotonic()
-        self._began = self._began or now
-        self._idle_since = now
-        self._circuit.begin()
-        task = asyncio.create_task(self._ask(line, permit))
-        self._sending[task] = line
+        if self._began is None:
+            self._began = time.monotonic()
+        flight = _Flight(line, permit, self._circuit.begin(), self._tools.budget.expect(line.length))
+        task = asyncio.create_task(self._ask(flight))
+        self._sending[task] = flight
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        line = self._sending.pop(task)
-        if task.cancelled():
-            self._circuit.aborted()
-            self._work.return_first(line)
-        self._idle_since = time.monotonic()
+        """Here, for a task cancelled before its first step runs none of its own code."""
+        flight = self._sending.pop(task)
+        flight.permit.release()
+        self._tools.budget.drop_answer(flight.held)
+        self._circuit.aborted(flight.begun)  # nothing, where its end was told
+        if not task.cancelled() and task.exception() is not None:
+            self._broken = task.exception()
         self._wake.set()
 
-    async def _ask(self, line: Line, permit: Permit) -> None:
-        try:
-            request = self._judge.request(line, self._work.bytes_of(line))
-            outcome = await self._client.send(self._url, request.body, request.request_id)
-        finally:
-            permit.release()
-        if self._stopped is End.LOST:
+    async def _ask(self, flight: _Flight) -> None:
+        line, begun = flight.line, flight.begun
+        request = self._judge.request(line, self._work.bytes_of(line))
+        outcome = await self._tools.client.send(self._url, request.body, request.request_id)
+        self._tools.budget.learn(len(outcome.body))
+        if self._stop.end is End.LOST:
             return
-        if not self._judge.settle(line, request, outcome):
+        if self._judge.settle(line, request, outcome, begun):
+            self._work.unsettled -= 1
+        else:
             self._work.put_back(line)
 
     async def _wait_for_answers(self, end: End) -> End:
         """Requests in flight finish; how long they may is the end's grace."""
         while self._sending:
-            end = self._worse(end)
-            left = self._grace_left(end)
+            end = self._stop.now() or end
+            left = self._stop.grace_left()
             if left <= 0:
                 break
             await self._rest(min(left, _LOOK_AGAIN_SECONDS))
-        await self._abort()
-        end = self._worse(end)
-        return End.FINISHED if end is not End.LOST and self._work.is_empty else end
-
-    def _worse(self, end: End) -> End:
-        """What came up while answers were awaited goes first."""
-        if self._stopped is not None:
-            return self._stopped
-        return End.CLOSED if time.time() >= self._times.closes_at else end
-
-    def _grace_left(self, end: End) -> float:
-        times, since = self._times, time.monotonic() - self._stopped_at
-        match end:
-            case End.LOST:
-                return 0.0
-            case End.STOPPED:
-                return times.cancel_grace - since
-            case End.DRAINED:
-                return times.drain_grace - since
-            case End.CLOSED:
-                return times.closes_at + times.expiry_grace - time.time()
-            case _:
-                return _LOOK_AGAIN_SECONDS
+        end = self._stop.now() or end
+        return End.FINISHED if end is not End.LOST and not self._work.unsettled else end
 
     async def _abort(self) -> None:
         tasks = list(self._sending)

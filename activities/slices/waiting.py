@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
+from typing import Protocol
 
 from temporalio.client import Client
 from temporalio.service import RPCError
@@ -14,35 +16,51 @@ _EVERY_SECONDS = 60.0
 _REMEMBERED = 10_000
 
 
+class Tell(Protocol):
+    """Best effort: it never raises for what the server does."""
+
+    async def __call__(self, batch_id: str, reason: WaitingReason) -> None: ...
+
+
 class WaitingSignals:
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, tell: Tell, clock: Callable[[], float] = time.monotonic) -> None:
+        self._tell, self._clock = tell, clock
         self._told: dict[tuple[str, str], tuple[str, float]] = {}
         self._sending: set[asyncio.Task[None]] = set()
 
     def waits(self, batch_id: str, model: str, reason: str) -> None:
         told = self._told.get((batch_id, model))
-        if told is None or (told[0] != reason and time.monotonic() - told[1] >= _EVERY_SECONDS):
-            self._tell(batch_id, model, reason)
+        if told is None or (told[0] != reason and self._clock() - told[1] >= _EVERY_SECONDS):
+            self._send(batch_id, model, reason, self._clock())
 
     def moves(self, batch_id: str, model: str) -> None:
         """It sends again: takes the reason back, if one was told."""
         told = self._told.get((batch_id, model))
         if told is not None and told[0]:
-            self._tell(batch_id, model, "")
+            self._send(batch_id, model, "", told[1])
 
-    def _tell(self, batch_id: str, model: str, reason: str) -> None:
+    async def settle(self) -> None:
+        """Waits for what is being told."""
+        await asyncio.gather(*self._sending)
+
+    def _send(self, batch_id: str, model: str, reason: str, at: float) -> None:
         if len(self._told) >= _REMEMBERED:
             self._told.clear()
-        self._told[batch_id, model] = (reason, time.monotonic())
-        task = asyncio.create_task(self._signal(batch_id, WaitingReason(model=model, reason=reason)))
+        self._told[batch_id, model] = (reason, at)
+        task = asyncio.create_task(self._tell(batch_id, WaitingReason(model=model, reason=reason)))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _signal(self, batch_id: str, reason: WaitingReason) -> None:
+
+def temporal_tell(client: Client) -> Tell:
+    """By the signal `waiting` of the batch's workflow."""
+
+    async def tell(batch_id: str, reason: WaitingReason) -> None:
         try:
-            await self._client.get_workflow_handle(batch_id).signal("waiting", reason)
+            await client.get_workflow_handle(batch_id).signal("waiting", reason)
         except RPCError as error:
-            logger.debug(
+            logger.info(
                 "a waiting reason was not taken", extra={"batch_id": batch_id, "error": error.message}
             )
+
+    return tell

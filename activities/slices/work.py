@@ -1,7 +1,6 @@
 """What a slice still has to do: its lines, less what its stored segments settle."""
 
 import heapq
-import json
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -19,16 +18,18 @@ from batchwright.rules.plan import (
     unpack_entries,
     unpack_slice,
 )
-from batchwright.rules.segments import Kind, Record, read_records
-from batchwright.storage.base import ObjectInfo, Storage
+from batchwright.rules.segments import Kind, Located, locate_records
+from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage, StorageUnavailable
+
+_LISTINGS = 3
 
 
 class Attempt(BaseModel):
-    """The payload of an attempt record. `not_before` and `waiting_since` are Unix seconds."""
+    """The payload of an attempt record. `not_before` and `waiting_since` are Unix seconds, 0: none."""
 
     count: int = 0
     not_before: float = 0.0
-    waiting_since: float = 0.0
+    waiting_since: float = 0.0  # the first refusal for want of capacity
     error: str = ""
 
 
@@ -41,6 +42,7 @@ class Line:
     length: int
     attempt: Attempt = field(default_factory=Attempt)
     refusals: int = 0  # capacity failures in a row, of this turn
+    tried_at: float | None = None  # monotonic, of this turn
 
 
 class SliceWork:
@@ -50,6 +52,7 @@ class SliceWork:
         self._shard = shard
         self._ready: deque[Line] = deque()
         self._later: list[tuple[float, int, Line]] = []
+        self.unsettled = len(lines)  # those being asked included
         for line in lines:
             self.put_back(line)
 
@@ -71,10 +74,6 @@ class SliceWork:
     def return_first(self, line: Line) -> None:
         self._ready.appendleft(line)
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._ready and not self._later
-
     def wait(self) -> float:
         """Seconds until some line is ready."""
         if self._ready or not self._later:
@@ -91,16 +90,18 @@ class Stored:
     attempts: dict[int, Attempt] = field(default_factory=dict[int, Attempt])
     usage: Usage = field(default_factory=Usage)
 
-    def add(self, record: Record) -> None:
-        if record.kind is Kind.ATTEMPT:
-            attempt = Attempt.model_validate(json.loads(record.payload))
-            known = self.attempts.get(record.offset)
+    def add(self, found: Located, data: bytes) -> None:
+        if found.kind == Kind.ATTEMPT:
+            attempt = Attempt.model_validate_json(data[found.position : found.position + found.length])
+            known = self.attempts.get(found.offset)
             if known is None or attempt.count >= known.count:
-                self.attempts[record.offset] = attempt
-        elif record.kind is Kind.SETTLED:
-            if record.offset not in self.settled:
-                self.usage += record.usage
-            self.settled[record.offset] = record.success or self.settled.get(record.offset, False)
+                self.attempts[found.offset] = attempt
+        elif found.kind == Kind.SETTLED:
+            known = self.settled.get(found.offset)
+            if known is None or (found.success and not known):
+                i, c, o, r = found.tokens
+                self.usage += Usage(input_tokens=i, cached_tokens=c, output_tokens=o, reasoning_tokens=r)
+                self.settled[found.offset] = found.success
 
 
 async def read_record(storage: Storage, request: SliceRequest) -> SliceRecord:
@@ -110,11 +111,24 @@ async def read_record(storage: Storage, request: SliceRequest) -> SliceRecord:
 
 
 async def read_stored(storage: Storage, folder: str) -> Stored:
-    """The listing is the truth. Raises SegmentDamaged, StorageUnavailable."""
+    """The listing is the truth. Raises SegmentDamaged, StorageUnavailable.
+
+    A segment may go between listing and reading: an attempt that lost the slice was just compacting.
+    """
+    for _ in range(_LISTINGS):
+        try:
+            return await _read_listed(storage, folder)
+        except ObjectMissing:
+            continue
+    raise StorageUnavailable(f"The segments below {folder!r} keep changing while they are read.")
+
+
+async def _read_listed(storage: Storage, folder: str) -> Stored:
     stored = Stored(segments=[info async for info in storage.list(folder)])
     for info in stored.segments:
-        for record in read_records(await storage.get(info.key)):
-            stored.add(record)
+        data = await storage.get(info.key)
+        for found in locate_records(data):
+            stored.add(found, data)
     return stored
 
 

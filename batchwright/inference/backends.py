@@ -2,15 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
 import httpx
-from pydantic import ValidationError
 
-from batchwright.inference.client import InferenceClient
+from batchwright.inference.client import InferenceClient, ListingFailed
 from batchwright.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -22,9 +21,9 @@ class Backend:
 
     url: str
 
-    def endpoint(self, path: str) -> str:
+    def endpoint(self, path: str) -> httpx.URL:
         """The URL of an endpoint such as `/v1/chat/completions`."""
-        return self.url + path
+        return httpx.URL(self.url + path)
 
 
 class ListedModel(Protocol):
@@ -48,7 +47,10 @@ class ServedModels(Protocol):
 
 
 class Registry:
-    """A backend that does not answer keeps the models it listed last: an outage takes no model away (R8)."""
+    """A backend that does not answer keeps the models it listed last: an outage takes no model away (R8).
+
+    Of several backends that list a model, the first configured that answers gets its requests.
+    """
 
     def __init__(
         self,
@@ -61,10 +63,12 @@ class Registry:
         """`unavailable` is what `models` raises while it cannot answer."""
         self._unavailable = unavailable
         self._settings, self._models, self._client = settings, models, client
-        self._urls = [url.removesuffix("/v1") for url in settings.backends]
+        self._urls = list(dict.fromkeys(url.removesuffix("/v1") for url in settings.backends))
+        self._silent: set[str] = set()
         self._backends: dict[str, Backend] = {}
         self._changed = asyncio.Event()
         self._read = False
+        self.on_return: Callable[[frozenset[str]], None] = lambda models: None  # a backend answers again
 
     async def served(self) -> frozenset[str]:
         """Read afresh at the first call. Raises `unavailable` only if nothing was ever read."""
@@ -83,13 +87,15 @@ class Registry:
 
     async def refresh(self) -> None:
         """Asks every backend, then reads what is known. Raises `unavailable`."""
-        await asyncio.gather(*(self._ask(url) for url in self._urls))
-        rows = await self._models.served(self._urls)
-        found = {row.name: Backend(row.backend_url) for row in rows}
-        self._read = True
-        if found != self._backends:
-            self._backends = found
-            self._changed.set()
+        before = set(self._silent)
+        listings = await asyncio.gather(*(self._ask(url) for url in self._urls))
+        for url, names in zip(self._urls, listings, strict=True):
+            if names is not None:
+                await self._models.note(url, names, datetime.now(UTC))
+        self._take(await self._models.served(self._urls))
+        returned = before - self._silent
+        if returned:
+            self.on_return(frozenset(name for name, at in self._backends.items() if at.url in returned))
 
     async def run(self) -> None:
         """Refreshes for ever; a database that is away is logged once and asked again."""
@@ -104,10 +110,23 @@ class Registry:
                 failing = True
             await asyncio.sleep(self._settings.model_refresh_seconds)
 
-    async def _ask(self, url: str) -> None:
+    def _take(self, rows: Sequence[ListedModel]) -> None:
+        order = {url: (url in self._silent, place) for place, url in enumerate(self._urls)}
+        known = [row for row in rows if row.backend_url in order]
+        known.sort(key=lambda row: order[row.backend_url], reverse=True)  # the first in order is written last
+        found = {row.name: Backend(row.backend_url) for row in known}
+        self._read = True
+        if found.keys() != self._backends.keys():
+            self._changed.set()
+        self._backends = found
+
+    async def _ask(self, url: str) -> list[str] | None:
         try:
             names = await self._client.models(url)
-        except (httpx.HTTPError, ValidationError, TimeoutError) as error:
-            logger.debug("a backend lists no models", extra={"backend": url, "error": str(error)})
-            return
-        await self._models.note(url, names, datetime.now(UTC))
+        except ListingFailed as error:
+            if url not in self._silent:
+                logger.warning("a backend lists no models", extra={"backend": url, "error": str(error)})
+            self._silent.add(url)
+            return None
+        self._silent.discard(url)
+        return names

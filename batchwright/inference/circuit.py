@@ -1,4 +1,4 @@
-"""One model's circuit: opens when its backend takes nothing, lets one trial through, closes on an answer."""
+"""One model's circuit: opens when its backend takes nothing, lets one trial through, closes on its answer."""
 
 import time
 from collections.abc import Callable
@@ -6,61 +6,100 @@ from dataclasses import dataclass, field
 
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
+_LONGEST_ASKED_PAUSE = 60.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Try:
+    """One request sent under a circuit; how it ended is told once."""
+
+    sent_at: float
+    is_trial: bool
 
 
 @dataclass
 class Circuit:
-    """Seconds are the clock's. `failures_to_open` capacity failures in a row open it, a refusal at once."""
+    """Seconds are the clock's. `failures_to_open` capacity failures in a row open it, a refusal at once.
+
+    Requests sent before it opened neither close it nor prolong its pause.
+    """
 
     failures_to_open: int
     clock: Callable[[], float] = time.monotonic
     reason: str = ""
+    opened_at: float = 0.0
     _failures: int = 0
     _pause: float = 0.0  # 0: closed
     _retry_at: float = 0.0
-    _trial: bool = False
+    _trial: Try | None = None
+    _normal_at: float | None = None
     _suspects: set[str] = field(default_factory=set[str])
 
     @property
     def is_open(self) -> bool:
         return self._pause > 0
 
+    @property
+    def open_seconds(self) -> float:
+        return self.clock() - self.opened_at if self.is_open else 0.0
+
     def wait(self) -> float:
         """Seconds until a request may be tried; 0: now."""
-        if not self.is_open:
+        if not self._pause:
             return 0.0
-        if self._trial:
+        if self._trial is not None:
             return self._pause
         return max(0.0, self._retry_at - self.clock())
 
-    def begin(self) -> None:
+    def begin(self) -> Try:
         """A request goes out: in an open circuit it is the trial."""
-        if self.is_open:
-            self._trial = True
+        begun = Try(self.clock(), self.is_open)
+        if begun.is_trial:
+            self._trial = begun
+        return begun
 
-    def aborted(self) -> None:
-        """The request ended without telling anything."""
-        self._trial = False
+    def aborted(self, begun: Try) -> None:
+        """It ended without telling anything about the backend: the next one may be the trial."""
+        if self._trial is begun:
+            self._trial = None
 
-    def succeeded(self) -> None:
-        """A normal answer: closed."""
-        self._failures, self._pause, self._trial, self.reason = 0, 0.0, False, ""
+    def succeeded(self, begun: Try) -> None:
+        """A normal answer."""
+        self._normal_at, self._failures = self.clock(), 0
         self._suspects.clear()
+        if begun.is_trial or not self.is_open:
+            self._pause, self._trial, self.reason = 0.0, None, ""
 
-    def failed(self, reason: str, *, at_once: bool = False) -> None:
-        """A capacity failure; `at_once` opens whatever went before."""
+    def failed(self, begun: Try, reason: str, *, at_once: bool = False, pause: float = 0.0) -> None:
+        """A capacity failure; `at_once` opens whatever went before, `pause` is what the backend asked for."""
         self._failures += 1
-        if self._trial or at_once or (not self.is_open and self._failures >= self.failures_to_open):
-            self._pause = min(max(self._pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
-            self._retry_at = self.clock() + self._pause
-            self.reason = reason
-        self._trial = False
+        if self.is_open and not begun.is_trial:
+            return
+        if begun.is_trial or at_once or self._failures >= self.failures_to_open:
+            self._open(reason, pause)
 
-    def blames_backend(self, request_id: str) -> bool:
-        """Whether a failure that may be the line's own fault is the backend's (R8).
+    def try_now(self) -> None:
+        """The backend was seen to be there again: no need to wait out the pause."""
+        self._retry_at = min(self._retry_at, self.clock())
 
-        It is once that many different lines have failed since the last normal answer: one line that always
-        fails ends by its own attempts, even alone; a backend that fails everything uses up nobody's.
+    def blames_backend(self, request_id: str, *, since: float, proved: bool) -> bool:
+        """Whether a failure that may be the line's own fault is put down to the backend (R8).
+
+        It is the line's where the backend answered another line normally since `since`, the line's last try.
+        Where it did not, few may be left to ask: it is still the line's while fewer lines have failed since
+        the last normal answer than open a circuit, those not counted that were `proved` at fault before.
         """
-        self._suspects.add(request_id)
-        return len(self._suspects) >= self.failures_to_open
+        if self._normal_at is not None and self._normal_at >= since:
+            return False
+        if not proved and len(self._suspects) < self.failures_to_open:
+            self._suspects.add(request_id)
+        was_well = proved or self._normal_at is not None
+        return not was_well or self.is_open or len(self._suspects) >= self.failures_to_open
+
+    def _open(self, reason: str, pause: float) -> None:
+        now = self.clock()
+        if not self.is_open:
+            self.opened_at = now
+        self._pause = min(max(self._pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
+        self._retry_at = now + max(self._pause, min(pause, _LONGEST_ASKED_PAUSE))
+        self._trial, self.reason = None, reason

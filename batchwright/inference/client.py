@@ -1,23 +1,26 @@
 """One request to a backend: what was answered, or how it failed; no retry of its own (R9)."""
 
 import asyncio
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import httpx
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from batchwright.contracts.errors import LineCode
-from batchwright.inference.transport import AiohttpTransport
-from batchwright.rules import verdicts
+from batchwright.rules import retries
 from batchwright.rules.answers import is_json
-from batchwright.rules.verdicts import Verdict
+from batchwright.rules.retries import Budget, Verdict
 from batchwright.settings import Settings
 
+_LISTING_SECONDS = 5.0
+_WAITS = ("connect", "read", "write", "pool")
+# How httpx's own engine words a connection that ended: it has no class of its own for that.
+_ENDED = ("Server disconnected", "peer closed connection")
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """`status` is 0 where no answer came; then `code` and `message` say what happened."""
+
+class Outcome(NamedTuple):
+    """`status` is 0 where no usable answer came; then `code` and `message` say what happened."""
 
     verdict: Verdict
     status: int = 0
@@ -28,15 +31,16 @@ class Outcome:
     retry_after: float | None = None
 
 
+class ListingFailed(Exception):
+    """A backend does not tell its models; the message says how."""
+
+
 class _Model(BaseModel):
     id: str
 
 
 class _ModelList(BaseModel):
     data: list[_Model]
-
-
-_WAITS = ("connect", "read", "write", "pool")
 
 
 class _TooLarge(Exception):
@@ -50,49 +54,50 @@ class InferenceClient:
         self._transport = transport
         self._limit = settings.max_response_bytes
         self._timeout = settings.request_timeout_seconds
-        self._headers = {"content-type": "application/json", "accept": "application/json"}
+        self._headers = [("content-type", "application/json"), ("accept", "application/json")]
+        self._headers.append(("accept-encoding", "identity"))
         if settings.backend_api_key:
-            self._headers["authorization"] = f"Bearer {settings.backend_api_key}"
-        waits = {"connect": settings.connect_timeout_seconds, "read": self._timeout, "write": self._timeout}
-        self._extensions = {"timeout": {**waits, "pool": self._timeout}}
+            self._headers.append(("authorization", f"Bearer {settings.backend_api_key}"))
+        # Connecting must time out as connecting, also where the whole request has hardly more time.
+        connect = min(settings.connect_timeout_seconds, self._timeout * 0.9)
+        self._extensions = {"timeout": {"connect": connect, "read": None, "write": None, "pool": connect}}
 
-    async def send(self, url: str, body: bytes, request_id: str) -> Outcome:
+    async def send(self, url: httpx.URL, body: bytes, request_id: str) -> Outcome:
         """POSTs `body` to `url`; `request_id` is the line's own, equal on every attempt.
 
         Never raises for what a backend or the network does; a cancelled call closes its connection.
         """
-        headers = {**self._headers, "x-request-id": request_id, "idempotency-key": request_id}
+        headers = [*self._headers, ("x-request-id", request_id), ("idempotency-key", request_id)]
         request = httpx.Request("POST", url, headers=headers, content=body, extensions=self._extensions)
         try:
             async with asyncio.timeout(self._timeout):
                 return await self._exchange(request)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            return Outcome(verdicts.NOT_SENT, message=f"The backend could not be reached: {error}")
-        except (httpx.ReadTimeout, httpx.WriteTimeout, TimeoutError):
+            return Outcome(retries.NOT_SENT, message=f"The backend could not be reached: {error}")
+        except (httpx.TimeoutException, TimeoutError):
             message = f"The backend did not answer within {self._timeout:g} s."
-            return Outcome(verdicts.NO_ANSWER_IN_TIME, code=LineCode.REQUEST_TIMEOUT, message=message)
+            return Outcome(retries.NO_ANSWER_IN_TIME, code=LineCode.REQUEST_TIMEOUT, message=message)
         except httpx.TransportError as error:
-            return Outcome(verdicts.ANSWER_BROKE, message=f"The connection broke before the answer: {error}")
+            return _broken(error)
         except _TooLarge:
             message = f"The answer is larger than {self._limit} bytes."
-            return Outcome(verdicts.TOO_LARGE, code=LineCode.RESPONSE_TOO_LARGE, message=message)
+            return Outcome(retries.TOO_LARGE, code=LineCode.RESPONSE_TOO_LARGE, message=message)
 
     async def models(self, url: str) -> list[str]:
-        """The ids a backend lists at /v1/models. Raises httpx.HTTPError or ValueError."""
-        request = httpx.Request(
-            "GET",
-            f"{url}/v1/models",
-            headers=self._headers,
-            extensions={"timeout": dict.fromkeys(_WAITS, 5.0)},
-        )
-        async with asyncio.timeout(10):
-            answer = await self._transport.handle_async_request(request)
-            try:
-                body = await answer.aread()
-            finally:
-                await answer.aclose()
-        answer.raise_for_status()
-        return [model.id for model in _ModelList.model_validate_json(body).data]
+        """The ids a backend lists at /v1/models. Raises ListingFailed."""
+        extensions = {"timeout": dict.fromkeys(_WAITS, _LISTING_SECONDS)}
+        request = httpx.Request("GET", f"{url}/v1/models", headers=self._headers, extensions=extensions)
+        try:
+            async with asyncio.timeout(_LISTING_SECONDS):
+                answer = await self._transport.handle_async_request(request)
+                try:
+                    body = await self._read(answer)
+                finally:
+                    await answer.aclose()
+            answer.raise_for_status()
+            return [model.id for model in _ModelList.model_validate_json(body).data]
+        except (httpx.HTTPError, TimeoutError, ValidationError, _TooLarge) as error:
+            raise ListingFailed(f"{url}/v1/models: {error or type(error).__name__}") from error
 
     async def aclose(self) -> None:
         await self._transport.aclose()
@@ -103,38 +108,39 @@ class InferenceClient:
             body = await self._read(answer)
         finally:
             await answer.aclose()
-        return self._outcome(answer, body)
+        return _outcome(answer, body)
 
     async def _read(self, answer: httpx.Response) -> bytes:
+        length = answer.headers.get("content-length", "")
+        if length.isdigit() and int(length) > self._limit:
+            raise _TooLarge
+        packed = "content-encoding" in answer.headers
         chunks: list[bytes] = []
         size = 0
-        async for chunk in answer.aiter_raw():
+        async for chunk in answer.aiter_bytes() if packed else answer.aiter_raw():
             size += len(chunk)
             if size > self._limit:
                 raise _TooLarge
             chunks.append(chunk)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def _outcome(self, answer: httpx.Response, body: bytes) -> Outcome:
-        verdict = verdicts.judge(answer.status_code)
-        if verdict is verdicts.SUCCESS and not is_json(body):
-            message = f"The backend answered {answer.status_code} with a body that is not JSON."
-            return Outcome(verdicts.UNREADABLE, code=LineCode.INVALID_RESPONSE, message=message)
-        wait = answer.headers.get("retry-after") if verdict.budget is not verdicts.Budget.SETTLED else None
-        return Outcome(
-            verdict,
-            status=answer.status_code,
-            body=body,
-            backend_request_id=answer.headers.get("x-request-id", ""),
-            message=f"The backend answered {answer.status_code}.",
-            retry_after=verdicts.retry_after(wait, datetime.now(UTC)),
-        )
+
+def _outcome(answer: httpx.Response, body: bytes) -> Outcome:
+    status, headers = answer.status_code, answer.headers
+    verdict = retries.judge(status)
+    if verdict is retries.SUCCESS and not is_json(body):
+        message = f"The backend answered {status} with a body that is not JSON."
+        return Outcome(retries.UNREADABLE, code=LineCode.INVALID_RESPONSE, message=message)
+    request_id = headers.get("x-request-id", "")
+    if verdict.budget is Budget.SETTLED:
+        return Outcome(verdict, status, body, request_id)
+    wait = retries.retry_after(headers.get("retry-after"), datetime.now(UTC))
+    message = f"The backend answered {status}."
+    return Outcome(verdict, status, body, request_id, message=message, retry_after=wait)
 
 
-def transport(settings: Settings) -> httpx.AsyncBaseTransport:
-    """The engine of `settings.http_engine`, without retries or redirects."""
-    connections = settings.global_in_flight + 8  # room for the registry's questions
-    if settings.http_engine == "aiohttp":
-        return AiohttpTransport(connections=connections)
-    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-    return httpx.AsyncHTTPTransport(limits=limits, retries=0)
+def _broken(error: httpx.TransportError) -> Outcome:
+    if isinstance(error, httpx.RemoteProtocolError) and not str(error).startswith(_ENDED):
+        message = f"What the backend sent is not HTTP: {error}"
+        return Outcome(retries.ANSWER_BROKE, code=LineCode.INVALID_RESPONSE, message=message)
+    return Outcome(retries.ANSWER_BROKE, message=f"The connection ended before the answer did: {error}")

@@ -5,10 +5,15 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from batchwright.rules.fairness import Shares
+
 _DECREASE_EVERY = 1.0  # seconds: the 429s of one instant are one signal
+_FIRST_ESTIMATE = 64 * 1024
+
+Waiter = asyncio.Future["Permit"]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Permit:
     """The right to have one request in flight; `release` gives it back once."""
 
@@ -23,31 +28,23 @@ class Permit:
 
 
 @dataclass
-class _Tenant:
-    """Stride scheduling: the smallest `passed` goes next, each turn adds 1 / weight."""
-
-    passed: float = 0.0
-    waiting: deque["asyncio.Future[Permit]"] = field(default_factory=deque["asyncio.Future[Permit]"])
-
-
-@dataclass
 class _Model:
     limit: int
     ceiling: int
     used: int = 0
-    passed: float = 0.0
     successes: int = 0
     lowered_at: float = float("-inf")
-    weights: dict[str, float] = field(default_factory=dict[str, float])
-    tenants: dict[str, _Tenant] = field(default_factory=dict[str, _Tenant])
-
-    @property
-    def is_waiting(self) -> bool:
-        return any(tenant.waiting for tenant in self.tenants.values())
+    shares: Shares = field(default_factory=Shares)
+    waiting: dict[str, deque[tuple[Waiter, float]]] = field(
+        default_factory=dict[str, deque[tuple[Waiter, float]]]
+    )
 
 
 class Permits:
-    """One a process. A model's limit is halved by congestion and grows back with answers."""
+    """One a process. A model's limit is halved by congestion and grows back with answers.
+
+    A slice asks for one permit at a time, so that the order of arrival is the round of a tenant's slices.
+    """
 
     def __init__(self, *, total: int, per_model: int, own: dict[str, int] | None = None) -> None:
         self._total, self._used = total, 0
@@ -64,16 +61,11 @@ class Permits:
     def limit_of(self, model: str) -> int:
         return self._model(model).limit
 
-    def request(self, model: str, tenant: str, weight: float) -> "asyncio.Future[Permit]":
+    def request(self, model: str, tenant: str, weight: float) -> Waiter:
         """A permit as soon as there is one; done at once where there is. Cancel the future to withdraw."""
+        future: Waiter = asyncio.get_running_loop().create_future()
         place = self._model(model)
-        place.weights[tenant] = weight
-        lowest = min((t.passed for t in place.tenants.values() if t.waiting), default=place.passed)
-        queue = place.tenants.setdefault(tenant, _Tenant())
-        if not queue.waiting:
-            queue.passed = max(queue.passed, lowest)
-        future: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
-        queue.waiting.append(future)
+        place.waiting.setdefault(tenant, deque()).append((future, weight))
         self._grant()
         return future
 
@@ -101,7 +93,7 @@ class Permits:
         found = self._models.get(model)
         if found is None:
             # One permit stays for the other models: none can hold them all.
-            ceiling = max(1, min(self._own.get(model, self._per_model), self._total - 1 or 1))
+            ceiling = max(1, min(self._own.get(model, self._per_model), self._total - 1))
             found = self._models[model] = _Model(limit=ceiling, ceiling=ceiling)
         return found
 
@@ -110,56 +102,67 @@ class Permits:
             name = self._next_model()
             if name is None:
                 return
-            future = self._next_waiter(self._models[name])
-            if future is not None:
-                self._models[name].used += 1
-                self._used += 1
-                future.set_result(Permit(self, name))
+            self._grant_one(name, self._models[name])
 
     def _next_model(self) -> str | None:
         """Of the models with a waiter and room, the one that uses least."""
-        ready = [name for name, m in self._models.items() if m.used < m.limit and m.is_waiting]
+        ready = [name for name, model in self._models.items() if model.waiting and model.used < model.limit]
         return min(ready, key=lambda name: self._models[name].used, default=None)
 
-    def _next_waiter(self, place: _Model) -> "asyncio.Future[Permit] | None":
-        """The next of the tenant whose turn it is; None if that one has withdrawn."""
-        ready = [name for name, tenant in place.tenants.items() if tenant.waiting]
-        name = min(ready, key=lambda name: place.tenants[name].passed)
-        tenant = place.tenants[name]
-        future = tenant.waiting.popleft()
+    def _grant_one(self, name: str, model: _Model) -> None:
+        """To the tenant whose turn it is; those who have withdrawn are only forgotten."""
+        tenant = model.shares.next_of(model.waiting)
+        queue = model.waiting[tenant]
+        future, weight = queue.popleft()
+        if not queue:
+            del model.waiting[tenant]
         if future.cancelled():
-            return None
-        place.passed = tenant.passed
-        tenant.passed += 1.0 / place.weights[name]
-        return future
+            return
+        model.shares.charge(tenant, weight)
+        model.used += 1
+        self._used += 1
+        future.set_result(Permit(self, name))
 
 
 class ByteBudget:
-    """Bytes one process may hold: half for shards, which wait for room, half for answers, which are counted.
+    """Bytes one process may hold: half for shards, half for requests and answers until they are stored.
 
     Two halves, because answers leave only when a slice can go on: shards must not be able to starve them.
+    What an answer will weigh is estimated from the last ones.
     """
 
     def __init__(self, total: int) -> None:
         self._half = total // 2
         self._shards = self._answers = 0
-        self._changed = asyncio.Event()
+        self._estimate = float(_FIRST_ESTIMATE)
+
+    @property
+    def held(self) -> int:
+        return self._shards + self._answers
 
     @property
     def has_room(self) -> bool:
-        """Whether another request may go out."""
-        return self._answers < self._half
+        """Whether another request may go out; one always may."""
+        return not self._answers or self._answers + self._estimate < self._half
 
-    async def take_shard(self, size: int) -> None:
-        """Waits for room; a shard larger than all of it waits for an empty house."""
-        while self._shards and self._shards + size > self._half:
-            self._changed.clear()
-            await self._changed.wait()
+    def take_shard(self, size: int) -> bool:
+        """Whether there was room; a shard larger than all of it needs an empty house."""
+        if self._shards and self._shards + size > self._half:
+            return False
         self._shards += size
+        return True
 
     def give_shard(self, size: int) -> None:
         self._shards -= size
-        self._changed.set()
+
+    def expect(self, request_bytes: int) -> int:
+        """Holds what a request and its answer may weigh; the sum is to be dropped later."""
+        size = request_bytes + int(self._estimate)
+        self._answers += size
+        return size
+
+    def learn(self, answer_bytes: int) -> None:
+        self._estimate = max(float(answer_bytes), self._estimate * 0.98 + answer_bytes * 0.02)
 
     def hold_answer(self, size: int) -> None:
         self._answers += size

@@ -1,16 +1,36 @@
 """Requests over aiohttp behind httpx's transport interface, with the errors kept apart (R20).
 
 never sent          httpx.ConnectError, httpx.ConnectTimeout
-sent, no answer     httpx.ReadTimeout, httpx.RemoteProtocolError, httpx.ReadError
+sent, no answer     httpx.ReadTimeout; httpx.ReadError: the connection ended before the answer did
+not an answer       httpx.RemoteProtocolError: what came is not HTTP
 """
 
 import contextlib
 from collections.abc import AsyncIterator, Generator
+from functools import lru_cache
 
 import aiohttp
 import httpx
+from yarl import URL
 
-_CHUNK = 256 * 1024
+from batchwright.settings import Settings
+
+# Below the 5 s after which common servers close an idle connection: a POST that meets the closing is lost.
+_KEEPALIVE_SECONDS = 4.0
+_UNPACKED = frozenset({b"content-encoding", b"content-length", b"transfer-encoding"})
+
+
+def open_transport(settings: Settings) -> httpx.AsyncBaseTransport:
+    """The engine of `settings.http_engine`, without retries, redirects or cookies."""
+    connections = settings.global_in_flight + 8  # room for the registry's questions
+    if settings.http_engine == "aiohttp":
+        return AiohttpTransport(connections=connections)
+    limits = httpx.Limits(
+        max_connections=connections,
+        max_keepalive_connections=connections,
+        keepalive_expiry=_KEEPALIVE_SECONDS,
+    )
+    return httpx.AsyncHTTPTransport(limits=limits, retries=0)
 
 
 class AiohttpTransport(httpx.AsyncBaseTransport):
@@ -20,28 +40,17 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
 
-    def _open(self) -> aiohttp.ClientSession:
-        """Made at the first request, inside the loop it serves."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._connections, ttl_dns_cache=60),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=True,
-                skip_auto_headers=("User-Agent",),
-            )
-        return self._session
-
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         with _as_httpx(request):
             answer = await self._open().request(
                 request.method,
-                str(request.url),
-                data=request.content,
-                headers=dict(request.headers),
+                _parsed(str(request.url)),
+                data=request.content or None,
+                headers=request.headers.multi_items(),
                 allow_redirects=False,
                 timeout=_timeout(request),
             )
-        headers = [(k, v) for k, v in answer.raw_headers if k.lower() not in _UNPACKED]
+        headers = [(name, value) for name, value in answer.raw_headers if name.lower() not in _UNPACKED]
         return httpx.Response(answer.status, headers=headers, stream=_Body(request, answer), request=request)
 
     async def aclose(self) -> None:
@@ -49,8 +58,17 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             await self._session.close()
             self._session = None
 
-
-_UNPACKED = (b"content-encoding", b"content-length", b"transfer-encoding")
+    def _open(self) -> aiohttp.ClientSession:
+        """Made at the first request, inside the loop it serves."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=self._connections, ttl_dns_cache=60, keepalive_timeout=_KEEPALIVE_SECONDS
+                ),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=("User-Agent",),
+            )
+        return self._session
 
 
 class _Body(httpx.AsyncByteStream):
@@ -59,7 +77,7 @@ class _Body(httpx.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         with _as_httpx(self._request):
-            async for chunk in self._answer.content.iter_chunked(_CHUNK):
+            async for chunk in self._answer.content.iter_any():
                 yield chunk
 
     async def aclose(self) -> None:
@@ -70,25 +88,31 @@ class _Body(httpx.AsyncByteStream):
             self._answer.close()
 
 
+@lru_cache(maxsize=256)
+def _parsed(url: str) -> URL:
+    return URL(url)
+
+
 def _timeout(request: httpx.Request) -> aiohttp.ClientTimeout:
     given: dict[str, float | None] = request.extensions.get("timeout", {})
-    return aiohttp.ClientTimeout(total=None, sock_connect=given.get("connect"), sock_read=given.get("read"))
+    connect = given.get("connect")
+    return aiohttp.ClientTimeout(connect=connect, sock_connect=connect, sock_read=given.get("read"))
 
 
 @contextlib.contextmanager
 def _as_httpx(request: httpx.Request) -> Generator[None]:
-    """aiohttp's error classes, most specific first, as httpx's."""
+    """aiohttp's errors, most specific first, as httpx's."""
     try:
         yield
     except aiohttp.ConnectionTimeoutError as error:
         raise httpx.ConnectTimeout(_text(error), request=request) from error
-    except (aiohttp.SocketTimeoutError, TimeoutError) as error:
+    except TimeoutError as error:
         raise httpx.ReadTimeout(_text(error), request=request) from error
     except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
         raise httpx.ConnectError(_text(error), request=request) from error
-    except aiohttp.ClientPayloadError as error:
+    except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError) as error:
         raise httpx.ReadError(_text(error), request=request) from error
-    except (aiohttp.ClientError, ConnectionError) as error:
+    except aiohttp.ClientError as error:
         raise httpx.RemoteProtocolError(_text(error), request=request) from error
 
 

@@ -1,0 +1,225 @@
+"""One attempt of the activity: reading, one turn of sending, keeping, and what the turn's end means."""
+
+import asyncio
+import logging
+import time
+from datetime import timedelta
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from activities.errors import translated
+from activities.slices.deferral import deferral_seconds, reason_of, waiting_label
+from activities.slices.judge import Judge
+from activities.slices.ownership import Ownership, Word
+from activities.slices.sink import SegmentNames, SegmentSink
+from activities.slices.tools import Tools
+from activities.slices.turn import End, Stop, Turn
+from activities.slices.work import SliceWork, read_record, read_stored, read_work
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.execution import SliceRequest, SliceResult
+from batchwright.database.rows import SliceProgress
+from batchwright.inference.backends import Backend
+from batchwright.rules import keys
+from batchwright.rules.plan import SliceRecord
+from batchwright.storage.base import ObjectMissing, StorageUnavailable
+
+logger = logging.getLogger(__name__)
+_LAST_FLUSH_SECONDS = 3.0  # beyond a grace; the workflow waits a little longer
+_COMPACT_FINISHED, _COMPACT_BETWEEN_TURNS = 2, 8  # segments
+_LOOK_AGAIN_SECONDS = 0.1
+
+
+class SliceAttempt:
+    """Sends in a task of its own, that a cancel of the activity does not reach."""
+
+    def __init__(self, tools: Tools, request: SliceRequest) -> None:
+        self._tools, self._request = tools, request
+        info = activity.info()
+        self._folder = keys.slice_results(request.tenant, request.batch_id, request.safe, request.number)
+        self._attempt = info.attempt
+        names = SegmentNames(self._folder, request.generation, info.attempt)
+        self._sink = SegmentSink(tools.storage, tools.budget, tools.metrics, names)
+        self._owner = Ownership(tools.beat(), info.heartbeat_timeout)
+        self._turn: Turn | None = None
+        self._blocked_for = 0.0  # seconds until a line may be asked
+        self._stop = Stop(
+            closes_at=request.closes_at.timestamp(),
+            expiry_grace=request.expiry_grace_seconds,
+            cancel_grace=request.cancel_grace_seconds,
+            drain_grace=max(0.0, tools.settings.drain_seconds - _LAST_FLUSH_SECONDS),
+        )
+
+    def cancelled(self) -> None:
+        """The SDK cancelled the activity: asked for, or the worker goes, or the server gave up on it."""
+        details = activity.cancellation_details()
+        if details is not None and details.cancel_requested:
+            self._end(End.STOPPED)
+        elif activity.is_worker_shutdown() or (details is not None and (details.paused or details.reset)):
+            self._end(End.DRAINED)
+        else:
+            self._end(End.LOST)
+
+    async def run(self) -> SliceResult:
+        """Raises ApplicationError, as Execution.run_slice says."""
+        helpers = [
+            asyncio.create_task(self._owner.run(self._told, self._heard)),
+            asyncio.create_task(self._watch_shutdown()),
+            asyncio.create_task(self._sink.run()),
+        ]
+        try:
+            async with translated():
+                end = await self._take_turn()
+        finally:
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+            self._sink.abandon()
+        return self._outcome(end)
+
+    # How it is ended from outside
+
+    def _end(self, end: End) -> None:
+        self._stop.set(end)
+        if self._turn is not None:
+            self._turn.wake()
+
+    def _heard(self, word: Word) -> None:
+        self._end({Word.CANCEL: End.STOPPED, Word.GIVE_BACK: End.DRAINED}.get(word, End.LOST))
+
+    async def _watch_shutdown(self) -> None:
+        await activity.wait_for_worker_shutdown()
+        self._end(End.DRAINED)
+
+    # The turn
+
+    async def _take_turn(self) -> End:
+        request, budget = self._request, self._tools.budget
+        backend = self._tools.backends.backend_of(request.model)
+        end = self._stop.now()
+        if end is None and backend is None:
+            logger.warning("no backend serves the model of a slice", extra=self._place())
+            end = End.DEFERRED
+        if end is not None or backend is None:
+            self._sink.start_with(await read_stored(self._tools.storage, self._folder))
+            return end or End.DEFERRED
+        record = await read_record(self._tools.storage, request)
+        while not budget.take_shard(record.shard_bytes):
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+            end = self._stop.now()
+            if end is not None:
+                return end
+        try:
+            return await self._read_and_send(record, backend)
+        finally:
+            budget.give_shard(record.shard_bytes)
+
+    async def _read_and_send(self, record: SliceRecord, backend: Backend) -> End:
+        storage, request = self._tools.storage, self._request
+        stored = await read_stored(storage, self._folder)
+        self._sink.start_with(stored)
+        work = await read_work(storage, request, record, stored)
+        try:
+            end = await self._send(work, backend)
+        except Exception:
+            await self._sink.flush()  # what was answered stays settled, whatever broke
+            raise
+        if end is not End.LOST:
+            await self._sink.close(self._may_still_store)
+            await self._compact(end)
+        return self._stop.end if self._stop.end is End.LOST else end
+
+    async def _send(self, work: SliceWork, backend: Backend) -> End:
+        tools, request = self._tools, self._request
+        circuit = tools.circuit(request.model)
+        judge = Judge(
+            request,
+            sink=self._sink,
+            circuit=circuit,
+            permits=tools.permits,
+            settings=tools.settings,
+            metrics=tools.metrics,
+        )
+        self._turn = Turn(
+            tools,
+            request,
+            url=backend.endpoint(request.endpoint),
+            work=work,
+            judge=judge,
+            sink=self._sink,
+            owner=self._owner,
+            stop=self._stop,
+        )
+        end = await self._turn.run()
+        self._blocked_for = work.wait()
+        return end
+
+    def _may_still_store(self) -> bool:
+        """Results are worth waiting for a storage that fails, as long as anybody waits for the slice."""
+        return self._stop.end is not End.LOST and self._stop.grace_left() > -_LAST_FLUSH_SECONDS
+
+    async def _compact(self, end: End) -> None:
+        """Not when stopped: finalization may be reading the segments already."""
+        if end not in (End.FINISHED, End.TURN_OVER) or self._stop.now() is not None:
+            return
+        least = _COMPACT_FINISHED if end is End.FINISHED else _COMPACT_BETWEEN_TURNS
+        try:
+            await self._sink.compact(least, lambda: self._stop.now() is None and self._owner.may_send)
+        except (StorageUnavailable, ObjectMissing) as error:  # the slice lies in several segments then
+            logger.info("segments were not compacted", extra={"error": str(error), **self._place()})
+
+    # What became of it
+
+    def _told(self) -> SliceResult:
+        """The counts, for the heartbeat and for the batch's row."""
+        sink, request = self._sink, self._request
+        if sink.knows_the_past:
+            progress = SliceProgress(
+                tenant=request.tenant,
+                batch_id=request.batch_id,
+                model=request.model,
+                number=request.number,
+                generation=request.generation,
+                attempt=self._attempt,
+                completed=sink.completed,
+                failed=sink.failed,
+                usage=sink.usage,
+            )
+            self._tools.progress.tell(progress)
+        return SliceResult(completed=sink.completed, failed=sink.failed)
+
+    def _outcome(self, end: End) -> SliceResult:
+        tools, request = self._tools, self._request
+        if end is End.LOST:
+            raise ApplicationError("another attempt owns the slice", type=Failure.OWNERSHIP_LOST)
+        counts = self._told()
+        if end is End.DEFERRED:
+            raise self._deferral()
+        if self._turn is not None and self._turn.has_sent:
+            tools.waiting.moves(request.batch_id, request.model)
+        if end in (End.TURN_OVER, End.DRAINED):
+            raise _next_turn(Failure.TURN_OVER, f"slice {request.number} goes on in its next turn", 0.001)
+        return counts.model_copy(update={"finished": end is End.FINISHED})
+
+    def _deferral(self) -> ApplicationError:
+        tools, request = self._tools, self._request
+        backend, circuit = tools.backends.backend_of(request.model), tools.circuit(request.model)
+        reason = reason_of(request.model, backend, circuit)
+        tools.waiting.waits(request.batch_id, request.model, reason)
+        tools.metrics.deferrals.labels(waiting_label(backend, circuit)).inc()
+        left = request.closes_at.timestamp() - time.time()
+        delay = deferral_seconds(backend, circuit, self._blocked_for, self._attempt)
+        return _next_turn(Failure.DEFERRED, reason, max(0.001, min(delay, left)))
+
+    def _place(self) -> dict[str, str | int]:
+        request = self._request
+        return {"batch_id": request.batch_id, "model": request.model, "slice": request.number}
+
+
+def _next_turn(kind: Failure, message: str, delay: float) -> ApplicationError:
+    return ApplicationError(
+        message,
+        type=kind,
+        category=ApplicationErrorCategory.BENIGN,
+        next_retry_delay=timedelta(seconds=delay),
+    )

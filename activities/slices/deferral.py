@@ -1,0 +1,41 @@
+"""A slice that can send nothing gives its slot back: for how long, and what is said about it."""
+
+import random
+
+from batchwright.inference.backends import Backend
+from batchwright.inference.circuit import Circuit
+
+_SHORTEST, _LONGEST = 5.0, 60.0
+_DOUBLINGS = 4
+# An outage is prolonged by at most about this part of it: a slice that is put off hears of nothing.
+_PART_OF_OUTAGE = 0.25
+
+
+def deferral_seconds(backend: Backend | None, circuit: Circuit, lines_wait: float, attempt: int) -> float:
+    """From 5 s to 60 s while the model takes nothing; till its first line's time where only lines wait."""
+    if backend is None:
+        return min(_SHORTEST * 2.0 ** min(max(attempt - 1, 0), _DOUBLINGS), _LONGEST)
+    if not circuit.is_open:
+        return min(max(lines_wait, 1.0), _LONGEST)
+    seconds = min(max(circuit.open_seconds * _PART_OF_OUTAGE, _SHORTEST), _LONGEST)
+    # Slices come back one by one, so that one of them is there when a trial is due.
+    return seconds * random.uniform(0.75, 1.0)
+
+
+def reason_of(model: str, backend: Backend | None, circuit: Circuit) -> str:
+    if backend is None:
+        return f"no backend serves {model}"
+    if not circuit.is_open:
+        return f"every line of {model} that is left waits for its next attempt"
+    if circuit.reason == "authentication":
+        return f"the backend of {model} refuses our key (401 or 403): check BATCHWRIGHT_BACKEND_API_KEY"
+    return f"the backend of {model} takes nothing now: {circuit.reason}"
+
+
+def waiting_label(backend: Backend | None, circuit: Circuit) -> str:
+    """A bounded set of causes, for the metric."""
+    if backend is None:
+        return "no_backend"
+    if not circuit.is_open:
+        return "retry"
+    return "authentication" if circuit.reason == "authentication" else "capacity"

@@ -1,0 +1,84 @@
+"""What all slices of a process share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from temporalio.client import Client
+
+from activities.slices.ownership import Beat, temporal_beat
+from activities.slices.progress import ProgressReporter
+from activities.slices.waiting import WaitingSignals, temporal_tell
+from batchwright.inference.backends import Backend, Registry
+from batchwright.inference.circuit import Circuit
+from batchwright.inference.client import InferenceClient
+from batchwright.inference.limits import ByteBudget, Permits
+from batchwright.settings import Settings
+from batchwright.storage.base import Storage
+from batchwright.telemetry.metrics import Metrics
+
+
+class Backends(Protocol):
+    def backend_of(self, model: str) -> Backend | None: ...
+
+
+@dataclass
+class Tools:
+    """Made once; `for_temporal` wires the real ones."""
+
+    storage: Storage
+    client: InferenceClient
+    backends: Backends
+    progress: ProgressReporter
+    metrics: Metrics
+    settings: Settings
+    waiting: WaitingSignals
+    beat: Callable[[], Beat]  # called inside an activity: the beats of that one
+    permits: Permits = field(init=False)
+    budget: ByteBudget = field(init=False)
+    _circuits: dict[str, Circuit] = field(default_factory=dict[str, Circuit])
+
+    def __post_init__(self) -> None:
+        settings, metrics = self.settings, self.metrics
+        own = {name: model.in_flight for name, model in settings.models.items() if model.in_flight}
+        self.permits = Permits(total=settings.global_in_flight, per_model=settings.model_in_flight, own=own)
+        self.budget = ByteBudget(settings.byte_budget)
+        metrics.in_flight.set_function(lambda: self.permits.used)
+        metrics.in_flight_max.set(settings.global_in_flight)
+
+    def circuit(self, model: str) -> Circuit:
+        found = self._circuits.get(model)
+        if found is None:
+            found = self._circuits[model] = Circuit(self.settings.circuit_failures)
+            self.metrics.model_in_flight.labels(model).set_function(lambda: self.permits.used_by(model))
+        return found
+
+    def returned(self, models: frozenset[str]) -> None:
+        """The backend of `models` answers again: their open circuits need not wait."""
+        for model in models & self._circuits.keys():
+            self._circuits[model].try_now()
+
+
+def for_temporal(
+    *,
+    storage: Storage,
+    client: InferenceClient,
+    registry: Registry,
+    progress: ProgressReporter,
+    metrics: Metrics,
+    settings: Settings,
+    temporal: Client,
+) -> Tools:
+    """The tools of a worker."""
+    tools = Tools(
+        storage=storage,
+        client=client,
+        backends=registry,
+        progress=progress,
+        metrics=metrics,
+        settings=settings,
+        waiting=WaitingSignals(temporal_tell(temporal)),
+        beat=lambda: temporal_beat(temporal),
+    )
+    registry.on_return = tools.returned
+    return tools
