@@ -97,7 +97,7 @@ def read_call(endpoint: str, raw: bytes, default_model: str) -> Call:
         raise BadCall("The simulator does not stream.", "stream", "unsupported_value")
     prompt = b"".join((body.instructions, body.tools, body.messages, body.prompt, body.input))
     _check(endpoint, body)
-    marker = body.metadata.sim if body.metadata else body.user
+    marker = (body.metadata.sim if body.metadata else None) or body.user
     return Call(endpoint, body.model or default_model, body, prompt, body.user, marker)
 
 
