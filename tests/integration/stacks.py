@@ -1,0 +1,109 @@
+"""`batchwright dev` as a process, its API and workers replaced by servers that only say they are well."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from starter.stack.state import StackInfo
+
+_DEV = (
+    sys.executable,
+    "-m",
+    "starter",
+    "dev",
+    "--json",
+    "--port",
+    "0",
+    "--temporal-port",
+    "0",
+    "--ui-port",
+    "0",
+)
+_WELL = """
+import os
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Well(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+ThreadingHTTPServer(("127.0.0.1", int(os.environ["{port}"])), Well).serve_forever()
+"""
+_PORTS = {"api": "BATCHWRIGHT_API_PORT", "worker": "BATCHWRIGHT_METRICS_PORT"}
+
+
+def write_standins(folder: Path, **programs: str) -> Path:
+    """Packages `api` and `worker` to put before ours; `programs` replaces their text."""
+    for name, port in _PORTS.items():
+        package = folder / name
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "__main__.py").write_text(programs.get(name, _WELL.replace("{port}", port)))
+    return folder
+
+
+def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.05)
+
+
+class Dev:
+    """A running `batchwright dev --json`."""
+
+    def __init__(self, data: Path, standins: Path, *arguments: str) -> None:
+        self.data = data
+        self._stderr = data.parent / f"{data.name}.stderr"
+        with self._stderr.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [*_DEV, "--data", str(data), *arguments],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(standins)},
+            )
+
+    def ready(self) -> StackInfo:
+        """What it prints once all is ready."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.said()
+        return StackInfo.model_validate(json.loads(line))
+
+    @property
+    def now(self) -> StackInfo:
+        return StackInfo.model_validate_json((self.data / "dev.json").read_text())
+
+    def said(self) -> str:
+        return self._stderr.read_text()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+def pids(info: StackInfo) -> set[int]:
+    """Of the parts, without `dev` itself."""
+    found = {info.pids.temporal, info.pids.postgres, *info.pids.api, *info.pids.worker}
+    return found | ({info.pids.simulator} if info.pids.simulator else set())
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,110 @@
+"""The embedded PostgreSQL: started, adopted, recovered, refused."""
+
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from batchwright.database.driver import connect
+from starter.stack.errors import StackError
+from starter.stack.postgres import EmbeddedPostgres
+from tests.integration.stacks import until
+
+pytestmark = pytest.mark.integration
+
+MakeServer = Callable[..., EmbeddedPostgres]
+
+
+@pytest.fixture
+def make_server() -> Generator[MakeServer]:
+    """Servers on one directory, below a folder only we may enter, with a blank and an umlaut in its path."""
+    folder = Path(tempfile.mkdtemp())
+    made: list[EmbeddedPostgres] = []
+
+    def make(port: int | None = None) -> EmbeddedPostgres:
+        made.append(EmbeddedPostgres(folder / "a störe", port))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.stop()
+    shutil.rmtree(folder)
+
+
+async def ask(server: EmbeddedPostgres, query: str) -> str:
+    """The status that PostgreSQL answers with: `SELECT 1` for one row."""
+    connection = await connect(server.dsn)
+    try:
+        return await connection.execute(query)
+    finally:
+        await connection.close()
+
+
+async def test_committed_rows_survive_sigkill_and_the_port_stays(make_server: MakeServer) -> None:
+    server = make_server().start()
+    await ask(server, "CREATE TABLE kept AS SELECT 1")
+    port = server.port
+    os.kill(server.pid, signal.SIGKILL)
+    until(lambda: not server.is_alive())
+    server.start()
+    assert server.port == port
+    assert await ask(server, "SELECT FROM kept") == "SELECT 1"
+
+
+def test_a_running_server_is_adopted_and_left_running(make_server: MakeServer) -> None:
+    first = make_server().start()
+    second = make_server().start()
+    assert second.running is not None
+    assert (second.pid, second.port, second.running.ours) == (first.pid, first.port, False)
+    second.stop()
+    assert first.is_alive()
+
+
+def test_an_adopted_server_is_stopped_where_that_is_asked_for(make_server: MakeServer) -> None:
+    first = make_server().start()
+    make_server().start().stop(adopted_too=True)
+    assert not first.is_alive()
+
+
+async def test_nobody_gets_in_without_the_password(make_server: MakeServer) -> None:
+    server = make_server().start()
+    with pytest.raises(Exception, match="password"):
+        await connect(f"postgresql://postgres:guess@127.0.0.1:{server.port}/postgres")
+
+
+def test_the_data_of_another_major_version_is_refused(make_server: MakeServer) -> None:
+    server = make_server().start()
+    server.stop()
+    (server.data / "PG_VERSION").write_text("16\n")
+    with pytest.raises(StackError, match=r"made by PostgreSQL 16, the binaries are \d+: dump with the old"):
+        server.start()
+
+
+def test_a_half_made_cluster_is_made_again(make_server: MakeServer) -> None:
+    server = make_server()
+    (server.root / "data.init" / "base").mkdir(parents=True)
+    assert server.start().is_alive()
+
+
+def test_a_taken_port_is_named(make_server: MakeServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StackError, match=f"cannot listen on port {port}: it is in use"):
+            make_server(port=port).start()
+
+
+def test_the_directory_is_closed_to_others(make_server: MakeServer) -> None:
+    server = make_server().start()
+    assert server.root.stat().st_mode & 0o777 == 0o700
+    assert (server.root / "password").stat().st_mode & 0o777 == 0o600
+
+
+def test_missing_binaries_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PG_BIN_DIR", str(tmp_path))
+    with pytest.raises(StackError, match="There is no postgres in"):
+        EmbeddedPostgres(tmp_path / "root").start()

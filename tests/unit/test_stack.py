@@ -1,0 +1,159 @@
+"""The pure pieces of the embedded stack."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from importlib import metadata
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+from batchwright.contracts.names import SEARCH_ATTRIBUTES
+from starter.stack import temporal
+from starter.stack.directory import StackDirectory
+from starter.stack.errors import StackError
+from starter.stack.part import how_it_ended, last_lines
+from starter.stack.plan import Addresses, environment, worker_parts
+from starter.stack.ports import claim, free_port, is_free
+from starter.stack.state import Pids, StackInfo, end_leftovers, note_processes
+from starter.stack.view import panel
+
+PIDS = Pids(dev=1, temporal=2, postgres=3, simulator=4, api=[5], worker=[6, 7])
+INFO = StackInfo(
+    api="http://127.0.0.1:8000",
+    temporal="127.0.0.1:7233",
+    namespace="default",
+    ui="http://127.0.0.1:8233",
+    postgres="postgresql://postgres:secret@127.0.0.1:20000/batchwright",
+    simulator="http://127.0.0.1:20001",
+    data="/a [dir]",
+    pids=PIDS,
+)
+ADDRESSES = Addresses(
+    api_port=1, temporal_port=2, ui_port=3, backends=("http://b",), simulator_port=None, metrics_ports=(4, 5)
+)
+
+
+def values_of(command: list[str], option: str) -> list[str]:
+    return [value for name, value in pairwise(command) if name == option]
+
+
+def test_the_dev_server_registers_every_search_attribute() -> None:
+    command = temporal.dev_server_command(Path("/a dir/temporal.db"), port=1, ui_port=2)
+    registered = [value.partition("=")[0] for value in values_of(command, "--search-attribute")]
+    assert registered == [key.name for key in SEARCH_ATTRIBUTES]
+    assert "BatchwrightModels=KeywordList" in values_of(command, "--search-attribute")
+    assert values_of(command, "--db-filename") == ["/a dir/temporal.db"]
+
+
+def test_a_missing_dev_server_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> metadata.Distribution:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", missing)
+    with pytest.raises(StackError, match=r"install batchwright\[embedded\]"):
+        temporal.find_binary()
+
+
+def test_a_free_port_can_be_listened_on() -> None:
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
+        assert not is_free(port)
+    assert is_free(port)
+
+
+def test_a_taken_port_is_refused_with_its_option() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StackError, match=f"Port {port} is in use: choose another with --port"):
+            claim(port, "--port")
+
+
+def test_each_worker_has_a_port_and_a_log_of_its_own() -> None:
+    parts = worker_parts(ADDRESSES, {"KEPT": "1"})
+    assert [(part.name, part.environment["BATCHWRIGHT_METRICS_PORT"]) for part in parts] == [
+        ("worker-1", "4"),
+        ("worker-2", "5"),
+    ]
+    assert all(part.environment["KEPT"] == "1" for part in parts)
+
+
+def test_the_users_settings_reach_the_parts_and_addresses_are_ours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BATCHWRIGHT_MAX_LINES", "7")
+    monkeypatch.setenv("BATCHWRIGHT_DATABASE_URL", "postgresql://production")
+    told = environment(ADDRESSES, StackDirectory(tmp_path), "postgresql://ours")
+    assert told["BATCHWRIGHT_MAX_LINES"] == "7"
+    assert told["BATCHWRIGHT_DATABASE_URL"] == "postgresql://ours"
+    assert json.loads(told["BATCHWRIGHT_BACKENDS"]) == ["http://b"]
+
+
+def test_a_directory_has_one_owner_at_a_time(tmp_path: Path) -> None:
+    first, second = StackDirectory(tmp_path), StackDirectory(tmp_path)
+    first.open()
+    first.publish(INFO)
+    with pytest.raises(StackError, match=rf"already \(pid {os.getpid()}\)"):
+        second.open()
+    second.close()
+    assert StackInfo.model_validate_json((tmp_path / "dev.json").read_text()) == INFO
+    first.close()
+    assert not (tmp_path / "dev.json").exists()
+    second.open()
+    second.close()
+
+
+def test_the_file_with_the_password_is_ours_alone(tmp_path: Path) -> None:
+    directory = StackDirectory(tmp_path)
+    directory.open()
+    directory.publish(INFO)
+    assert (tmp_path / "dev.json").stat().st_mode & 0o777 == 0o600
+    directory.close()
+
+
+def test_leftovers_are_ended(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as left:
+        note_processes(tmp_path / "notes", [left.pid])
+        assert end_leftovers(tmp_path / "notes") == 1
+        assert not psutil.pid_exists(left.pid)
+
+
+def test_a_process_that_only_has_a_leftovers_pid_is_spared(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.write_text(json.dumps([{"pid": os.getpid(), "created": 1.0}]))
+    assert end_leftovers(notes) == 0
+
+
+@pytest.mark.parametrize("text", [None, "", "{", '[{"pid": "x"}]'])
+def test_unreadable_notes_end_nothing(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "notes").write_text(text)
+    assert end_leftovers(tmp_path / "notes") == 0
+
+
+def test_an_end_is_told_in_words() -> None:
+    assert how_it_ended(3) == "ended with exit status 3"
+    assert how_it_ended(-9) == "was ended by SIGKILL"
+
+
+def test_last_lines_of_a_log_are_few_and_never_fail(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    assert last_lines(log) == ""
+    log.write_bytes(b"\xff\n" * 5000 + b"the end\n")
+    assert last_lines(log).splitlines()[-1] == "the end"
+    assert len(last_lines(log).splitlines()) == 15
+
+
+def test_the_panel_fits_80_columns_and_shows_every_address() -> None:
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(panel(INFO, ()))
+    shown = capture.get()
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    for value in (INFO.api, INFO.temporal, INFO.ui, INFO.simulator, INFO.data):
+        assert str(value) in shown
