@@ -114,10 +114,9 @@ class InferenceClient:
         length = answer.headers.get("content-length", "")
         if length.isdigit() and int(length) > self._limit:
             raise _TooLarge
-        packed = "content-encoding" in answer.headers
         chunks: list[bytes] = []
         size = 0
-        async for chunk in answer.aiter_bytes() if packed else answer.aiter_raw():
+        async for chunk in answer.aiter_bytes():
             size += len(chunk)
             if size > self._limit:
                 raise _TooLarge
