@@ -17,7 +17,8 @@ from activities.slices.progress import ProgressReporter
 from batchwright.database.errors import DatabaseError, DatabaseUnavailable
 from batchwright.database.pool import open_database
 from batchwright.inference.backends import Registry
-from batchwright.inference.client import InferenceClient, transport
+from batchwright.inference.client import InferenceClient
+from batchwright.inference.transport import open_transport
 from batchwright.settings import Settings
 from batchwright.storage.opening import open_storage
 from batchwright.telemetry.metrics import Metrics
@@ -57,7 +58,7 @@ async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, HealthServer
     sdk_port = _free_port()
     temporal = await _connect(settings, sdk_port)
     database = await open_database(settings, patience_seconds=_START_PATIENCE_SECONDS)
-    client = InferenceClient(transport(settings), settings)
+    client = InferenceClient(open_transport(settings), settings)
     metrics = Metrics()
     storage = open_storage(settings)
     registry = Registry(settings, database.models, client, unavailable=DatabaseUnavailable)
@@ -123,10 +124,8 @@ async def _follow(registry: Registry, fleet: Fleet) -> None:
 async def _tell_stats(parts: Parts, inference: InferenceWorkers) -> None:
     """A row a worker, so that the fleet can be counted."""
     worker_id = f"{socket.gethostname()}:{os.getpid()}"
-    parts.metrics.in_flight_max.set(parts.settings.global_in_flight)
     while True:
         stats = {"in_flight": float(inference.tools.permits.used)}
-        parts.metrics.in_flight.set(stats["in_flight"])
         with contextlib.suppress(DatabaseUnavailable):  # said by others; the next beat tells all anyway
             await parts.database.workers.beat(worker_id, stats, datetime.now(UTC))
         await asyncio.sleep(_STATS_SECONDS)

@@ -8,11 +8,12 @@ from enum import StrEnum
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from activities.execution import Execution, Tools
+from activities.execution import Execution
 from activities.finalization import Finalization
 from activities.ingestion import Ingestion
 from activities.lifecycle import Lifecycle
 from activities.slices.progress import ProgressReporter
+from activities.slices.tools import for_temporal
 from batchwright.contracts import names
 from batchwright.database.base import DatabaseLike
 from batchwright.inference.backends import Registry
@@ -79,7 +80,7 @@ class InferenceWorkers:
 
     def __init__(self, parts: Parts, progress: ProgressReporter) -> None:
         self._parts = parts
-        self.tools = Tools(
+        self.tools = for_temporal(
             storage=parts.storage,
             client=parts.client,
             registry=parts.registry,
