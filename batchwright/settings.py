@@ -112,7 +112,7 @@ class Settings(BaseSettings):
     completed_file_retention_days: int = Field(
         30, ge=1, description="life of a completed batch's files, where the batch sets none"
     )
-    partial_file_retention_days: int = Field(14, ge=1, description="the same, of a batch that ended any other way")
+    partial_file_retention_days: int = Field(14, ge=1, description="the same, of other batches")
 
     # Worker
     slots_per_model: int = Field(4, ge=1, description="slices at once per model and worker")
