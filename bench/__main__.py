@@ -46,8 +46,8 @@ def _rounds(size: int, rounds: int, in_flight: int) -> list[Round]:
     with tempfile.TemporaryDirectory(prefix="batchwright-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         path = folder / "input.jsonl"
-        write_input(path, size)
         with whole.running(folder, in_flight) as stack:
+            write_input(path, size, whole.served_models(stack))
             for number in range(1, rounds + 1):
                 alone = bare.measure(stack.simulator, path, in_flight)
                 both = Round(alone, whole.measure(stack, path, size))

@@ -1,22 +1,21 @@
-"""The input both sides send: small chat requests over three models."""
+"""The input both sides send: small chat requests, spread over the models."""
 
 import json
 from pathlib import Path
 
-MODELS = ("llama-3.1-8b", "qwen2.5-7b", "mistral-small")
 _SYSTEM = "You are a careful assistant. Answer in one short sentence, in the language of the question. "
 
 
-def write_input(path: Path, count: int) -> None:
+def write_input(path: Path, count: int, models: list[str]) -> None:
     with path.open("w") as file:
         for number in range(count):
-            file.write(json.dumps(_line(number)) + "\n")
+            file.write(json.dumps(_line(number, models[number % len(models)])) + "\n")
 
 
-def _line(number: int) -> dict[str, object]:
+def _line(number: int, model: str) -> dict[str, object]:
     question = f"What is special about the number {number}?"
     body = {
-        "model": MODELS[number % len(MODELS)],
+        "model": model,
         "messages": [
             {"role": "system", "content": _SYSTEM * 3},
             {"role": "user", "content": question},

@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
 import msgspec
 import psutil
 
@@ -37,6 +38,14 @@ class Stack(msgspec.Struct):
     pids: Pids
 
 
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
 @contextmanager
 def running(folder: Path, in_flight: int) -> Generator[Stack]:
     """The embedded stack on free ports, with as many requests in flight as the bare loop has."""
@@ -58,6 +67,11 @@ def running(folder: Path, in_flight: int) -> Generator[Stack]:
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
+
+
+def served_models(stack: Stack) -> list[str]:
+    answer = httpx.get(f"{stack.simulator}/v1/models", trust_env=False)
+    return [model.id for model in msgspec.json.decode(answer.content, type=_Models).data]
 
 
 def measure(stack: Stack, path: Path, count: int) -> Measured:

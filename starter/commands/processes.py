@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from batchwright.database.errors import DatabaseError
-from batchwright.database.migrate import migrate as apply_migrations
 from starter.options import settings_or_stop
 from starter.output import Exit, stop
 
@@ -39,6 +37,10 @@ def migrate(
     json: Annotated[bool, typer.Option("--json", help="Print what was applied as JSON.")] = False,
 ) -> None:
     """Bring the database's tables up to date."""
+    # Imported when it is used: every other command would wait for the database's driver.
+    from batchwright.database.errors import DatabaseError
+    from batchwright.database.migrate import migrate as apply_migrations
+
     settings = settings_or_stop()
     try:
         applied = asyncio.run(apply_migrations(settings.database_url))
