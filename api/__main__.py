@@ -1,5 +1,6 @@
 """The API's process: `python -m api`. SIGTERM and SIGINT end it cleanly; a second one does not wait."""
 
+import argparse
 import asyncio
 import errno
 import ipaddress
@@ -7,7 +8,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
@@ -33,8 +34,11 @@ class _Server(uvicorn.Server):
         yield
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0 after a signal, 1 where something it needs is not there, 2 for a wrong setting."""
+    argparse.ArgumentParser("api", description="The HTTP API. BATCHWRIGHT_* variables set it up.").parse_args(
+        arguments
+    )
     try:
         settings = load()
         _check_loopback(settings.api_host)

@@ -1,0 +1,233 @@
+"""POST /v1/batches: what is accepted, what is refused at once and how."""
+
+from collections.abc import AsyncGenerator
+
+import orjson
+import pytest
+
+from api.objects import BatchObject, ErrorDetails
+from batchwright.contracts.batch import BatchOrder, BatchPolicy
+from batchwright.contracts.openai import Endpoint
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.temporal import TemporalUnavailable
+from tests.fakes.api import House, error_of, keys_of, open_house, read
+
+BODY: dict[str, object] = {
+    "input_file_id": "file-" + "0" * 32,
+    "endpoint": "/v1/chat/completions",
+    "completion_window": "24h",
+}
+
+
+@pytest.fixture
+async def house() -> AsyncGenerator[House]:
+    async with open_house() as house:
+        yield house
+
+
+def without(field: str) -> dict[str, object]:
+    return {name: value for name, value in BODY.items() if name != field}
+
+
+async def test_a_batch_is_answered_with_every_key_of_the_contract(house: House) -> None:
+    file = await house.upload()
+    body = {**BODY, "input_file_id": file.id, "completion_window": "2h", "metadata": {"team": "blue"}}
+    answer = await house.post(body)
+    batch = read(answer, BatchObject)
+    assert keys_of(answer) == {
+        *("id", "object", "endpoint", "model", "errors", "input_file_id", "completion_window", "status"),
+        *("output_file_id", "error_file_id", "created_at", "in_progress_at", "expires_at", "finalizing_at"),
+        *("completed_at", "failed_at", "expired_at", "cancelling_at", "cancelled_at", "request_counts"),
+        *("usage", "metadata", "x_batchwright"),
+    }
+    assert (batch.status, batch.completion_window, batch.metadata) == ("validating", "2h", {"team": "blue"})
+    assert batch.expires_at - batch.created_at == 7200
+    assert batch.request_counts.model_dump() == {"total": 0, "completed": 0, "failed": 0}
+    assert batch.usage.total_tokens == 0
+
+
+async def test_the_run_gets_all_that_the_row_needs() -> None:
+    settings = {"tenant_weights": {"blue": 3.0}, "cancel_grace_seconds": 7.0, "outstanding_slices": 5}
+    async with open_house(**settings) as house:
+        batch = read(
+            await house.post(
+                {**BODY, "output_expires_after": {"anchor": "created_at", "seconds": 3600}}, tenant="blue"
+            ),
+            BatchObject,
+        )
+        order, row = house.order(batch.id), house.database.rows.batches["blue", batch.id]
+    assert row.order == order
+    assert order == BatchOrder(
+        batch_id=batch.id,
+        tenant="blue",
+        input_file_id=str(BODY["input_file_id"]),
+        endpoint=Endpoint.CHAT_COMPLETIONS,
+        completion_window="24h",
+        created_at=order.created_at,
+        expires_at=order.expires_at,
+        output_expires_after_seconds=3600,
+        weight=3.0,
+        policy=BatchPolicy(cancel_grace_seconds=7.0, outstanding_slices=5),
+    )
+    assert order.created_at.microsecond == 0
+
+
+async def test_a_batch_of_an_unknown_file_is_made_and_left_to_validation(house: House) -> None:
+    for unknown in ("file-" + "0" * 32, "nonsense"):
+        answer = await house.post({**BODY, "input_file_id": unknown})
+        assert read(answer, BatchObject).input_file_id == unknown
+
+
+async def test_a_file_of_another_tenant_is_an_unknown_one(house: House) -> None:
+    file = await house.upload(purpose="user_data", tenant="blue")
+    answer = await house.post({**BODY, "input_file_id": file.id}, tenant="red")
+    assert read(answer, BatchObject).status == "validating"
+
+
+async def test_a_missing_window_is_24h_in_profile_relaxed(house: House) -> None:
+    for body in (without("completion_window"), {**BODY, "completion_window": None}):
+        assert read(await house.post(body), BatchObject).completion_window == "24h"
+
+
+async def test_profile_strict_wants_the_window_and_only_24h() -> None:
+    async with open_house(profile="strict") as house:
+        absent = error_of(await house.post(without("completion_window")))
+        other = error_of(await house.post({**BODY, "completion_window": "1h"}))
+    assert absent.code == "missing_required_parameter"
+    assert (other.code, other.param) == ("invalid_value", "completion_window")
+
+
+@pytest.mark.parametrize("field", ["input_file_id", "endpoint"])
+async def test_a_missing_field_is_named(house: House, field: str) -> None:
+    assert error_of(await house.post(without(field))) == ErrorDetails(
+        message=f"Missing required parameter: '{field}'.",
+        type="invalid_request_error",
+        param=field,
+        code="missing_required_parameter",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "param"),
+    [
+        ({"endpoint": "/v1/chat"}, "invalid_value", "endpoint"),
+        ({"completion_window": "1s"}, "invalid_value", "completion_window"),
+        ({"stream": True}, "unknown_parameter", "stream"),
+        ({"metadata": {f"k{i}": "v" for i in range(17)}}, "invalid_value", "metadata"),
+        ({"metadata": {"k" * 65: "v"}}, "invalid_value", "metadata"),
+        ({"metadata": {"k": "v" * 513}}, "invalid_value", "metadata"),
+        ({"metadata": {"k": "a\x00b"}}, "invalid_value", "metadata.k"),
+        ({"input_file_id": "a\x00b"}, "invalid_value", "input_file_id"),
+        (
+            {"output_expires_after": {"anchor": "now", "seconds": 3600}},
+            "invalid_value",
+            "output_expires_after.anchor",
+        ),
+        (
+            {"output_expires_after": {"anchor": "created_at", "seconds": 3599}},
+            "invalid_value",
+            "output_expires_after.seconds",
+        ),
+        (
+            {"output_expires_after": {"anchor": "created_at"}},
+            "missing_required_parameter",
+            "output_expires_after.seconds",
+        ),
+        (
+            {"output_expires_after": {"anchor": "created_at", "seconds": 3600, "x": 1}},
+            "unknown_parameter",
+            "output_expires_after.x",
+        ),
+    ],
+)
+async def test_a_wrong_field_is_refused_and_nothing_starts(
+    house: House, change: dict[str, object], code: str, param: str
+) -> None:
+    answer = await house.post({**BODY, **change})
+    error = error_of(answer)
+    assert (answer.status_code, error.type) == (400, "invalid_request_error")
+    assert (error.code, error.param) == (code, param)
+    assert house.temporal.orders == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"metadata": {"k": ["v"]}}, "'metadata.k': expected a string, but got an array instead."),
+        ({"metadata": {"k": None}}, "'metadata.k': expected a string, but got null instead."),
+        ({"metadata": "k"}, "'metadata': expected an object, but got a string instead."),
+        ({"endpoint": 1}, "'endpoint': expected a string, but got an integer instead."),
+        ({"input_file_id": True}, "'input_file_id': expected a string, but got a boolean instead."),
+        (
+            {"completion_window": 1.5},
+            "'completion_window': expected a string, but got a decimal number instead.",
+        ),
+        (
+            {"output_expires_after": []},
+            "'output_expires_after': expected an object, but got an array instead.",
+        ),
+        (
+            {"output_expires_after": {"anchor": "created_at", "seconds": True}},
+            "'output_expires_after.seconds': expected an integer, but got a boolean instead.",
+        ),
+    ],
+)
+async def test_a_value_of_the_wrong_type_is_described(
+    house: House, change: dict[str, object], message: str
+) -> None:
+    error = error_of(await house.post({**BODY, **change}))
+    assert (error.code, error.message) == ("invalid_type", f"Invalid type for {message}")
+
+
+async def test_metadata_may_reach_its_limits(house: House) -> None:
+    metadata = {f"{i:064}": "ü" * 512 for i in range(16)}
+    assert read(await house.post({**BODY, "metadata": metadata}), BatchObject).metadata == metadata
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"null", b'{"metadata": {"k": "\\ud800"}}', b"\xff"])
+async def test_a_body_that_is_no_json_object_is_refused(house: House, body: bytes) -> None:
+    answer = await house.http.post("/v1/batches", content=body)
+    assert (answer.status_code, error_of(answer).type) == (400, "invalid_request_error")
+
+
+async def test_a_body_without_end_is_refused(house: House) -> None:
+    body = orjson.dumps({**BODY, "metadata": {"k": "v" * 1024 * 1024}})
+    assert (await house.http.post("/v1/batches", content=body)).status_code == 413
+
+
+async def test_an_input_of_another_purpose_is_refused(house: House) -> None:
+    file = await house.upload(purpose="user_data")
+    error = error_of(await house.post({**BODY, "input_file_id": file.id}))
+    assert (error.code, error.param) == ("invalid_value", "input_file_id")
+
+
+async def test_a_tenant_with_too_many_live_batches_waits_and_others_do_not() -> None:
+    async with open_house(max_live_batches=1) as house:
+        first = await house.post(BODY, tenant="blue")
+        second = await house.post(BODY, tenant="blue")
+        other = await house.post(BODY, tenant="red")
+    assert (first.status_code, second.status_code, other.status_code) == (200, 429, 200)
+    assert (error_of(second).type, error_of(second).code) == ("requests", "rate_limit_exceeded")
+    assert int(second.headers["retry-after"]) > 0
+
+
+async def test_without_temporal_there_is_no_batch_and_a_retry_is_asked_for(house: House) -> None:
+    house.temporal.failing = TemporalUnavailable("down")
+    answer = await house.post(BODY)
+    assert (answer.status_code, error_of(answer).type) == (503, "server_error")
+    assert int(answer.headers["retry-after"]) > 0
+    assert house.database.rows.batches == {}
+
+
+async def test_a_database_that_fails_after_the_start_does_not_make_the_client_start_another(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = house.temporal.start
+
+    async def start_then_lose_the_database(order: BatchOrder) -> None:
+        await start(order)
+        house.database.rows.failing = DatabaseUnavailable("down")
+
+    monkeypatch.setattr(house.temporal, "start", start_then_lose_the_database)
+    batch = read(await house.post(BODY), BatchObject)
+    assert list(house.temporal.orders) == [batch.id]

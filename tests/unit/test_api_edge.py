@@ -1,0 +1,151 @@
+"""What every answer has, whatever was asked: error shape, request id, tenant, readiness, metrics."""
+
+from collections.abc import AsyncGenerator
+
+import openai
+import pytest
+
+from api.health import Ready
+from api.objects import ModelPage
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.storage.base import StorageUnavailable
+from batchwright.temporal import TemporalUnavailable
+from tests.fakes.api import House, error_of, open_house, read
+
+
+@pytest.fixture
+async def house() -> AsyncGenerator[House]:
+    async with open_house() as house:
+        yield house
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/v1/x"), ("POST", "/"), ("GET", "/v1/files/"), ("GET", "/v1"), ("DELETE", "/v1/batches/a/b/c")],
+)
+async def test_an_unknown_route_is_named(house: House, method: str, path: str) -> None:
+    answer = await house.http.request(method, path)
+    assert answer.status_code == 404
+    assert error_of(answer).message == f"Invalid URL ({method} {path})"
+    assert error_of(answer).type == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("PUT", "/v1/files"), ("DELETE", "/v1/batches/x"), ("GET", "/v1/batches/x/cancel")]
+)
+async def test_a_known_route_with_another_method_says_so(house: House, method: str, path: str) -> None:
+    answer = await house.http.request(method, path)
+    assert (answer.status_code, error_of(answer).type) == (405, "invalid_request_error")
+    assert answer.headers["allow"]
+
+
+async def test_every_answer_has_a_request_id_of_its_own(house: House) -> None:
+    answers = [await house.http.get(path) for path in ("/healthz", "/v1/x", "/v1/files", "/v1/files/x")]
+    ids = {answer.headers["x-request-id"] for answer in answers}
+    assert len(ids) == 4
+    assert all(one.startswith("req_") for one in ids)
+
+
+async def test_a_sane_request_id_is_echoed_and_another_replaced(house: House) -> None:
+    sane = await house.http.get("/v1/x", headers={"x-request-id": "trace-1/a:b"})
+    assert sane.headers["x-request-id"] == "trace-1/a:b"
+    for other in ("x" * 129, "a b", "a\tb", ""):
+        answer = await house.http.get("/v1/x", headers={"x-request-id": other})
+        assert answer.headers["x-request-id"].startswith("req_")
+
+
+async def test_an_unexpected_error_tells_the_client_nothing_of_it(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.database.rows.failing = ZeroDivisionError("secret detail")
+    answer = await house.http.get("/v1/files", headers={"x-request-id": "trace-1"})
+    assert (answer.status_code, error_of(answer).type) == (500, "server_error")
+    assert "secret" not in answer.text
+    assert "Traceback" not in answer.text
+    assert answer.headers["x-request-id"] == "trace-1"
+    assert "secret detail" in caplog.text
+
+
+async def test_a_database_that_is_away_asks_for_a_retry(house: House) -> None:
+    house.database.rows.failing = DatabaseUnavailable("secret detail")
+    for path in ("/v1/files", "/v1/batches", "/v1/batches/batch_" + "0" * 32):
+        answer = await house.http.get(path)
+        assert (answer.status_code, error_of(answer).type) == (503, "server_error")
+        assert int(answer.headers["retry-after"]) > 0
+        assert "secret" not in answer.text
+
+
+@pytest.mark.parametrize("tenant", ["", " ", "a/b", "-a", "x" * 65, "a b"])
+async def test_a_tenant_that_cannot_be_is_refused(house: House, tenant: str) -> None:
+    answers = [
+        await house.http.get("/v1/files", headers={"X-Tenant": tenant}),
+        await house.http.get("/v1/batches/x", headers={"X-Tenant": tenant}),
+        await house.http.post("/v1/batches", json={}, headers={"X-Tenant": tenant}),
+    ]
+    assert [answer.status_code for answer in answers] == [400] * 3
+    assert {error_of(answer).param for answer in answers} == {"X-Tenant"}
+
+
+async def test_without_a_tenant_the_default_one_asks() -> None:
+    async with open_house(default_tenant="blue") as house:
+        await house.create(tenant="blue")
+        assert len([batch async for batch in house.openai.batches.list()]) == 1
+
+
+async def test_models_are_those_that_backends_serve(house: House) -> None:
+    page = read(await house.http.get("/v1/models"), ModelPage)
+    assert [model.id for model in page.data] == ["llama", "org/qwen:7b"]
+    assert (await house.openai.models.retrieve("org/qwen:7b")).owned_by == "batchwright"
+
+
+async def test_a_model_nobody_serves_is_not_found(house: House) -> None:
+    with pytest.raises(openai.NotFoundError) as missing:
+        await house.openai.models.retrieve("org/other")
+    assert missing.value.code == "model_not_found"
+
+
+async def test_readiness_names_each_part_that_is_away(house: House) -> None:
+    ready = await house.http.get("/readyz")
+    house.storage.failing = StorageUnavailable("down")
+    house.temporal.failing = TemporalUnavailable("down")
+    unready = await house.http.get("/readyz")
+    house.database.rows.failing = DatabaseUnavailable("down")
+    nothing = await house.http.get("/readyz")
+    assert (ready.status_code, Ready.model_validate_json(ready.content).status) == (200, "ok")
+    assert unready.status_code == nothing.status_code == 503
+    assert unready.json()["checks"] == {
+        "postgresql": "ok",
+        "temporal": "unavailable",
+        "storage": "unavailable",
+    }
+    assert set(nothing.json()["checks"].values()) == {"unavailable"}
+    assert (await house.http.get("/healthz")).status_code == 200
+
+
+async def test_answers_are_counted_by_route_and_never_by_id(house: House) -> None:
+    await house.http.get("/v1/files/file-1")
+    await house.http.get("/v1/files/file-2")
+    await house.http.request("BREW", "/v1/coffee")
+    text = (await house.http.get("/metrics")).text
+    counted = "batchwright_api_requests_total"
+    assert f'{counted}{{method="GET",route="/v1/files/{{file_id}}",status="404"}} 2.0' in text
+    assert f'{counted}{{method="other",route="unknown",status="404"}} 1.0' in text
+
+
+async def test_the_description_holds_every_route_and_its_body(house: House) -> None:
+    description = (await house.http.get("/openapi.json")).json()
+    assert {path for path in description["paths"] if path.startswith("/v1")} == {
+        "/v1/files",
+        "/v1/files/{file_id}",
+        "/v1/files/{file_id}/content",
+        "/v1/batches",
+        "/v1/batches/{batch_id}",
+        "/v1/batches/{batch_id}/cancel",
+        "/v1/batches/{batch_id}/x/pause",
+        "/v1/batches/{batch_id}/x/resume",
+        "/v1/batches/{batch_id}/x/state",
+        "/v1/models",
+        "/v1/models/{model}",
+    }
+    assert "requestBody" in description["paths"]["/v1/batches"]["post"]
+    assert (await house.http.get("/docs")).status_code == 200

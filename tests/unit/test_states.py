@@ -1,0 +1,63 @@
+"""A batch's states."""
+
+import pytest
+
+from batchwright.contracts.openai import BatchStatus
+from batchwright.rules.states import LIVE, Cancel, cancel, may_move, shown_status
+
+S = BatchStatus
+
+
+def test_a_live_state_is_one_that_is_stored_and_no_end() -> None:
+    assert {status for status in S if not status.is_terminal} - {S.CANCELLING} == LIVE
+
+
+@pytest.mark.parametrize("end", [status for status in S if status.is_terminal])
+def test_nothing_follows_an_end(end: BatchStatus) -> None:
+    assert not any(may_move(end, to) for to in S)
+
+
+def test_a_batch_goes_forward_only() -> None:
+    assert may_move(S.VALIDATING, S.IN_PROGRESS)
+    assert may_move(S.IN_PROGRESS, S.FINALIZING)
+    assert may_move(S.FINALIZING, S.COMPLETED)
+    assert not may_move(S.VALIDATING, S.FINALIZING)
+    assert not may_move(S.IN_PROGRESS, S.VALIDATING)
+    assert not may_move(S.FINALIZING, S.IN_PROGRESS)
+
+
+@pytest.mark.parametrize("status", sorted(LIVE))
+@pytest.mark.parametrize("end", [S.FAILED, S.EXPIRED, S.CANCELLED])
+def test_every_live_batch_may_fail_expire_or_be_cancelled(status: BatchStatus, end: BatchStatus) -> None:
+    assert may_move(status, end)
+
+
+def test_what_was_never_validated_does_not_complete() -> None:
+    assert not may_move(S.VALIDATING, S.COMPLETED)
+
+
+def test_cancelling_is_shown_and_never_stored() -> None:
+    assert {shown_status(status, cancel_requested=True) for status in LIVE} == {S.CANCELLING}
+    assert not any(may_move(status, S.CANCELLING) for status in S)
+
+
+@pytest.mark.parametrize("end", [status for status in S if status.is_terminal])
+def test_an_end_is_shown_as_it_is_though_a_cancel_was_asked_for(end: BatchStatus) -> None:
+    assert shown_status(end, cancel_requested=True) is end
+
+
+@pytest.mark.parametrize(
+    ("shown", "effect"),
+    [
+        (S.VALIDATING, Cancel.STOPS),
+        (S.IN_PROGRESS, Cancel.STOPS),
+        (S.FINALIZING, Cancel.STOPS),
+        (S.CANCELLING, Cancel.NOTHING),
+        (S.CANCELLED, Cancel.NOTHING),
+        (S.COMPLETED, Cancel.REFUSED),
+        (S.FAILED, Cancel.REFUSED),
+        (S.EXPIRED, Cancel.REFUSED),
+    ],
+)
+def test_what_a_cancel_does_depends_on_what_the_client_sees(shown: BatchStatus, effect: Cancel) -> None:
+    assert cancel(shown) is effect
