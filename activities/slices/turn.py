@@ -125,7 +125,7 @@ class Turn:
                 return end
             line = self._work.next() if self._may_dispatch() else None
             if line is None:
-                await self._rest(_LOOK_AGAIN_SECONDS)
+                await self._rest(min(self._blocked() or _LOOK_AGAIN_SECONDS, _LOOK_AGAIN_SECONDS))
                 continue
             permit = await self._permit()
             if permit is None:
@@ -141,8 +141,11 @@ class Turn:
             return End.FINISHED
         if self._began is not None and time.monotonic() - self._began >= self._request.slice_seconds:
             return End.TURN_OVER
-        blocked = max(self._work.wait(), self._circuit.wait())
-        return End.DEFERRED if blocked > PATIENCE_SECONDS and not self._sending else None
+        return End.DEFERRED if self._blocked() > PATIENCE_SECONDS and not self._sending else None
+
+    def _blocked(self) -> float:
+        """Seconds for which it is known that nothing can be sent."""
+        return max(self._work.wait(), self._circuit.wait())
 
     def _may_dispatch(self) -> bool:
         return (

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from activities.slices.progress import ProgressReporter
 from activities.slices.tools import Tools
 from activities.slices.waiting import WaitingSignals
 from batchwright.contracts.batch import WaitingReason
+from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceRequest, SliceResult
 from batchwright.contracts.openai import Endpoint
 from batchwright.database.base import ProgressTable
@@ -166,6 +168,15 @@ class House:
             return error
         raise AssertionError(f"the slice returned {result!r}")
 
+    async def turn(self, request: SliceRequest) -> SliceResult | None:
+        """What the slice returned, or None where it gave its slot back."""
+        try:
+            return await self.run(request)
+        except ApplicationError as error:
+            if error.type not in (Failure.TURN_OVER, Failure.DEFERRED):
+                raise
+            return None
+
     def next_attempt(self) -> None:
         """A fresh attempt of the same activity."""
         info = self.environment.info
@@ -193,6 +204,10 @@ class House:
             writer.add(record)
         await self.storage.put(FOLDER + name, writer.finish())
 
+    def hurry(self) -> None:
+        """The model's circuit sees time pass a thousand times faster."""
+        self.tools.circuit(MODEL).clock = lambda: time.monotonic() * 1000
+
     def counted(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
@@ -214,5 +229,5 @@ def content_of(request: httpx.Request) -> str:
 
 async def eventually(condition: Callable[[], bool]) -> None:
     """Waits until it holds; the test's own timeout is the limit."""
-    while not condition():
+    while not condition():  # noqa: ASYNC110 - what is waited for sets no event
         await asyncio.sleep(0.005)
