@@ -6,6 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from starter.commands.batches import cancel, list_batches, pause, resume, status
+from starter.commands.demo import demo
 from starter.commands.dev import dev
 from starter.commands.processes import PASS_ON, api, migrate, simulator, worker
 from starter.commands.results import results
@@ -50,6 +51,7 @@ app.command("list")(list_batches)
 for command in (cancel, pause, resume, results, validate):
     app.command()(command)
 app.command()(dev)
+app.command()(demo)
 for process in (worker, api, simulator):
     app.command(context_settings=PASS_ON)(process)
 app.command()(migrate)

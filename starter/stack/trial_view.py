@@ -1,0 +1,90 @@
+"""What `demo` shows of its batch, within 80 columns."""
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from starter.stack.trial import DemoResult, first_line
+from starter.views import Batch, ModelPart
+
+_SHOWN_CHARACTERS = 300
+
+
+class Bars:
+    """A progress bar per model."""
+
+    def __init__(self, console: Console, *, hidden: bool) -> None:
+        columns = (
+            TextColumn("{task.description:<18}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[failed]}"),
+        )
+        self.progress = Progress(*columns, console=console, disable=hidden)
+        self._bars: dict[str, TaskID] = {}
+
+    def show(self, batch: Batch) -> None:
+        for part in batch.parts:
+            self._show(part, is_over=batch.status.is_terminal)
+
+    def _show(self, part: ModelPart, *, is_over: bool) -> None:
+        bar = self._bars.get(part.model)
+        if bar is None:
+            bar = self.progress.add_task(part.model, total=part.lines, failed="")
+            self._bars[part.model] = bar
+        settled = part.lines if is_over else part.completed + part.failed
+        failed = f"[red]{part.failed} failed" if part.failed else ""
+        self.progress.update(bar, completed=settled, failed=failed)
+
+
+def announce(console: Console, batch: Batch, ui: str) -> None:
+    console.print(f"Batch [bold]{batch.id}[/bold]: 1,000 requests over three models,")
+    console.print("some of them bad on purpose. Its workflow in the Temporal UI, while it runs:")
+    console.print(Text(f"  {ui}"), soft_wrap=True)
+
+
+def conclude(console: Console, result: DemoResult) -> None:
+    counts = result.batch.request_counts
+    colour = "green" if result.as_expected else "red"
+    console.print(
+        f"\n[bold {colour}]{result.batch.status.value}[/] in {result.seconds:.1f} s: "
+        f"{counts.total:,} requests, {counts.completed:,} answered, {counts.failed:,} failed"
+        f"{' as intended' if result.as_expected else '; this is not what was expected'}"
+    )
+    for name, file in (("output", result.output_file), ("error", result.error_file)):
+        console.print(f"\nFirst {name} line:", style="dim")
+        console.print(Text(_short(first_line(file))))
+    console.print()
+    console.print(_files(result))
+
+
+def look_around(console: Console, result: DemoResult, *, is_running: bool) -> None:
+    console.print()
+    if is_running:
+        console.print(Text(f"Temporal UI: {result.ui}"), soft_wrap=True)
+        console.print("The stack keeps running. Ctrl-C stops it.")
+        return
+    console.print("To look around, also in the Temporal UI, start the stack on this data again:")
+    console.print(Text(f"  batchwright dev --data {result.data / 'stack'}"), soft_wrap=True)
+    console.print(
+        Text(f"  http://127.0.0.1:8233{result.ui[result.ui.index('/namespaces') :]}"), soft_wrap=True
+    )
+    console.print(Text(f"  rm -r {result.data}   when you have seen enough"), soft_wrap=True)
+
+
+def _files(result: DemoResult) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, file in (
+        ("input", result.input_file),
+        ("output", result.output_file),
+        ("errors", result.error_file),
+    ):
+        table.add_row(name, str(file))
+    return table
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]} ..."
