@@ -4,6 +4,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import BinaryIO, Self, TypeVar
+from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -26,7 +27,7 @@ class ClientError(Exception):
 
 
 class Client:
-    """Used as a context manager. Calls raise ClientError."""
+    """Used as a context manager. It and its calls raise ClientError."""
 
     def __init__(self, url: str, *, api_key: str = "", tenant: str = "") -> None:
         self.url = url
@@ -36,7 +37,8 @@ class Client:
         if tenant:
             headers["X-Tenant"] = tenant
         # Proxies of the environment are not asked: the API is usually on this machine or in this network.
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT, trust_env=False)
+        with self._plainly():
+            self._http = httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT, trust_env=False)
 
     def __enter__(self) -> Self:
         return self
@@ -69,12 +71,12 @@ class Client:
         )
 
     def batch(self, batch_id: str) -> Batch:
-        return self._call("GET", f"/v1/batches/{batch_id}", Batch)
+        return self._call("GET", _path(batch_id), Batch)
 
     def state(self, batch_id: str) -> State | None:
         """Of a live batch: is it paused, what does it wait for. None where nobody can tell now."""
         try:
-            return self._call("GET", f"/v1/batches/{batch_id}/x/state", State)
+            return self._call("GET", _path(batch_id, "/x/state"), State)
         except ClientError:
             return None
 
@@ -83,13 +85,13 @@ class Client:
         return self._call("GET", f"/v1/batches?{query}", BatchPage)
 
     def cancel(self, batch_id: str) -> Batch:
-        return self._call("POST", f"/v1/batches/{batch_id}/cancel", Batch)
+        return self._call("POST", _path(batch_id, "/cancel"), Batch)
 
     def pause(self, batch_id: str) -> Batch:
-        return self._call("POST", f"/v1/batches/{batch_id}/x/pause", Batch)
+        return self._call("POST", _path(batch_id, "/x/pause"), Batch)
 
     def resume(self, batch_id: str) -> Batch:
-        return self._call("POST", f"/v1/batches/{batch_id}/x/resume", Batch)
+        return self._call("POST", _path(batch_id, "/x/resume"), Batch)
 
     @contextmanager
     def content(self, file_id: str) -> Generator[Iterator[bytes]]:
@@ -144,6 +146,11 @@ class Client:
             raise ClientError(
                 f"{self.url!r} is no usable URL ({error}); set BATCHWRIGHT_URL or --url."
             ) from None
+
+
+def _path(batch_id: str, below: str = "") -> str:
+    """Whatever was typed stays one part of the path."""
+    return f"/v1/batches/{quote(batch_id, safe='')}{below}"
 
 
 class _ErrorDetail(BaseModel):
