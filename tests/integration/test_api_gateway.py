@@ -1,0 +1,144 @@
+"""What the API asks of Temporal, asked of a real server."""
+
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import pytest_asyncio
+from temporalio.client import Client, WorkflowHandle
+from temporalio.testing import WorkflowEnvironment
+
+from api.temporal_gateway import ClientGateway, RunMissing
+from batchwright.contracts import names
+from batchwright.contracts.batch import BatchOrder, BatchResult
+from batchwright.contracts.openai import Endpoint
+from batchwright.rules.ids import new_batch_id
+from batchwright.settings import load
+from batchwright.temporal import DATA_CONVERTER, TemporalUnavailable, connect
+from starter.stack.ports import free_port
+from starter.stack.temporal import find_binary
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client() -> AsyncGenerator[Client]:
+    environment = await WorkflowEnvironment.start_local(  # pyright: ignore[reportUnknownMemberType] - a generic without its argument
+        dev_server_existing_path=str(find_binary()),
+        data_converter=DATA_CONVERTER,
+        search_attributes=list(names.SEARCH_ATTRIBUTES),
+    )
+    async with environment:
+        yield environment.client
+
+
+@pytest.fixture
+def gateway(client: Client) -> ClientGateway:
+    return ClientGateway(client)
+
+
+def an_order() -> BatchOrder:
+    now = datetime.now(UTC).replace(microsecond=0)
+    return BatchOrder(
+        batch_id=new_batch_id(),
+        tenant="blue",
+        input_file_id="file-" + "0" * 32,
+        endpoint=Endpoint.EMBEDDINGS,
+        completion_window="1h",
+        created_at=now,
+        expires_at=now + timedelta(hours=1),
+    )
+
+
+def run_of(client: Client, order: BatchOrder) -> WorkflowHandle[object, BatchResult]:
+    return client.get_workflow_handle(order.batch_id, result_type=BatchResult)
+
+
+async def signals_of(client: Client, order: BatchOrder) -> list[str]:
+    history = await run_of(client, order).fetch_history()
+    return [
+        event.workflow_execution_signaled_event_attributes.signal_name
+        for event in history.events
+        if event.HasField("workflow_execution_signaled_event_attributes")
+    ]
+
+
+async def test_a_started_batch_can_be_found_by_what_it_is(client: Client, gateway: ClientGateway) -> None:
+    order = an_order()
+    await gateway.start(order)
+    run = await run_of(client, order).describe()
+    assert (run.workflow_type, run.task_queue) == ("BatchWorkflow", names.CONTROL_QUEUE)
+    assert run.typed_search_attributes.get(names.TENANT) == "blue"
+    assert run.typed_search_attributes.get(names.STATUS) == "validating"
+    assert run.typed_search_attributes.get(names.DEADLINE) == order.expires_at
+    assert await run.static_summary() == "/v1/embeddings within 1h, for blue"
+
+
+async def test_the_run_gets_its_order_as_it_was_given(client: Client, gateway: ClientGateway) -> None:
+    order = an_order()
+    await gateway.start(order)
+    [started, *_] = (await run_of(client, order).fetch_history()).events
+    payloads = started.workflow_execution_started_event_attributes.input.payloads
+    assert await DATA_CONVERTER.decode(payloads, [BatchOrder]) == [order]
+
+
+async def test_a_second_start_changes_nothing_even_after_the_end(
+    client: Client, gateway: ClientGateway
+) -> None:
+    order = an_order()
+    await gateway.start(order)
+    first = (await run_of(client, order).describe()).run_id
+    await gateway.start(order)
+    await run_of(client, order).terminate()
+    await gateway.start(order)
+    assert (await run_of(client, order).describe()).run_id == first
+
+
+async def test_signals_reach_a_run_that_no_worker_serves(client: Client, gateway: ClientGateway) -> None:
+    order = an_order()
+    await gateway.start(order)
+    await gateway.pause(order.batch_id)
+    await gateway.resume(order.batch_id)
+    await gateway.cancel(order.batch_id)
+    assert await signals_of(client, order) == ["pause", "resume", "cancel"]
+
+
+async def test_a_signal_to_what_has_ended_or_never_was_says_so(
+    client: Client, gateway: ClientGateway
+) -> None:
+    order = an_order()
+    with pytest.raises(RunMissing):
+        await gateway.cancel(order.batch_id)
+    await gateway.start(order)
+    await run_of(client, order).terminate()
+    with pytest.raises(RunMissing):
+        await gateway.cancel(order.batch_id)
+
+
+async def test_without_a_worker_nobody_knows_a_state(gateway: ClientGateway) -> None:
+    order = an_order()
+    await gateway.start(order)
+    assert await gateway.state(order.batch_id) is None
+    assert await gateway.state(new_batch_id()) is None
+
+
+async def test_a_server_that_answers_passes_the_check(gateway: ClientGateway) -> None:
+    await gateway.check()
+
+
+async def test_an_unknown_namespace_fails_the_check(client: Client) -> None:
+    settings = load(temporal_address=client.service_client.config.target_host, temporal_namespace="nowhere")
+    elsewhere = ClientGateway(await connect(settings, lazy=True))
+    with pytest.raises(TemporalUnavailable):
+        await elsewhere.check()
+    with pytest.raises(TemporalUnavailable):
+        await elsewhere.start(an_order())
+
+
+async def test_a_server_that_is_away_is_unavailable_and_not_a_missing_run() -> None:
+    settings = load(temporal_address=f"127.0.0.1:{free_port()}")
+    nowhere = ClientGateway(await connect(settings, lazy=True))
+    with pytest.raises(TemporalUnavailable):
+        await nowhere.check()
+    with pytest.raises(TemporalUnavailable):
+        await nowhere.cancel(new_batch_id())

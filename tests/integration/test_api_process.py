@@ -1,0 +1,141 @@
+"""The API as a process: how it starts, ends, and treats connections that break."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from api.objects import FileObject
+from starter.stack.ports import free_port
+from tests.fakes.api import LINE, error_of, read
+
+pytestmark = pytest.mark.integration
+MIB = 1024 * 1024
+
+
+class Listens(BaseModel):
+    """The log line that tells the port."""
+
+    message: str
+    port: int
+
+
+def environment(tmp_path: Path, **settings: str) -> dict[str, str]:
+    """Settings of an API that reaches nothing outside the test, and no Temporal."""
+    chosen = {
+        "storage_dir": str(tmp_path / "objects"),
+        "temporal_address": f"127.0.0.1:{free_port()}",
+        "database_url": f"postgresql://nobody@127.0.0.1:{free_port()}/none",
+        "api_port": "0",
+        "log_format": "json",
+        **settings,
+    }
+    return {**os.environ, **{f"BATCHWRIGHT_{name.upper()}": value for name, value in chosen.items()}}
+
+
+def ended(tmp_path: Path, **settings: str) -> tuple[int, list[str]]:
+    """Exit code and lines on stderr of an API that cannot start."""
+    command = [sys.executable, "-m", "api"]
+    process = subprocess.run(
+        command, env=environment(tmp_path, **settings), capture_output=True, text=True, timeout=50
+    )
+    assert process.stdout == ""
+    return process.returncode, process.stderr.splitlines()
+
+
+@contextmanager
+def running(tmp_path: Path, **settings: str) -> Generator[tuple[subprocess.Popen[str], httpx.Client]]:
+    command = [sys.executable, "-m", "api"]
+    with subprocess.Popen(
+        command, env=environment(tmp_path, **settings), stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{_port(process)}", trust_env=False) as client:
+                yield process, client
+        finally:
+            process.kill()
+
+
+def _port(process: subprocess.Popen[str]) -> int:
+    assert process.stderr is not None
+    for line in process.stderr:
+        try:
+            told = Listens.model_validate_json(line)
+        except ValidationError:
+            continue
+        return told.port
+    raise AssertionError(f"the API ended with {process.wait()}")
+
+
+def objects(tmp_path: Path) -> list[Path]:
+    return [path for path in (tmp_path / "objects").rglob("*") if path.is_file()]
+
+
+def test_a_port_in_use_is_told_in_a_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, [line] = ended(tmp_path, api_port=str(port))
+    assert code == 1
+    assert (
+        line == f"The API cannot listen on 127.0.0.1:{port} (BATCHWRIGHT_API_PORT): Address already in use."
+    )
+
+
+def test_a_signal_ends_it_while_it_still_waits_for_its_database(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "api"]
+    settings = environment(tmp_path, log_level="DEBUG")
+    with subprocess.Popen(command, env=settings, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        process.stderr.readline()  # it has got as far as logging
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+def test_it_serves_without_temporal_and_ends_cleanly_on_a_signal(tmp_path: Path, database_url: str) -> None:
+    with running(tmp_path, database_url=database_url) as (process, client):
+        file = {"file": ("a.jsonl", LINE)}
+        uploaded = read(client.post("/v1/files", files=file, data={"purpose": "batch"}), FileObject)
+        content = client.get(f"/v1/files/{uploaded.id}/content")
+        ready = client.get("/readyz")
+        body = {"input_file_id": uploaded.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+        created = client.post("/v1/batches", json=body, timeout=30)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert content.content == LINE
+    assert ready.json()["checks"] == {"postgresql": "ok", "temporal": "unavailable", "storage": "ok"}
+    assert (created.status_code, error_of(created).type) == (503, "server_error")
+
+
+def test_a_client_that_hangs_up_mid_upload_leaves_nothing(tmp_path: Path, database_url: str) -> None:
+    head = (
+        b"POST /v1/files HTTP/1.1\r\nHost: api\r\nContent-Length: 1000000\r\n"
+        b"Content-Type: multipart/form-data; boundary=cut\r\n\r\n"
+        b'--cut\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    )
+    with running(tmp_path, database_url=database_url) as (process, client):
+        with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as connection:
+            connection.sendall(head + LINE * 1000)
+        assert client.get("/v1/files").json()["data"] == []
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert objects(tmp_path) == []
+
+
+def test_a_client_that_sends_all_of_a_file_that_is_too_large_still_reads_why(
+    tmp_path: Path, database_url: str
+) -> None:
+    limits = {"max_batch_file_bytes": str(MIB), "max_file_bytes": str(MIB)}
+    with running(tmp_path, database_url=database_url, **limits) as (_, client):
+        file = {"file": ("a.jsonl", LINE * (20 * MIB // len(LINE)))}
+        answer = client.post("/v1/files", files=file, data={"purpose": "batch"}, timeout=30)
+        assert client.get("/healthz").status_code == 200
+    assert (answer.status_code, error_of(answer).param) == (413, "file")
+    assert objects(tmp_path) == []
