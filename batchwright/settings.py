@@ -3,10 +3,12 @@
 A setting `x_y` comes from `BATCHWRIGHT_X_Y`. Wrong ones are named by `load()`, before anything listens.
 """
 
+import re
 from pathlib import Path
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
 from batchwright.contracts.openai import Profile
 
@@ -173,3 +175,7 @@ def load(**overrides: object) -> Settings:
         raise SettingsError(
             f"BATCHWRIGHT_{name.upper()} is wrong: {first['msg']} (it is {first['input']!r})."
         ) from None
+    except UnreadableSetting as error:
+        # Of a list or map; the field's name is only in the message.
+        name = "".join(re.findall(r'field "(\w+)"', str(error)))
+        raise SettingsError(f"BATCHWRIGHT_{name.upper()} is wrong: it is not JSON.") from None

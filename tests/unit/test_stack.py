@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from batchwright.contracts.names import SEARCH_ATTRIBUTES
+from batchwright.settings import SettingsError, load
 from starter.stack import temporal
 from starter.stack.directory import StackDirectory
 from starter.stack.errors import StackError
@@ -157,3 +158,9 @@ def test_the_panel_fits_80_columns_and_shows_every_address() -> None:
     assert max(len(line) for line in shown.splitlines()) <= 80
     for value in (INFO.api, INFO.temporal, INFO.ui, INFO.simulator, INFO.data):
         assert str(value) in shown
+
+
+def test_a_list_setting_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHWRIGHT_BACKENDS", "http://one,http://two")
+    with pytest.raises(SettingsError, match="BATCHWRIGHT_BACKENDS is wrong: it is not JSON"):
+        load()
