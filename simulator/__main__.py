@@ -13,7 +13,7 @@ from simulator.faults import Fault, parse_short
 from simulator.latency import Latency, parse_override
 from simulator.server import Server
 
-DEFAULT_MODELS = "llama-3.1-8b,qwen2.5-7b,mistral-small"
+DEFAULT_MODELS = "llama-3.1-8b,qwen2.5-7b,mistral-7b"
 
 
 def _fault(text: str) -> Fault:

@@ -1,0 +1,59 @@
+"""The references of command line and simulator name what there is."""
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from simulator.calls import ENDPOINTS
+from simulator.faults import KINDS
+from starter.__main__ import app
+from starter.output import Exit
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+COMMANDS = [
+    *("submit", "status", "watch", "list", "cancel", "pause", "resume", "results", "validate"),
+    *("dev", "demo", "worker", "migrate"),
+]
+
+
+def shown(*arguments: str) -> str:
+    return CliRunner().invoke(app, [*arguments, "--help"]).stdout
+
+
+def options(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) - {"--help"}
+
+
+def section(page: str, heading: str) -> str:
+    return re.split(r"^## ", page.split(f"\n## {heading}\n")[1], flags=re.MULTILINE)[0]
+
+
+def test_every_command_is_in_the_table() -> None:
+    listed = re.findall(r"^  ([a-z]+) ", shown().split("Commands:")[1], flags=re.MULTILINE)
+    table = (REFERENCE / "cli.md").read_text().split("## Exit codes")[0]
+    assert {command for command in listed if f"`{command}`" not in table} == set()
+    assert set(COMMANDS) - set(listed) == set()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_options_of_a_command_are_documented_and_no_others(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["batchwright"])  # which `worker` replaces
+    heading = "pause" if command == "resume" else command
+    assert options(section((REFERENCE / "cli.md").read_text(), heading)) == options(shown(command))
+
+
+def test_the_exit_codes_are_documented() -> None:
+    table = section((REFERENCE / "cli.md").read_text(), "Exit codes")
+    assert [int(code) for code in re.findall(r"^\| (\d) \|", table, flags=re.MULTILINE)] == list(Exit)
+
+
+def test_the_simulator_is_documented(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["batchwright"])  # which `simulator` replaces
+    page = (REFERENCE / "simulator.md").read_text()
+    assert options(section(page, "Options")) == options(shown("simulator"))
+    assert {kind for kind in KINDS if f"| `{kind}` |" not in page} == set()
+    assert {endpoint for endpoint in ENDPOINTS if f"`{endpoint}`" not in page} == set()
