@@ -51,7 +51,8 @@ def line_of(number: int) -> bytes:
 
 async def plan_slice(storage: MemoryStorage, lines: list[bytes]) -> list[int]:
     """The plan, shard and slice table of one slice; the offsets of its lines."""
-    offsets, entries, offset = [], b"", 0
+    offsets: list[int] = []
+    entries, offset = b"", 0
     for line in lines:
         offsets.append(offset)
         entries += pack_entry(PlanEntry(offset, len(line) + 1, 0))
