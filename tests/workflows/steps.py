@@ -1,0 +1,120 @@
+"""Stand-ins for the activities: they do what a test says, and remember what they were asked."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.execution import ExecutionActivities, SliceRequest, SliceResult
+from batchwright.contracts.finalization import FinalizationActivities, FinalizeRequest, FinalizeResult
+from batchwright.contracts.ingestion import IngestionActivities, IngestResult, ModelShare
+from batchwright.contracts.lifecycle import EndRequest, LifecycleActivities
+from batchwright.contracts.openai import BatchStatus
+
+LINES_A_SLICE = 10
+SliceBehaviour = Callable[[SliceRequest], Awaitable[SliceResult]]
+
+FINISHED = SliceResult(finished=True, completed=LINES_A_SLICE)
+
+
+def share(model: str, slices: int = 2) -> ModelShare:
+    return ModelShare(model=model, safe=model, lines=LINES_A_SLICE * slices, slices=slices)
+
+
+def ingested(*shares: ModelShare) -> IngestResult:
+    return IngestResult(prefix="ingest/1", models=list(shares), total=sum(share.lines for share in shares))
+
+
+async def finishes(request: SliceRequest) -> SliceResult:
+    return FINISHED
+
+
+async def until_cancelled(request: SliceRequest) -> SliceResult:
+    """Works on and on; gives back what it has when it is told to stop."""
+    try:
+        while True:
+            activity.heartbeat()
+            await asyncio.sleep(0.02)
+    except asyncio.CancelledError:
+        return SliceResult(completed=1)
+
+
+async def fails(request: SliceRequest) -> SliceResult:
+    raise ApplicationError("The plan is damaged.", type=Failure.PLAN_DAMAGED)
+
+
+class Ingestion(IngestionActivities):
+    def __init__(self, result: IngestResult) -> None:
+        self.result = result
+        self.started = asyncio.Event()
+        self.released = asyncio.Event()
+        self.released.set()
+        self.failure: ApplicationError | None = None
+
+    @activity.defn
+    async def ingest(self, order: BatchOrder) -> IngestResult:
+        self.started.set()
+        if self.failure is not None:
+            raise self.failure
+        await _beat_until(self.released)
+        return self.result
+
+
+class Execution(ExecutionActivities):
+    """`behaviours` by slice number or model; what is named nowhere finishes at once."""
+
+    def __init__(self) -> None:
+        self.requests: list[SliceRequest] = []
+        self.behaviours: dict[int | str, SliceBehaviour] = {}
+        self._changed = asyncio.Condition()
+
+    @activity.defn
+    async def run_slice(self, request: SliceRequest) -> SliceResult:
+        async with self._changed:
+            self.requests.append(request)
+            self._changed.notify_all()
+        behaviour = self.behaviours.get(request.number) or self.behaviours.get(request.model) or finishes
+        return await behaviour(request)
+
+    async def asked(self, times: int) -> None:
+        """Returns when slices have been started `times` times altogether."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.requests) >= times)
+
+
+class Finalization(FinalizationActivities):
+    def __init__(self) -> None:
+        self.requests: list[FinalizeRequest] = []
+        self.started = asyncio.Event()
+        self.released = asyncio.Event()
+        self.released.set()
+        self.failure: ApplicationError | None = None
+
+    @activity.defn
+    async def finalize(self, request: FinalizeRequest) -> FinalizeResult:
+        self.requests.append(request)
+        self.started.set()
+        if self.failure is not None:
+            raise self.failure
+        if request.status == BatchStatus.COMPLETED:
+            await _beat_until(self.released)
+        return FinalizeResult(status=request.status, completed=request.total)
+
+
+class Lifecycle(LifecycleActivities):
+    def __init__(self) -> None:
+        self.requests: list[EndRequest] = []
+
+    @activity.defn
+    async def end(self, request: EndRequest) -> BatchStatus:
+        self.requests.append(request)
+        return request.status
+
+
+async def _beat_until(event: asyncio.Event) -> None:
+    while not event.is_set():
+        activity.heartbeat()
+        await asyncio.sleep(0.02)
