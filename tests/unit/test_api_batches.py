@@ -10,6 +10,7 @@ from api.objects import BatchObject, BatchPage
 from batchwright.contracts.batch import BatchState, WaitingReason
 from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
 from batchwright.database.rows import ModelCount, Outcome
+from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import House, error_of, open_house, read
 
 ENDS = [status for status in BatchStatus if status.is_terminal]
@@ -139,6 +140,13 @@ async def test_a_cancel_is_signalled_and_shown_at_once(house: House) -> None:
     assert (batch.status, batch.cancelled_at) == ("cancelling", None)
     assert batch.cancelling_at is not None
     assert house.temporal.signals == [(batch_id, "cancel")]
+
+
+async def test_a_cancel_that_temporal_did_not_take_is_not_shown(house: House) -> None:
+    batch_id = await begun(house, "llama")
+    house.temporal.failing = TemporalUnavailable("down")
+    assert (await house.http.post(f"/v1/batches/{batch_id}/cancel")).status_code == 503
+    assert (await house.openai.batches.retrieve(batch_id)).status == "in_progress"
 
 
 async def test_a_second_cancel_changes_nothing(house: House) -> None:
