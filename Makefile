@@ -27,10 +27,10 @@ dev: install ## the embedded stack in the foreground
 	$(RUN)batchwright dev
 
 test: install ## all tests
-	$(RUN)pytest
+	$(RUN)pytest -n 4 --dist loadfile
 
 test-fast: install ## the tests without real servers
-	$(RUN)pytest -m "not e2e and not integration"
+	$(RUN)pytest -n 2 --dist loadfile -m "not e2e and not integration"
 
 lint: install ## ruff, import rules, types
 	$(RUN)ruff check .
