@@ -1,0 +1,134 @@
+"""Ownership by acknowledged beats, and what a batch is told of waiting."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from activities.slices import ownership
+from activities.slices.ownership import Ownership, Word
+from activities.slices.waiting import WaitingSignals
+from batchwright.contracts.batch import WaitingReason
+from batchwright.contracts.execution import SliceResult
+from tests.activities.execution_house import FakeServer, eventually
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@asynccontextmanager
+async def beating(owner: Ownership, heard: list[Word]) -> AsyncGenerator["asyncio.Task[None]"]:
+    task = asyncio.create_task(owner.run(SliceResult, heard.append))
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_an_attempt_may_send_until_its_last_acknowledged_beat_is_old() -> None:
+    clock = Clock()
+    owner = Ownership(FakeServer().beat(), timedelta(seconds=30), clock)
+    clock.now = 24.9
+    assert owner.may_send
+    clock.now = 25.0
+    assert not owner.may_send
+
+
+def test_without_a_heartbeat_timeout_nobody_takes_the_slice() -> None:
+    clock = Clock()
+    owner = Ownership(FakeServer().beat(), None, clock)
+    clock.now = 1e9
+    assert owner.may_send
+
+
+async def test_an_acknowledged_beat_counts_from_when_it_was_sent() -> None:
+    clock, server = Clock(), FakeServer()
+    beat = server.beat()
+
+    async def slow(details: SliceResult) -> Word:
+        word = await beat(details)
+        clock.now = 30.0  # the answer took as long as the timeout
+        return word
+
+    owner = Ownership(slow, timedelta(seconds=30), clock)
+    async with beating(owner, []):
+        await eventually(lambda: clock.now == 30.0)
+        assert not owner.may_send
+
+
+async def test_an_unanswered_beat_is_none() -> None:
+    clock, server = Clock(), FakeServer(Word.NO_ANSWER)
+    owner = Ownership(server.beat(), timedelta(seconds=30), clock)
+    clock.now = 25.0
+    heard: list[Word] = []
+    async with beating(owner, heard):
+        await eventually(lambda: bool(server.heard))
+        assert (owner.may_send, heard) == (False, [])
+
+
+async def test_a_cancel_is_heard_and_beats_go_on() -> None:
+    clock, server = Clock(), FakeServer(Word.CANCEL)
+    owner = Ownership(server.beat(), timedelta(seconds=30), clock)
+    clock.now = 25.0
+    heard: list[Word] = []
+    async with beating(owner, heard) as task:
+        await eventually(lambda: bool(heard))
+        assert (heard, owner.may_send, task.done()) == ([Word.CANCEL], True, False)
+
+
+async def test_a_lost_slice_is_heard_once_and_beats_end() -> None:
+    owner = Ownership(FakeServer(Word.LOST).beat(), timedelta(seconds=30))
+    heard: list[Word] = []
+    async with beating(owner, heard) as task:
+        await task
+    assert heard == [Word.LOST]
+
+
+def test_several_beats_fit_into_the_time_an_attempt_trusts_one() -> None:
+    assert ownership.BEAT_SECONDS <= 2
+
+
+class Told:
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.reasons: list[tuple[str, str, str]] = []
+        self.signals = WaitingSignals(self._tell, self.clock)
+
+    async def _tell(self, batch_id: str, reason: WaitingReason) -> None:
+        self.reasons.append((batch_id, reason.model, reason.reason))
+
+
+async def test_a_reason_is_told_on_its_edge_only() -> None:
+    told = Told()
+    for _ in range(3):
+        told.signals.waits("b", "m", "away")
+    told.signals.waits("b", "n", "away")
+    await told.signals.settle()
+    assert told.reasons == [("b", "m", "away"), ("b", "n", "away")]
+
+
+async def test_another_reason_waits_for_the_minute() -> None:
+    told = Told()
+    told.signals.waits("b", "m", "one")
+    told.signals.waits("b", "m", "two")
+    told.clock.now = 60.0
+    told.signals.waits("b", "m", "two")
+    await told.signals.settle()
+    assert [reason for _, _, reason in told.reasons] == ["one", "two"]
+
+
+async def test_moving_takes_a_reason_back_once() -> None:
+    told = Told()
+    told.signals.moves("b", "m")
+    told.signals.waits("b", "m", "one")
+    told.signals.moves("b", "m")
+    told.signals.moves("b", "m")
+    told.signals.waits("b", "m", "one")
+    await told.signals.settle()
+    assert [reason for _, _, reason in told.reasons] == ["one", ""]

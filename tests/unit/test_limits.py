@@ -1,0 +1,162 @@
+"""Permits and the byte budget."""
+
+from collections import Counter
+
+from batchwright.inference.limits import ByteBudget, Permit, Permits, Waiter
+
+MIB = 1024 * 1024
+
+
+def granted(waiters: list[Waiter]) -> list[Permit]:
+    return [waiter.result() for waiter in waiters if waiter.done()]
+
+
+async def test_a_models_limit_comes_first_then_the_global_one() -> None:
+    permits = Permits(total=5, per_model=3)
+    first = granted([permits.request("a", "t", 1) for _ in range(9)])
+    second = granted([permits.request("b", "t", 1) for _ in range(9)])
+    assert (len(first), len(second), permits.used) == (3, 2, 5)
+
+
+async def test_one_model_never_holds_all_permits() -> None:
+    permits = Permits(total=5, per_model=100)
+    assert len(granted([permits.request("a", "t", 1) for _ in range(9)])) == 4
+    assert permits.request("b", "t", 1).done()
+
+
+async def test_a_models_own_limit_replaces_the_default() -> None:
+    permits = Permits(total=50, per_model=3, own={"a": 7})
+    assert (permits.limit_of("a"), permits.limit_of("b")) == (7, 3)
+
+
+async def test_a_single_permit_serves_every_model() -> None:
+    permits = Permits(total=1, per_model=10)
+    permit = permits.request("a", "t", 1).result()
+    waiter = permits.request("b", "t", 1)
+    assert not waiter.done()
+    permit.release()
+    assert waiter.done()
+
+
+async def test_a_permit_is_given_back_once() -> None:
+    permits = Permits(total=2, per_model=2)
+    permit = permits.request("a", "t", 1).result()
+    permit.release()
+    permit.release()
+    assert (permits.used, permits.used_by("a")) == (0, 0)
+
+
+async def test_a_withdrawn_waiter_gets_nothing() -> None:
+    permits = Permits(total=1, per_model=1)
+    permit = permits.request("a", "t", 1).result()
+    withdrawn, next_one = permits.request("a", "t", 1), permits.request("a", "u", 1)
+    withdrawn.cancel()
+    permit.release()
+    assert next_one.done()
+    assert permits.used == 1
+
+
+async def test_a_tenants_slices_take_turns() -> None:
+    permits = Permits(total=2, per_model=1)
+    permit = permits.request("a", "t", 1).result()
+    slices = [permits.request("a", "t", 1) for _ in range(3)]
+    order: list[int] = []
+    while len(order) < 6:
+        permit.release()
+        served = next(n for n, waiter in enumerate(slices) if waiter.done())
+        order.append(served)
+        permit = slices[served].result()
+        slices[served] = permits.request("a", "t", 1)
+    assert order == [0, 1, 2, 0, 1, 2]
+
+
+async def test_tenants_share_by_weight_however_many_slices_they_have() -> None:
+    permits = Permits(total=2, per_model=1)
+    permit = permits.request("a", "first", 1).result()
+    weights = {"heavy": 3.0, "light": 1.0}
+    waiters = [
+        (name, permits.request("a", name, weights[name])) for name in ["heavy", "light", "light", "light"]
+    ]
+    served: Counter[str] = Counter()
+    for _ in range(400):
+        permit.release()
+        place = next(n for n, (_, waiter) in enumerate(waiters) if waiter.done())
+        name, waiter = waiters.pop(place)
+        permit = waiter.result()
+        served[name] += 1
+        waiters.append((name, permits.request("a", name, weights[name])))
+    assert 295 <= served["heavy"] <= 305
+
+
+async def test_a_tenant_that_was_away_has_saved_nothing_up() -> None:
+    permits = Permits(total=2, per_model=1)
+    for _ in range(50):
+        permits.request("a", "busy", 1).result().release()
+    permit = permits.request("a", "busy", 1).result()
+    waiters = [(name, permits.request("a", name, 1)) for name in ["new"] * 10 + ["busy"] * 10]
+    order: list[str] = []
+    while waiters:
+        permit.release()
+        place = next(n for n, (_, waiter) in enumerate(waiters) if waiter.done())
+        name, waiter = waiters.pop(place)
+        permit = waiter.result()
+        order.append(name)
+    assert 5 <= Counter(order[:10])["new"] <= 6
+
+
+async def test_congestion_halves_the_limit_once_for_one_instant() -> None:
+    permits = Permits(total=100, per_model=16)
+    permits.congested("a")
+    permits.congested("a")
+    assert permits.limit_of("a") == 8
+
+
+async def test_answers_bring_the_limit_back_to_where_it_was() -> None:
+    permits = Permits(total=100, per_model=16)
+    permits.congested("a")
+    for _ in range(100):
+        permits.answered("a")
+    assert permits.limit_of("a") == 16
+
+
+def test_shards_take_half_and_a_huge_one_needs_an_empty_house() -> None:
+    budget = ByteBudget(20 * MIB)
+    assert budget.take_shard(6 * MIB)
+    assert not budget.take_shard(6 * MIB)
+    assert budget.take_shard(4 * MIB)
+    budget.give_shard(6 * MIB)
+    assert not budget.take_shard(50 * MIB)
+    budget.give_shard(4 * MIB)
+    assert budget.take_shard(50 * MIB)
+
+
+def test_shards_never_starve_answers() -> None:
+    budget = ByteBudget(20 * MIB)
+    assert budget.take_shard(10 * MIB)
+    assert budget.has_room
+
+
+def test_requests_wait_while_answers_fill_their_half() -> None:
+    budget = ByteBudget(20 * MIB)
+    budget.hold_answer(11 * MIB)
+    assert not budget.has_room
+    budget.drop_answer(11 * MIB)
+    assert budget.has_room
+
+
+def test_large_answers_make_fewer_requests_go_out_together() -> None:
+    budget = ByteBudget(20 * MIB)
+    budget.learn(3 * MIB)
+    held: list[int] = []
+    while budget.has_room:
+        held.append(budget.expect(1000))
+    assert len(held) == 3
+    for size in held:
+        budget.drop_answer(size)
+    assert budget.held == 0
+
+
+def test_one_request_may_always_go_out() -> None:
+    budget = ByteBudget(8 * MIB)
+    budget.learn(16 * MIB)
+    assert budget.has_room

@@ -1,0 +1,269 @@
+"""The transport over aiohttp, against a real socket that misbehaves in one way at a time (R20)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from batchwright.contracts.errors import LineCode
+from batchwright.inference.client import InferenceClient, ListingFailed, Outcome
+from batchwright.inference.transport import open_transport
+from batchwright.rules import retries
+from batchwright.settings import Settings
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+ENGINES = ["aiohttp", "httpx"]
+
+
+@asynccontextmanager
+async def served(serve: Serve) -> AsyncGenerator[httpx.URL]:
+    """A server on a free port that does with each connection what `serve` says."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            await serve(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    try:
+        yield httpx.URL(f"http://{host}:{port}/v1/chat/completions")
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def client(engine: str = "aiohttp", **settings: object) -> AsyncGenerator[InferenceClient]:
+    chosen = Settings(http_engine=engine, **settings)  # pyright: ignore[reportArgumentType]
+    opened = InferenceClient(open_transport(chosen), chosen)
+    try:
+        yield opened
+    finally:
+        await opened.aclose()
+        await asyncio.sleep(0)  # closed sockets are let go in the loop's next round
+
+
+async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """Head and body of one request."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(
+        int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
+    )
+    return head, await reader.readexactly(length)
+
+
+def answering(*pieces: bytes) -> Serve:
+    """Reads a request, writes `pieces`, closes."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+
+    return serve
+
+
+async def ask(serve: Serve, engine: str = "aiohttp", **settings: object) -> Outcome:
+    async with served(serve) as url, client(engine, **settings) as sender:
+        return await sender.send(url, b"{}", "batch_req_1")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_an_answer_comes_whole_with_its_id(engine: str) -> None:
+    body = b'{"a":1}'
+    outcome = await ask(answering(HEAD + b"x-request-id: r-7\r\ncontent-length: 7\r\n\r\n", body), engine)
+    assert outcome == Outcome(retries.SUCCESS, 200, body, "r-7")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_chunked_answer_comes_whole(engine: str) -> None:
+    chunks = b"2\r\n[1\r\n2\r\n,2\r\n1\r\n]\r\n0\r\n\r\n"
+    outcome = await ask(answering(HEAD + b"transfer-encoding: chunked\r\n\r\n", chunks), engine)
+    assert outcome.body == b"[1,2]"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_what_is_sent_is_the_body_and_few_headers(engine: str) -> None:
+    seen: list[tuple[bytes, bytes]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await read_request(reader))
+        writer.write(HEAD + b"content-length: 2\r\n\r\n{}")
+        await writer.drain()
+
+    async with served(serve) as url, client(engine, backend_api_key="k") as sender:
+        await sender.send(url, b'{"a" : "\xc3\xa9\\u00e9"}', "batch_req_1")
+    ((head, body),) = seen
+    lines = head.decode().lower().split("\r\n")
+    assert lines[0] == "post /v1/chat/completions http/1.1"
+    names = {line.split(":")[0] for line in lines[1:] if line}
+    assert names == {
+        "host", "content-type", "accept", "accept-encoding", "authorization", "x-request-id",
+        "idempotency-key", "content-length",
+    }  # fmt: skip
+    assert "authorization: bearer k" in lines
+    assert body == b'{"a" : "\xc3\xa9\\u00e9"}'
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_closed_port_was_never_sent_to(engine: str) -> None:
+    async with served(answering()) as url:
+        pass
+    async with client(engine) as sender:
+        outcome = await sender.send(url, b"{}", "batch_req_1")
+    assert (outcome.verdict, outcome.code) == (retries.NOT_SENT, LineCode.CONNECTION_ERROR)
+
+
+async def test_a_host_without_address_was_never_sent_to() -> None:
+    async with client() as sender:
+        outcome = await sender.send(httpx.URL("http://nowhere.invalid/v1/x"), b"{}", "batch_req_1")
+    assert outcome.verdict == retries.NOT_SENT
+
+
+async def test_a_handshake_that_never_ends_was_never_sent() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with served(silent) as url, client(connect_timeout_seconds=0.05) as sender:
+        outcome = await sender.send(url.copy_with(scheme="https"), b"{}", "batch_req_1")
+    assert outcome.verdict == retries.NOT_SENT
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_connection_closed_after_the_request_was_sent(engine: str) -> None:
+    outcome = await ask(answering(), engine)
+    assert (outcome.verdict, outcome.code) == (retries.ANSWER_BROKE, LineCode.CONNECTION_ERROR)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_connection_reset_after_the_request_was_sent(engine: str) -> None:
+    async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.transport.abort()
+
+    outcome = await ask(reset, engine)
+    assert (outcome.verdict, outcome.code) == (retries.ANSWER_BROKE, LineCode.CONNECTION_ERROR)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_an_answer_that_is_cut_off(engine: str) -> None:
+    outcome = await ask(answering(HEAD + b"content-length: 100\r\n\r\n", b'{"a":'), engine)
+    assert (outcome.verdict, outcome.code) == (retries.ANSWER_BROKE, LineCode.CONNECTION_ERROR)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_an_answer_that_is_not_http(engine: str) -> None:
+    outcome = await ask(answering(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), engine)
+    assert (outcome.verdict, outcome.code) == (retries.ANSWER_BROKE, LineCode.INVALID_RESPONSE)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("pieces", [(), (HEAD,), (HEAD + b"content-length: 9\r\n\r\n{",)])
+async def test_silence_is_no_answer_in_time(engine: str, pieces: tuple[bytes, ...]) -> None:
+    async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answering(*pieces)(reader, writer)
+        await reader.read()
+
+    outcome = await ask(stall, engine, request_timeout_seconds=0.1)
+    assert (outcome.verdict, outcome.code) == (retries.NO_ANSWER_IN_TIME, LineCode.REQUEST_TIMEOUT)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("announced", [True, False])
+async def test_an_answer_beyond_the_limit_is_not_read(engine: str, announced: bool) -> None:
+    length = b"content-length: 5000\r\n" if announced else b"connection: close\r\n"
+    outcome = await ask(answering(HEAD + length + b"\r\n", b"1" * 5000), engine, max_response_bytes=1024)
+    assert (outcome.verdict, outcome.code) == (retries.TOO_LARGE, LineCode.RESPONSE_TOO_LARGE)
+    assert outcome.body == b""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_redirect_is_not_followed(engine: str) -> None:
+    head = b"HTTP/1.1 307 Moved\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"
+    outcome = await ask(answering(head), engine)
+    assert (outcome.status, outcome.verdict.budget) == (307, retries.Budget.CAPACITY)
+
+
+async def test_a_success_that_is_not_json_is_unreadable() -> None:
+    outcome = await ask(answering(HEAD + b"content-length: 6\r\n\r\n<html>"))
+    assert (outcome.verdict, outcome.code) == (retries.UNREADABLE, LineCode.INVALID_RESPONSE)
+
+
+async def test_the_wait_a_backend_asks_for_is_told() -> None:
+    head = b"HTTP/1.1 429 Slow\r\nretry-after: 7\r\ncontent-length: 0\r\n\r\n"
+    outcome = await ask(answering(head))
+    assert (outcome.status, outcome.retry_after) == (429, 7.0)
+
+
+async def test_one_connection_serves_request_after_request() -> None:
+    connections = 0
+
+    async def keep(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        while True:
+            await read_request(reader)
+            writer.write(HEAD + b"content-length: 2\r\n\r\n{}")
+            await writer.drain()
+
+    async with served(keep) as url, client() as sender:
+        for _ in range(3):
+            assert (await sender.send(url, b"{}", "batch_req_1")).status == 200
+    assert connections == 1
+
+
+async def test_a_cancelled_request_closes_its_connection() -> None:
+    arrived, closed = asyncio.Event(), asyncio.Event()
+
+    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        arrived.set()
+        assert await reader.read() == b""
+        closed.set()
+
+    async with served(wait) as url, client() as sender:
+        sending = asyncio.create_task(sender.send(url, b"{}", "batch_req_1"))
+        await arrived.wait()
+        sending.cancel()
+        await closed.wait()
+        await asyncio.wait([sending])
+    assert sending.cancelled()
+
+
+def listing(body: bytes, code: int = 200) -> Serve:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 {code} X\r\ncontent-length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+
+    return serve
+
+
+async def test_a_backend_lists_its_models() -> None:
+    serve = listing(b'{"object":"list","data":[{"id":"a","object":"model"},{"id":"org/b:1"}]}')
+    async with served(serve) as url, client() as sender:
+        assert await sender.models(f"http://{url.netloc.decode()}") == ["a", "org/b:1"]
+
+
+@pytest.mark.parametrize(
+    "serve", [listing(b"{}"), listing(b"<html>"), listing(b"", 500)], ids=["no data", "html", "500"]
+)
+async def test_a_backend_that_lists_nothing_readable_says_so(serve: Serve) -> None:
+    async with served(serve) as url, client() as sender:
+        with pytest.raises(ListingFailed, match="/v1/models"):
+            await sender.models(f"http://{url.netloc.decode()}")
