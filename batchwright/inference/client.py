@@ -94,7 +94,8 @@ class InferenceClient:
                     body = await self._read(answer)
                 finally:
                     await answer.aclose()
-            answer.raise_for_status()
+            if answer.status_code != 200:
+                raise ListingFailed(f"{url}/v1/models answered {answer.status_code}")
             return [model.id for model in _ModelList.model_validate_json(body).data]
         except (httpx.HTTPError, TimeoutError, ValidationError, _TooLarge) as error:
             raise ListingFailed(f"{url}/v1/models: {error or type(error).__name__}") from error

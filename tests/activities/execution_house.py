@@ -29,7 +29,7 @@ from batchwright.inference.client import InferenceClient
 from batchwright.rules import keys
 from batchwright.rules.plan import PlanEntry, SliceRecord, pack_entry, pack_slice
 from batchwright.rules.segments import Kind, Record, SegmentWriter, read_records
-from batchwright.settings import Settings
+from batchwright.settings import load
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.storage import MemoryStorage
 
@@ -138,7 +138,7 @@ class House:
         self.storage, self.progress = MemoryStorage(), ProgressLog()
         self.server, self.backends = FakeServer(), OneBackend()
         self.told: list[tuple[str, WaitingReason]] = []
-        self.settings = Settings(**{"initial_backoff_seconds": 0.001, **settings})  # pyright: ignore[reportArgumentType]
+        self.settings = load(**{"initial_backoff_seconds": 0.001, **settings})
         self.metrics = Metrics()
         self.environment = ActivityEnvironment()
         self.environment.info = dataclasses.replace(

@@ -9,7 +9,7 @@ import pytest
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.backends import Backend, Registry
 from batchwright.inference.client import InferenceClient
-from batchwright.settings import Settings
+from batchwright.settings import load
 from tests.fakes.database import MemoryDatabase
 
 ONE, TWO = "http://one", "http://two"
@@ -21,7 +21,7 @@ class Fleet:
     def __init__(self, urls: list[str], **lists: list[str]) -> None:
         self.lists = {f"http://{name}": models for name, models in lists.items()}
         self.database = MemoryDatabase()
-        settings = Settings(backends=urls)
+        settings = load(backends=urls)
         client = InferenceClient(httpx.MockTransport(self._answer), settings)
         self.registry = Registry(settings, self.database.models, client, unavailable=DatabaseUnavailable)
 

@@ -11,7 +11,7 @@ from batchwright.contracts.errors import LineCode
 from batchwright.inference.client import InferenceClient, ListingFailed, Outcome
 from batchwright.inference.transport import open_transport
 from batchwright.rules import retries
-from batchwright.settings import Settings
+from batchwright.settings import load
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
@@ -47,7 +47,7 @@ async def served(serve: Serve) -> AsyncGenerator[httpx.URL]:
 
 @asynccontextmanager
 async def client(engine: str = "aiohttp", **settings: object) -> AsyncGenerator[InferenceClient]:
-    chosen = Settings(http_engine=engine, **settings)  # pyright: ignore[reportArgumentType]
+    chosen = load(http_engine=engine, **settings)
     opened = InferenceClient(open_transport(chosen), chosen)
     try:
         yield opened
