@@ -1,0 +1,57 @@
+"""Recorded runs must still replay: a red test here means that running batches would get stuck."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from temporalio import workflow
+from temporalio.client import WorkflowHistory
+from temporalio.worker import Replayer
+
+from batchwright.contracts.batch import BatchOrder, BatchResult
+from batchwright.temporal import DATA_CONVERTER
+from tests.replay.fingerprint import BASELINE, fingerprint
+from tests.replay.record import HISTORIES, SCENARIOS
+from workflows.batch import BatchWorkflow
+from workflows.model_run import ModelRunWorkflow
+
+RECORDED = sorted(HISTORIES.glob("*.json"))
+
+
+def history(name: str) -> WorkflowHistory:
+    return WorkflowHistory.from_json("recorded", (HISTORIES / f"{name}.json").read_text())
+
+
+def replayer(*workflows: type) -> Replayer:
+    return Replayer(workflows=workflows, data_converter=DATA_CONVERTER)
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+async def test_a_recorded_history_replays(path: Path) -> None:
+    await replayer(BatchWorkflow, ModelRunWorkflow).replay_workflow(history(path.stem))
+
+
+def test_every_scenario_is_recorded() -> None:
+    batches = {path.stem.removeprefix("batch_") for path in RECORDED if path.stem.startswith("batch_")}
+    assert batches == SCENARIOS.keys()
+
+
+async def test_a_changed_order_of_commands_is_noticed() -> None:
+    with pytest.raises(workflow.NondeterminismError):
+        await replayer(SleepsFirst).replay_workflow(history("batch_completed"))
+
+
+def test_the_commands_of_the_workflows_are_those_of_the_baseline() -> None:
+    assert fingerprint() == BASELINE.read_text(), (
+        "A workflow issues other commands than before. Runs that are open now would get stuck unless the "
+        "change is behind workflow.patched(). Then: record its history (python -m tests.replay.record), "
+        "and python -m tests.replay.fingerprint > tests/replay/fingerprint.txt"
+    )
+
+
+@workflow.defn(name="BatchWorkflow", sandboxed=False)
+class SleepsFirst(BatchWorkflow):
+    @workflow.run
+    async def run(self, order: BatchOrder) -> BatchResult:
+        await asyncio.sleep(1)
+        return await super().run(order)
