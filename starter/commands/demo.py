@@ -41,9 +41,9 @@ def demo(
     folder = Path(tempfile.mkdtemp(prefix="batchwright-demo-"))
     options = DevOptions(folder / "stack", settings_or_exit(), simulator_arguments=_SIMULATOR)
     try:
-        supervisor = Supervisor(options, lambda text: stderr().print(text, markup=False))
+        supervisor = Supervisor(options, _say)
         demonstration = Demonstration(folder, supervisor, json=json)
-        asyncio.run(until_signal(demonstration.run(keep=keep), supervisor.hurry))
+        asyncio.run(until_signal(demonstration.run(keep=keep), hurry=supervisor.hurry, say=_say))
     except StackError as error:
         complain(stderr(), error)
         raise typer.Exit(_FAILED) from None
@@ -52,6 +52,10 @@ def demo(
         raise typer.Exit(_FAILED) from None
     if not demonstration.has_succeeded:
         raise typer.Exit(_FAILED)
+
+
+def _say(text: str) -> None:
+    stderr().print(text, markup=False)
 
 
 class Demonstration:

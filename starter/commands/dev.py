@@ -33,9 +33,7 @@ def dev(
     workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 1,
     backend: Annotated[
         list[str] | None,
-        typer.Option(
-            help="URL of a real backend, not the simulator; repeatable. [BATCHWRIGHT_BACKENDS]"
-        ),
+        typer.Option(help="URL of a real backend, not the simulator; repeatable. [BATCHWRIGHT_BACKENDS]"),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON line on stdout when all is ready.")] = False,
 ) -> None:
@@ -75,7 +73,11 @@ async def _run(options: "DevOptions", json: bool) -> None:
     from starter.stack.supervisor import Supervisor
 
     errors = stderr()
-    supervisor = Supervisor(options, lambda text: errors.print(text, markup=False))
+
+    def say(text: str) -> None:
+        errors.print(text, markup=False)
+
+    supervisor = Supervisor(options, say)
 
     async def stay() -> None:
         starting = errors.status("Starting PostgreSQL, Temporal, API and workers ...")
@@ -88,7 +90,7 @@ async def _run(options: "DevOptions", json: bool) -> None:
         finally:
             starting.stop()
 
-    await until_signal(stay(), supervisor.hurry)
+    await until_signal(stay(), hurry=supervisor.hurry, say=say)
 
 
 def _show(info: "StackInfo", backends: tuple[str, ...], json: bool) -> None:

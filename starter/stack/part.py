@@ -104,9 +104,9 @@ class PartProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        _keep_short(self.log)
-        with self.log.open("ab") as out:
-            try:
+        try:
+            _keep_short(self.log)
+            with self.log.open("ab") as out:
                 # A session of its own: Ctrl-C reaches only `dev`, which stops its parts in order.
                 self._process = subprocess.Popen(
                     self._part.command,
@@ -116,8 +116,8 @@ class PartProcess:
                     stderr=out,
                     start_new_session=True,
                 )
-            except OSError as error:
-                raise StackError(f"{self._part.command[0]} cannot be run: {error.strerror}.") from error
+        except OSError as error:
+            raise StackError(f"{self.name} cannot be started: {error.filename}: {error.strerror}.") from error
         return self._process
 
     def _failure(self, how: str) -> StackError:

@@ -10,7 +10,9 @@ _Result = TypeVar("_Result")
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-async def until_signal(work: Coroutine[None, None, _Result], hurry: Callable[[], None]) -> _Result | None:
+async def until_signal(
+    work: Coroutine[None, None, _Result], *, hurry: Callable[[], None], say: Callable[[str], None]
+) -> _Result | None:
     """What `work` returns, or None where a signal ended it. Each further signal calls `hurry`."""
     task = asyncio.ensure_future(work)
 
@@ -18,6 +20,7 @@ async def until_signal(work: Coroutine[None, None, _Result], hurry: Callable[[],
         if task.cancelling():
             hurry()
         else:
+            say("Stopping what runs, in order; Ctrl-C again to stop it at once.")
             task.cancel()
 
     loop = asyncio.get_running_loop()

@@ -145,9 +145,13 @@ class Supervisor:
 
     def _changed(self) -> None:
         """A part has a new process: noted before anything else can happen."""
-        self._directory.note([part.pid for part in self._processes() if part.pid is not None])
-        if self._keepers:
-            self._directory.publish(self.info)
+        try:
+            self._directory.note(_pids(self._processes()))
+            if self._keepers:
+                self._directory.publish(self.info)
+        except OSError as error:
+            # A full disk must not end the part that was just started again.
+            self._say(f"{error.filename} cannot be written: {error.strerror}.")
 
 
 def _pids(parts: list[PartProcess]) -> list[int]:
