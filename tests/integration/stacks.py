@@ -78,7 +78,8 @@ class Dev:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.said()
-        return StackInfo.model_validate(json.loads(line))
+        self.printed = StackInfo.model_validate(json.loads(line))
+        return self.printed
 
     @property
     def now(self) -> StackInfo:

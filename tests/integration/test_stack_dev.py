@@ -38,6 +38,15 @@ def start_dev(tmp_path: Path, standins: Path) -> Generator[StartDev]:
         dev.stop()
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, standins: Path) -> Generator[Dev]:
+    """A ready one for the tests that leave it so; what it printed is `dev.printed`."""
+    dev = Dev(tmp_path_factory.mktemp("running") / "a stack", standins, "--workers", "2")
+    dev.ready()
+    yield dev
+    assert dev.stop(signal.SIGTERM) == 0
+
+
 def ended_with(dev: Dev) -> tuple[int, str, str]:
     assert dev.process.stdout is not None
     return dev.process.wait(60), dev.process.stdout.read(), dev.said().strip()
@@ -52,11 +61,10 @@ async def ask(info: StackInfo, query: str) -> str:
         await connection.close()
 
 
-async def test_what_dev_prints_is_true_and_kept_in_a_file(start_dev: StartDev) -> None:
-    dev = start_dev("--workers", "2")
-    info = dev.ready()
-    assert info == dev.now
-    assert info.pids.dev == dev.process.pid
+async def test_what_dev_prints_is_true_and_kept_in_a_file(running: Dev) -> None:
+    info = running.printed
+    assert info == running.now
+    assert info.pids.dev == running.process.pid
     assert len(info.pids.worker) == 2
     assert all(alive(pid) for pid in pids(info))
     assert await ask(info, "SELECT FROM migrations LIMIT 1") == "SELECT 1"
@@ -66,7 +74,26 @@ async def test_what_dev_prints_is_true_and_kept_in_a_file(start_dev: StartDev) -
             assert (await http.get(url)).is_success
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_second_dev_on_the_directory_is_refused(running: Dev, start_dev: StartDev) -> None:
+    info = running.now
+    code, out, said = ended_with(start_dev("--data", str(running.data)))
+    assert (code, out) == (1, "")
+    assert f"(pid {running.process.pid})" in said
+    assert running.now == info
+
+
+def test_every_killed_part_is_started_again_where_it_was(running: Dev) -> None:
+    before = running.now
+    for pid in pids(before):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: running.said().count("runs again") == len(pids(before)))
+    after = running.now
+    assert not pids(before) & pids(after)
+    assert all(alive(pid) for pid in pids(after))
+    assert after == before.model_copy(update={"pids": after.pids})
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_stops_everything(start_dev: StartDev, number: signal.Signals) -> None:
     dev = start_dev()
     info = dev.ready()
@@ -83,28 +110,10 @@ def test_a_signal_while_it_starts_stops_what_has_started(start_dev: StartDev) ->
     assert not any(process.is_running() for process in started)
 
 
-def test_every_killed_part_is_started_again_where_it_was(start_dev: StartDev) -> None:
-    dev = start_dev("--workers", "2")
-    before = dev.ready()
-    for pid in pids(before):
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: dev.said().count("runs again") == len(pids(before)))
-    after = dev.now
-    assert not pids(before) & pids(after)
-    assert all(alive(pid) for pid in pids(after))
-    assert after == before.model_copy(update={"pids": after.pids})
-
-
-async def test_state_survives_a_restart(start_dev: StartDev) -> None:
-    first = start_dev()
-    await ask(first.ready(), "CREATE TABLE kept AS SELECT 7")
-    first.stop()
-    assert await ask(start_dev().ready(), "SELECT FROM kept") == "SELECT 1"
-
-
-async def test_after_a_killed_dev_nothing_runs_twice(start_dev: StartDev) -> None:
+async def test_after_a_killed_dev_all_is_there_and_nothing_runs_twice(start_dev: StartDev) -> None:
     first = start_dev()
     before = first.ready()
+    await ask(before, "CREATE TABLE kept AS SELECT 7")
     first.process.kill()
     first.process.wait()
     assert all(alive(pid) for pid in pids(before))
@@ -112,18 +121,9 @@ async def test_after_a_killed_dev_nothing_runs_twice(start_dev: StartDev) -> Non
     after = second.ready()
     assert pids(before) & pids(after) == {before.pids.postgres}  # taken over: the database never stopped
     assert not any(alive(pid) for pid in pids(before) - pids(after))
-    assert await ask(after, "SELECT FROM migrations LIMIT 1") == "SELECT 1"
+    assert await ask(after, "SELECT FROM kept") == "SELECT 1"
     second.stop()
     assert not any(alive(pid) for pid in pids(after))
-
-
-def test_a_second_dev_on_the_directory_is_refused(start_dev: StartDev) -> None:
-    first = start_dev()
-    info = first.ready()
-    code, out, said = ended_with(start_dev())
-    assert (code, out) == (1, "")
-    assert f"(pid {first.process.pid})" in said
-    assert first.now == info
 
 
 def test_a_port_in_use_is_named_with_its_option(start_dev: StartDev) -> None:
