@@ -138,6 +138,13 @@ class Settings(BaseSettings):
         5, ge=1, description="capacity answers in a row that open a model's circuit"
     )
     drain_seconds: float = Field(30.0, ge=0, description="time a stopping worker gives its slices")
+    startup_seconds: float = Field(
+        30.0, ge=0, description="time a starting worker waits for Temporal and PostgreSQL"
+    )
+    deployment_name: str = Field(
+        "", pattern=r"^[^.]{0,63}$", description="of Temporal's worker versioning; empty: unversioned"
+    )
+    build_id: str = Field("", max_length=63, description="of this build, where `deployment_name` is set")
     http_engine: str = Field(
         "aiohttp", pattern="^(aiohttp|httpx)$", description="what sends requests: aiohttp or httpx (R20)"
     )

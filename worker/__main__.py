@@ -14,6 +14,9 @@ from batchwright.storage.base import StorageError
 from batchwright.telemetry.logging import configure
 from worker.process import STARTUP_ERRORS, serve
 from worker.roles import Role, roles_of
+from worker.versioning import deployment
+
+logger = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _options().parse_args(argv)
     try:
         settings = knobs.load()
+        deployment(settings)
         roles = roles_of(options.roles)
     except (knobs.SettingsError, ValueError) as error:
         print(error, file=sys.stderr)
@@ -32,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             runner.run(serve(settings, roles, models))
     except (*STARTUP_ERRORS, StorageError) as error:
         print(error, file=sys.stderr)
+        return 1
+    except Exception:  # the edge of the process: a worker or helper failed by itself
+        logger.exception("the worker failed")
         return 1
     return 0
 

@@ -3,41 +3,72 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-
-from temporalio.worker import Worker
+from typing import Protocol
 
 logger = logging.getLogger(__name__)
 
 
+class Polling(Protocol):
+    """Of temporalio's Worker, what the fleet needs."""
+
+    async def run(self) -> None: ...
+
+    async def shutdown(self) -> None: ...
+
+
 class Fleet:
-    def __init__(self, make: Callable[[str], Worker], only: Iterable[str] = ()) -> None:
+    def __init__(self, make: Callable[[str], Polling], only: Iterable[str] = ()) -> None:
         """`only` names the models to serve; none: all there are."""
         self._make, self._only = make, frozenset(only)
-        self._running: dict[str, tuple[Worker, asyncio.Task[None]]] = {}
+        self._running: dict[str, tuple[Polling, asyncio.Task[None]]] = {}
+        self._draining: dict[str, asyncio.Task[None]] = {}
+        self._failures: asyncio.Queue[Exception] = asyncio.Queue()
 
     @property
     def models(self) -> list[str]:
         return sorted(self._running)
 
     async def follow(self, served: frozenset[str]) -> None:
-        """Polls the queues of `served` and no others; a model that is gone drains first."""
-        wanted = served & self._only if self._only else served
-        for model in sorted(wanted - self._running.keys()):
-            worker = self._make(model)
-            self._running[model] = (worker, asyncio.create_task(worker.run()))
-            logger.info("a model's queue is polled", extra={"model": model})
-        for model in sorted(self._running.keys() - wanted):
-            worker, task = self._running.pop(model)
-            logger.info("a model's queue is no longer polled", extra={"model": model})
-            await worker.shutdown()
-            await task
+        """Polls the queues of `served` and no others; a model that is gone drains on the side.
 
-    def failed(self) -> BaseException | None:
-        """What ended a worker that nobody stopped."""
-        ended = (task for _, task in self._running.values() if task.done() and not task.cancelled())
-        return next((error for task in ended if (error := task.exception())), None)
+        One that is back before it has drained waits for that: the SDK allows one worker a queue.
+        """
+        wanted = served & self._only if self._only else served
+        for model in sorted(self._running.keys() - wanted):
+            self._retire(model)
+        for model in sorted(
+            wanted - self._running.keys(), key=lambda model: (model in self._draining, model)
+        ):
+            if model in self._draining:
+                await self._draining[model]
+            self._start(model)
+
+    async def failed(self) -> None:
+        """Raises what ended a worker that nobody stopped, as soon as there is one."""
+        raise await self._failures.get()
 
     async def shutdown(self) -> None:
-        workers, self._running = list(self._running.values()), {}
-        await asyncio.gather(*(worker.shutdown() for worker, _ in workers))
-        await asyncio.gather(*(task for _, task in workers), return_exceptions=True)
+        for model in self.models:
+            self._retire(model)
+        await asyncio.gather(*self._draining.values())
+
+    def _start(self, model: str) -> None:
+        worker = self._make(model)
+        self._running[model] = (worker, asyncio.create_task(self._run(worker)))
+        logger.info("a model's queue is polled", extra={"model": model})
+
+    async def _run(self, worker: Polling) -> None:
+        try:
+            await worker.run()
+        except Exception as error:  # whatever it is, the process ends with it
+            self._failures.put_nowait(error)
+
+    def _retire(self, model: str) -> None:
+        worker, running = self._running.pop(model)
+        self._draining[model] = asyncio.create_task(self._drain(model, worker, running))
+        logger.info("a model's queue is no longer polled", extra={"model": model})
+
+    async def _drain(self, model: str, worker: Polling, running: asyncio.Task[None]) -> None:
+        await worker.shutdown()
+        await running
+        del self._draining[model]

@@ -29,7 +29,6 @@ from worker.health import HealthServer
 from worker.roles import InferenceWorkers, Parts, Role, control_worker, io_worker
 
 logger = logging.getLogger(__name__)
-_START_PATIENCE_SECONDS = 30
 _STATS_SECONDS = 5.0
 _EXIT_MARGIN_SECONDS = 15.0
 
@@ -57,7 +56,7 @@ async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]
 async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, HealthServer]]:
     sdk_port = _free_port()
     temporal = await _connect(settings, sdk_port)
-    database = await open_database(settings, patience_seconds=_START_PATIENCE_SECONDS)
+    database = await open_database(settings, patience_seconds=settings.startup_seconds)
     client = InferenceClient(open_transport(settings), settings)
     metrics = Metrics()
     storage = open_storage(settings)
@@ -92,7 +91,7 @@ async def _poll(parts: Parts, roles: Sequence[Role], models: Sequence[str], stop
         asyncio.create_task(_tell_stats(parts, inference)),
     ]
     if Role.INFERENCE in roles:
-        helpers.append(asyncio.create_task(_follow(parts.registry, fleet)))
+        helpers += [asyncio.create_task(_follow(parts.registry, fleet)), asyncio.create_task(fleet.failed())]
     watched = [*running, *helpers, stopped := asyncio.create_task(stop.wait())]
     done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
     for helper in (*helpers, stopped):
@@ -135,7 +134,7 @@ async def _connect(settings: Settings, sdk_port: int) -> Client:
     made = runtime(f"127.0.0.1:{sdk_port}")
     async for attempt in AsyncRetrying(
         retry=retry_if_exception_type(TemporalUnavailable),
-        stop=stop_after_delay(_START_PATIENCE_SECONDS),
+        stop=stop_after_delay(settings.startup_seconds),
         wait=wait_fixed(0.5),
         reraise=True,
     ):

@@ -22,6 +22,7 @@ from batchwright.rules.ids import safe_name
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 from batchwright.telemetry.metrics import Metrics
+from worker.versioning import deployment
 from workflows.batch import BatchWorkflow
 from workflows.model_run import ModelRunWorkflow
 
@@ -57,6 +58,7 @@ def control_worker(parts: Parts) -> Worker:
         workflows=WORKFLOWS,
         activities=[lifecycle.end],
         graceful_shutdown_timeout=_drain(parts.settings),
+        deployment_config=deployment(parts.settings),
     )
 
 
@@ -72,6 +74,7 @@ def io_worker(parts: Parts) -> Worker:
         max_heartbeat_throttle_interval=_HEARTBEATS,
         default_heartbeat_throttle_interval=_HEARTBEATS,
         graceful_shutdown_timeout=_drain(parts.settings),
+        deployment_config=deployment(parts.settings),
     )
 
 
@@ -101,6 +104,7 @@ class InferenceWorkers:
             max_heartbeat_throttle_interval=_HEARTBEATS,
             default_heartbeat_throttle_interval=_HEARTBEATS,
             graceful_shutdown_timeout=_drain(settings),
+            deployment_config=deployment(settings),
         )
 
 

@@ -1,4 +1,4 @@
-"""The commands a workflow issues, in the order of its source; printed by `python -m tests.replay.fingerprint`.
+"""The commands workflows issue, in the order of their source (`python -m tests.replay.fingerprint`).
 
 A recorded history finds a changed order on the ways it took; this finds it on all others too.
 """
