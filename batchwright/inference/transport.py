@@ -5,8 +5,7 @@ sent, no answer     httpx.ReadTimeout; httpx.ReadError: the connection ended bef
 not an answer       httpx.RemoteProtocolError: what came is not HTTP
 """
 
-import contextlib
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Iterator
 from functools import lru_cache
 
 import aiohttp
@@ -17,6 +16,7 @@ from batchwright.settings import Settings
 
 # Below the 5 s after which common servers close an idle connection: a POST that meets the closing is lost.
 _KEEPALIVE_SECONDS = 4.0
+_ERRORS = (aiohttp.ClientError, TimeoutError, ConnectionError)
 _UNPACKED = frozenset({b"content-encoding", b"content-length", b"transfer-encoding"})
 
 
@@ -41,15 +41,17 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         self._session: aiohttp.ClientSession | None = None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        with _as_httpx(request):
+        try:
             answer = await self._open().request(
                 request.method,
                 _parsed(str(request.url)),
-                data=request.content or None,
-                headers=request.headers.multi_items(),
+                data=_content(request),
+                headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in _sent(request)],
                 allow_redirects=False,
                 timeout=_timeout(request),
             )
+        except _ERRORS as error:
+            raise _as_httpx(error, request) from error
         headers = [(name, value) for name, value in answer.raw_headers if name.lower() not in _UNPACKED]
         return httpx.Response(answer.status, headers=headers, stream=_Body(request, answer), request=request)
 
@@ -76,9 +78,11 @@ class _Body(httpx.AsyncByteStream):
         self._request, self._answer = request, answer
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        with _as_httpx(self._request):
+        try:
             async for chunk in self._answer.content.iter_any():
                 yield chunk
+        except _ERRORS as error:
+            raise _as_httpx(error, self._request) from error
 
     async def aclose(self) -> None:
         """Gives the connection back where the answer was read whole; else it is closed."""
@@ -99,21 +103,31 @@ def _timeout(request: httpx.Request) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(connect=connect, sock_connect=connect, sock_read=given.get("read"))
 
 
-@contextlib.contextmanager
-def _as_httpx(request: httpx.Request) -> Generator[None]:
+def _content(request: httpx.Request) -> bytes | None:
+    """The request's body, which is whole in memory: requests are never streamed."""
+    content = b"".join(request.stream) if isinstance(request.stream, httpx.ByteStream) else request.content
+    return content or None
+
+
+def _sent(request: httpx.Request) -> Iterator[tuple[bytes, bytes]]:
+    """aiohttp makes the host's header itself."""
+    return (header for header in request.headers.raw if header[0] not in (b"host", b"Host"))
+
+
+def _as_httpx(error: Exception, request: httpx.Request) -> httpx.TransportError:
     """aiohttp's errors, most specific first, as httpx's."""
-    try:
-        yield
-    except aiohttp.ConnectionTimeoutError as error:
-        raise httpx.ConnectTimeout(_text(error), request=request) from error
-    except TimeoutError as error:
-        raise httpx.ReadTimeout(_text(error), request=request) from error
-    except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
-        raise httpx.ConnectError(_text(error), request=request) from error
-    except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError) as error:
-        raise httpx.ReadError(_text(error), request=request) from error
-    except aiohttp.ClientError as error:
-        raise httpx.RemoteProtocolError(_text(error), request=request) from error
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            kind = httpx.ConnectTimeout
+        case TimeoutError():
+            kind = httpx.ReadTimeout
+        case aiohttp.ClientConnectorError() | aiohttp.InvalidURL():
+            kind = httpx.ConnectError
+        case aiohttp.ClientConnectionError() | aiohttp.ClientPayloadError() | ConnectionError():
+            kind = httpx.ReadError
+        case _:
+            kind = httpx.RemoteProtocolError
+    return kind(_text(error), request=request)
 
 
 def _text(error: Exception) -> str:

@@ -1,7 +1,7 @@
 """Lines of output and error files: bodies spliced in byte for byte (R24, S0-43)."""
 
-import json
 import re
+from json.encoder import encode_basestring_ascii
 
 import msgspec
 
@@ -52,4 +52,4 @@ def is_json(body: bytes) -> bool:
 
 
 def _text(value: str) -> bytes:
-    return json.dumps(value).encode()
+    return encode_basestring_ascii(value).encode()
