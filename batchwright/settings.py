@@ -6,7 +6,7 @@ A setting `x_y` comes from `BATCHWRIGHT_X_Y`. Wrong ones are named by `load()`, 
 import re
 from pathlib import Path
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
@@ -19,7 +19,7 @@ class SettingsError(Exception):
     """A setting is wrong; the message names it and says what it may be."""
 
 
-class ModelLimits(BaseSettings):
+class ModelLimits(BaseModel):
     """One model's own limits, where they differ from the defaults below."""
 
     in_flight: int | None = Field(None, ge=1)

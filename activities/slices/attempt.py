@@ -75,7 +75,10 @@ class SliceAttempt:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
             self._sink.abandon()
-        return self._outcome(end)
+        outcome = self._outcome(end)
+        if outcome.finished:  # the batch may end before the next regular report
+            await self._tools.progress.send()
+        return outcome
 
     # How it is ended from outside
 

@@ -18,6 +18,7 @@ class ProgressReporter:
         self._table = table
         self._news: dict[tuple[str, str, int], SliceProgress] = {}
         self._failing = False
+        self._writing = asyncio.Lock()  # one after the other, or older numbers could come in last
 
     def tell(self, progress: SliceProgress) -> None:
         """What is to be written next; a slice's newest numbers replace older ones."""
@@ -31,6 +32,10 @@ class ProgressReporter:
 
     async def send(self) -> None:
         """Writes the news; a database that is away gets them the next time."""
+        async with self._writing:
+            await self._write()
+
+    async def _write(self) -> None:
         news, self._news = self._news, {}
         if not news:
             return

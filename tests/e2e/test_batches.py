@@ -19,6 +19,10 @@ async def test_three_models_in_one_batch_come_back_complete_and_in_order(stack: 
         assert batch.usage is not None
         assert batch.usage.total_tokens > 0
         await check_conservation(client, batch, lines)
+        assert batch.model_extra is not None
+        assert {
+            (m["model"], m["lines"], m["completed"]) for m in batch.model_extra["x_batchwright"]["models"]
+        } == {(model, 100, 100) for model in MODELS}
 
 
 async def test_a_model_nobody_serves_fails_its_lines_and_no_others(stack: Stack) -> None:
