@@ -12,7 +12,7 @@ from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
 from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
-from temporalio.worker import Worker
+from temporalio.worker import Worker, WorkerDeploymentConfig
 
 from batchwright.contracts.batch import BatchOrder, BatchPolicy, BatchResult, BatchState
 from batchwright.contracts.execution import ModelRun, ModelRunResult
@@ -45,8 +45,11 @@ async def time_skipping_server() -> AsyncGenerator[WorkflowEnvironment]:
 class House:
     """The fakes to set up before, and to look at after."""
 
-    def __init__(self, environment: WorkflowEnvironment) -> None:
+    def __init__(
+        self, environment: WorkflowEnvironment, deployment: WorkerDeploymentConfig | None = None
+    ) -> None:
         self.environment = environment
+        self._deployment = deployment
         self.client = environment.client
         self.ingestion = Ingestion(ingested(share("m")))
         self.execution = Execution()
@@ -77,6 +80,7 @@ class House:
             self.client,
             task_queue=inference_queue(model),
             activities=[self.execution.run_slice],
+            deployment_config=self._deployment,
             max_heartbeat_throttle_interval=timedelta(seconds=0.1),
             default_heartbeat_throttle_interval=timedelta(seconds=0.1),
         )
@@ -87,6 +91,7 @@ class House:
             task_queue=CONTROL_QUEUE,
             workflows=[BatchWorkflow, ModelRunWorkflow],
             activities=[self.lifecycle.end],
+            deployment_config=self._deployment,
             # A bug in a workflow fails the test instead of retrying until its time is up.
             workflow_failure_exception_types=[Exception],
         )
@@ -96,6 +101,7 @@ class House:
             self.client,
             task_queue=IO_QUEUE,
             activities=[self.ingestion.ingest, self.finalization.finalize],
+            deployment_config=self._deployment,
             max_heartbeat_throttle_interval=timedelta(seconds=0.1),
             default_heartbeat_throttle_interval=timedelta(seconds=0.1),
         )

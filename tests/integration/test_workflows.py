@@ -1,0 +1,84 @@
+"""The workflows on a real Temporal server: what the time-skipping one does not have or does otherwise."""
+
+from collections.abc import AsyncGenerator
+
+import pytest
+import pytest_asyncio
+from temporalio.api.enums.v1 import VersioningBehavior
+from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionRequest
+from temporalio.client import Client
+from temporalio.service import RPCError
+from temporalio.testing import WorkflowEnvironment
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from batchwright.contracts import names
+from batchwright.contracts.openai import BatchStatus
+from batchwright.settings import load
+from batchwright.temporal import DATA_CONVERTER
+from starter.stack.temporal import find_binary
+from tests.workflows.house import POLICY, House
+from tests.workflows.steps import ingested, share, until_cancelled
+from worker.versioning import deployment
+from workflows.batch import BatchWorkflow
+
+pytestmark = pytest.mark.integration
+NAME, BUILD = "batchwright", "1f2e3d"
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncGenerator[WorkflowEnvironment]:
+    environment = await WorkflowEnvironment.start_local(  # pyright: ignore[reportUnknownMemberType] - a generic without its argument
+        dev_server_existing_path=str(find_binary()),
+        data_converter=DATA_CONVERTER,
+        search_attributes=list(names.SEARCH_ATTRIBUTES),
+    )
+    async with environment:
+        yield environment
+
+
+async def test_slices_that_finish_while_they_are_cancelled_end_the_batch_as_cancelled(
+    server: WorkflowEnvironment,
+) -> None:
+    """The server buffers what happens during a workflow task: the cancel then comes for a finished slice."""
+    house = House(server)
+    house.ingestion.result = ingested(share("m", 60))
+    house.execution.behaviours = dict.fromkeys(range(50, 60), until_cancelled)
+    async with house.workers():
+        batch = await house.start()
+        await house.execution.asked(20)
+        await batch.signal(BatchWorkflow.cancel)
+        assert (await batch.result()).status == BatchStatus.CANCELLED
+
+
+async def test_a_long_batch_continues_as_new_on_a_real_server(server: WorkflowEnvironment) -> None:
+    house = House(server)
+    house.ingestion.result = ingested(share("m", 60))
+    policy = POLICY.model_copy(update={"continue_as_new_events": 60, "outstanding_slices": 8})
+    async with house.workers():
+        result = await (await house.start(await house.order(policy=policy))).result()
+    assert result.status == BatchStatus.COMPLETED
+    assert sorted(request.number for request in house.execution.requests) == list(range(60))
+
+
+async def test_a_batch_of_a_versioned_worker_is_pinned_to_its_build(server: WorkflowEnvironment) -> None:
+    house = House(server, deployment(load(deployment_name=NAME, build_id=BUILD)))
+    async with house.workers():
+        await make_current(server.client)
+        batch = await house.start()
+        assert (await batch.result()).status == BatchStatus.COMPLETED
+        versioning = (await batch.describe()).raw_description.workflow_execution_info.versioning_info
+    assert versioning.behavior == VersioningBehavior.VERSIONING_BEHAVIOR_PINNED
+    assert versioning.deployment_version.build_id == BUILD
+
+
+async def make_current(client: Client) -> None:
+    """As an operator does, once the version's workers poll."""
+    async for attempt in AsyncRetrying(
+        retry=retry_if_exception_type(RPCError), stop=stop_after_delay(20), wait=wait_fixed(0.1), reraise=True
+    ):
+        with attempt:
+            await client.workflow_service.set_worker_deployment_current_version(
+                SetWorkerDeploymentCurrentVersionRequest(
+                    namespace=client.namespace, deployment_name=NAME, build_id=BUILD
+                )
+            )
