@@ -1,0 +1,89 @@
+"""The worker as a process: how it starts, what it answers, how it leaves."""
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from temporalio.testing import WorkflowEnvironment
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from starter.stack.ports import free_port
+from starter.stack.temporal import find_binary
+
+pytestmark = pytest.mark.integration
+
+
+@asynccontextmanager
+async def worker(tmp_path: Path, **settings: str) -> AsyncGenerator[Process]:
+    chosen = {"storage_dir": str(tmp_path / "objects"), "startup_seconds": "1", **settings}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "worker"),
+        env={**os.environ, **{f"BATCHWRIGHT_{name.upper()}": value for name, value in chosen.items()}},
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+@asynccontextmanager
+async def temporal() -> AsyncGenerator[str]:
+    environment = await WorkflowEnvironment.start_local(  # pyright: ignore[reportUnknownMemberType] - a generic without its argument
+        dev_server_existing_path=str(find_binary())
+    )
+    async with environment:
+        yield environment.client.service_client.config.target_host
+
+
+async def ready(port: int) -> httpx.Response:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type(httpx.TransportError),
+            stop=stop_after_delay(30),
+            wait=wait_fixed(0.1),
+            reraise=True,
+        ):
+            with attempt:
+                return await http.get("/readyz")
+    raise AssertionError("unreachable: the last attempt raises")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_worker_drains_at_a_signal_and_leaves_with_0(
+    number: signal.Signals, tmp_path: Path, database_url: str
+) -> None:
+    port = free_port()
+    async with (
+        temporal() as address,
+        worker(
+            tmp_path, temporal_address=address, database_url=database_url, metrics_port=str(port)
+        ) as process,
+    ):
+        answer = await ready(port)
+        assert (answer.status_code, answer.json()["status"]) == (200, "ok")
+        process.send_signal(number)
+        said, _ = await process.communicate()
+    assert (process.returncode, said) == (0, b"")
+
+
+async def test_a_postgresql_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    url = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
+    async with (
+        temporal() as address,
+        worker(tmp_path, temporal_address=address, database_url=url) as process,
+    ):
+        _, said = await process.communicate()
+    assert process.returncode == 1
+    assert "Traceback" not in said.decode()
+    assert "PostgreSQL" in said.decode().splitlines()[-1]
