@@ -1,6 +1,7 @@
 """One attempt of the activity: reading, one turn of sending, keeping, and what the turn's end means."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from datetime import timedelta
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 _LAST_FLUSH_SECONDS = 3.0  # beyond a grace; the workflow waits a little longer
 _COMPACT_FINISHED, _COMPACT_BETWEEN_TURNS = 2, 8  # segments
 _LOOK_AGAIN_SECONDS = 0.1
+_LAST_REPORT_SECONDS = 3.0  # a database that hangs keeps no finished slice
 
 
 class SliceAttempt:
@@ -77,7 +79,9 @@ class SliceAttempt:
             self._sink.abandon()
         outcome = self._outcome(end)
         if outcome.finished:  # the batch may end before the next regular report
-            await self._tools.progress.send()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_REPORT_SECONDS):
+                    await self._tools.progress.send()
         return outcome
 
     # How it is ended from outside
