@@ -86,15 +86,14 @@ class Circuit:
         """Whether a failure that may be the line's own fault is put down to the backend (R8).
 
         It is the line's where the backend answered another line normally since `since`, the line's last try.
-        Where it did not, few may be left to ask: it is still the line's while fewer lines have failed since
-        the last normal answer than open a circuit, those not counted that were `proved` at fault before.
+        Otherwise it is the line's until as many lines have failed since the last normal answer as open the
+        circuit; lines `proved` at fault by an earlier attempt do not count among them.
         """
         if self._normal_at is not None and self._normal_at >= since:
             return False
         if not proved and len(self._suspects) < self.failures_to_open:
             self._suspects.add(request_id)
-        was_well = proved or self._normal_at is not None
-        return not was_well or self.is_open or len(self._suspects) >= self.failures_to_open
+        return self.is_open or len(self._suspects) >= self.failures_to_open
 
     def _open(self, reason: str, pause: float) -> None:
         now = self.clock()

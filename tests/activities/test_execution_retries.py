@@ -119,9 +119,16 @@ async def test_an_outage_uses_up_no_attempts(kind: Trouble) -> None:
 
 @pytest.mark.parametrize("kind", [500, httpx.ReadTimeout, httpx.ReadError, b"<html>"])
 async def test_what_may_be_the_lines_fault_is_not_while_the_backend_answers_nobody(kind: Trouble) -> None:
-    house = House(failing_first(12, trouble(kind)), max_attempts=1)
+    house = House(failing_first(12, trouble(kind)), max_attempts=2)
     await planned(house)
     assert await until_finished(house) == SliceResult(finished=True, completed=LINES)
+
+
+async def test_a_single_line_that_always_fails_ends() -> None:
+    house = House(lambda content: status(500))
+    await planned(house, lines=1)
+    assert await until_finished(house) == SliceResult(finished=True, failed=1)
+    assert len(house.sent) == 5
 
 
 async def test_poison_lines_that_are_left_alone_still_end() -> None:
