@@ -1,6 +1,7 @@
 """The references of command line and simulator name what there is."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ def test_the_options_of_a_command_are_documented_and_no_others(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["batchwright"])  # which `worker` replaces
+    monkeypatch.delitem(sys.modules, f"{command}.__main__", raising=False)  # of another test
     heading = "pause" if command == "resume" else command
     assert options(section((REFERENCE / "cli.md").read_text(), heading)) == options(shown(command))
 

@@ -155,6 +155,7 @@ def test_what_is_no_batchwright_is_noticed(cli: Cli) -> None:
 @pytest.mark.parametrize("program", ["simulator", "worker", "api"])
 def test_a_process_gets_its_own_options(cli: Cli, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", sys.argv)  # which the command replaces
+    monkeypatch.delitem(sys.modules, f"{program}.__main__", raising=False)  # of another test
     ended = cli.run(program, "--help")
     assert ended.exit_code == 0
     assert "sage: " in ended.stdout
