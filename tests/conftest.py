@@ -1,6 +1,7 @@
 """Adapters for tests: in memory, on the local disk, and a PostgreSQL with a fresh database each."""
 
 import asyncio
+import logging
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Generator
@@ -23,6 +24,16 @@ from tests.fakes.storage import MemoryStorage
 _TEMPLATE = "batchwright_template"
 # No test takes the power away.
 _FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Generator[None]:  # pyright: ignore[reportUnusedFunction]
+    """What a process's main configures ends with its test: its stream does too."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture
