@@ -37,4 +37,12 @@ def settings_or_stop(**options: str | None) -> Settings:
     try:
         return load(**{name: value for name, value in options.items() if value is not None})
     except SettingsError as error:
-        stop(str(error))
+        stop(_as_given(str(error), options))
+
+
+def _as_given(message: str, options: dict[str, str | None]) -> str:
+    """Names what the user wrote: the option, not the variable that it stands before."""
+    for name, value in options.items():
+        if value is not None:
+            message = message.replace(f"BATCHWRIGHT_{name.upper()} ", f"--{name} ")
+    return message

@@ -34,12 +34,16 @@ def show_status(status: BatchStatus, models: Sequence[str] = ()) -> None:
 
 
 def markdown(order: BatchOrder, state: BatchState) -> str:
-    lines = [f"**{_headline(state)}**, window closes {order.expires_at:%Y-%m-%d %H:%M:%S} UTC"]
+    lines = [f"**{_headline(state)}**{_window(order, state)}"]
     reasons = {waiting.model: waiting.reason for waiting in state.waiting}
     lines += [_model(progress, reasons) for progress in state.models[:_SHOWN_MODELS]]
     if len(state.models) > _SHOWN_MODELS:
         lines.append(f"- and {len(state.models) - _SHOWN_MODELS} more models")
     return "\n".join([lines[0], "", *lines[1:]])
+
+
+def _window(order: BatchOrder, state: BatchState) -> str:
+    return "" if state.status.is_terminal else f", window closes {order.expires_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _headline(state: BatchState) -> str:
@@ -53,5 +57,5 @@ def _headline(state: BatchState) -> str:
 
 def _model(progress: ModelProgress, reasons: dict[str, str]) -> str:
     waiting = f", waiting: {reasons[progress.model]}" if progress.model in reasons else ""
-    done = f"{progress.slices_done} of {progress.slices} slices"
-    return f"- `{progress.model}`: {done}, {progress.lines} lines{waiting}"
+    done = f"{progress.slices_done} of {progress.slices} slices done"
+    return f"- `{progress.model}`, {progress.lines:,} lines: {done}{waiting}"
