@@ -129,7 +129,7 @@ async def test_a_stop_reaches_a_running_slice_with_its_next_beat(temporal: Clien
 
 # The acknowledged beat brings the news first: the SDK then cancels an activity that has ended, and warns.
 @pytest.mark.filterwarnings("ignore:Cannot find activity to cancel")
-async def test_an_attempt_whose_workflow_is_gone_hears_that_it_lost_its_slice(temporal: Client) -> None:
+async def test_an_attempt_whose_workflow_is_gone_ends_its_requests(temporal: Client) -> None:
     house = Observed(temporal)
     await plan_slice(house.storage, [line_of(n) for n in range(6)])
     async with house.worker():
@@ -138,9 +138,8 @@ async def test_an_attempt_whose_workflow_is_gone_hears_that_it_lost_its_slice(te
         )
         await eventually(lambda: len(house.sent) == 6 and Word.GO_ON in house.words)
         await handle.terminate()
-        await eventually(lambda: house.tools.permits.used == 0)
-    assert Word.LOST in house.words
-    assert house.words.index(Word.LOST) == len(house.words) - 1
+        await eventually(lambda: house.tools.permits.used == 0)  # told by its beat or by the SDK
+    assert Word.LOST not in house.words[:-1]
 
 
 async def test_a_worker_that_goes_hands_its_slice_to_the_next(temporal: Client) -> None:
