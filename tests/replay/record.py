@@ -129,6 +129,7 @@ async def _write(house: House, workflow_id: str, run_id: str | None, name: str) 
 
 
 def _anonymous(text: str) -> str:
+    text = re.sub(r'"stackTrace": "(?:[^"\\]|\\.)*"', '"stackTrace": ""', text)
     return re.sub(r'"identity": "[^"]*"', '"identity": "recorder"', text)
 
 
