@@ -6,11 +6,12 @@ A setting `x_y` comes from `BATCHWRIGHT_X_Y`. Wrong ones are named by `load()`, 
 import re
 from pathlib import Path
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
 from batchwright.contracts.openai import Profile
+from batchwright.rules.locations import location
 
 MIB = 1024 * 1024
 
@@ -38,15 +39,39 @@ class Settings(BaseSettings):
     temporal_address: str = Field("127.0.0.1:7233", description="host:port of the Temporal frontend")
     temporal_namespace: str = Field("default", description="namespace of the workflows")
     temporal_ui_url: str = Field("", description="shown by the CLI; no part connects to it")
+    storage: str = Field(
+        "", description="s3://bucket/prefix, or file:///directory; unset: the directory `storage_dir`"
+    )
     storage_dir: Path = Field(Path(".batchwright/objects"), description="directory of the local storage")
+    storage_patience_seconds: float = Field(
+        20.0, ge=0, le=600, description="how long an operation on S3 is tried again before it fails (S0-67)"
+    )
+    s3_endpoint_url: str = Field("", description="of an S3 that is not Amazon's, such as http://host:9000")
+    s3_region: str = Field("", description="of the bucket; unset: as AWS_REGION or the profile says")
+    s3_path_style: bool = Field(
+        False, description="address the bucket in the path, not in the host name: most other S3s want it"
+    )
+    s3_sse: str = Field(
+        "",
+        pattern="^(|AES256|aws:kms|aws:kms:dsse)$",
+        description="server-side encryption asked for: AES256, aws:kms or aws:kms:dsse; unset: the bucket's",
+    )
+    s3_sse_kms_key_id: str = Field("", description="key for s3_sse=aws:kms; unset: the account's own")
     spool_dir: Path | None = Field(None, description="scratch files; unset: the system's temporary directory")
     backends: list[str] = Field(default=[], description="URLs of OpenAI-compatible backends, as a JSON list")
     backend_api_key: str = Field("", description="sent as Bearer to every backend")
     default_model: str = Field("", description="serves lines without a model where the endpoint allows that")
 
     # API
-    api_host: str = Field("127.0.0.1", description="address the API listens on; loopback only")
+    api_host: str = Field(
+        "127.0.0.1",
+        description="address the API listens on; beyond loopback only with `api_trusted_network`",
+    )
     api_port: int = Field(8000, ge=0, le=65535, description="0: a free port")
+    api_trusted_network: bool = Field(
+        False,
+        description="nobody reaches the API but callers who may act for every tenant: a gateway, a network policy",
+    )
     default_tenant: str = Field("default", description="tenant of a request without X-Tenant")
     tenant_weights: dict[str, float] = Field(default={}, description="share of a tenant; 1.0 where unset")
 
@@ -146,7 +171,7 @@ class Settings(BaseSettings):
     )
     build_id: str = Field("", max_length=63, description="of this build, where `deployment_name` is set")
     http_engine: str = Field(
-        "aiohttp", pattern="^(aiohttp|httpx)$", description="what sends requests: aiohttp or httpx (R20)"
+        "socket", pattern="^(socket|httpx)$", description="what sends requests: socket or httpx (R20)"
     )
     model_refresh_seconds: float = Field(
         5.0, gt=0, description="how often the list of served models is read again"
@@ -159,6 +184,25 @@ class Settings(BaseSettings):
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"{url!r} is not an http(s) URL")
         return [url.rstrip("/") for url in urls]
+
+    @field_validator("storage")
+    @classmethod
+    def _storage_url(cls, url: str) -> str:
+        if url:
+            location(url)
+        return url
+
+    @field_validator("s3_sse_kms_key_id")
+    @classmethod
+    def _key_of_kms(cls, key: str, checked: ValidationInfo) -> str:
+        if key and not str(checked.data.get("s3_sse", "")).startswith("aws:kms"):
+            raise ValueError("a KMS key needs BATCHWRIGHT_S3_SSE=aws:kms")
+        return key
+
+    @field_validator("s3_endpoint_url")
+    @classmethod
+    def _http_url_or_unset(cls, url: str) -> str:
+        return cls._http_urls([url])[0] if url else url
 
     @field_validator("url")
     @classmethod

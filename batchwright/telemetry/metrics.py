@@ -3,6 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_QUICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _LONG = (1, 5, 15, 60, 300, 900, 3600, 14400, 43200, 86400)
 
 
@@ -53,6 +54,25 @@ class Metrics:
             "batchwright_segment_flush_duration_seconds",
             "Time to store one segment",
             buckets=_SECONDS,
+            registry=r,
+        )
+        self.storage_operations = Counter(
+            "batchwright_file_storage_operations_total",
+            "Operations on the storage, and tries that were repeated, by outcome (S0-67)",
+            ["operation", "component", "status"],
+            registry=r,
+        )
+        self.storage_seconds = Histogram(
+            "batchwright_file_storage_operation_duration_seconds",
+            "Time of one operation on the storage, with its retries and without what the caller does meanwhile",
+            ["operation", "component"],
+            buckets=_QUICK,
+            registry=r,
+        )
+        self.storage_bytes = Counter(
+            "batchwright_file_storage_bytes_total",
+            "Bytes stored and retrieved",
+            ["operation", "component"],
             registry=r,
         )
         self.ingest_seconds = Histogram(
