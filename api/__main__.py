@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         settings = load()
-        _check_loopback(settings.api_host)
+        _check_reach(settings)
     except SettingsError as error:
         return _give_up(error, 2)
     configure(settings)
@@ -103,17 +103,20 @@ async def _open_and_serve(settings: Settings, listener: socket.socket, stop: _St
         await stop.server.serve(sockets=[listener])
 
 
-def _check_loopback(host: str) -> None:
+def _check_reach(settings: Settings) -> None:
     """While there is no authentication, whoever reaches the API is every tenant. Raises SettingsError."""
+    host = settings.api_host
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         loopback = False
-    if not loopback:
-        raise SettingsError(
-            f"BATCHWRIGHT_API_HOST is wrong: the API has no authentication yet and listens on loopback "
-            f"addresses only, such as 127.0.0.1 (it is {host!r})."
-        )
+    if loopback or (host and settings.api_trusted_network):
+        return
+    raise SettingsError(
+        f"BATCHWRIGHT_API_HOST is wrong: the API has no authentication yet and listens on loopback "
+        f"addresses only, such as 127.0.0.1, unless BATCHWRIGHT_API_TRUSTED_NETWORK=true says that only "
+        f"callers who may act for every tenant can reach it (it is {host!r})."
+    )
 
 
 @contextmanager

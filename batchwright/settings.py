@@ -70,7 +70,7 @@ class Settings(BaseSettings):
     api_port: int = Field(8000, ge=0, le=65535, description="0: a free port")
     api_trusted_network: bool = Field(
         False,
-        description="nobody reaches the API but callers who may act for every tenant: a gateway, a network policy",
+        description="only callers who may act for every tenant reach the API: a gateway, a network policy",
     )
     default_tenant: str = Field("default", description="tenant of a request without X-Tenant")
     tenant_weights: dict[str, float] = Field(default={}, description="share of a tenant; 1.0 where unset")

@@ -16,6 +16,21 @@ def test_an_address_others_can_reach_is_refused(
     assert line.endswith(f"(it is {host!r}).")
 
 
+def test_an_address_others_can_reach_is_taken_where_the_network_is_trusted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BATCHWRIGHT_API_HOST", "192.0.2.1")  # an address that no machine has
+    monkeypatch.setenv("BATCHWRIGHT_API_TRUSTED_NETWORK", "true")
+    assert main([]) == 1
+    assert capsys.readouterr().err.startswith("The API cannot listen on 192.0.2.1:8000 ")
+
+
+def test_no_address_is_refused_in_a_trusted_network_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHWRIGHT_API_HOST", "")
+    monkeypatch.setenv("BATCHWRIGHT_API_TRUSTED_NETWORK", "true")
+    assert main([]) == 2
+
+
 def test_a_wrong_setting_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
