@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from batchwright.database.driver import connect
@@ -54,6 +55,31 @@ async def test_committed_rows_survive_sigkill_and_the_port_stays(make_server: Ma
     server.start()
     assert server.port == port
     assert await ask(server, "SELECT FROM kept") == "SELECT 1"
+
+
+def test_a_stopped_server_leaves_no_zombie(make_server: MakeServer) -> None:
+    server = make_server().start()
+    pid = server.pid
+    server.stop()
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_server_that_another_starter_revived_is_alive(make_server: MakeServer) -> None:
+    first = make_server().start()
+    os.kill(first.pid, signal.SIGKILL)
+    until(lambda: not first.is_alive())
+    second = make_server().start()
+    assert first.start().pid == second.pid
+    assert first.is_alive()
+
+
+def test_a_killed_server_nobody_asked_about_starts_again(make_server: MakeServer) -> None:
+    server = make_server().start()
+    killed = server.pid
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: psutil.Process(killed).status() == psutil.STATUS_ZOMBIE)
+    assert server.start().is_alive()
+    assert not psutil.pid_exists(killed)
 
 
 def test_a_running_server_is_adopted_and_left_running(make_server: MakeServer) -> None:
