@@ -10,7 +10,7 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.pool import open_database
 from batchwright.inference.backends import Registry
 from batchwright.inference.client import InferenceClient
-from batchwright.inference.transport import open_transport
+from batchwright.inference.opening import open_engine
 from batchwright.settings import Settings
 from batchwright.storage.opening import open_storage
 from batchwright.telemetry.metrics import Metrics
@@ -29,9 +29,9 @@ async def open_services(settings: Settings) -> AsyncGenerator[Services]:
         storage = open_storage(settings)
         database = await open_database(settings)
         opened.push_async_callback(database.close)
-        backends = open_transport(settings)
-        opened.push_async_callback(backends.aclose)
-        client = InferenceClient(backends, settings)
+        engine = open_engine(settings)
+        opened.push_async_callback(engine.aclose)
+        client = InferenceClient(engine, settings)
         registry = Registry(settings, database.models, client, unavailable=DatabaseUnavailable)
         await opened.enter_async_context(_running(registry))
         temporal = ClientGateway(await connect(settings, lazy=True))

@@ -5,6 +5,7 @@ A setting `x_y` comes from `BATCHWRIGHT_X_Y`. Wrong ones are named by `load()`, 
 
 import re
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -12,6 +13,7 @@ from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
 from batchwright.contracts.openai import Profile
 from batchwright.rules.locations import location
+from batchwright.rules.rates import ALL_MODELS, LEAST, MOST, RatesConflict, effective
 
 MIB = 1024 * 1024
 
@@ -21,10 +23,10 @@ class SettingsError(Exception):
 
 
 class ModelLimits(BaseModel):
-    """One model's own limits, where they differ from the defaults below."""
+    """One model's own limits, where they differ from the defaults below. The rate is the whole fleet's."""
 
     in_flight: int | None = Field(None, ge=1)
-    requests_per_second: float | None = Field(None, gt=0)
+    requests_per_second: float | None = Field(None, ge=LEAST, le=MOST)
 
 
 class Settings(BaseSettings):
@@ -146,7 +148,15 @@ class Settings(BaseSettings):
     io_slots: int = Field(2, ge=1, description="ingestions and finalizations at once per worker")
     global_in_flight: int = Field(100, ge=1, description="requests at once per worker (S0-25)")
     model_in_flight: int = Field(10, ge=1, description="requests at once per worker and model (S0-25)")
-    models: dict[str, ModelLimits] = Field(default={}, description="limits of single models, as JSON")
+    models: dict[Annotated[str, Field(min_length=1)], ModelLimits] = Field(
+        default={}, description="limits of single models, as JSON: `in_flight`, `requests_per_second`"
+    )
+    requests_per_second: float = Field(
+        0.0, ge=0, le=MOST, description="of the whole fleet, over all models; 0: no limit"
+    )
+    dispatch_slots: int = Field(
+        16, ge=1, description="slices at once per worker of the models that share the rate over all models"
+    )
     byte_budget: int = Field(64 * MIB, ge=8 * MIB, description="bytes of bodies and answers held at once")
     max_response_bytes: int = Field(16 * MIB, ge=1024, description="size of one answer")
     request_timeout_seconds: float = Field(
@@ -171,11 +181,30 @@ class Settings(BaseSettings):
     )
     build_id: str = Field("", max_length=63, description="of this build, where `deployment_name` is set")
     http_engine: str = Field(
-        "socket", pattern="^(socket|httpx)$", description="what sends requests: socket or httpx (R20)"
+        "socket", pattern="^(socket|httpx)$", description="what sends requests: our own sockets, or httpx's (R20)"
     )
     model_refresh_seconds: float = Field(
         5.0, gt=0, description="how often the list of served models is read again"
     )
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Requests/s by model, `ALL_MODELS` for all of them; where there are none, no entry."""
+        own = {name: limits.requests_per_second or 0.0 for name, limits in self.models.items()}
+        return {name: rate for name, rate in [(ALL_MODELS, self.requests_per_second), *own.items()] if rate}
+
+    @field_validator("requests_per_second")
+    @classmethod
+    def _leaves_something(cls, rate: float, info: ValidationInfo) -> float:
+        if 0 < rate < LEAST:
+            raise ValueError(f"it may be 0, for no limit, or {LEAST} and more")
+        models: dict[str, ModelLimits] = info.data.get("models", {})
+        own = {name: limits.requests_per_second or 0.0 for name, limits in models.items()}
+        try:
+            effective({**own, ALL_MODELS: rate}, {}).check()
+        except RatesConflict as conflict:
+            raise ValueError(f"{conflict} (BATCHWRIGHT_MODELS)") from None
+        return rate
 
     @field_validator("backends")
     @classmethod

@@ -18,7 +18,7 @@ from batchwright.database.errors import DatabaseError, DatabaseUnavailable
 from batchwright.database.pool import open_database
 from batchwright.inference.backends import Registry
 from batchwright.inference.client import InferenceClient
-from batchwright.inference.transport import open_transport
+from batchwright.inference.opening import open_engine
 from batchwright.settings import Settings
 from batchwright.storage.opening import open_storage
 from batchwright.telemetry.metrics import Metrics
@@ -57,7 +57,7 @@ async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, HealthServer
     sdk_port = _free_port()
     temporal = await _connect(settings, sdk_port)
     database = await open_database(settings, patience_seconds=settings.startup_seconds)
-    client = InferenceClient(open_transport(settings), settings)
+    client = InferenceClient(open_engine(settings), settings)
     metrics = Metrics()
     storage = open_storage(settings)
     registry = Registry(settings, database.models, client, unavailable=DatabaseUnavailable)

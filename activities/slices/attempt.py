@@ -150,7 +150,7 @@ class SliceAttempt:
         self._turn = Turn(
             tools,
             request,
-            url=backend.endpoint(request.endpoint),
+            target=backend.endpoint(request.endpoint),
             work=work,
             judge=judge,
             sink=self._sink,

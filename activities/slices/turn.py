@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
-import httpx
-
 from activities.slices.judge import Judge
 from activities.slices.ownership import Ownership
 from activities.slices.sink import SegmentSink
@@ -15,6 +13,7 @@ from activities.slices.tools import Tools
 from activities.slices.work import Line, SliceWork
 from batchwright.contracts.execution import SliceRequest
 from batchwright.inference.circuit import Circuit, Try
+from batchwright.inference.engine import Target
 from batchwright.inference.limits import Permit
 
 PATIENCE_SECONDS = 3.0  # a slice that can send nothing for longer gives its slot back
@@ -81,14 +80,14 @@ class Turn:
         tools: Tools,
         request: SliceRequest,
         *,
-        url: httpx.URL,
+        target: Target,
         work: SliceWork,
         judge: Judge,
         sink: SegmentSink,
         owner: Ownership,
         stop: Stop,
     ) -> None:
-        self._tools, self._request, self._url = tools, request, url
+        self._tools, self._request, self._target = tools, request, target
         self._work, self._judge, self._sink, self._owner, self._stop = work, judge, sink, owner, stop
         self._circuit: Circuit = tools.circuit(request.model)
         self._sending: dict[asyncio.Task[None], _Flight] = {}
@@ -202,7 +201,7 @@ class Turn:
     async def _ask(self, flight: _Flight) -> None:
         line, begun = flight.line, flight.begun
         request = self._judge.request(line, self._work.bytes_of(line))
-        outcome = await self._tools.client.send(self._url, request.body, request.request_id)
+        outcome = await self._tools.client.send(self._target, request.body, request.request_id)
         self._tools.budget.learn(len(outcome.body))
         if self._stop.end is End.LOST:
             return

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-import httpx
-
 from batchwright.inference.client import InferenceClient, ListingFailed
+from batchwright.inference.engine import Target
 from batchwright.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -21,9 +20,9 @@ class Backend:
 
     url: str
 
-    def endpoint(self, path: str) -> httpx.URL:
-        """The URL of an endpoint such as `/v1/chat/completions`."""
-        return httpx.URL(self.url + path)
+    def endpoint(self, path: str) -> Target:
+        """An endpoint such as `/v1/chat/completions`."""
+        return Target.of(self.url + path)
 
 
 class ListedModel(Protocol):

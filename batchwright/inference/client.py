@@ -1,6 +1,7 @@
 """One request to a backend: what was answered, or how it failed; no retry of its own (R9)."""
 
 import asyncio
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -8,13 +9,14 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from batchwright.contracts.errors import LineCode
+from batchwright.inference.engine import Answer, AnswerTooLarge, Engine, Header, Request, Target
 from batchwright.rules import retries
 from batchwright.rules.answers import is_json
 from batchwright.rules.retries import Budget, Verdict
 from batchwright.settings import Settings
 
 _LISTING_SECONDS = 5.0
-_WAITS = ("connect", "read", "write", "pool")
+_PIECE_BYTES = 8 * 1024
 # How httpx's own engine words a connection that ended: it has no class of its own for that.
 _ENDED = ("Server disconnected", "peer closed connection")
 
@@ -43,33 +45,29 @@ class _ModelList(BaseModel):
     data: list[_Model]
 
 
-class _TooLarge(Exception):
-    """The answer passed the limit."""
-
-
 class InferenceClient:
-    """Sends bodies as they are; `transport` is the process's one connection pool."""
+    """Sends bodies as they are, through the process's one engine."""
 
-    def __init__(self, transport: httpx.AsyncBaseTransport, settings: Settings) -> None:
-        self._transport = transport
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self._engine = engine
         self._limit = settings.max_response_bytes
         self._timeout = settings.request_timeout_seconds
-        self._headers = [(b"content-type", b"application/json"), (b"accept", b"application/json")]
-        self._headers.append((b"accept-encoding", b"identity"))
+        self._headers: list[Header] = [
+            (b"content-type", b"application/json"),
+            (b"accept", b"application/json"),
+            (b"accept-encoding", b"identity"),
+        ]
         if settings.backend_api_key:
             self._headers.append((b"authorization", b"Bearer " + settings.backend_api_key.encode()))
-        # Connecting must time out as connecting, also where the whole request has hardly more time.
-        connect = min(settings.connect_timeout_seconds, self._timeout * 0.9)
-        self._extensions = {"timeout": {"connect": connect, "read": None, "write": None, "pool": connect}}
 
-    async def send(self, url: httpx.URL, body: bytes, request_id: str) -> Outcome:
-        """POSTs `body` to `url`; `request_id` is the line's own, equal on every attempt.
+    async def send(self, target: Target, body: bytes, request_id: str) -> Outcome:
+        """POSTs `body` to `target`; `request_id` is the line's own, equal on every attempt.
 
         Never raises for what a backend or the network does; a cancelled call closes its connection.
         """
         try:
             async with asyncio.timeout(self._timeout):
-                return await self._exchange(self._request(url, body, request_id.encode()))
+                return await self._ask(target, body, request_id.encode())
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             return Outcome(retries.NOT_SENT, message=f"The backend could not be reached: {error}")
         except (httpx.TimeoutException, TimeoutError):
@@ -77,63 +75,59 @@ class InferenceClient:
             return Outcome(retries.NO_ANSWER_IN_TIME, code=LineCode.REQUEST_TIMEOUT, message=message)
         except httpx.TransportError as error:
             return _broken(error)
-        except _TooLarge:
+        except httpx.DecodingError as error:
+            message = f"The answer cannot be unpacked: {error}"
+            return Outcome(retries.UNREADABLE, code=LineCode.INVALID_RESPONSE, message=message)
+        except AnswerTooLarge:
             message = f"The answer is larger than {self._limit} bytes."
             return Outcome(retries.TOO_LARGE, code=LineCode.RESPONSE_TOO_LARGE, message=message)
 
     async def models(self, url: str) -> list[str]:
         """The ids a backend lists at /v1/models. Raises ListingFailed."""
-        extensions = {"timeout": dict.fromkeys(_WAITS, _LISTING_SECONDS)}
-        request = httpx.Request("GET", f"{url}/v1/models", headers=self._headers, extensions=extensions)
         try:
             async with asyncio.timeout(_LISTING_SECONDS):
-                answer = await self._transport.handle_async_request(request)
-                try:
-                    body = await self._read(answer)
-                finally:
-                    await answer.aclose()
-            if answer.status_code != 200:
-                raise ListingFailed(f"{url}/v1/models answered {answer.status_code}")
-            return [model.id for model in _ModelList.model_validate_json(body).data]
-        except (httpx.HTTPError, TimeoutError, ValidationError, _TooLarge) as error:
+                request = Request(b"GET", Target.of(f"{url}/v1/models"), self._headers)
+                answer = await self._engine.exchange(request, most_bytes=self._limit)
+            if answer.status != 200:
+                raise ListingFailed(f"{url}/v1/models answered {answer.status}")
+            return [model.id for model in _ModelList.model_validate_json(_unpacked(answer, self._limit)).data]
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValidationError, AnswerTooLarge) as error:
             raise ListingFailed(f"{url}/v1/models: {error or type(error).__name__}") from error
 
     async def aclose(self) -> None:
-        await self._transport.aclose()
+        await self._engine.aclose()
 
-    def _request(self, url: httpx.URL, body: bytes, request_id: bytes) -> httpx.Request:
-        """With a stream, not content: httpx then leaves the headers alone, which is much cheaper."""
-        headers = [
-            (b"host", url.netloc),
-            *self._headers,
-            (b"content-length", b"%d" % len(body)),
-            (b"x-request-id", request_id),
-            (b"idempotency-key", request_id),
-        ]
-        stream = httpx.ByteStream(body)
-        return httpx.Request("POST", url, headers=headers, stream=stream, extensions=self._extensions)
+    async def _ask(self, target: Target, body: bytes, request_id: bytes) -> Outcome:
+        headers = [*self._headers, (b"x-request-id", request_id), (b"idempotency-key", request_id)]
+        request = Request(b"POST", target, headers, body)
+        answer = await self._engine.exchange(request, most_bytes=self._limit)
+        return _outcome(answer.status, answer.headers, _unpacked(answer, self._limit))
 
-    async def _exchange(self, request: httpx.Request) -> Outcome:
-        answer = await self._transport.handle_async_request(request)
-        headers = {name.lower(): value for name, value in answer.headers.raw}
-        try:
-            body = await self._read(answer, packed=b"content-encoding" in headers)
-        finally:
-            await answer.aclose()
-        return _outcome(answer.status_code, headers, body)
 
-    async def _read(self, answer: httpx.Response, *, packed: bool = True) -> bytes:
-        assert isinstance(answer.stream, httpx.AsyncByteStream)
-        # httpx's own iterators cost as much as the rest of an exchange; they are for what has to be unpacked.
-        pieces = answer.aiter_bytes() if packed else answer.stream
-        chunks: list[bytes] = []
-        size = 0
-        async for chunk in pieces:
-            size += len(chunk)
-            if size > self._limit:
-                raise _TooLarge
-            chunks.append(chunk)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+class _Pieces(httpx.SyncByteStream):
+    """Small pieces, so that what each of them unpacks to is bounded."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __iter__(self) -> Iterator[bytes]:
+        for start in range(0, len(self._data), _PIECE_BYTES):
+            yield self._data[start : start + _PIECE_BYTES]
+
+
+def _unpacked(answer: Answer, most_bytes: int) -> bytes:
+    """We ask for plain answers; a backend may pack them. Raises AnswerTooLarge, httpx.DecodingError."""
+    if b"content-encoding" not in answer.headers:
+        return answer.body
+    packed = httpx.Response(200, headers=list(answer.headers.items()), stream=_Pieces(answer.body))
+    pieces: list[bytes] = []
+    size = 0
+    for piece in packed.iter_bytes():
+        size += len(piece)
+        if size > most_bytes:
+            raise AnswerTooLarge
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _outcome(status: int, headers: dict[bytes, bytes], body: bytes) -> Outcome:

@@ -26,6 +26,7 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.rows import ModelCount, SliceProgress
 from batchwright.inference.backends import Backend
 from batchwright.inference.client import InferenceClient
+from batchwright.inference.httpx_engine import HttpxEngine
 from batchwright.rules import keys
 from batchwright.rules.plan import PlanEntry, SliceRecord, pack_entry, pack_slice
 from batchwright.rules.segments import Kind, Record, SegmentWriter, read_records
@@ -144,9 +145,10 @@ class House:
         self.environment.info = dataclasses.replace(
             self.environment.info, heartbeat_timeout=timedelta(seconds=30)
         )
+        engine = HttpxEngine(httpx.MockTransport(self._handle), connect_seconds=1)
         self.tools = Tools(
             storage=self.storage,
-            client=InferenceClient(httpx.MockTransport(self._handle), self.settings),
+            client=InferenceClient(engine, self.settings),
             backends=self.backends,
             progress=ProgressReporter(self.progress),
             metrics=self.metrics,

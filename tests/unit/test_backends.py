@@ -9,6 +9,7 @@ import pytest
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.backends import Backend, Registry
 from batchwright.inference.client import InferenceClient
+from batchwright.inference.httpx_engine import HttpxEngine
 from batchwright.settings import load
 from tests.fakes.database import MemoryDatabase
 
@@ -22,7 +23,7 @@ class Fleet:
         self.lists = {f"http://{name}": models for name, models in lists.items()}
         self.database = MemoryDatabase()
         settings = load(backends=urls)
-        client = InferenceClient(httpx.MockTransport(self._answer), settings)
+        client = InferenceClient(HttpxEngine(httpx.MockTransport(self._answer), connect_seconds=1), settings)
         self.registry = Registry(settings, self.database.models, client, unavailable=DatabaseUnavailable)
 
     async def _answer(self, request: httpx.Request) -> httpx.Response:
@@ -45,7 +46,7 @@ async def test_a_url_with_and_without_v1_is_one_backend() -> None:
     assert await fleet.registry.served() == {"a"}
     backend = fleet.registry.backend_of("a")
     assert backend is not None
-    assert str(backend.endpoint("/v1/embeddings")) == "http://one/v1/embeddings"
+    assert str(backend.endpoint("/v1/embeddings").url) == "http://one/v1/embeddings"
 
 
 async def test_an_outage_takes_no_model_away() -> None:

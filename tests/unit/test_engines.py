@@ -1,85 +1,16 @@
-"""The transport over aiohttp, against a real socket that misbehaves in one way at a time (R20)."""
+"""The engines that send, against a real socket that misbehaves in one way at a time (R20)."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
 
-import httpx
 import pytest
 
 from batchwright.contracts.errors import LineCode
-from batchwright.inference.client import InferenceClient, ListingFailed, Outcome
-from batchwright.inference.transport import open_transport
+from batchwright.inference.client import ListingFailed, Outcome
+from batchwright.inference.engine import Target
 from batchwright.rules import retries
-from batchwright.settings import load
+from tests.unit.sockets import HEAD, Serve, answering, ask, client, read_request, served
 
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
-ENGINES = ["aiohttp", "httpx"]
-
-
-@asynccontextmanager
-async def served(serve: Serve) -> AsyncGenerator[httpx.URL]:
-    """A server on a free port that does with each connection what `serve` says."""
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            await serve(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()[:2]
-    try:
-        yield httpx.URL(f"http://{host}:{port}/v1/chat/completions")
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@asynccontextmanager
-async def client(engine: str = "aiohttp", **settings: object) -> AsyncGenerator[InferenceClient]:
-    chosen = load(http_engine=engine, **settings)
-    opened = InferenceClient(open_transport(chosen), chosen)
-    try:
-        yield opened
-    finally:
-        await opened.aclose()
-        await asyncio.sleep(0)  # closed sockets are let go in the loop's next round
-
-
-async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """Head and body of one request."""
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = next(
-        int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
-    )
-    return head, await reader.readexactly(length)
-
-
-def answering(*pieces: bytes) -> Serve:
-    """Reads a request, writes `pieces`, closes."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-
-    return serve
-
-
-async def ask(serve: Serve, engine: str = "aiohttp", **settings: object) -> Outcome:
-    async with served(serve) as url, client(engine, **settings) as sender:
-        return await sender.send(url, b"{}", "batch_req_1")
+ENGINES = ["socket", "httpx"]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -130,7 +61,7 @@ async def test_a_closed_port_was_never_sent_to(engine: str) -> None:
 
 async def test_a_host_without_address_was_never_sent_to() -> None:
     async with client() as sender:
-        outcome = await sender.send(httpx.URL("http://nowhere.invalid/v1/x"), b"{}", "batch_req_1")
+        outcome = await sender.send(Target.of("http://nowhere.invalid/v1/x"), b"{}", "batch_req_1")
     assert outcome.verdict == retries.NOT_SENT
 
 
@@ -139,7 +70,7 @@ async def test_a_handshake_that_never_ends_was_never_sent() -> None:
         await reader.read()
 
     async with served(silent) as url, client(connect_timeout_seconds=0.05) as sender:
-        outcome = await sender.send(url.copy_with(scheme="https"), b"{}", "batch_req_1")
+        outcome = await sender.send(Target.of(str(url.url.copy_with(scheme="https"))), b"{}", "batch_req_1")
     assert outcome.verdict == retries.NOT_SENT
 
 
@@ -257,7 +188,7 @@ def listing(body: bytes, code: int = 200) -> Serve:
 async def test_a_backend_lists_its_models() -> None:
     serve = listing(b'{"object":"list","data":[{"id":"a","object":"model"},{"id":"org/b:1"}]}')
     async with served(serve) as url, client() as sender:
-        assert await sender.models(f"http://{url.netloc.decode()}") == ["a", "org/b:1"]
+        assert await sender.models(f"http://{url.authority.decode()}") == ["a", "org/b:1"]
 
 
 @pytest.mark.parametrize(
@@ -266,4 +197,4 @@ async def test_a_backend_lists_its_models() -> None:
 async def test_a_backend_that_lists_nothing_readable_says_so(serve: Serve) -> None:
     async with served(serve) as url, client() as sender:
         with pytest.raises(ListingFailed, match="/v1/models"):
-            await sender.models(f"http://{url.netloc.decode()}")
+            await sender.models(f"http://{url.authority.decode()}")

@@ -1,0 +1,73 @@
+"""What sends a request and brings its whole answer; httpx's errors keep apart what was sent (R20).
+
+never sent          httpx.ConnectError, httpx.ConnectTimeout
+sent, no answer     httpx.ReadError: the connection ended before the answer did
+not an answer       httpx.RemoteProtocolError: what came is not HTTP
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import httpx
+
+Header = tuple[bytes, bytes]
+
+
+class Origin(NamedTuple):
+    """Whom a connection leads to."""
+
+    secure: bool
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A URL, taken apart once for all requests to it."""
+
+    url: httpx.URL
+    origin: Origin
+    path: bytes  # as sent, with the query
+    authority: bytes  # of the host header
+
+    @classmethod
+    def of(cls, url: str) -> "Target":
+        """Raises httpx.InvalidURL."""
+        parsed = httpx.URL(url)
+        secure = parsed.scheme == "https"
+        origin = Origin(secure, parsed.host, parsed.port or (443 if secure else 80))
+        return cls(parsed, origin, parsed.raw_path, parsed.netloc)
+
+
+class Request(NamedTuple):
+    """`headers` holds neither host nor content-length; values have no line breaks."""
+
+    method: bytes
+    target: Target
+    headers: list[Header]
+    body: bytes = b""
+
+
+class Answer(NamedTuple):
+    """Names of headers in lower case, the last of a name; the body as it came, maybe packed."""
+
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+class AnswerTooLarge(Exception):
+    """The body passed the limit; it was not read to its end."""
+
+
+class Engine(Protocol):
+    async def exchange(self, request: Request, *, most_bytes: int) -> Answer:
+        """One request, one answer: no retry, no redirect, no cookie. A cancelled call closes its connection.
+
+        Raises:
+            httpx.TransportError: as above.
+            AnswerTooLarge: the body is larger than `most_bytes`.
+        """
+        ...
+
+    async def aclose(self) -> None: ...

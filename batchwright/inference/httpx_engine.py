@@ -1,0 +1,49 @@
+"""The engine over any of httpx's transports: its own pool, or the mock of a test."""
+
+import httpx
+
+from batchwright.inference.engine import Answer, AnswerTooLarge, Engine, Request
+
+
+class HttpxEngine(Engine):
+    def __init__(self, transport: httpx.AsyncBaseTransport, *, connect_seconds: float) -> None:
+        self._transport = transport
+        waits = {"connect": connect_seconds, "read": None, "write": None, "pool": connect_seconds}
+        self._extensions = {"timeout": waits}
+
+    async def exchange(self, request: Request, *, most_bytes: int) -> Answer:
+        answer = await self._transport.handle_async_request(self._as_httpx(request))
+        try:
+            body = await _read(answer, most_bytes)
+        finally:
+            await answer.aclose()
+        headers = {name.lower(): value for name, value in answer.headers.raw}
+        return Answer(answer.status_code, headers, body)
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+    def _as_httpx(self, request: Request) -> httpx.Request:
+        """With a stream, not content: httpx then leaves the headers alone."""
+        headers = [(b"host", request.target.authority), *request.headers]
+        if request.body:
+            headers.append((b"content-length", b"%d" % len(request.body)))
+        return httpx.Request(
+            request.method.decode(),
+            request.target.url,
+            headers=headers,
+            stream=httpx.ByteStream(request.body),
+            extensions=self._extensions,
+        )
+
+
+async def _read(answer: httpx.Response, most_bytes: int) -> bytes:
+    assert isinstance(answer.stream, httpx.AsyncByteStream)
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in answer.stream:
+        size += len(chunk)
+        if size > most_bytes:
+            raise AnswerTooLarge
+        chunks.append(chunk)
+    return b"".join(chunks)

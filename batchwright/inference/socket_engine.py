@@ -1,0 +1,100 @@
+"""The engine over sockets of our own: a pool of kept connections for each origin, the last used first."""
+
+import asyncio
+import socket
+import ssl
+import time
+from collections import defaultdict, deque
+from functools import cached_property
+
+import httpx
+
+from batchwright.inference.connection import Connection
+from batchwright.inference.engine import Answer, Engine, Origin, Request
+
+# Below the 5 s after which common servers close an idle connection: a POST that meets the closing is lost.
+_KEEPALIVE_SECONDS = 4.0
+
+Kept = tuple[Connection, float]  # since when, monotonic
+
+
+class SocketEngine(Engine):
+    """As many connections as exchanges at once; the callers' permits bound those. No proxies."""
+
+    def __init__(self, *, connect_seconds: float) -> None:
+        self._connect_seconds = connect_seconds
+        self._kept: defaultdict[Origin, deque[Kept]] = defaultdict(deque)
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    async def exchange(self, request: Request, *, most_bytes: int) -> Answer:
+        origin = request.target.origin
+        connection = self._kept_one(origin) or await self._connect(origin)
+        answer = await connection.exchange(_head(request), request.body, most_bytes)
+        if connection.is_reusable:
+            self._keep(origin, connection)
+        else:
+            connection.abort()
+        return answer
+
+    async def aclose(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for kept in self._kept.values():
+            for connection, _ in kept:
+                connection.abort()
+        self._kept.clear()
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context()
+
+    def _kept_one(self, origin: Origin) -> Connection | None:
+        kept, oldest = self._kept[origin], time.monotonic() - _KEEPALIVE_SECONDS
+        while kept:
+            connection, since = kept.pop()
+            if connection.is_reusable and since > oldest:
+                return connection
+            connection.abort()
+        return None
+
+    async def _connect(self, origin: Origin) -> Connection:
+        loop = asyncio.get_running_loop()
+        tls = self._tls if origin.secure else None
+        try:
+            async with asyncio.timeout(self._connect_seconds):
+                transport, made = await loop.create_connection(Connection, origin.host, origin.port, ssl=tls)
+        except TimeoutError as error:
+            raise httpx.ConnectTimeout(f"no connection within {self._connect_seconds:g} s") from error
+        except OSError as error:
+            raise httpx.ConnectError(str(error) or type(error).__name__) from error
+        # An answer may take minutes: a host that is gone meanwhile is noticed.
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return made
+
+    def _keep(self, origin: Origin, connection: Connection) -> None:
+        self._kept[origin].append((connection, time.monotonic()))
+        if self._sweeping is None:
+            loop = asyncio.get_running_loop()
+            self._sweeping = loop.call_later(_KEEPALIVE_SECONDS, self._sweep)
+
+    def _sweep(self) -> None:
+        """Closes what was not used for long: the oldest are on the left."""
+        self._sweeping = None
+        oldest = time.monotonic() - _KEEPALIVE_SECONDS
+        for origin, kept in list(self._kept.items()):
+            while kept and kept[0][1] <= oldest:
+                kept.popleft()[0].abort()
+            if not kept:
+                del self._kept[origin]
+        if self._kept:
+            loop = asyncio.get_running_loop()
+            self._sweeping = loop.call_later(_KEEPALIVE_SECONDS / 2, self._sweep)
+
+
+def _head(request: Request) -> bytes:
+    target = request.target
+    lines = [b"%b %b HTTP/1.1\r\nhost: %b" % (request.method, target.path, target.authority)]
+    lines += [b"%b: %b" % header for header in request.headers]
+    if request.body:
+        lines.append(b"content-length: %d" % len(request.body))
+    return b"\r\n".join(lines) + b"\r\n\r\n"
