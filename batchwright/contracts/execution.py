@@ -25,6 +25,7 @@ class SliceRequest(Message):
     slice_seconds: float = 30.0
     cancel_grace_seconds: float = 30.0
     expiry_grace_seconds: float = 5.0
+    moves: int = 0  # how often slices of this run have changed their queue
 
 
 class SliceResult(Message):
@@ -33,6 +34,7 @@ class SliceResult(Message):
     finished: bool = False
     completed: int = 0
     failed: int = 0
+    goes_on_at: str = ""  # the task queue where the slice belongs by now; nothing was sent then
 
 
 class ModelRun(Message):
@@ -59,6 +61,9 @@ class ModelRun(Message):
     failed: int = 0
     paused: bool = False
     stopping: bool = False
+
+    queue: str = ""  # the task queue of its slices; empty: the model's own
+    moves: int = 0  # how often that has changed
 
 
 class ModelRunResult(Message):

@@ -13,6 +13,7 @@ class ModelShare(Message):
     safe: str
     lines: int
     slices: int
+    queue: str = ""  # the task queue its slices go to first; empty: the model's own
 
 
 class IngestResult(Message):

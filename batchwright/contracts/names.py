@@ -5,6 +5,7 @@ from temporalio.common import SearchAttributeKey
 CONTROL_QUEUE = "control"
 IO_QUEUE = "io"
 INFERENCE_PREFIX = "inference."
+DISPATCH_QUEUE = "dispatch"  # slices of the models that share a rate over all models
 
 
 def inference_queue(safe_model: str) -> str:

@@ -1,14 +1,23 @@
-"""What a database is: five tables behind methods, every one of a tenant's rows asked for by its tenant.
+"""What a database is: six tables behind methods, every one of a tenant's rows asked for by its tenant.
 
 All methods raise DatabaseUnavailable when the database cannot answer; a retry of any of them is safe.
 """
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai import BatchStatus, ValidationError
-from batchwright.database.rows import BatchRow, FileRow, ModelCount, Outcome, ServedModel, SliceProgress
+from batchwright.database.rows import (
+    BatchRow,
+    FileRow,
+    ModelCount,
+    Outcome,
+    RateChange,
+    ServedModel,
+    SliceProgress,
+)
 
 
 class FilesTable(Protocol):
@@ -114,6 +123,25 @@ class ModelsTable(Protocol):
         ...
 
 
+class RatesTable(Protocol):
+    """Rates that were changed at run time, by model; not a tenant's data."""
+
+    async def all(self) -> list[RateChange]: ...
+
+    async def change(
+        self,
+        model: str,
+        requests_per_second: float | None,
+        at: datetime,
+        check: Callable[[list[RateChange]], None],
+    ) -> list[RateChange]:
+        """Sets a model's rate, or with None removes it; all there are then. A repeat changes nothing.
+
+        `check` sees those, and nothing happens if it raises. Changes at once come one after the other.
+        """
+        ...
+
+
 class WorkersTable(Protocol):
     async def beat(self, worker_id: str, stats: dict[str, float], at: datetime) -> None: ...
 
@@ -133,6 +161,8 @@ class DatabaseLike(Protocol):
     def models(self) -> ModelsTable: ...
     @property
     def workers(self) -> WorkersTable: ...
+    @property
+    def rates(self) -> RatesTable: ...
 
     async def check(self) -> None:
         """Raises DatabaseUnavailable unless the database answers a query."""

@@ -8,6 +8,7 @@ from batchwright.database.files import Files
 from batchwright.database.migrate import missing_names
 from batchwright.database.models import Models
 from batchwright.database.progress import Progress
+from batchwright.database.rates import RateChanges
 from batchwright.database.workers import Workers
 from batchwright.settings import Settings
 
@@ -22,6 +23,7 @@ class Database(DatabaseLike):
         self._progress = Progress(connections, self._batches)
         self._models = Models(connections)
         self._workers = Workers(connections)
+        self._rates = RateChanges(connections)
 
     @property
     def files(self) -> Files:
@@ -42,6 +44,10 @@ class Database(DatabaseLike):
     @property
     def workers(self) -> Workers:
         return self._workers
+
+    @property
+    def rates(self) -> RateChanges:
+        return self._rates
 
     async def check(self) -> None:
         await self._connections.fetchrow("SELECT 1")

@@ -78,6 +78,14 @@ class Outcome(Message):
     errors: list[ValidationError] = []
 
 
+class RateChange(Message):
+    """A rate set at run time, in requests/s, 0: no limit; `model` is empty for the one over all models."""
+
+    model: str
+    requests_per_second: float
+    changed_at: datetime
+
+
 class ServedModel(Message):
     """A model and the backend that last listed it."""
 

@@ -1,5 +1,6 @@
 """A database in memory, held to the same suite as PostgreSQL."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from batchwright.contracts.batch import BatchOrder
@@ -10,11 +11,20 @@ from batchwright.database.base import (
     FilesTable,
     ModelsTable,
     ProgressTable,
+    RatesTable,
     WorkersTable,
 )
 from batchwright.database.counts import LIVE, add_told
 from batchwright.database.errors import FileInUse, UnknownBatch
-from batchwright.database.rows import BatchRow, FileRow, ModelCount, Outcome, ServedModel, SliceProgress
+from batchwright.database.rows import (
+    BatchRow,
+    FileRow,
+    ModelCount,
+    Outcome,
+    RateChange,
+    ServedModel,
+    SliceProgress,
+)
 from tests.fakes.rows import Rows, not_before, per_model, position, slices
 
 
@@ -215,6 +225,28 @@ class MemoryModels(ModelsTable):
         return sorted(models, key=lambda model: (model.name, model.backend_url))
 
 
+class MemoryRates(RatesTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def all(self) -> list[RateChange]:
+        return [row for _, row in sorted(self._rows.enter().rates.items())]
+
+    async def change(
+        self,
+        model: str,
+        requests_per_second: float | None,
+        at: datetime,
+        check: Callable[[list[RateChange]], None],
+    ) -> list[RateChange]:
+        rates = {name: row for name, row in self._rows.enter().rates.items() if name != model}
+        if requests_per_second is not None:
+            rates[model] = RateChange(model=model, requests_per_second=requests_per_second, changed_at=at)
+        check([row for _, row in sorted(rates.items())])
+        self._rows.rates = rates
+        return await self.all()
+
+
 class MemoryWorkers(WorkersTable):
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -255,6 +287,10 @@ class MemoryDatabase(DatabaseLike):
     @property
     def workers(self) -> MemoryWorkers:
         return MemoryWorkers(self.rows)
+
+    @property
+    def rates(self) -> MemoryRates:
+        return MemoryRates(self.rows)
 
     async def check(self) -> None:
         self.rows.enter()

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from batchwright.database.counts import LIVE
 from batchwright.database.errors import UnknownCursor
-from batchwright.database.rows import BatchRow, FileRow, ModelCount, ServedModel, SliceProgress
+from batchwright.database.rows import BatchRow, FileRow, ModelCount, RateChange, ServedModel, SliceProgress
 
 Key = tuple[str, str]  # tenant, id
 
@@ -17,6 +17,7 @@ class Rows:
         self.batches: dict[Key, BatchRow] = {}
         self.progress: dict[tuple[str, str, str, int], SliceProgress] = {}
         self.models: dict[tuple[str, str], ServedModel] = {}
+        self.rates: dict[str, RateChange] = {}
         self.beats: dict[str, datetime] = {}
         self.stats: dict[str, dict[str, float]] = {}
         self.failing: Exception | None = None
