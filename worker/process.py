@@ -19,6 +19,7 @@ from batchwright.database.pool import open_database
 from batchwright.inference.backends import Registry
 from batchwright.inference.client import InferenceClient
 from batchwright.inference.opening import open_engine
+from batchwright.inference.rates import FleetRates
 from batchwright.settings import Settings
 from batchwright.storage.opening import open_storage
 from batchwright.telemetry.metrics import Metrics
@@ -61,6 +62,7 @@ async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, HealthServer
     metrics = Metrics()
     storage = open_storage(settings)
     registry = Registry(settings, database.models, client, unavailable=DatabaseUnavailable)
+    rates = FleetRates(settings, database.rates, lambda: registry.known, unavailable=DatabaseUnavailable)
     checks = {
         "postgresql": database.check,
         "temporal": lambda: _check(temporal),
@@ -69,7 +71,7 @@ async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, HealthServer
     try:
         await storage.check()
         health = HealthServer(metrics, checks, f"http://127.0.0.1:{sdk_port}/metrics")
-        yield Parts(temporal, database, storage, client, registry, settings, metrics), health
+        yield Parts(temporal, database, storage, client, registry, rates, settings, metrics), health
     finally:
         await client.aclose()
         await database.close()

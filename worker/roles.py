@@ -18,6 +18,7 @@ from batchwright.contracts import names
 from batchwright.database.base import DatabaseLike
 from batchwright.inference.backends import Registry
 from batchwright.inference.client import InferenceClient
+from batchwright.inference.rates import FleetRates
 from batchwright.rules.ids import safe_name
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
@@ -46,6 +47,7 @@ class Parts:
     storage: Storage
     client: InferenceClient
     registry: Registry
+    rates: FleetRates
     settings: Settings
     metrics: Metrics
 
@@ -91,16 +93,25 @@ class InferenceWorkers:
             metrics=parts.metrics,
             settings=parts.settings,
             temporal=parts.temporal,
+            rates=parts.rates,
         )
         self._execution = Execution(self.tools)
 
     def make(self, model: str) -> Worker:
+        queue = names.inference_queue(safe_name(model))
+        return self._worker(queue, self._parts.settings.slots_per_model)
+
+    def dispatch(self) -> Worker:
+        """The worker of the queue that models without a rate of their own share."""
+        return self._worker(names.DISPATCH_QUEUE, self._parts.settings.dispatch_slots)
+
+    def _worker(self, queue: str, slots: int) -> Worker:
         settings = self._parts.settings
         return Worker(
             self._parts.temporal,
-            task_queue=names.inference_queue(safe_name(model)),
+            task_queue=queue,
             activities=[self._execution.run_slice],
-            max_concurrent_activities=settings.slots_per_model,
+            max_concurrent_activities=slots,
             max_heartbeat_throttle_interval=_HEARTBEATS,
             default_heartbeat_throttle_interval=_HEARTBEATS,
             graceful_shutdown_timeout=_drain(settings),

@@ -7,6 +7,7 @@ from typing import Protocol
 from temporalio.client import Client
 
 from activities.slices.ownership import Beat, temporal_beat
+from activities.slices.pace import NoRates, Rates
 from activities.slices.progress import ProgressReporter
 from activities.slices.waiting import WaitingSignals, temporal_tell
 from batchwright.inference.backends import Backend, Registry
@@ -34,6 +35,7 @@ class Tools:
     settings: Settings
     waiting: WaitingSignals
     beat: Callable[[], Beat]  # called inside an activity: the beats of that one
+    rates: Rates = field(default_factory=NoRates)
     permits: Permits = field(init=False)
     budget: ByteBudget = field(init=False)
     _circuits: dict[str, Circuit] = field(default_factory=dict[str, Circuit])
@@ -68,6 +70,7 @@ def for_temporal(
     metrics: Metrics,
     settings: Settings,
     temporal: Client,
+    rates: Rates,
 ) -> Tools:
     """The tools of a worker."""
     tools = Tools(
@@ -79,6 +82,7 @@ def for_temporal(
         settings=settings,
         waiting=WaitingSignals(temporal_tell(temporal)),
         beat=lambda: temporal_beat(temporal),
+        rates=rates,
     )
     registry.on_return = tools.returned
     return tools

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from activities.slices.judge import Judge
 from activities.slices.ownership import Ownership
+from activities.slices.pace import Pace
 from activities.slices.sink import SegmentSink
 from activities.slices.tools import Tools
 from activities.slices.work import Line, SliceWork
@@ -90,6 +91,7 @@ class Turn:
         self._tools, self._request, self._target = tools, request, target
         self._work, self._judge, self._sink, self._owner, self._stop = work, judge, sink, owner, stop
         self._circuit: Circuit = tools.circuit(request.model)
+        self._pace = Pace(lambda: tools.rates.pacing_of(request.model))
         self._sending: dict[asyncio.Task[None], _Flight] = {}
         self._wake = asyncio.Event()
         self._began: float | None = None  # the first permit
@@ -140,11 +142,13 @@ class Turn:
             return End.FINISHED
         if self._began is not None and time.monotonic() - self._began >= self._request.slice_seconds:
             return End.TURN_OVER
+        if self._pace.is_over:
+            return End.TURN_OVER
         return End.DEFERRED if self._blocked() > PATIENCE_SECONDS and not self._sending else None
 
     def _blocked(self) -> float:
         """Seconds for which it is known that nothing can be sent."""
-        return max(self._work.wait(), self._circuit.wait())
+        return max(self._work.wait(), self._circuit.wait(), self._pace.wait())
 
     def _may_dispatch(self) -> bool:
         return (
@@ -152,6 +156,7 @@ class Turn:
             and not self._circuit.wait()
             and not self._sink.is_overdue
             and self._tools.budget.has_room
+            and self._pace.may_send
         )
 
     async def _rest(self, seconds: float) -> None:
@@ -183,6 +188,7 @@ class Turn:
     def _send(self, line: Line, permit: Permit) -> None:
         if self._began is None:
             self._began = time.monotonic()
+        self._pace.sent()
         flight = _Flight(line, permit, self._circuit.begin(), self._tools.budget.expect(line.length))
         task = asyncio.create_task(self._ask(flight))
         self._sending[task] = flight

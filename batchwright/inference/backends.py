@@ -78,6 +78,11 @@ class Registry:
     def backend_of(self, model: str) -> Backend | None:
         return self._backends.get(model)
 
+    @property
+    def known(self) -> frozenset[str]:
+        """The models as far as they were read; `served` reads them first."""
+        return frozenset(self._backends)
+
     async def changed(self) -> frozenset[str]:
         """The models, once they are others than at the last call."""
         await self._changed.wait()
