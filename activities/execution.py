@@ -5,6 +5,7 @@ import asyncio
 from temporalio import activity
 
 from activities.slices.attempt import SliceAttempt
+from activities.slices.moving import moved
 from activities.slices.tools import Tools
 from batchwright.contracts.execution import ExecutionActivities, SliceRequest, SliceResult
 
@@ -20,12 +21,15 @@ class Execution(ExecutionActivities):
         Returns the slice's counts when every line is settled, and also when it was cancelled or its window
         closed, then with `finished` false. A line is settled once its record lies in a stored segment; those
         are never asked again, whatever is killed.
+        `goes_on_at` names another task queue where the slice belongs since the rates have changed.
 
         Raises:
             TurnOver, Deferred: benign; Temporal starts the next turn, and the slot is free meanwhile.
             OwnershipLost: another attempt has the slice.
             StorageUnavailable: retried. PlanDamaged, ResultsDamaged: never retried.
         """
+        if queue := await moved(self._tools.rates, request):
+            return SliceResult(goes_on_at=queue)
         attempt = SliceAttempt(self._tools, request)
         running = asyncio.create_task(attempt.run())
         while not running.done():

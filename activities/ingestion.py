@@ -12,6 +12,7 @@ from activities.heartbeat import beating
 from activities.ingest.publish import Publisher
 from activities.ingest.scan import Scanner
 from activities.ingest.spool import Spool
+from activities.slices.pace import NoRates, Rates
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.ingestion import IngestionActivities, IngestResult, ModelShare
@@ -38,7 +39,10 @@ class Ingestion(IngestionActivities):
         models: ServedModels,
         settings: Settings,
         metrics: Metrics,
+        rates: Rates | None = None,
     ) -> None:
+        """`rates` in effect decide how long slices are, and on which queue they go; none: no limits."""
+        self._rates = rates or NoRates()
         self._database = database
         self._storage = storage
         self._models = models
@@ -101,7 +105,7 @@ class Ingestion(IngestionActivities):
             return await self._fail(order, scanner.findings.listed(), found, scanner.total)
         prefix = keys.ingest_prefix(order.tenant, order.batch_id, uuid4().hex)
         unserved = scanner.unserved.counts()
-        publisher = Publisher(self._storage, self._settings, order, prefix)
+        publisher = Publisher(self._storage, self._settings, order, prefix, self._rates)
         shares = await publisher.publish(scanner, spool)
         return await self._begin(order, prefix, shares, unserved)
 

@@ -35,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(settings, roles, models))
+    except knobs.SettingsError as error:
+        print(error, file=sys.stderr)
+        return 2
     except (*STARTUP_ERRORS, StorageError) as error:
         print(error, file=sys.stderr)
         return 1

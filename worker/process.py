@@ -20,13 +20,15 @@ from batchwright.inference.backends import Registry
 from batchwright.inference.client import InferenceClient
 from batchwright.inference.opening import open_engine
 from batchwright.inference.rates import FleetRates
-from batchwright.settings import Settings
+from batchwright.rules.rates import RatesConflict
+from batchwright.settings import Settings, SettingsError
 from batchwright.storage.opening import open_storage
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal import TemporalUnavailable, connect, runtime
 from worker.drain import StopSignal
 from worker.fleet import Fleet
 from worker.health import HealthServer
+from worker.rates import RateKeeper, keeper_of
 from worker.roles import InferenceWorkers, Parts, Role, control_worker, io_worker
 
 logger = logging.getLogger(__name__)
@@ -40,10 +42,12 @@ async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]
     Raises:
         TemporalUnavailable, DatabaseError, StorageUnavailable: something it needs is not there.
         OSError: the metrics port cannot be had.
+        SettingsError: with the rates changed at run time, the settings leave nothing for some models.
     """
     stop = StopSignal()
     stop.install()
     async with _parts(settings) as (parts, health):
+        await _check_rates(parts)
         address = await health.start(settings.metrics_host, settings.metrics_port)
         logger.info("the worker is up", extra={"roles": ",".join(roles), "health": address})
         try:
@@ -81,11 +85,15 @@ async def _poll(parts: Parts, roles: Sequence[Role], models: Sequence[str], stop
     progress = ProgressReporter(parts.database.progress)
     inference = InferenceWorkers(parts, progress)
     fleet = Fleet(inference.make, models)
+    keeper = keeper_of(parts.temporal, parts.rates, parts.metrics, parts.settings.model_refresh_seconds)
     fixed: list[Worker] = []
     if Role.CONTROL in roles:
         fixed.append(control_worker(parts))
     if Role.IO in roles:
         fixed.append(io_worker(parts))
+    if Role.INFERENCE in roles:
+        await keeper.keep()
+        fixed.append(inference.dispatch())
     running = [asyncio.create_task(worker.run()) for worker in fixed]
     helpers = [
         asyncio.create_task(parts.registry.run()),
@@ -93,7 +101,10 @@ async def _poll(parts: Parts, roles: Sequence[Role], models: Sequence[str], stop
         asyncio.create_task(_tell_stats(parts, inference)),
     ]
     if Role.INFERENCE in roles:
-        helpers += [asyncio.create_task(_follow(parts.registry, fleet)), asyncio.create_task(fleet.failed())]
+        followed = (_follow(parts.registry, fleet, keeper), fleet.failed(), keeper.run())
+        helpers += [asyncio.create_task(helper) for helper in followed]
+    else:
+        helpers.append(asyncio.create_task(parts.rates.run()))
     watched = [*running, *helpers, stopped := asyncio.create_task(stop.wait())]
     done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
     for helper in (*helpers, stopped):
@@ -117,9 +128,22 @@ async def _drain(
         logger.error("the drain took too long; what was running goes on elsewhere")
 
 
-async def _follow(registry: Registry, fleet: Fleet) -> None:
+async def _follow(registry: Registry, fleet: Fleet, keeper: RateKeeper) -> None:
+    """A queue has its limit before it is polled."""
     while True:
-        await fleet.follow(await registry.changed())
+        models = await registry.changed()
+        await keeper.keep()
+        await fleet.follow(models)
+
+
+async def _check_rates(parts: Parts) -> None:
+    try:
+        await parts.rates.refresh()
+    except RatesConflict as conflict:
+        raise SettingsError(
+            f"BATCHWRIGHT_REQUESTS_PER_SECOND and BATCHWRIGHT_MODELS do not fit the rates set at run time: "
+            f"{conflict}. `batchwright rates` lists them, `batchwright rates clear` reverts one."
+        ) from None
 
 
 async def _tell_stats(parts: Parts, inference: InferenceWorkers) -> None:

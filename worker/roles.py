@@ -66,7 +66,7 @@ def control_worker(parts: Parts) -> Worker:
 
 def io_worker(parts: Parts) -> Worker:
     shared = (parts.settings, parts.metrics)
-    ingestion = Ingestion(parts.database, parts.storage, parts.registry, *shared)
+    ingestion = Ingestion(parts.database, parts.storage, parts.registry, *shared, parts.rates)
     finalization = Finalization(parts.database, parts.storage, *shared)
     return Worker(
         parts.temporal,

@@ -98,6 +98,7 @@ class ModelRuns:
             closes_at=order.expires_at,
             policy=order.policy,
             paused=paused,
+            queue=share.queue,
         )
 
     def _untold(self) -> list[str]:

@@ -35,6 +35,7 @@ class ModelRunWorkflow:
         self._unfinished = list(run.unfinished)
         self._next = run.next_slice
         self._generation = run.generation
+        self._queue, self._moves = run.queue, run.moves
         self._paused = run.paused
         self._stopping = run.stopping
         self._outstanding: dict[int, workflow.ActivityHandle[SliceResult]] = {}
@@ -133,7 +134,7 @@ class ModelRunWorkflow:
         handle = workflow.start_activity_method(
             ExecutionActivities.run_slice,
             self._request(number),
-            **slice_turns(self._run, number, workflow.now()),
+            **slice_turns(self._run, number, workflow.now(), self._queue),
         )
         self._outstanding[number] = handle
         handle.add_done_callback(lambda ended: self._note_end(number, ended))
@@ -154,14 +155,18 @@ class ModelRunWorkflow:
             slice_seconds=policy.slice_seconds,
             cancel_grace_seconds=policy.cancel_grace_seconds,
             expiry_grace_seconds=policy.expiry_grace_seconds,
+            moves=self._moves,
         )
 
     def _note_end(self, number: int, ended: "asyncio.Task[SliceResult]") -> None:
         del self._outstanding[number]
         error = None if ended.cancelled() else ended.exception()
-        if not ended.cancelled() and error is None and ended.result().finished:
-            self._completed += ended.result().completed
-            self._failed += ended.result().failed
+        result = None if ended.cancelled() or error is not None else ended.result()
+        if result is not None and result.finished:
+            self._completed += result.completed
+            self._failed += result.failed
+        elif result is not None and result.goes_on_at:
+            self._move(number, result.goes_on_at)
         elif number in self._withdrawn:
             self._unfinished.append(number)  # any outcome of a cancelled slice means only that it ended
         elif isinstance(error, ActivityError) and not _ran_out_of_time(error):
@@ -170,6 +175,13 @@ class ModelRunWorkflow:
         else:
             self._cut_off += 1
         self._withdrawn.discard(number)
+
+    def _move(self, number: int, queue: str) -> None:
+        """The slice and all that follow go there; those outstanding elsewhere find out in their next turn."""
+        self._unfinished.append(number)
+        self._generation += 1  # attempt numbers start anew with every activity
+        if queue != self._queue:
+            self._queue, self._moves = queue, self._moves + 1
 
     # Giving slices back
 
@@ -229,6 +241,8 @@ class ModelRunWorkflow:
                 "cut_off": self._cut_off,
                 "paused": self._paused,
                 "stopping": self._stopping,
+                "queue": self._queue,
+                "moves": self._moves,
             }
         )
 

@@ -74,11 +74,13 @@ def ending(order: BatchOrder, status: str) -> ActivityConfig:
     )
 
 
-def slice_turns(run: ModelRun, number: int, now: datetime) -> ActivityConfig:
-    """All turns of one slice. No schedule-to-start timeout: waiting for a slot is what the window is for."""
+def slice_turns(run: ModelRun, number: int, now: datetime, queue: str = "") -> ActivityConfig:
+    """All turns of one slice, on the model's own queue if none is named.
+
+    No schedule-to-start timeout: waiting for a slot is what the window is for."""
     grace = timedelta(seconds=run.policy.expiry_grace_seconds)
     return ActivityConfig(
-        task_queue=inference_queue(run.safe),
+        task_queue=queue or inference_queue(run.safe),
         schedule_to_close_timeout=run.closes_at - now + grace + CLOSING_MARGIN,
         heartbeat_timeout=_heartbeat(run.policy.heartbeat_timeout_seconds),
         cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,

@@ -8,6 +8,7 @@ import msgspec
 
 from activities.ingest.scan import Scanner
 from activities.ingest.spool import Spool
+from activities.slices.pace import Rates
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.ingestion import ModelShare
@@ -37,10 +38,10 @@ class ModelMap(msgspec.Struct):
 class _Tables:
     """A model's plan and slice table as they grow: 16 bytes a line."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, max_lines: int, max_bytes: int) -> None:
         self.plan = bytearray()
         self.slices = bytearray()
-        self._slicer = Slicer(settings.slice_lines, settings.slice_bytes)
+        self._slicer = Slicer(max_lines, max_bytes)
 
     def add(self, line: PlanLine) -> None:
         self.plan += pack_entry(line.entry)
@@ -57,8 +58,11 @@ class _Tables:
 class Publisher:
     """One attempt's objects; the commit is the activity's result, so none is ever renamed (S0-20)."""
 
-    def __init__(self, storage: Storage, settings: Settings, order: BatchOrder, prefix: str) -> None:
+    def __init__(
+        self, storage: Storage, settings: Settings, order: BatchOrder, prefix: str, rates: Rates
+    ) -> None:
         self._storage = storage
+        self._rates = rates
         self._settings = settings
         self._order = order
         self._prefix = prefix
@@ -79,7 +83,7 @@ class Publisher:
         self, model: str, lines: ModelLines, ranks: "array[int]", spool: Spool
     ) -> ModelShare:
         safe = safe_name(model)
-        tables = _Tables(self._settings)
+        tables = _Tables(self._slice_lines(model), self._settings.slice_bytes)
         ordered = lines.in_order(ranks, spool.read_line)
         async with self._storage.writer(keys.shard(self._prefix, safe)) as shard:
             while piece := await spool.off_loop(_next_piece, ordered, tables, spool):
@@ -88,7 +92,13 @@ class Publisher:
         await self._storage.put(keys.plan(self._prefix, safe), bytes(tables.plan))
         await self._storage.put(keys.slice_table(self._prefix, safe), bytes(tables.slices))
         slices = len(tables.slices) // SLICE_BYTES
-        return ModelShare(model=model, safe=safe, lines=len(lines), slices=slices)
+        queue = self._rates.queue_of(model)
+        return ModelShare(model=model, safe=safe, lines=len(lines), slices=slices, queue=queue)
+
+    def _slice_lines(self, model: str) -> int:
+        """A slice is a turn's worth of the rate: each turn takes a whole one of the queue's, full or not."""
+        pacing = self._rates.pacing_of(model)
+        return pacing.lines if pacing else self._settings.slice_lines
 
     async def _publish_unserved(self, scanner: Scanner, spool: Spool) -> None:
         """The lines no backend serves, settled as errors in the order of the input."""

@@ -17,6 +17,10 @@ class Rates(Protocol):
         """None: the model has no limit."""
         ...
 
+    def queue_of(self, model: str) -> str:
+        """The task queue of the model's slices; empty: its own."""
+        ...
+
     async def elsewhere(self, model: str, queue: str) -> str:
         """The task queue on which the model's slices belong, if it is not this one; else empty.
 
@@ -28,6 +32,9 @@ class Rates(Protocol):
 class NoRates(Rates):
     def pacing_of(self, model: str) -> Pacing | None:
         return None
+
+    def queue_of(self, model: str) -> str:
+        return ""
 
     async def elsewhere(self, model: str, queue: str) -> str:
         return ""

@@ -5,7 +5,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from batchwright.rules.rates import Pacing, Rates, RatesConflict, Split, effective, split
+from batchwright.contracts.names import DISPATCH_QUEUE, inference_queue
+from batchwright.rules.ids import safe_name
+from batchwright.rules.rates import ALL_MODELS, Pacing, Rates, RatesConflict, Split, effective, split
 from batchwright.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -44,9 +46,19 @@ class FleetRates:
     def pacing_of(self, model: str) -> Pacing | None:
         return self._split.of(model)
 
+    def queue_of(self, model: str) -> str:
+        """The task queue of the model's slices; empty: its own."""
+        return DISPATCH_QUEUE if self._rates.is_shared(model) else ""
+
     def queues(self) -> dict[str, Pacing | None]:
         """Every queue of the fleet's slices, and what limits it."""
         return self._split.queues(self._models)
+
+    def in_effect(self) -> list[tuple[str, str, Pacing]]:
+        """Model, queue and pacing of every rate; the model is empty for what those without one share."""
+        own = [(model, self._split.of(model)) for model in sorted(self._models & self._split.own.keys())]
+        found = [(model, inference_queue(safe_name(model)), pacing) for model, pacing in own if pacing]
+        return [*found, (ALL_MODELS, DISPATCH_QUEUE, self._split.shared)] if self._split.shared else found
 
     async def elsewhere(self, model: str, queue: str) -> str:
         """Where the model's slices belong, if not on `queue`; while the table cannot be read, nowhere else.
@@ -58,7 +70,7 @@ class FleetRates:
         return self._rates.elsewhere(model, queue)
 
     async def refresh(self) -> None:
-        """Raises `unavailable`, and RatesConflict where settings and changes do not fit; the last rates stay."""
+        """Raises `unavailable`, or RatesConflict where settings and changes do not fit; the last stay."""
         changes = {row.model: row.requests_per_second for row in await self._table.all()}
         rates = effective(self._settings.rates, changes)
         rates.check()
@@ -84,4 +96,6 @@ class FleetRates:
 
     def _take(self, rates: Rates) -> None:
         self._rates, self._models = rates, self._served()
-        self._split: Split = split(rates, self._models, self._settings.slice_lines)
+        # While no model is known every own rate counts: rather too little is left for the rest than too much.
+        known = self._models or rates.entries
+        self._split: Split = split(rates, known, self._settings.slice_lines)

@@ -25,6 +25,12 @@ class Metrics:
             ["model"],
             registry=r,
         )
+        self.rate = Gauge(
+            "batchwright_rate_requests_per_second",
+            "Rate in effect per queue; without a model: shared by all that have none of their own",
+            ["model", "queue"],
+            registry=r,
+        )
         self.request_seconds = Histogram(
             "batchwright_model_request_execution_duration_seconds",
             "Time of one request to a backend (S0-65)", ["model"], buckets=_SECONDS, registry=r,
