@@ -3,19 +3,26 @@
 A setting `x_y` comes from `BATCHWRIGHT_X_Y`. Wrong ones are named by `load()`, before anything listens.
 """
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
 from batchwright.contracts.openai import Profile
+from batchwright.rules import transport
+from batchwright.rules.keyring import key_references
 from batchwright.rules.locations import location
 from batchwright.rules.rates import ALL_MODELS, LEAST, MOST, RatesConflict, effective
 
 MIB = 1024 * 1024
+
+
+# Never shown, whole or in messages.
+SECRETS = frozenset({"api_key", "backend_api_key", "database_url", "payload_keys", "temporal_api_key"})
 
 
 class SettingsError(Exception):
@@ -41,6 +48,41 @@ class Settings(BaseSettings):
     temporal_address: str = Field("127.0.0.1:7233", description="host:port of the Temporal frontend")
     temporal_namespace: str = Field("default", description="namespace of the workflows")
     temporal_ui_url: str = Field("", description="shown by the CLI; no part connects to it")
+    temporal_api_key: SecretStr | None = Field(
+        None, description="sent to Temporal as Bearer; only over TLS, or to loopback"
+    )
+    temporal_api_key_file: Path | None = Field(
+        None, description="file of that key; read again when it changes"
+    )
+    temporal_tls_ca_file: Path | None = Field(
+        None, description="PEM file of the authorities that sign Temporal's certificate; unset: the system's"
+    )
+    temporal_tls_cert_file: Path | None = Field(
+        None, description="PEM file of our client certificate; read again when it changes"
+    )
+    temporal_tls_key_file: Path | None = Field(None, description="PEM file of its private key")
+    temporal_tls_server_name: str = Field(
+        "", description="the name in Temporal's certificate, where it is not the address's"
+    )
+    temporal_tls: bool | None = Field(
+        None, description="TLS to Temporal; unset: where one of the settings above needs it"
+    )
+    temporal_retention_days: int | None = Field(
+        None,
+        ge=1,
+        le=3650,
+        description="how long `setup temporal` has ended workflows kept; unset: 14 in a namespace it makes",
+    )
+    payload_keys: list[str] = Field(
+        default=[],
+        description="keys of the payloads in Temporal, a JSON list of `id=file:PATH` or `id=env:NAME`: "
+        "the first encrypts, all decrypt",
+    )
+    codec_host: str = Field("127.0.0.1", description="address of `batchwright codec-server`")
+    codec_port: int = Field(8081, ge=0, le=65535, description="its port; 0: a free one")
+    codec_origins: list[str] = Field(
+        default=[], description="of the Web UIs that may ask it, as a JSON list; unset: `temporal_ui_url`'s"
+    )
     storage: str = Field(
         "", description="s3://bucket/prefix, or file:///directory; unset: the directory `storage_dir`"
     )
@@ -181,7 +223,9 @@ class Settings(BaseSettings):
     )
     build_id: str = Field("", max_length=63, description="of this build, where `deployment_name` is set")
     http_engine: str = Field(
-        "socket", pattern="^(socket|httpx)$", description="what sends requests: our own sockets, or httpx's (R20)"
+        "socket",
+        pattern="^(socket|httpx)$",
+        description="what sends requests: our own sockets, or httpx's (R20)",
     )
     model_refresh_seconds: float = Field(
         5.0, gt=0, description="how often the list of served models is read again"
@@ -214,6 +258,29 @@ class Settings(BaseSettings):
                 raise ValueError(f"{url!r} is not an http(s) URL")
         return [url.rstrip("/") for url in urls]
 
+    @field_validator("temporal_address")
+    @classmethod
+    def _host_and_port(cls, address: str) -> str:
+        transport.check_address(address)
+        return address
+
+    @field_validator("temporal_api_key_file", "temporal_tls_key_file", "temporal_tls")
+    @classmethod
+    def _fits(cls, value: Path | bool | None, checked: ValidationInfo) -> Path | bool | None:
+        if checked.field_name == "temporal_api_key_file":
+            transport.check_one_key(value, checked.data)
+        elif checked.field_name == "temporal_tls_key_file":
+            transport.check_pair(value, checked.data)
+        elif value is False:
+            transport.check_plaintext(checked.data)
+        return value
+
+    @field_validator("payload_keys")
+    @classmethod
+    def _key_references(cls, references: list[str]) -> list[str]:
+        key_references(references)
+        return references
+
     @field_validator("storage")
     @classmethod
     def _storage_url(cls, url: str) -> str:
@@ -241,6 +308,11 @@ class Settings(BaseSettings):
         return url.rstrip("/")
 
 
+def from_environment(name: str) -> str:
+    """A variable that a setting refers to by its name; empty where it is not set."""
+    return os.environ.get(name, "")
+
+
 def load(**overrides: object) -> Settings:
     """The settings of this process: `overrides` first, then the environment, then defaults.
 
@@ -252,9 +324,9 @@ def load(**overrides: object) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
-        raise SettingsError(
-            f"BATCHWRIGHT_{name.upper()} is wrong: {first['msg']} (it is {first['input']!r})."
-        ) from None
+        # A secret that landed in a wrong place must not land in a log too.
+        value = "" if not SECRETS.isdisjoint(map(str, first["loc"])) else f" (it is {first['input']!r})"
+        raise SettingsError(f"BATCHWRIGHT_{name.upper()} is wrong: {first['msg']}{value}.") from None
     except UnreadableSetting as error:
         # Of a list or map; the field's name is only in the message.
         name = "".join(re.findall(r'field "(\w+)"', str(error)))
