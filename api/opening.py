@@ -12,6 +12,7 @@ from batchwright.inference.backends import Registry
 from batchwright.inference.client import InferenceClient
 from batchwright.inference.opening import open_engine
 from batchwright.settings import Settings
+from batchwright.storage.observed import Component
 from batchwright.storage.opening import open_storage
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal import connect
@@ -23,10 +24,11 @@ async def open_services(settings: Settings) -> AsyncGenerator[Services]:
 
     Raises:
         DatabaseError: no answer in time, or other tables than this version needs.
-        StorageUnavailable: the storage's directory cannot be made.
+        StorageUnavailable: the storage's directory cannot be made, or its keys cannot be had.
     """
     async with AsyncExitStack() as opened:
-        storage = open_storage(settings)
+        metrics = Metrics()
+        storage = await opened.enter_async_context(open_storage(settings, metrics, Component.API))
         database = await open_database(settings)
         opened.push_async_callback(database.close)
         engine = open_engine(settings)
@@ -35,7 +37,7 @@ async def open_services(settings: Settings) -> AsyncGenerator[Services]:
         registry = Registry(settings, database.models, client, unavailable=DatabaseUnavailable)
         await opened.enter_async_context(_running(registry))
         temporal = ClientGateway(await connect(settings, lazy=True))
-        yield Services(settings, database, storage, temporal, registry, Metrics())
+        yield Services(settings, database, storage, temporal, registry, metrics)
 
 
 @asynccontextmanager

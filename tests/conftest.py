@@ -19,6 +19,7 @@ from batchwright.storage.base import Storage
 from batchwright.storage.local import LocalStorage
 from starter.stack.postgres import EmbeddedPostgres
 from tests.fakes.database import MemoryDatabase
+from tests.fakes.s3 import S3Server, moto_server, real_server
 from tests.fakes.storage import MemoryStorage
 
 _TEMPLATE = "batchwright_template"
@@ -51,11 +52,57 @@ def storage(tmp_path: Path) -> LocalStorage:
     return LocalStorage(tmp_path / "objects")
 
 
-@pytest.fixture(params=["memory", "local"])
+@pytest.fixture(scope="session")
+def moto() -> Generator[S3Server]:
+    with moto_server() as server:
+        asyncio.run(server.make_bucket())
+        yield server
+
+
+@pytest.fixture(scope="session")
+def real_s3() -> S3Server:
+    """Raises KeyError without the server's keys; nothing asks for it where no real server is named."""
+    server = real_server()
+    assert server is not None
+    asyncio.run(server.make_bucket())
+    return server
+
+
+_S3 = ["moto", *(["real_s3"] if real_server() else [])]
+
+
+_S3_PARAMS = [pytest.param(name, marks=pytest.mark.integration) for name in _S3]
+
+
+@pytest.fixture(params=_S3_PARAMS)
+def s3(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """Every S3 server there is; its keys are in the environment."""
+    server: S3Server = request.getfixturevalue(request.param)
+    server.lend_keys(monkeypatch)
+    return server
+
+
+@pytest.fixture
+async def moto_storage(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Storage, None]:
+    async with moto.storage(monkeypatch) as storage:
+        yield storage
+
+
+@pytest.fixture
+async def real_s3_storage(
+    real_s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[Storage, None]:
+    async with real_s3.storage(monkeypatch) as storage:
+        yield storage
+
+
+_REMOTE = [pytest.param(f"{name}_storage", marks=pytest.mark.integration) for name in _S3]
+
+
+@pytest.fixture(params=["memory_storage", "storage", *_REMOTE])
 def any_storage(request: pytest.FixtureRequest) -> Storage:
     """Every storage there is, for the suite they share."""
-    fixtures = {"memory": "memory_storage", "local": "storage"}
-    return request.getfixturevalue(fixtures[request.param])
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from batchwright.inference.opening import open_engine
 from batchwright.inference.rates import FleetRates
 from batchwright.rules.rates import RatesConflict
 from batchwright.settings import Settings, SettingsError
+from batchwright.storage.observed import Component
 from batchwright.storage.opening import open_storage
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal import TemporalUnavailable, connect, runtime
@@ -64,18 +65,20 @@ async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, HealthServer
     database = await open_database(settings, patience_seconds=settings.startup_seconds)
     client = InferenceClient(open_engine(settings), settings)
     metrics = Metrics()
-    storage = open_storage(settings)
-    registry = Registry(settings, database.models, client, unavailable=DatabaseUnavailable)
-    rates = FleetRates(settings, database.rates, lambda: registry.known, unavailable=DatabaseUnavailable)
-    checks = {
-        "postgresql": database.check,
-        "temporal": lambda: _check(temporal),
-        "storage": storage.check,
-    }
     try:
-        await storage.check()
-        health = HealthServer(metrics, checks, f"http://127.0.0.1:{sdk_port}/metrics")
-        yield Parts(temporal, database, storage, client, registry, rates, settings, metrics), health
+        async with open_storage(settings, metrics, Component.WORKER) as storage:
+            await storage.check()
+            registry = Registry(settings, database.models, client, unavailable=DatabaseUnavailable)
+            rates = FleetRates(
+                settings, database.rates, lambda: registry.known, unavailable=DatabaseUnavailable
+            )
+            checks = {
+                "postgresql": database.check,
+                "temporal": lambda: _check(temporal),
+                "storage": storage.check,
+            }
+            health = HealthServer(metrics, checks, f"http://127.0.0.1:{sdk_port}/metrics")
+            yield Parts(temporal, database, storage, client, registry, rates, settings, metrics), health
     finally:
         await client.aclose()
         await database.close()

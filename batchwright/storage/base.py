@@ -2,12 +2,13 @@
 
 StorageError
   ObjectMissing        no such key; no retry brings it
-  StorageUnavailable   disk, network or server; retried by whoever owns the retry (Temporal)
+  StorageUnavailable   disk, network or server, after the retries of S3; then by whoever called (Temporal)
   StorageFull          no space left: a StorageUnavailable
 """
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from typing import NamedTuple, Protocol
 
 
@@ -73,5 +74,9 @@ class Storage(Protocol):
         ...
 
     async def check(self) -> None:
-        """Writes, reads and deletes a small object. Raises StorageUnavailable."""
+        """Whether objects can be written, read and deleted. Raises StorageUnavailable, without any retry."""
+        ...
+
+    async def sweep(self, older_than: timedelta) -> int:
+        """Clears what writers that died that long ago left unfinished; how many. No object is touched."""
         ...

@@ -8,13 +8,17 @@ _PREFIX = re.compile(rf"({_PART}/)*({_PART})?")
 _LONGEST = 1024  # S3's limit
 
 
+def is_key(text: str) -> bool:
+    return len(text) <= _LONGEST and _KEY.fullmatch(text) is not None
+
+
 def check_key(key: str) -> str:
     """The key itself.
 
     Raises:
         ValueError: it is empty, absolute or too long, or has a part that is empty, hidden or not plain.
     """
-    if len(key) > _LONGEST or _KEY.fullmatch(key) is None:
+    if not is_key(key):
         raise ValueError(f"{key!r} is not a storage key: keys are parts of [A-Za-z0-9._-] joined by '/'.")
     return key
 

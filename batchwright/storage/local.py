@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from secrets import token_hex
@@ -113,9 +114,12 @@ class LocalStorage(Storage):
         finally:
             await self.delete(key)
 
-    def remove_leftovers(self, older_than_seconds: float) -> int:
-        """Deletes what crashed writers left behind and nobody has touched since; how many files."""
-        count, horizon = 0, time.time() - older_than_seconds
+    async def sweep(self, older_than: timedelta) -> int:
+        """Deletes the scratch files that nobody has touched for that long."""
+        return await in_thread(lambda: self._sweep(older_than))
+
+    def _sweep(self, older_than: timedelta) -> int:
+        count, horizon = 0, time.time() - older_than.total_seconds()
         with disk.explained("clean", self._scratch), os.scandir(self._scratch) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):

@@ -70,7 +70,7 @@ class Metrics:
         )
         self.storage_seconds = Histogram(
             "batchwright_file_storage_operation_duration_seconds",
-            "Time of one operation on the storage, with its retries and without what the caller does meanwhile",
+            "Time of one operation on the storage with its retries, without what its caller does meanwhile",
             ["operation", "component"],
             buckets=_QUICK,
             registry=r,

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage
 from batchwright.storage.keys import check_key, check_prefix
@@ -66,6 +67,10 @@ class MemoryStorage(Storage):
 
     async def check(self) -> None:
         self._enter("")
+
+    async def sweep(self, older_than: timedelta) -> int:
+        self._enter("")
+        return 0
 
     def _object(self, key: str) -> bytes:
         self._enter(check_key(key))

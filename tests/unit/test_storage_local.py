@@ -5,6 +5,7 @@ import errno
 import os
 import stat
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ import pytest
 from batchwright.settings import load
 from batchwright.storage.base import ObjectMissing, StorageError, StorageFull, StorageUnavailable
 from batchwright.storage.local import LocalStorage
+from batchwright.storage.observed import Component
 from batchwright.storage.opening import open_storage
+from batchwright.telemetry.metrics import Metrics
 
 
 @pytest.fixture
@@ -199,20 +202,37 @@ async def test_the_file_and_then_its_folder_are_synced(
     assert events == ["sync file", "rename", "sync folder"]
 
 
-def test_opening_clears_what_crashed_writers_left_long_ago(tmp_path: Path) -> None:
+async def test_opening_clears_what_crashed_writers_left_long_ago(tmp_path: Path) -> None:
     scratch = tmp_path / "objects" / ".tmp"
     scratch.mkdir(parents=True)
     (scratch / "old").write_bytes(b"x")
     (scratch / "new").write_bytes(b"x")
     os.utime(scratch / "old", (0, 0))
-    open_storage(load(storage_dir=tmp_path / "objects"))
-    assert files_of(scratch) == ["new"]
+    async with open_storage(load(storage_dir=tmp_path / "objects"), Metrics(), Component.WORKER):
+        assert files_of(scratch) == ["new"]
 
 
-def test_a_storage_that_cannot_be_made_says_where(tmp_path: Path) -> None:
+async def test_a_storage_that_cannot_be_made_says_where(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageUnavailable, match=rf"{tmp_path}/file.*ENOTDIR"):
-        open_storage(load(storage_dir=tmp_path / "file" / "objects"))
+        async with open_storage(load(storage_dir=tmp_path / "file" / "objects"), Metrics(), Component.WORKER):
+            pass
+
+
+async def test_a_url_of_a_directory_goes_before_the_directory(tmp_path: Path) -> None:
+    settings = load(storage=f"file://{tmp_path}/here", storage_dir=tmp_path / "there")
+    async with open_storage(settings, Metrics(), Component.WORKER) as storage:
+        await storage.put("a", b"x")
+    assert (tmp_path / "here" / "a").read_bytes() == b"x"
+    assert not (tmp_path / "there").exists()
+
+
+async def test_a_sweep_takes_old_scratch_files_only(storage: LocalStorage, root: Path) -> None:
+    await storage.put("a", b"x")
+    (root / ".tmp" / "old").write_bytes(b"x")
+    os.utime(root / ".tmp" / "old", (0, 0))
+    assert await storage.sweep(timedelta(days=1)) == 1
+    assert files_of(root) == [".tmp", "a"]
 
 
 async def test_a_missing_object_is_missing_in_a_storage_without_any(storage: LocalStorage) -> None:

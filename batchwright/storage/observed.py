@@ -1,0 +1,167 @@
+"""What a process's storage does, counted: operations, their time, bytes and repetitions (S0-67)."""
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from enum import StrEnum
+from typing import TypeVar
+
+from batchwright.storage.base import ObjectInfo, ObjectMissing, ObjectWriter, Storage, StorageError
+from batchwright.storage.retries import Operation
+from batchwright.telemetry.metrics import Metrics
+
+T = TypeVar("T")
+
+
+class Component(StrEnum):
+    """Whose storage it is."""
+
+    API = "apiserver"
+    WORKER = "processor"
+    COLLECTOR = "garbage-collector"
+
+
+class Status(StrEnum):
+    SUCCESS = "success"
+    MISSING = "missing"  # no such object: an answer, not a failure
+    RETRY = "retry"  # a try that failed and was repeated
+    EXHAUSTED = "exhausted"  # an operation that failed in the end
+
+
+class Stopwatch:
+    """The storage's own time: it stands still while the caller works."""
+
+    def __init__(self) -> None:
+        self._before, self._since = 0.0, time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return self._before + time.perf_counter() - self._since
+
+    @contextmanager
+    def stopped(self) -> Generator[None]:
+        self._before = self.seconds
+        try:
+            yield
+        finally:
+            self._since = time.perf_counter()
+
+    @contextmanager
+    def running(self) -> Generator[None]:
+        """Inside `stopped`."""
+        since = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._before += time.perf_counter() - since
+
+
+class Watch:
+    """Counts for one component. An operation begins and ends in `operation`: that is where a span belongs."""
+
+    def __init__(self, metrics: Metrics, component: Component) -> None:
+        self._metrics, self._component = metrics, component
+
+    @contextmanager
+    def operation(self, operation: Operation) -> Generator[Stopwatch]:
+        """Counts it unless the caller breaks it off: that says nothing of the storage."""
+        watch = Stopwatch()
+        try:
+            yield watch
+        except ObjectMissing:
+            self._ended(operation, Status.MISSING, watch)
+            raise
+        except StorageError:
+            self._ended(operation, Status.EXHAUSTED, watch)
+            raise
+        self._ended(operation, Status.SUCCESS, watch)
+
+    def moved(self, operation: Operation, size: int) -> None:
+        self._metrics.storage_bytes.labels(operation, self._component).inc(size)
+
+    def repeated(self, operation: Operation) -> None:
+        self._metrics.storage_operations.labels(operation, self._component, Status.RETRY).inc()
+
+    def _ended(self, operation: Operation, status: Status, watch: Stopwatch) -> None:
+        self._metrics.storage_operations.labels(operation, self._component, status).inc()
+        self._metrics.storage_seconds.labels(operation, self._component).observe(watch.seconds)
+
+
+class _Writer:
+    def __init__(self, writer: ObjectWriter, watch: Watch, stopwatch: Stopwatch) -> None:
+        self._writer, self._watch, self._stopwatch = writer, watch, stopwatch
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        with self._stopwatch.running():
+            await self._writer.write(data)
+        self._watch.moved(Operation.STORE, len(data))
+
+
+@asynccontextmanager
+async def _closing(items: AsyncIterator[T]) -> AsyncGenerator[AsyncIterator[T], None]:
+    """A reader that is left early gives its connection back now, not when it is collected."""
+    try:
+        yield items
+    finally:
+        if isinstance(items, AsyncGenerator):
+            await items.aclose()
+
+
+class ObservedStorage(Storage):
+    """The same storage, watched."""
+
+    def __init__(self, inner: Storage, watch: Watch) -> None:
+        self._inner, self._watch = inner, watch
+
+    @asynccontextmanager
+    async def writer(self, key: str) -> AsyncGenerator[_Writer, None]:
+        with self._watch.operation(Operation.STORE) as stopwatch:
+            async with self._inner.writer(key) as writer:
+                with stopwatch.stopped():
+                    yield _Writer(writer, self._watch, stopwatch)
+
+    async def put(self, key: str, data: bytes) -> None:
+        with self._watch.operation(Operation.STORE):
+            await self._inner.put(key, data)
+        self._watch.moved(Operation.STORE, len(data))
+
+    async def read(self, key: str, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        with self._watch.operation(Operation.RETRIEVE) as stopwatch:
+            async with _closing(self._inner.read(key, start, length)) as pieces:
+                async for piece in pieces:
+                    self._watch.moved(Operation.RETRIEVE, len(piece))
+                    with stopwatch.stopped():
+                        yield piece
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        with self._watch.operation(Operation.RETRIEVE):
+            data = await self._inner.get(key, start, length)
+        self._watch.moved(Operation.RETRIEVE, len(data))
+        return data
+
+    async def stat(self, key: str) -> ObjectInfo:
+        with self._watch.operation(Operation.RETRIEVE):
+            return await self._inner.stat(key)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        with self._watch.operation(Operation.LIST) as stopwatch:
+            async with _closing(self._inner.list(prefix)) as found:
+                async for info in found:
+                    with stopwatch.stopped():
+                        yield info
+
+    async def delete(self, key: str) -> None:
+        with self._watch.operation(Operation.DELETE):
+            await self._inner.delete(key)
+
+    async def delete_prefix(self, prefix: str) -> int:
+        with self._watch.operation(Operation.DELETE):
+            return await self._inner.delete_prefix(prefix)
+
+    async def check(self) -> None:
+        await self._inner.check()
+
+    async def sweep(self, older_than: timedelta) -> int:
+        with self._watch.operation(Operation.DELETE):
+            return await self._inner.sweep(older_than)

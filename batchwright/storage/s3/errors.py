@@ -1,0 +1,120 @@
+"""What S3 answers, or the way to it, as the storage's errors: each a sentence with the remedy."""
+
+import aiohttp
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    SSLError,
+    SSOError,
+)
+from botocore.exceptions import (
+    ConnectionError as NoConnection,
+)
+from botocore.parsers import ResponseParserError
+
+from batchwright.storage.base import ObjectMissing, StorageError, StorageFull, StorageUnavailable
+
+FAULTS = (ClientError, BotoCoreError, ResponseParserError, aiohttp.ClientError, TimeoutError)
+NO_UPLOAD = "NoSuchUpload"
+
+_BROKEN_OFF = (
+    HTTPClientError,
+    NoConnection,
+    IncompleteReadError,
+    ResponseParserError,
+    aiohttp.ClientError,
+    TimeoutError,
+)
+_RESTING = {"RequestTimeout", "OperationAborted", "BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch"}
+_THROTTLING = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"}
+_FULL = {"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "InsufficientCapacity"}
+_FULL_STATUS, _NOT_IMPLEMENTED = 507, 501
+
+_KEYS = "the keys are wrong: correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile"
+_EXPIRED = "the credentials have expired: renew them"
+_REGION = "the bucket lies in another region: correct BATCHWRIGHT_S3_REGION"
+_DENIED = (
+    "access is denied: allow s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload, "
+    "s3:ListBucket and s3:ListBucketMultipartUploads there"
+)
+_REMEDIES = {
+    "NoSuchBucket": "there is no such bucket: create it, or correct BATCHWRIGHT_STORAGE",
+    "AccessDenied": _DENIED,
+    "403": _DENIED,
+    "InvalidAccessKeyId": _KEYS,
+    "SignatureDoesNotMatch": _KEYS,
+    "InvalidToken": _KEYS,
+    "ExpiredToken": _EXPIRED,
+    "ExpiredTokenException": _EXPIRED,
+    "TokenRefreshRequired": _EXPIRED,
+    "PermanentRedirect": _REGION,
+    "AuthorizationHeaderMalformed": _REGION,
+    "IllegalLocationConstraintException": _REGION,
+    "301": _REGION,
+    "RequestTimeTooSkewed": "the clocks differ too much: set this machine's",
+    "NotImplemented": "the server cannot do that: BATCHWRIGHT_S3_SSE may ask too much of it",
+    NO_UPLOAD: "somebody ended the upload meanwhile: a sweep or the bucket's lifecycle rule is too eager",
+}
+
+
+def code_of(error: BaseException) -> str:
+    """S3's code, such as NoSuchKey; of a HEAD only the status, such as 404."""
+    if not isinstance(error, ClientError):
+        return ""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether another attempt may go better."""
+    if isinstance(error, ClientError):
+        status = _status_of(error)
+        if status in (_FULL_STATUS, _NOT_IMPLEMENTED) or code_of(error) in _FULL:
+            return False
+        return status >= 500 or status == 429 or code_of(error) in _RESTING | _THROTTLING
+    if isinstance(error, SSLError):
+        return False
+    return isinstance(
+        error,
+        HTTPClientError | IncompleteReadError | ResponseParserError | aiohttp.ClientError | TimeoutError,
+    )
+
+
+def explained(error: Exception, doing: str, key: str, place: str) -> StorageError:
+    """The error to raise when `doing` something with `key` at `place` failed with one of FAULTS."""
+    code = code_of(error)
+    if code in ("NoSuchKey", "404"):
+        return ObjectMissing(f"There is no object {key!r} in {place}.")
+    what = f"Cannot {doing} {key!r} in {place}" if key else f"Cannot {doing} {place}"
+    if code in _FULL or _status_of(error) == _FULL_STATUS:
+        return StorageFull(f"{what}: the storage is full. Free some space or raise its quota.")
+    return StorageUnavailable(f"{what}: {_reason(error, code)}.")
+
+
+def _reason(error: Exception, code: str) -> str:
+    if code.startswith("KMS."):
+        return f"the encryption key cannot be used ({code}): correct BATCHWRIGHT_S3_SSE_KMS_KEY_ID"
+    if isinstance(error, ClientError):
+        answer = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
+        said = f"S3 answers {_status_of(error)} {code}" + (f" ({answer})" if answer else "")
+        return f"{_REMEDIES[code]} ({code})" if code in _REMEDIES else said
+    if isinstance(error, NoCredentialsError):
+        return (
+            "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role"
+        )
+    if isinstance(error, CredentialRetrievalError | PartialCredentialsError | SSOError):
+        return f"the credentials cannot be had: {str(error).rstrip('.')}"
+    if isinstance(error, _BROKEN_OFF):
+        text = str(error).rstrip(".") or "no answer in time"
+        return f"S3 cannot be reached: {text}; check BATCHWRIGHT_S3_ENDPOINT_URL and the network"
+    return str(error).rstrip(".")
+
+
+def _status_of(error: BaseException) -> int:
+    if not isinstance(error, ClientError):
+        return 0
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

@@ -1,0 +1,105 @@
+"""The S3 servers of the tests: moto's always, a real one where BATCHWRIGHT_TEST_S3_URL names it.
+
+The real one's keys are in BATCHWRIGHT_TEST_S3_ACCESS_KEY and BATCHWRIGHT_TEST_S3_SECRET_KEY, its bucket in
+BATCHWRIGHT_TEST_S3_BUCKET; what tests write there lies below `test-...` prefixes, which they delete.
+"""
+
+import logging
+import os
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from secrets import token_hex
+
+import aioboto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from batchwright.settings import load
+from batchwright.storage.base import Storage
+from batchwright.storage.observed import Component
+from batchwright.storage.opening import open_storage
+from batchwright.telemetry.metrics import Metrics
+
+_REGION = "us-east-1"
+_BUCKET = "batchwright-test"
+
+
+@dataclass(frozen=True)
+class S3Server:
+    url: str
+    access_key: str
+    secret_key: str
+    bucket: str = _BUCKET
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """What boto reads from the environment; nothing of who runs the tests."""
+        return {
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_REGION": _REGION,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        }
+
+    def lend_keys(self, environment: pytest.MonkeyPatch) -> None:
+        for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN"):
+            environment.delenv(name, raising=False)
+        for name, value in self.keys.items():
+            environment.setenv(name, value)
+
+    @asynccontextmanager
+    async def storage(self, environment: pytest.MonkeyPatch) -> AsyncGenerator[Storage, None]:
+        """As a worker has it, in a prefix of its own; empty at the end."""
+        self.lend_keys(environment)
+        for name, value in self.settings(fresh_prefix()).items():
+            environment.setenv(name, value)
+        async with open_storage(load(), Metrics(), Component.WORKER) as storage:
+            yield storage
+            await storage.delete_prefix("")
+
+    def settings(self, prefix: str, url: str = "") -> dict[str, str]:
+        """As environment variables, for a storage of its own; `url` of a proxy before the server."""
+        return {
+            "BATCHWRIGHT_STORAGE": f"s3://{self.bucket}/{prefix}",
+            "BATCHWRIGHT_S3_ENDPOINT_URL": url or self.url,
+            "BATCHWRIGHT_S3_PATH_STYLE": "true",
+            "BATCHWRIGHT_STORAGE_PATIENCE_SECONDS": "10",
+        }
+
+    async def make_bucket(self) -> None:
+        session = aioboto3.Session(self.access_key, self.secret_key, region_name=_REGION)
+        async with session.client("s3", endpoint_url=self.url) as client:  # pyright: ignore[reportUnknownMemberType]
+            with suppress(client.exceptions.BucketAlreadyOwnedByYou, client.exceptions.BucketAlreadyExists):
+                await client.create_bucket(Bucket=self.bucket)
+
+
+def real_server() -> S3Server | None:
+    url = os.environ.get("BATCHWRIGHT_TEST_S3_URL")
+    if not url:
+        return None
+    return S3Server(
+        url,
+        os.environ["BATCHWRIGHT_TEST_S3_ACCESS_KEY"],
+        os.environ["BATCHWRIGHT_TEST_S3_SECRET_KEY"],
+        os.environ.get("BATCHWRIGHT_TEST_S3_BUCKET", _BUCKET),
+    )
+
+
+@contextmanager
+def moto_server() -> Generator[S3Server]:
+    """In a thread; it checks no signatures and keeps all in memory."""
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield S3Server(f"http://{host}:{port}", "test-key", "test-secret")
+    finally:
+        server.stop()
+
+
+def fresh_prefix() -> str:
+    return f"test-{token_hex(8)}"
