@@ -10,9 +10,9 @@ from batchwright.inference.circuit import Circuit, Try
 from batchwright.inference.client import Outcome
 from batchwright.inference.limits import Permits
 from batchwright.rules import answers, ids
-from batchwright.rules.lines import LineDamaged, parse_line
+from batchwright.rules.lines import LineDamaged, read_request
 from batchwright.rules.plan import PlanDamaged
-from batchwright.rules.retries import MAX_CAPACITY_BACKOFF, Budget, Category, backoff
+from batchwright.rules.retries import MAX_CAPACITY_BACKOFF, SUCCESS, Budget, Category, backoff
 from batchwright.rules.segments import Kind, Record
 from batchwright.rules.usage import usage_of
 from batchwright.settings import Settings
@@ -47,14 +47,21 @@ class Judge:
         self._prompt = metrics.prompt_tokens.labels(request.model)
         self._generated = metrics.generation_tokens.labels(request.model)
         self._retries = metrics.retries
+        self._results = [
+            (
+                metrics.results.labels(request.model, result),
+                metrics.tenant_results.labels(metrics.tenants(request.tenant), result),
+            )
+            for result in ("error", "success")
+        ]
 
     def request(self, line: Line, data: bytes) -> Request:
         """Raises PlanDamaged: the line is none that ingestion accepted."""
         try:
-            parsed = parse_line(data)
+            custom_id, body = read_request(data)
         except LineDamaged as error:
             raise PlanDamaged(f"{self._batch_id}: the line at {line.offset}: {error}") from error
-        return Request(ids.request_id(self._batch_id, line.offset), parsed.custom_id, parsed.body)
+        return Request(ids.request_id(self._batch_id, line.offset), custom_id, body)
 
     def settle(self, line: Line, request: Request, outcome: Outcome, begun: Try) -> bool:
         """Whether the line has its final result; if not, its attempt says when it may be asked again."""
@@ -70,7 +77,7 @@ class Judge:
         else:
             self._refused(line, outcome, begun, blocked=budget is Budget.BLOCKED)
         if budget is not Budget.SETTLED and not self._is_given_up(line):
-            self._retries.labels(outcome.verdict.category).inc()
+            self._retries.labels(self._model, outcome.verdict.category).inc()
             return False
         self._sink.add(self._record(line, request, outcome))
         return True
@@ -124,7 +131,10 @@ class Judge:
         return bool(patience and since) and time.time() - since >= patience
 
     def _record(self, line: Line, request: Request, outcome: Outcome) -> Record:
-        if 200 <= outcome.status < 300:
+        success = 200 <= outcome.status < 300
+        for counter in self._results[success]:
+            counter.inc()
+        if success:
             usage = usage_of(outcome.body)
             self._prompt.inc(usage.input_tokens)
             self._generated.inc(usage.output_tokens)
@@ -143,4 +153,5 @@ def _answered(request: Request, outcome: Outcome) -> bytes:
         status_code=outcome.status,
         backend_request_id=outcome.backend_request_id,
         body=outcome.body,
+        known_json=outcome.verdict is SUCCESS,
     )

@@ -12,6 +12,7 @@ from batchwright.contracts.openai import Usage
 from batchwright.inference.limits import ByteBudget
 from batchwright.rules import keys
 from batchwright.rules.segments import Kind, Record, SegmentWriter, read_records
+from batchwright.rules.usage import total
 from batchwright.storage.base import ObjectInfo, Storage, StorageUnavailable
 from batchwright.telemetry.metrics import Metrics
 
@@ -164,7 +165,7 @@ class SegmentSink:
         completed = sum(record.success for record in settled)
         self.completed += completed
         self.failed += len(settled) - completed
-        self.usage = sum((record.usage for record in settled if record.success), self.usage)
+        self.usage = total([self.usage, *(record.usage for record in settled if record.success)])
 
 
 def _segment_of(records: Iterable[Record]) -> bytes:

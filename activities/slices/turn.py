@@ -170,8 +170,10 @@ class Turn:
 
     async def _permit(self) -> Permit | None:
         """None if the turn has to end, or may not send, before there is one."""
-        request = self._request
-        future = self._tools.permits.request(request.model, request.tenant, request.weight)
+        request, permits = self._request, self._tools.permits
+        if permit := permits.take(request.model, request.tenant, request.weight):
+            return permit
+        future = permits.request(request.model, request.tenant, request.weight)
         if not future.done():
             future.add_done_callback(lambda _: self._wake.set())
         while not future.done():

@@ -1,6 +1,5 @@
 """One request to a backend: what was answered, or how it failed; no retry of its own (R9)."""
 
-import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -66,8 +65,7 @@ class InferenceClient:
         Never raises for what a backend or the network does; a cancelled call closes its connection.
         """
         try:
-            async with asyncio.timeout(self._timeout):
-                return await self._ask(target, body, request_id.encode())
+            return await self._ask(target, body, request_id.encode())
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             return Outcome(retries.NOT_SENT, message=f"The backend could not be reached: {error}")
         except (httpx.TimeoutException, TimeoutError):
@@ -85,9 +83,8 @@ class InferenceClient:
     async def models(self, url: str) -> list[str]:
         """The ids a backend lists at /v1/models. Raises ListingFailed."""
         try:
-            async with asyncio.timeout(_LISTING_SECONDS):
-                request = Request(b"GET", Target.of(f"{url}/v1/models"), self._headers)
-                answer = await self._engine.exchange(request, most_bytes=self._limit)
+            request = Request(b"GET", Target.of(f"{url}/v1/models"), self._headers)
+            answer = await self._engine.exchange(request, most_bytes=self._limit, seconds=_LISTING_SECONDS)
             if answer.status != 200:
                 raise ListingFailed(f"{url}/v1/models answered {answer.status}")
             return [model.id for model in _ModelList.model_validate_json(_unpacked(answer, self._limit)).data]
@@ -100,7 +97,7 @@ class InferenceClient:
     async def _ask(self, target: Target, body: bytes, request_id: bytes) -> Outcome:
         headers = [*self._headers, (b"x-request-id", request_id), (b"idempotency-key", request_id)]
         request = Request(b"POST", target, headers, body)
-        answer = await self._engine.exchange(request, most_bytes=self._limit)
+        answer = await self._engine.exchange(request, most_bytes=self._limit, seconds=self._timeout)
         return _outcome(answer.status, answer.headers, _unpacked(answer, self._limit))
 
 

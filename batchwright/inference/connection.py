@@ -27,7 +27,7 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and self._is_kept and self._answer is None
 
     async def exchange(self, head: bytes, body: bytes, most_bytes: int) -> Answer:
-        """Raises httpx.ReadError, httpx.RemoteProtocolError, AnswerTooLarge; cancelled, it closes."""
+        """Raises httpx.ReadError, RemoteProtocolError, AnswerTooLarge, TimeoutError; cancelled, it closes."""
         if self._transport is None:
             raise httpx.ReadError("Server disconnected")
         self._most_bytes = most_bytes
@@ -40,6 +40,10 @@ class Connection(asyncio.Protocol):
             raise
         finally:
             self._answer = None
+
+    def overdue(self) -> None:
+        """The exchange has had its time: it raises TimeoutError."""
+        self._fail(TimeoutError())
 
     def abort(self) -> None:
         if self._transport is not None:

@@ -61,11 +61,12 @@ class AnswerTooLarge(Exception):
 
 
 class Engine(Protocol):
-    async def exchange(self, request: Request, *, most_bytes: int) -> Answer:
+    async def exchange(self, request: Request, *, most_bytes: int, seconds: float) -> Answer:
         """One request, one answer: no retry, no redirect, no cookie. A cancelled call closes its connection.
 
         Raises:
             httpx.TransportError: as above.
+            TimeoutError: it took longer than `seconds`; the request may have been sent.
             AnswerTooLarge: the body is larger than `most_bytes`.
         """
         ...

@@ -1,5 +1,7 @@
 """The engine over any of httpx's transports: its own pool, or the mock of a test."""
 
+import asyncio
+
 import httpx
 
 from batchwright.inference.engine import Answer, AnswerTooLarge, Engine, Request
@@ -11,7 +13,11 @@ class HttpxEngine(Engine):
         waits = {"connect": connect_seconds, "read": None, "write": None, "pool": connect_seconds}
         self._extensions = {"timeout": waits}
 
-    async def exchange(self, request: Request, *, most_bytes: int) -> Answer:
+    async def exchange(self, request: Request, *, most_bytes: int, seconds: float) -> Answer:
+        async with asyncio.timeout(seconds):
+            return await self._exchange(request, most_bytes)
+
+    async def _exchange(self, request: Request, most_bytes: int) -> Answer:
         answer = await self._transport.handle_async_request(self._as_httpx(request))
         try:
             body = await _read(answer, most_bytes)

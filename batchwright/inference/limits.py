@@ -61,6 +61,14 @@ class Permits:
     def limit_of(self, model: str) -> int:
         return self._model(model).limit
 
+    def take(self, model: str, tenant: str, weight: float) -> Permit | None:
+        """A permit, where nobody has to be waited for."""
+        place = self._model(model)
+        if place.waiting or self._used >= self._total or place.used >= place.limit:
+            return None
+        place.shares.charge(tenant, weight)
+        return self._give(model, place)
+
     def request(self, model: str, tenant: str, weight: float) -> Waiter:
         """A permit as soon as there is one; done at once where there is. Cancel the future to withdraw."""
         future: Waiter = asyncio.get_running_loop().create_future()
@@ -119,9 +127,12 @@ class Permits:
         if future.cancelled():
             return
         model.shares.charge(tenant, weight)
+        future.set_result(self._give(name, model))
+
+    def _give(self, name: str, model: _Model) -> Permit:
         model.used += 1
         self._used += 1
-        future.set_result(Permit(self, name))
+        return Permit(self, name)
 
 
 class ByteBudget:

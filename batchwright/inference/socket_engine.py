@@ -10,6 +10,7 @@ from functools import cached_property
 import httpx
 
 from batchwright.inference.connection import Connection
+from batchwright.inference.deadlines import Deadlines
 from batchwright.inference.engine import Answer, Engine, Origin, Request
 
 # Below the 5 s after which common servers close an idle connection: a POST that meets the closing is lost.
@@ -25,11 +26,17 @@ class SocketEngine(Engine):
         self._connect_seconds = connect_seconds
         self._kept: defaultdict[Origin, deque[Kept]] = defaultdict(deque)
         self._sweeping: asyncio.TimerHandle | None = None
+        self._deadlines = Deadlines()
 
-    async def exchange(self, request: Request, *, most_bytes: int) -> Answer:
+    async def exchange(self, request: Request, *, most_bytes: int, seconds: float) -> Answer:
         origin = request.target.origin
-        connection = self._kept_one(origin) or await self._connect(origin)
-        answer = await connection.exchange(_head(request), request.body, most_bytes)
+        watch = self._deadlines.start(seconds)
+        try:
+            connection = self._kept_one(origin) or await self._connect(origin)
+            watch.overdue = connection.overdue
+            answer = await connection.exchange(_head(request), request.body, most_bytes)
+        finally:
+            watch.end()
         if connection.is_reusable:
             self._keep(origin, connection)
         else:
@@ -37,6 +44,7 @@ class SocketEngine(Engine):
         return answer
 
     async def aclose(self) -> None:
+        self._deadlines.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
         for kept in self._kept.values():

@@ -12,9 +12,15 @@ _BREAKS = re.compile(rb"[\r\n]+")
 
 
 def result_line(
-    request_id: str, custom_id: str, *, status_code: int, backend_request_id: str, body: bytes
+    request_id: str,
+    custom_id: str,
+    *,
+    status_code: int,
+    backend_request_id: str,
+    body: bytes,
+    known_json: bool = False,
 ) -> bytes:
-    """A line with the backend's answer, without a newline.
+    """A line with the backend's answer, without a newline; `known_json`: `is_json` was true of `body`.
 
     Line breaks of `body` are dropped: in JSON they can only stand outside strings.
     A body that is not JSON becomes a JSON string, cut at 64 KiB.
@@ -22,7 +28,8 @@ def result_line(
     return b"".join((
         b'{"id":', _text(request_id), b',"custom_id":', _text(custom_id),
         b',"response":{"status_code":', str(status_code).encode(),
-        b',"request_id":', _text(backend_request_id), b',"body":', json_value(body), b'},"error":null}',
+        b',"request_id":', _text(backend_request_id),
+        b',"body":', json_value(body, known_json), b'},"error":null}',
     ))  # fmt: skip
 
 
@@ -34,9 +41,9 @@ def error_line(request_id: str, custom_id: str, code: LineCode, message: str) ->
     ))  # fmt: skip
 
 
-def json_value(body: bytes) -> bytes:
+def json_value(body: bytes, known_json: bool = False) -> bytes:
     """`body` as one line of JSON."""
-    if is_json(body):
+    if known_json or is_json(body):
         return _BREAKS.sub(b"", body).strip() if b"\n" in body or b"\r" in body else body.strip()
     return _text(body[:MAX_TEXT_BYTES].decode(errors="replace"))
 

@@ -204,8 +204,25 @@ def raw_bytes(value: Value) -> bytes:
     return b"" if value is UNSET else bytes(value)
 
 
+def read_request(line: bytes) -> tuple[str, bytes]:
+    """custom_id and body of a line that ingestion accepted, for whoever sends it.
+
+    Raises:
+        LineDamaged: these bytes are no such line.
+    """
+    try:
+        fields = read_fields(line)
+        custom_id = read_text(fields.custom_id)
+    except UNREADABLE as error:
+        raise LineDamaged(f"the line is not JSON: {error}") from error
+    body = raw_bytes(fields.body)
+    if custom_id is None or not body.startswith(b"{"):
+        raise LineDamaged("the line has no custom_id or no body")
+    return custom_id, body
+
+
 def parse_line(line: bytes) -> ParsedLine:
-    """A line that ingestion accepted, for whoever sends it.
+    """A line that ingestion accepted.
 
     Raises:
         LineDamaged: these bytes are no such line.

@@ -38,6 +38,33 @@ async def test_a_single_permit_serves_every_model() -> None:
     assert waiter.done()
 
 
+async def test_a_permit_is_taken_at_once_where_nobody_waits() -> None:
+    permits = Permits(total=3, per_model=2)
+    taken = [permits.take("a", "t", 1) for _ in range(3)]
+    assert [permit is not None for permit in taken] == [True, True, False]
+    assert (permits.used, permits.used_by("a")) == (2, 2)
+
+
+async def test_nobody_takes_a_permit_past_those_who_wait() -> None:
+    permits = Permits(total=9, per_model=1)
+    permit = permits.request("a", "t", 1).result()
+    waiter = permits.request("a", "t", 1)
+    assert permits.take("a", "u", 1) is None
+    permit.release()
+    assert waiter.done()
+    assert permits.take("a", "u", 1) is None
+
+
+async def test_what_was_taken_counts_for_the_tenants_share() -> None:
+    permits = Permits(total=9, per_model=2)
+    first, second = permits.take("a", "t", 1), permits.take("a", "t", 1)
+    waiting = {tenant: permits.request("a", tenant, 1) for tenant in ("t", "u")}
+    assert first is not None
+    assert second is not None
+    first.release()
+    assert (waiting["t"].done(), waiting["u"].done()) == (False, True)
+
+
 async def test_a_permit_is_given_back_once() -> None:
     permits = Permits(total=2, per_model=2)
     permit = permits.request("a", "t", 1).result()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.rules.lines import BOM, Line, LineDamaged, ParsedLine, Splitter, parse_line
+from batchwright.rules.lines import BOM, Line, LineDamaged, ParsedLine, Splitter, parse_line, read_request
 
 LONGEST = 12
 LINES = st.lists(st.sampled_from([b"", b" ", b"\r", b"a", b'{"a":1}', b"12345678901", b"\xff", b"x" * 20]))
@@ -68,6 +68,7 @@ def test_a_body_comes_back_as_its_bytes() -> None:
     line = rb'{"custom_id":"\u00e4","url":"/v1/x","body": {"n":1.0e5,  "model" : "m" } ,"more":1}'
     body = b'{"n":1.0e5,  "model" : "m" }'
     assert parse_line(line + b"\r\n") == ParsedLine(custom_id="ä", model="m", url="/v1/x", body=body)
+    assert read_request(line + b"\r\n") == ("ä", body)
 
 
 def test_model_and_url_may_be_absent() -> None:
@@ -83,9 +84,12 @@ def test_model_and_url_may_be_absent() -> None:
 def test_other_bytes_are_a_damaged_line(line: bytes) -> None:
     with pytest.raises(LineDamaged):
         parse_line(line)
+    with pytest.raises(LineDamaged):
+        read_request(line)
 
 
 @given(st.binary())
 def test_any_bytes_are_a_line_or_damaged(line: bytes) -> None:
     with contextlib.suppress(LineDamaged):
-        parse_line(line)
+        parsed = parse_line(line)
+        assert read_request(line) == (parsed.custom_id, parsed.body)

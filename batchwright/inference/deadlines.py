@@ -1,0 +1,59 @@
+"""Ends exchanges that take too long, with one timer for all of a kind instead of one each."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+
+class Watch:
+    """One exchange that is under way; `overdue` is called once, if it still is when its time is up."""
+
+    __slots__ = ("_lane", "at", "overdue")
+
+    def __init__(self, lane: "_Lane", at: float) -> None:
+        self._lane, self.at = lane, at
+        self.overdue: Callable[[], None] = _nothing
+
+    def end(self) -> None:
+        self._lane.pop(self, None)
+
+
+# Watches of the same patience, so that the first is always the next to be due.
+_Lane = dict[Watch, None]
+
+
+class Deadlines:
+    """Of one event loop."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[float, _Lane] = {}
+        self._timers: dict[float, asyncio.TimerHandle] = {}
+
+    def start(self, seconds: float) -> Watch:
+        """To be ended by its `end`, whatever comes."""
+        loop = asyncio.get_running_loop()
+        lane = self._lanes.setdefault(seconds, {})
+        watch = Watch(lane, loop.time() + seconds)
+        lane[watch] = None
+        if seconds not in self._timers:
+            self._timers[seconds] = loop.call_at(watch.at, partial(self._due, seconds))
+        return watch
+
+    def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _due(self, seconds: float) -> None:
+        loop, lane = asyncio.get_running_loop(), self._lanes[seconds]
+        while (first := next(iter(lane), None)) is not None and first.at <= loop.time():
+            first.end()
+            first.overdue()
+        if first is None:
+            del self._timers[seconds], self._lanes[seconds]
+        else:
+            self._timers[seconds] = loop.call_at(first.at, partial(self._due, seconds))
+
+
+def _nothing() -> None:
+    """Of a watch whose exchange has no connection yet: connecting has a limit of its own."""
