@@ -1,6 +1,7 @@
 """Every knob: unit, default, environment name. Nothing else reads the environment.
 
-A setting `x_y` comes from `BATCHWRIGHT_X_Y`. Wrong ones are named by `load()`, before anything listens.
+A setting `x_y` comes from `BATCHWRIGHT_X_Y`, those of `batchwright/otel.py` from the names OpenTelemetry gave
+them. Wrong ones are named by `load()`, before anything listens.
 """
 
 import os
@@ -9,10 +10,11 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, Field, SecretStr, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
 from batchwright.contracts.openai import Profile
+from batchwright.otel import OtelSettings, variable
 from batchwright.rules import transport
 from batchwright.rules.keyring import key_references
 from batchwright.rules.locations import location
@@ -22,7 +24,17 @@ MIB = 1024 * 1024
 
 
 # Never shown, whole or in messages.
-SECRETS = frozenset({"api_key", "backend_api_key", "database_url", "payload_keys", "temporal_api_key"})
+SECRETS = frozenset(
+    {
+        "api_key",
+        "backend_api_key",
+        "database_url",
+        "otel_exporter_otlp_headers",
+        "otel_exporter_otlp_traces_headers",
+        "payload_keys",
+        "temporal_api_key",
+    }
+)
 
 
 class SettingsError(Exception):
@@ -36,8 +48,10 @@ class ModelLimits(BaseModel):
     requests_per_second: float | None = Field(None, ge=LEAST, le=MOST)
 
 
-class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="BATCHWRIGHT_", extra="ignore", frozen=True)
+class Settings(OtelSettings):
+    model_config = SettingsConfigDict(
+        env_prefix="BATCHWRIGHT_", extra="ignore", frozen=True, populate_by_name=True
+    )
 
     # Where the parts are
     database_url: str = Field(
@@ -130,6 +144,9 @@ class Settings(BaseSettings):
     log_format: str = Field("text", pattern="^(text|json)$", description="text or json")
     log_level: str = Field(
         "INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="DEBUG, INFO, WARNING or ERROR"
+    )
+    trace_request_ratio: float = Field(
+        1.0, ge=0, le=1, description="share of requests with a span of their own, in traces that are kept"
     )
 
     # Limits of the contract (R13)
@@ -325,8 +342,9 @@ def load(**overrides: object) -> Settings:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         # A secret that landed in a wrong place must not land in a log too.
-        value = "" if not SECRETS.isdisjoint(map(str, first["loc"])) else f" (it is {first['input']!r})"
-        raise SettingsError(f"BATCHWRIGHT_{name.upper()} is wrong: {first['msg']}{value}.") from None
+        hidden = not SECRETS.isdisjoint(name.lower().split("."))
+        value = "" if hidden else f" (it is {first['input']!r})"
+        raise SettingsError(f"{variable(name)} is wrong: {first['msg']}{value}.") from None
     except UnreadableSetting as error:
         # Of a list or map; the field's name is only in the message.
         name = "".join(re.findall(r'field "(\w+)"', str(error)))

@@ -6,6 +6,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from pydantic_core import PydanticUndefined
 
 from batchwright.contracts.errors import LINE_MESSAGES, NEVER_RETRIED, Failure, LineCode
+from batchwright.otel import variable
 from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
 
@@ -24,8 +25,8 @@ def pages() -> dict[Path, str]:
 
 def _settings() -> str:
     rows = [
-        f"| `BATCHWRIGHT_{name.upper()}` | {_default(field.default)} | {_cell(field.description or '')} |"
-        for name, field in Settings.model_fields.items()
+        f"| `{variable(name)}` | {_default(field.default)} | {_cell(field.description or '')} |"
+        for name, field in sorted(Settings.model_fields.items(), key=lambda item: variable(item[0])[0])
     ]
     intro = "Read from the environment at start; a wrong one ends the process with exit 2."
     return _page("Settings", intro, rows, "| variable | default | meaning |\n|---|---|---|")
