@@ -11,6 +11,7 @@ from api.files import FileRoutes
 from api.health import HealthRoutes
 from api.models import ModelRoutes
 from api.objects import ErrorObject
+from api.rates import RateRoutes
 from api.services import Services
 
 _DESCRIPTION = (
@@ -28,7 +29,7 @@ def build_app(services: Services) -> FastAPI:
         redirect_slashes=False,
         responses={"default": {"model": ErrorObject, "description": "Any error"}},
     )
-    for routes in (FileRoutes, BatchRoutes, ModelRoutes, HealthRoutes):
+    for routes in (FileRoutes, BatchRoutes, ModelRoutes, RateRoutes, HealthRoutes):
         app.include_router(routes(services).router())
     handle_errors(app)
     app.add_middleware(Edge, metrics=services.metrics)

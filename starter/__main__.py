@@ -9,6 +9,7 @@ from starter.commands.batches import cancel, list_batches, pause, resume, status
 from starter.commands.demo import demo
 from starter.commands.dev import dev
 from starter.commands.processes import PASS_ON, api, migrate, simulator, worker
+from starter.commands.rates import rates
 from starter.commands.results import results
 from starter.commands.submit import submit
 from starter.commands.validate import validate
@@ -50,6 +51,7 @@ for command in (submit, status, watch):
 app.command("list")(list_batches)
 for command in (cancel, pause, resume, results, validate):
     app.command()(command)
+app.add_typer(rates, name="rates")
 app.command()(dev)
 app.command()(demo)
 for process in (worker, api, simulator):

@@ -9,10 +9,11 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from starter.views import Batch, BatchPage, FileObject, State
+from starter.views import Batch, BatchPage, FileObject, RatePage, State
 
 _Body = Mapping[str, object]
 _Answer = TypeVar("_Answer", bound=BaseModel)
+_RATES = "/admin/rates"
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 # Storing and checking a large upload may take the API long after its last byte has arrived.
 _UPLOAD_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
@@ -92,6 +93,17 @@ class Client:
 
     def resume(self, batch_id: str) -> Batch:
         return self._call("POST", _path(batch_id, "/x/resume"), Batch)
+
+    def rates(self) -> RatePage:
+        return self._call("GET", _RATES, RatePage)
+
+    def set_rate(self, model: str | None, requests_per_second: float) -> RatePage:
+        body = {"model": model, "requests_per_second": requests_per_second}
+        return self._call("PUT", _RATES, RatePage, body)
+
+    def clear_rate(self, model: str | None) -> RatePage:
+        query = "" if model is None else f"?{httpx.QueryParams({'model': model})}"
+        return self._call("DELETE", _RATES + query, RatePage)
 
     @contextmanager
     def content(self, file_id: str) -> Generator[Iterator[bytes]]:

@@ -103,6 +103,19 @@ class BatchPage(View):
     last_id: str | None = None
 
 
+class Rate(View):
+    """Requests/s, 0: no limit; `model` is None for the rate over all models."""
+
+    model: str | None
+    requests_per_second: float
+    source: str
+
+
+class RatePage(View):
+    data: list[Rate]
+    shared_requests_per_second: float | None = None
+
+
 class FileObject(View):
     id: str
     bytes: int

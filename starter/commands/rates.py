@@ -1,0 +1,103 @@
+"""`batchwright rates`: how many requests per second the whole fleet sends, seen and changed at run time."""
+
+import math
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from starter.options import Json, Tenant, Url, connected
+from starter.output import print_json, stderr, stdout, stop
+from starter.views import Rate, RatePage
+
+rates = typer.Typer(
+    help="Show or change the rates of the whole fleet.", invoke_without_command=True, rich_markup_mode=None
+)
+AllModels = Annotated[
+    bool, typer.Option("--all-models", help="The rate over all models, in place of a model's.")
+]
+
+
+@rates.callback()
+def show(context: typer.Context, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Show the rates in effect, or change one.
+
+    A rate is a number of requests per second of the whole fleet, for one model or over all of them.
+    """
+    if context.invoked_subcommand is None:
+        with connected(url, tenant) as client:
+            _print(client.rates(), json)
+
+
+@rates.command("set")
+def set_rate(
+    what: Annotated[
+        list[str],
+        typer.Argument(metavar="[MODEL] RATE", help="Requests per second; 0: no limit.", show_default=False),
+    ],
+    all_models: AllModels = False,
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Set a rate, whatever the settings say.
+
+    Workers follow within seconds.
+    """
+    model, rate = _target(what[:-1], all_models), _number(what[-1])
+    with connected(url, tenant) as client:
+        _print(client.set_rate(model, rate), json)
+
+
+@rates.command("clear")
+def clear_rate(
+    model: Annotated[list[str] | None, typer.Argument(metavar="[MODEL]", show_default=False)] = None,
+    all_models: AllModels = False,
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Take a change back: the settings hold again."""
+    target = _target(model or [], all_models)
+    with connected(url, tenant) as client:
+        _print(client.clear_rate(target), json)
+
+
+def _target(names: list[str], all_models: bool) -> str | None:
+    """The model, or None for all."""
+    if len(names) != (0 if all_models else 1):
+        stop("Name one model, or --all-models.")
+    return None if all_models else names[0]
+
+
+def _number(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not math.isfinite(rate):
+        stop(f"{text!r} is no number of requests per second, such as 20 or 0.5; 0 is no limit.")
+    return rate
+
+
+def _print(page: RatePage, json: bool) -> None:
+    if json:
+        return print_json(page)
+    if page.data:
+        stdout().print(_table(page.data))
+    else:
+        stderr().print("There is no rate; `batchwright rates set MODEL RATE` sets one.")
+    if page.shared_requests_per_second is not None:
+        shared = f"{page.shared_requests_per_second:g} requests/s"
+        stderr().print(f"Models without a rate of their own share {shared}.", style="dim")
+
+
+def _table(found: list[Rate]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("model", overflow="fold")
+    table.add_column("requests/s", justify="right", no_wrap=True)
+    table.add_column("from", no_wrap=True)
+    for rate in found:
+        amount = f"{rate.requests_per_second:g}" if rate.requests_per_second else "no limit"
+        table.add_row((rate.model or "all models").replace("[", r"\["), amount, rate.source)
+    return table
