@@ -14,12 +14,7 @@ from batchwright.telemetry.metrics import Metrics
 
 _log = logging.getLogger(__name__)
 
-_RESULTS: dict[BatchStatus, tuple[str, str]] = {
-    BatchStatus.COMPLETED: ("success", "none"),
-    BatchStatus.FAILED: ("failed", "system_error"),
-    BatchStatus.EXPIRED: ("expired", "expired_execution"),
-    BatchStatus.CANCELLED: ("cancelled", "none"),
-}
+_SIZES = ((100, "100"), (1_000, "1000"), (10_000, "10000"), (50_000, "50000"))
 
 
 async def clean(storage: Storage, files: FilesTable, order: BatchOrder) -> None:
@@ -31,7 +26,52 @@ async def clean(storage: Storage, files: FilesTable, order: BatchOrder) -> None:
         _log.warning("scratch kept", extra={"batch_id": order.batch_id, "error": str(error)})
 
 
+def size_bucket(lines: int) -> str:
+    """A bounded label: the least of the sizes that `lines` fit into."""
+    return next((name for most, name in _SIZES if lines <= most), "more")
+
+
 def count_end(metrics: Metrics, row: BatchRow, at: datetime) -> None:
-    result, reason = _RESULTS[row.status]
-    metrics.jobs_processed.labels(result, reason).inc()
+    """Of the call that ended the row."""
+    metrics.jobs_processed.labels(*_result(row)).inc()
     metrics.e2e_seconds.labels(row.status.value).observe((at - row.order.created_at).total_seconds())
+    if row.in_progress_at is not None:
+        seconds = (at - row.in_progress_at).total_seconds()
+        metrics.processing_seconds.labels(size_bucket(row.total)).observe(seconds)
+    if row.status is BatchStatus.CANCELLED:
+        metrics.cancellations.labels(_phase(row)).inc()
+
+
+def count_refused(metrics: Metrics, order: BatchOrder, at: datetime) -> None:
+    """Of the call that found the input wrong: the client's doing, so no reason of ours."""
+    metrics.jobs_processed.labels("failed", "none").inc()
+    metrics.e2e_seconds.labels(BatchStatus.FAILED).observe((at - order.created_at).total_seconds())
+
+
+def count_skipped(metrics: Metrics) -> None:
+    """A step found that the row has ended: an earlier attempt's result was lost, only litter is left."""
+    metrics.jobs_processed.labels("skipped", "not_runnable_state").inc()
+    metrics.recoveries.labels("unknown", "cleaned_up").inc()
+
+
+def _result(row: BatchRow) -> tuple[str, str]:
+    match row.status:
+        case BatchStatus.COMPLETED:
+            return "success", "none"
+        case BatchStatus.EXPIRED:
+            return "expired", "expired_execution" if _has_run(row) else "expired_dequeue"
+        case BatchStatus.CANCELLED:
+            return "cancelled", "none"
+        case _:
+            return "failed", "system_error"
+
+
+def _has_run(row: BatchRow) -> bool:
+    """Whether its window was open when it had been ingested."""
+    return row.in_progress_at is not None and row.in_progress_at < row.order.expires_at
+
+
+def _phase(row: BatchRow) -> str:
+    if row.finalizing_at is not None:
+        return "finalizing"
+    return "in_progress" if row.in_progress_at is not None else "queued"

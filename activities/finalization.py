@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.ending import clean, count_end
+from activities.ending import clean, count_end, count_skipped
 from activities.errors import failure, translated
 from activities.finalize.collect import Collector
 from activities.finalize.files import Files
@@ -55,7 +55,9 @@ class Finalization(FinalizationActivities):
         order = request.order
         async with beating(), translated():
             row = await self._database.batches.upsert(order)
-            if not row.status.is_terminal:
+            if row.status.is_terminal:
+                count_skipped(self._metrics)
+            else:
                 row = await self._end(request)
             await clean(self._storage, self._database.files, order)
         return FinalizeResult(status=row.status, completed=row.completed, failed=row.failed, usage=row.usage)

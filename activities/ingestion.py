@@ -7,6 +7,7 @@ from uuid import uuid4
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from activities.ending import count_refused, count_skipped, size_bucket
 from activities.errors import translated
 from activities.heartbeat import beating
 from activities.ingest.publish import Publisher
@@ -28,7 +29,6 @@ from batchwright.telemetry.metrics import Metrics
 
 _PIECE_BYTES = 1024 * 1024
 _ASK_AGAIN = timedelta(seconds=5)
-_SIZES = ((100, "100"), (1_000, "1000"), (10_000, "10000"), (50_000, "50000"))
 
 
 class Ingestion(IngestionActivities):
@@ -64,11 +64,18 @@ class Ingestion(IngestionActivities):
         async with beating(), translated(Failure.STORAGE_UNAVAILABLE):
             row = await self._database.batches.upsert(order)
             if row.status.is_terminal:
+                count_skipped(self._metrics)
                 return _as_it_ended(row)
+            self._count_wait(order)
             result = await self._ingest(order)
-        size = next((name for most, name in _SIZES if result.total <= most), "more")
-        self._metrics.ingest_seconds.labels(size).observe(time.monotonic() - started)
+        seconds = time.monotonic() - started
+        self._metrics.ingest_seconds.labels(size_bucket(result.total)).observe(seconds)
         return result
+
+    def _count_wait(self, order: BatchOrder) -> None:
+        if activity.info().attempt == 1:
+            waited = (datetime.now(UTC) - order.created_at).total_seconds()
+            self._metrics.queue_wait_seconds.observe(max(waited, 0.0))
 
     async def _ingest(self, order: BatchOrder) -> IngestResult:
         file = await self._database.files.get(order.tenant, order.input_file_id)
@@ -142,7 +149,9 @@ class Ingestion(IngestionActivities):
         moved = await self._database.batches.fail_validation(
             order.tenant, order.batch_id, errors=errors, total=total, at=_now()
         )
-        if not moved:
+        if moved:
+            count_refused(self._metrics, order, _now())
+        else:
             # An earlier attempt may have begun the batch under other settings: `end` leaves any live status.
             status = BatchStatus.FAILED
             row = await self._database.batches.end(order.tenant, order.batch_id, status, errors, _now())

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from temporalio import activity
 
-from activities.ending import clean, count_end
+from activities.ending import clean, count_end, count_skipped
 from activities.errors import translated
 from batchwright.contracts.lifecycle import EndRequest, LifecycleActivities
 from batchwright.contracts.openai import BatchStatus
@@ -32,7 +32,9 @@ class Lifecycle(LifecycleActivities):
         order = request.order
         async with translated():
             row = await self._database.batches.upsert(order)
-            if not row.status.is_terminal:
+            if row.status.is_terminal:
+                count_skipped(self._metrics)
+            else:
                 at = datetime.now(UTC).replace(microsecond=0)
                 row = await self._database.batches.end(
                     order.tenant, order.batch_id, request.status, request.errors, at

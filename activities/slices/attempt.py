@@ -204,6 +204,7 @@ class SliceAttempt:
             raise self._deferral()
         if self._turn is not None and self._turn.has_sent:
             tools.waiting.moves(request.batch_id, request.model)
+            tools.deferrals.forget(request.batch_id, request.model)
         if end in (End.TURN_OVER, End.DRAINED):
             raise _next_turn(Failure.TURN_OVER, f"slice {request.number} goes on in its next turn", 0.001)
         return counts.model_copy(update={"finished": end is End.FINISHED})
@@ -213,10 +214,10 @@ class SliceAttempt:
         backend, circuit = tools.backends.backend_of(request.model), tools.circuit(request.model)
         reason = reason_of(request.model, backend, circuit)
         tools.waiting.waits(request.batch_id, request.model, reason)
-        tools.metrics.deferrals.labels(waiting_label(backend, circuit)).inc()
         left = request.closes_at.timestamp() - time.time()
-        delay = deferral_seconds(backend, circuit, self._blocked_for, self._attempt)
-        return _next_turn(Failure.DEFERRED, reason, max(0.001, min(delay, left)))
+        delay = max(0.001, min(deferral_seconds(backend, circuit, self._blocked_for, self._attempt), left))
+        tools.deferrals.note(request.batch_id, request.model, waiting_label(backend, circuit), delay)
+        return _next_turn(Failure.DEFERRED, reason, delay)
 
     def _place(self) -> dict[str, str | int]:
         request = self._request

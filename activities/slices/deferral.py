@@ -1,10 +1,15 @@
 """A slice that can send nothing gives its slot back: for how long, and what is said about it."""
 
 import random
+import time
+from collections.abc import Callable
 
 from batchwright.inference.backends import Backend
 from batchwright.inference.circuit import Circuit
+from batchwright.telemetry.metrics import Metrics
 
+_REASONS = ("no_backend", "retry", "authentication", "capacity")
+_FORGOTTEN_SECONDS = 60.0
 _SHORTEST, _LONGEST = 5.0, 60.0
 _DOUBLINGS = 4
 # An outage is prolonged by at most about this part of it: a slice that is put off hears of nothing.
@@ -39,3 +44,29 @@ def waiting_label(backend: Backend | None, circuit: Circuit) -> str:
     if not circuit.is_open:
         return "retry"
     return "authentication" if circuit.reason == "authentication" else "capacity"
+
+
+class Deferrals:
+    """Counts what is put off, and shows what is put off at the moment.
+
+    A slice may go on at another worker, which this one hears nothing of: it is forgotten a minute after it
+    was due.
+    """
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._counter, self._clock = metrics.deferrals, clock
+        self._waiting: dict[tuple[str, str], tuple[str, float]] = {}
+        for reason in _REASONS:
+            metrics.waiting.labels(reason).set_function(lambda reason=reason: self._count(reason))
+
+    def note(self, batch_id: str, model: str, reason: str, seconds: float) -> None:
+        self._counter.labels(model, reason).inc()
+        self._waiting[batch_id, model] = (reason, self._clock() + seconds + _FORGOTTEN_SECONDS)
+
+    def forget(self, batch_id: str, model: str) -> None:
+        self._waiting.pop((batch_id, model), None)
+
+    def _count(self, reason: str) -> int:
+        now = self._clock()
+        self._waiting = {key: entry for key, entry in self._waiting.items() if entry[1] > now}
+        return sum(why == reason for why, _ in self._waiting.values())

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from temporalio.client import Client
 
+from activities.slices.deferral import Deferrals
 from activities.slices.ownership import Beat, temporal_beat
 from activities.slices.pace import NoRates, Rates
 from activities.slices.progress import ProgressReporter
@@ -38,6 +39,7 @@ class Tools:
     rates: Rates = field(default_factory=NoRates)
     permits: Permits = field(init=False)
     budget: ByteBudget = field(init=False)
+    deferrals: Deferrals = field(init=False)
     _circuits: dict[str, Circuit] = field(default_factory=dict[str, Circuit])
 
     def __post_init__(self) -> None:
@@ -47,13 +49,22 @@ class Tools:
         self.budget = ByteBudget(settings.byte_budget)
         metrics.in_flight.set_function(lambda: self.permits.used)
         metrics.in_flight_max.set(settings.global_in_flight)
+        metrics.held_bytes.set_function(lambda: self.budget.held)
+        metrics.held_bytes_max.set(settings.byte_budget)
+        self.deferrals = Deferrals(metrics)
 
     def circuit(self, model: str) -> Circuit:
         found = self._circuits.get(model)
         if found is None:
             found = self._circuits[model] = Circuit(self.settings.circuit_failures)
-            self.metrics.model_in_flight.labels(model).set_function(lambda: self.permits.used_by(model))
+            self._show(model, found)
         return found
+
+    def _show(self, model: str, circuit: Circuit) -> None:
+        metrics, permits = self.metrics, self.permits
+        metrics.model_in_flight.labels(model).set_function(lambda: permits.used_by(model))
+        metrics.model_in_flight_max.labels(model).set_function(lambda: permits.limit_of(model))
+        metrics.circuit_open.labels(model).set_function(lambda: circuit.is_open)
 
     def returned(self, models: frozenset[str]) -> None:
         """The backend of `models` answers again: their open circuits need not wait."""

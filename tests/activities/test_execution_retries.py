@@ -183,7 +183,7 @@ async def test_a_refused_key_blocks_the_model_and_burns_no_line(code: int) -> No
     assert "BATCHWRIGHT_BACKEND_API_KEY" in error.message
     assert await house.records() == []
     assert [told.reason for _, told in house.told] == [error.message]
-    assert house.counted("batchwright_model_group_deferrals_total", reason="authentication") == 1
+    assert house.counted("batchwright_model_group_deferrals_total", model=MODEL, reason="authentication") == 1
     house.reply = ok
     assert await until_finished(house) == SliceResult(finished=True, completed=LINES)
     await house.tools.waiting.settle()
@@ -202,7 +202,7 @@ async def test_congestion_lowers_the_models_limit_and_answers_raise_it_again() -
     await planned(house)
     await house.run(request())
     assert 4 <= house.tools.permits.limit_of(MODEL) <= 8
-    assert house.counted("batchwright_request_retries_total", category="rate_limit") == 1
+    assert house.counted("batchwright_request_retries_total", model=MODEL, category="rate_limit") == 1
 
 
 async def until_finished(house: House) -> SliceResult:

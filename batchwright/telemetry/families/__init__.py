@@ -1,0 +1,1 @@
+"""The families of metrics, a file a subject; `telemetry.metrics` has them all."""

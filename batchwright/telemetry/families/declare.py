@@ -1,0 +1,28 @@
+"""How a family is declared: our prefix, the process's registry, buckets by how long the thing takes."""
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+PREFIX = "batchwright_"
+QUICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+LONG = (1, 5, 15, 60, 300, 900, 3600, 14400, 43200, 86400, 604800, 1209600)
+
+
+class Declare:
+    """Names are given without the prefix, and counters with `_total`, as they are scraped."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def counter(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Counter:
+        return Counter(PREFIX + name, meaning, labels, registry=self._registry)
+
+    def gauge(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Gauge:
+        return Gauge(PREFIX + name, meaning, labels, registry=self._registry)
+
+    def histogram(
+        self, name: str, meaning: str, labels: Sequence[str] = (), *, buckets: Sequence[float] = SECONDS
+    ) -> Histogram:
+        return Histogram(PREFIX + name, meaning, labels, buckets=buckets, registry=self._registry)

@@ -1,0 +1,64 @@
+"""Requests to backends: in flight, asked, answered, asked again, put off. Counted by inference workers."""
+
+from batchwright.telemetry.families.declare import Declare
+
+
+class RequestMetrics:
+    def __init__(self, declare: Declare) -> None:
+        self._declare_limits(declare)
+        self.request_seconds = declare.histogram(
+            "model_request_execution_duration_seconds", "Time of one request to a backend (S0-65)", ["model"]
+        )
+        self.request_errors = declare.counter(
+            "request_errors_by_model_total", "Lines settled with an error (S0-66)", ["model"]
+        )
+        self.results = declare.counter(
+            "request_results_total",
+            "Lines that got their result from a backend: `success` or `error`",
+            ["model", "result"],
+        )
+        self.tenant_results = declare.counter(
+            "tenant_request_results_total", "The same by tenant", ["tenant", "result"]
+        )
+        self.retries = declare.counter(
+            "request_retries_total", "Requests to be asked again, by cause", ["model", "category"]
+        )
+        self.deferrals = declare.counter(
+            "model_group_deferrals_total", "Slices put off, by cause (S1-264)", ["model", "reason"]
+        )
+        self.waiting = declare.gauge(
+            "batches_waiting",
+            "Batches that this worker has put off and not gone on with, per model of theirs, by cause",
+            ["reason"],
+        )
+        self.prompt_tokens = declare.counter(
+            "batch_request_prompt_tokens_total", "As reported (S0-68)", ["model"]
+        )
+        self.generation_tokens = declare.counter(
+            "batch_request_generation_tokens_total", "As reported (S0-69)", ["model"]
+        )
+        self.flush_seconds = declare.histogram("segment_flush_duration_seconds", "Time to store one segment")
+
+    def _declare_limits(self, declare: Declare) -> None:
+        self.in_flight = declare.gauge("processor_inflight_requests", "Requests in flight (S0-61)")
+        self.in_flight_max = declare.gauge(
+            "processor_max_inflight_concurrency", "The global in-flight limit (S0-62)"
+        )
+        self.model_in_flight = declare.gauge(
+            "model_inflight_requests", "Requests in flight per model (S0-63)", ["model"]
+        )
+        self.model_in_flight_max = declare.gauge(
+            "model_max_inflight_concurrency",
+            "The model's in-flight limit as it is now: halved by refusals, growing with answers",
+            ["model"],
+        )
+        self.circuit_open = declare.gauge(
+            "model_circuit_open", "1 while the model's backend takes nothing and is only tried", ["model"]
+        )
+        self.held_bytes = declare.gauge("processor_held_bytes", "Bodies and answers held in memory")
+        self.held_bytes_max = declare.gauge("processor_max_held_bytes", "As `BATCHWRIGHT_BYTE_BUDGET` says")
+        self.rate = declare.gauge(
+            "rate_requests_per_second",
+            "Rate in effect per queue; without a model: shared by all that have none of their own",
+            ["model", "queue"],
+        )
