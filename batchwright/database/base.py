@@ -1,4 +1,4 @@
-"""What a database is: six tables behind methods, every one of a tenant's rows asked for by its tenant.
+"""What a database is: eight tables behind methods, every one of a tenant's rows asked for by its tenant.
 
 All methods raise DatabaseUnavailable when the database cannot answer; a retry of any of them is safe.
 """
@@ -19,6 +19,7 @@ from batchwright.database.rows import (
     SliceProgress,
 )
 
+from batchwright.database.upload_rows import Claim, PartRow, UploadRow
 
 class FilesTable(Protocol):
     """An expired file is unknown, unless a live batch has it as its input (R14)."""
@@ -151,6 +152,59 @@ class WorkersTable(Protocol):
 
 
 class DatabaseLike(Protocol):
+class UploadsTable(Protocol):
+    """Uploads and their parts. Only a pending upload changes, and one after another."""
+
+    async def insert(self, row: UploadRow) -> None:
+        """A second insert of the same row changes nothing."""
+        ...
+
+    async def get(self, tenant: str, upload_id: str) -> UploadRow | None: ...
+
+    async def add_part(self, part: PartRow, *, at: datetime, most_bytes: int, most_parts: int) -> None:
+        """Raises UnknownUpload; UploadClosed unless it is pending at `at`; UploadFull beyond the limits."""
+        ...
+
+    async def parts(self, tenant: str, upload_id: str, ids: list[str]) -> dict[str, PartRow]:
+        """Those of `ids` that are there, by id."""
+        ...
+
+    async def complete(self, upload: UploadRow, file: FileRow, completion: str) -> UploadRow:
+        """pending -> completed with its file's row and without its parts', all or nothing.
+
+        A row that is not pending stays as it is and is returned. Raises UnknownUpload.
+        """
+        ...
+
+    async def cancel(self, tenant: str, upload_id: str, at: datetime) -> UploadRow | None:
+        """pending -> cancelled without its parts' rows, unless it has expired at `at`; the row as it is then."""
+        ...
+
+    async def unswept(self, before: datetime, limit: int) -> list[UploadRow]:
+        """Of all tenants, the oldest first: what has expired at `before` and may have objects left."""
+        ...
+
+    async def swept(self, upload: UploadRow, at: datetime) -> None:
+        """Its objects are gone: a pending one is expired now. A repeat changes nothing but the time."""
+        ...
+
+
+class ClaimsTable(Protocol):
+    """Idempotency keys; one that is not younger than `since` counts as absent."""
+
+    async def find(self, tenant: str, operation: str, key: str, since: datetime) -> Claim | None: ...
+
+    async def claim(
+        self, claim: Claim, since: datetime, row: FileRow | UploadRow | None = None
+    ) -> Claim | None:
+        """Takes the key and inserts `row` with it, all or nothing: None. Or the claim that has it."""
+        ...
+
+    async def forget(self, before: datetime) -> int:
+        """Deletes all that were made by then; how many."""
+        ...
+
+
     @property
     def files(self) -> FilesTable: ...
     @property
@@ -169,3 +223,7 @@ class DatabaseLike(Protocol):
         ...
 
     async def close(self) -> None: ...
+    @property
+    def uploads(self) -> UploadsTable: ...
+    @property
+    def claims(self) -> ClaimsTable: ...

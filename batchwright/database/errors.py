@@ -7,6 +7,9 @@ DatabaseError
   UnknownCursor         `after` of a list names nothing
   UnknownBatch          a move of a batch that has no row
   FileInUse             a live batch reads the file
+  UnknownUpload         the tenant has no such upload
+  UploadClosed          the upload takes nothing any more: completed, cancelled or expired
+  UploadFull            its parts would be too many, or too many bytes
 """
 
 
@@ -45,3 +48,22 @@ class FileInUse(DatabaseError):
         super().__init__(f"File {file_id!r} is the input of {batch_id!r}, which has not ended yet.")
         self.file_id = file_id
         self.batch_id = batch_id
+
+
+class UnknownUpload(DatabaseError):
+    def __init__(self, upload_id: str) -> None:
+        super().__init__(f"Upload {upload_id!r} has no row.")
+        self.upload_id = upload_id
+
+
+class UploadClosed(DatabaseError):
+    def __init__(self, upload_id: str, status: str) -> None:
+        super().__init__(f"Upload {upload_id!r} is {status}.")
+        self.upload_id = upload_id
+        self.status = status
+
+
+class UploadFull(DatabaseError):
+    def __init__(self, upload_id: str) -> None:
+        super().__init__(f"Upload {upload_id!r} takes no more parts: there are too many, or too many bytes.")
+        self.upload_id = upload_id

@@ -2,6 +2,7 @@
 
 from batchwright.database.base import DatabaseLike
 from batchwright.database.batches import Batches
+from batchwright.database.claims import Claims
 from batchwright.database.connection import Connections, connections
 from batchwright.database.errors import SchemaMismatch
 from batchwright.database.files import Files
@@ -9,6 +10,7 @@ from batchwright.database.migrate import missing_names
 from batchwright.database.models import Models
 from batchwright.database.progress import Progress
 from batchwright.database.rates import RateChanges
+from batchwright.database.uploads import Uploads
 from batchwright.database.workers import Workers
 from batchwright.settings import Settings
 
@@ -24,6 +26,8 @@ class Database(DatabaseLike):
         self._models = Models(connections)
         self._workers = Workers(connections)
         self._rates = RateChanges(connections)
+        self._uploads = Uploads(connections, self._files)
+        self._claims = Claims(connections, self._files, self._uploads)
 
     @property
     def files(self) -> Files:
@@ -48,6 +52,14 @@ class Database(DatabaseLike):
     @property
     def rates(self) -> RateChanges:
         return self._rates
+
+    @property
+    def uploads(self) -> Uploads:
+        return self._uploads
+
+    @property
+    def claims(self) -> Claims:
+        return self._claims
 
     async def check(self) -> None:
         await self._connections.fetchrow("SELECT 1")

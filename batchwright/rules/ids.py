@@ -8,6 +8,7 @@ import uuid_utils
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 _BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
 _FILE_ID = re.compile(r"file-[0-9a-f]{32}")
+_UPLOAD_ID = re.compile(r"upload_[0-9a-f]{32}")
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -17,6 +18,14 @@ def new_batch_id() -> str:
 
 def new_file_id() -> str:
     return "file-" + uuid_utils.uuid7().hex
+
+
+def new_upload_id() -> str:
+    return "upload_" + uuid_utils.uuid7().hex
+
+
+def new_part_id() -> str:
+    return "part_" + uuid_utils.uuid7().hex
 
 
 def derived_file_id(batch_id: str, kind: str) -> str:
@@ -49,6 +58,10 @@ def is_batch_id(text: str) -> bool:
 
 def is_file_id(text: str) -> bool:
     return _FILE_ID.fullmatch(text) is not None
+
+
+def is_upload_id(text: str) -> bool:
+    return _UPLOAD_ID.fullmatch(text) is not None
 
 
 def is_tenant(text: str) -> bool:

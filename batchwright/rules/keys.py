@@ -7,6 +7,15 @@ def upload_key(tenant: str, file_id: str, nonce: str) -> str:
     return f"{tenant_hash(tenant)}/files/{file_id}/{nonce}"
 
 
+def parts_root(tenant: str, upload_id: str) -> str:
+    """Every part of an upload lies below it."""
+    return f"{tenant_hash(tenant)}/uploads/{upload_id}/"
+
+
+def part_key(tenant: str, upload_id: str, part_id: str) -> str:
+    return f"{parts_root(tenant, upload_id)}{part_id}"
+
+
 def batch_root(tenant: str, batch_id: str) -> str:
     """Everything a batch wrote lies below it, its output and error files excepted."""
     return f"{tenant_hash(tenant)}/batches/{batch_id}"

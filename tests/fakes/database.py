@@ -25,7 +25,8 @@ from batchwright.database.rows import (
     ServedModel,
     SliceProgress,
 )
-from tests.fakes.rows import Rows, not_before, per_model, position, slices
+from tests.fakes.rows import Rows, live_batch, not_before, per_model, position, slices
+from tests.fakes.uploads import UploadsAndClaims
 
 
 class MemoryFiles(FilesTable):
@@ -262,7 +263,7 @@ class MemoryWorkers(WorkersTable):
         return sum(last >= since for last in self._rows.enter().beats.values())
 
 
-class MemoryDatabase(DatabaseLike):
+class MemoryDatabase(UploadsAndClaims, DatabaseLike):
     """`rows` is open to tests; `rows.failing = DatabaseUnavailable(...)` makes every call fail."""
 
     def __init__(self) -> None:

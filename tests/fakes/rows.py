@@ -26,6 +26,10 @@ class Rows:
         if self.failing is not None:
             raise self.failing
         return self
+        self.uploads: dict[Key, UploadRow] = {}
+        self.parts: dict[tuple[str, str, str], PartRow] = {}
+        self.swept: dict[Key, datetime] = {}
+        self.claims: dict[tuple[str, str, str], Claim] = {}
 
     def reader_of(self, tenant: str, file_id: str) -> BatchRow | None:
         live = (row for (owner, _), row in self.batches.items() if owner == tenant and row.status in LIVE)

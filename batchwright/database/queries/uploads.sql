@@ -1,0 +1,45 @@
+-- name: insert
+-- A second run finds the row and changes nothing.
+INSERT INTO uploads (tenant, id, purpose, filename, mime_type, bytes, expires_after_seconds, status,
+                     created_at, expires_at, file_id, completion)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+ON CONFLICT (tenant, id) DO NOTHING
+
+-- name: get
+SELECT * FROM uploads WHERE tenant = $1 AND id = $2
+
+-- name: lock
+-- Nobody adds a part, completes or cancels until the transaction ends.
+SELECT * FROM uploads WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE
+
+-- name: held
+SELECT count(*) AS parts, coalesce(sum(bytes), 0)::bigint AS bytes FROM upload_parts
+WHERE tenant = $1 AND upload_id = $2
+
+-- name: insert_part
+INSERT INTO upload_parts (tenant, upload_id, id, bytes, storage_key, created_at)
+VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (tenant, upload_id, id) DO NOTHING
+
+-- name: parts
+SELECT * FROM upload_parts WHERE tenant = $1 AND upload_id = $2 AND id = ANY($3::text[])
+
+-- name: complete
+UPDATE uploads SET status = 'completed', file_id = $3, completion = $4
+WHERE tenant = $1 AND id = $2 AND status = 'pending'
+RETURNING *
+
+-- name: cancel
+-- After its time it is expired, which the sweep writes down.
+UPDATE uploads SET status = 'cancelled'
+WHERE tenant = $1 AND id = $2 AND status = 'pending' AND expires_at > $3
+
+-- name: clear_parts
+DELETE FROM upload_parts WHERE tenant = $1 AND upload_id = $2
+
+-- name: unswept
+SELECT * FROM uploads WHERE swept_at IS NULL AND expires_at <= $1 ORDER BY expires_at LIMIT $2
+
+-- name: swept
+UPDATE uploads SET status = CASE WHEN status = 'pending' THEN 'expired' ELSE status END, swept_at = $3
+WHERE tenant = $1 AND id = $2

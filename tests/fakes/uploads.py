@@ -1,0 +1,126 @@
+"""Uploads and idempotency keys in memory, held to the same suite as PostgreSQL's."""
+
+from datetime import datetime
+
+from batchwright.database.base import ClaimsTable, UploadsTable
+from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
+from batchwright.database.rows import FileRow
+from batchwright.database.upload_rows import Claim, PartRow, UploadRow
+from tests.fakes.rows import Rows
+
+
+class MemoryUploads(UploadsTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def insert(self, row: UploadRow) -> None:
+        self._rows.enter().uploads.setdefault((row.tenant, row.id), row)
+
+    async def get(self, tenant: str, upload_id: str) -> UploadRow | None:
+        return self._rows.enter().uploads.get((tenant, upload_id))
+
+    async def add_part(self, part: PartRow, *, at: datetime, most_bytes: int, most_parts: int) -> None:
+        status = self._row(part.tenant, part.upload_id).status_at(at)
+        if status != "pending":
+            raise UploadClosed(part.upload_id, status)
+        held = [row for key, row in self._rows.parts.items() if key[:2] == (part.tenant, part.upload_id)]
+        if len(held) >= most_parts or sum(row.bytes for row in held) + part.bytes > most_bytes:
+            raise UploadFull(part.upload_id)
+        self._rows.parts.setdefault((part.tenant, part.upload_id, part.id), part)
+
+    async def parts(self, tenant: str, upload_id: str, ids: list[str]) -> dict[str, PartRow]:
+        parts = self._rows.enter().parts
+        return {
+            part_id: parts[tenant, upload_id, part_id]
+            for part_id in ids
+            if (tenant, upload_id, part_id) in parts
+        }
+
+    async def complete(self, upload: UploadRow, file: FileRow, completion: str) -> UploadRow:
+        row = self._row(upload.tenant, upload.id)
+        if row.status != "pending":
+            return row
+        self._rows.files[file.tenant, file.id] = file
+        self._clear(row)
+        return self._put(row, status="completed", file_id=file.id, completion=completion)
+
+    async def cancel(self, tenant: str, upload_id: str, at: datetime) -> UploadRow | None:
+        row = await self.get(tenant, upload_id)
+        if row is None or row.status_at(at) != "pending":
+            return row
+        self._clear(row)
+        return self._put(row, status="cancelled")
+
+    async def unswept(self, before: datetime, limit: int) -> list[UploadRow]:
+        rows = self._rows.enter()
+        found = [
+            row for key, row in rows.uploads.items() if key not in rows.swept and row.expires_at <= before
+        ]
+        return sorted(found, key=lambda row: row.expires_at)[:limit]
+
+    async def swept(self, upload: UploadRow, at: datetime) -> None:
+        row = self._row(upload.tenant, upload.id)
+        self._rows.swept[row.tenant, row.id] = at
+        self._clear(row)
+        self._put(row, status="expired" if row.status == "pending" else row.status)
+
+    def _row(self, tenant: str, upload_id: str) -> UploadRow:
+        row = self._rows.enter().uploads.get((tenant, upload_id))
+        if row is None:
+            raise UnknownUpload(upload_id)
+        return row
+
+    def _put(self, row: UploadRow, **changes: object) -> UploadRow:
+        changed = row.model_copy(update=changes)
+        self._rows.uploads[row.tenant, row.id] = changed
+        return changed
+
+    def _clear(self, row: UploadRow) -> None:
+        for key in [key for key in self._rows.parts if key[:2] == (row.tenant, row.id)]:
+            del self._rows.parts[key]
+
+
+class MemoryClaims(ClaimsTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def find(self, tenant: str, operation: str, key: str, since: datetime) -> Claim | None:
+        held = self._rows.enter().claims.get((tenant, operation, key))
+        return held if held is not None and held.created_at > since else None
+
+    async def claim(
+        self, claim: Claim, since: datetime, row: FileRow | UploadRow | None = None
+    ) -> Claim | None:
+        held = await self.find(claim.tenant, claim.operation, claim.key, since)
+        if held is not None:
+            return held
+        self._rows.claims[claim.tenant, claim.operation, claim.key] = claim
+        match row:
+            case FileRow():
+                self._rows.files[row.tenant, row.id] = row
+            case UploadRow():
+                self._rows.uploads[row.tenant, row.id] = row
+            case None:
+                pass
+        return None
+
+    async def forget(self, before: datetime) -> int:
+        claims = self._rows.enter().claims
+        old = [key for key, claim in claims.items() if claim.created_at <= before]
+        for key in old:
+            del claims[key]
+        return len(old)
+
+
+class UploadsAndClaims:
+    """Their place in a database."""
+
+    rows: Rows
+
+    @property
+    def uploads(self) -> MemoryUploads:
+        return MemoryUploads(self.rows)
+
+    @property
+    def claims(self) -> MemoryClaims:
+        return MemoryClaims(self.rows)
