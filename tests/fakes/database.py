@@ -25,7 +25,7 @@ from batchwright.database.rows import (
     ServedModel,
     SliceProgress,
 )
-from tests.fakes.rows import Rows, live_batch, not_before, per_model, position, slices
+from tests.fakes.rows import Rows, not_before, per_model, position, slices
 from tests.fakes.uploads import UploadsAndClaims
 
 

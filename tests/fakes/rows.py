@@ -5,6 +5,7 @@ from datetime import datetime
 from batchwright.database.counts import LIVE
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.rows import BatchRow, FileRow, ModelCount, RateChange, ServedModel, SliceProgress
+from batchwright.database.upload_rows import Claim, PartRow, UploadRow
 
 Key = tuple[str, str]  # tenant, id
 
@@ -17,6 +18,10 @@ class Rows:
         self.batches: dict[Key, BatchRow] = {}
         self.progress: dict[tuple[str, str, str, int], SliceProgress] = {}
         self.models: dict[tuple[str, str], ServedModel] = {}
+        self.uploads: dict[Key, UploadRow] = {}
+        self.parts: dict[tuple[str, str, str], PartRow] = {}
+        self.swept: dict[Key, datetime] = {}
+        self.claims: dict[tuple[str, str, str], Claim] = {}
         self.rates: dict[str, RateChange] = {}
         self.beats: dict[str, datetime] = {}
         self.stats: dict[str, dict[str, float]] = {}
@@ -26,10 +31,6 @@ class Rows:
         if self.failing is not None:
             raise self.failing
         return self
-        self.uploads: dict[Key, UploadRow] = {}
-        self.parts: dict[tuple[str, str, str], PartRow] = {}
-        self.swept: dict[Key, datetime] = {}
-        self.claims: dict[tuple[str, str, str], Claim] = {}
 
     def reader_of(self, tenant: str, file_id: str) -> BatchRow | None:
         live = (row for (owner, _), row in self.batches.items() if owner == tenant and row.status in LIVE)
