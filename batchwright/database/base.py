@@ -18,8 +18,8 @@ from batchwright.database.rows import (
     ServedModel,
     SliceProgress,
 )
-
 from batchwright.database.upload_rows import Claim, PartRow, UploadRow
+
 
 class FilesTable(Protocol):
     """An expired file is unknown, unless a live batch has it as its input (R14)."""
@@ -143,15 +143,6 @@ class RatesTable(Protocol):
         ...
 
 
-class WorkersTable(Protocol):
-    async def beat(self, worker_id: str, stats: dict[str, float], at: datetime) -> None: ...
-
-    async def alive(self, since: datetime) -> int:
-        """How many workers beat at `since` or later; those silent for a day are forgotten."""
-        ...
-
-
-class DatabaseLike(Protocol):
 class UploadsTable(Protocol):
     """Uploads and their parts. Only a pending upload changes, and one after another."""
 
@@ -205,6 +196,15 @@ class ClaimsTable(Protocol):
         ...
 
 
+class WorkersTable(Protocol):
+    async def beat(self, worker_id: str, stats: dict[str, float], at: datetime) -> None: ...
+
+    async def alive(self, since: datetime) -> int:
+        """How many workers beat at `since` or later; those silent for a day are forgotten."""
+        ...
+
+
+class DatabaseLike(Protocol):
     @property
     def files(self) -> FilesTable: ...
     @property
@@ -217,13 +217,13 @@ class ClaimsTable(Protocol):
     def workers(self) -> WorkersTable: ...
     @property
     def rates(self) -> RatesTable: ...
+    @property
+    def uploads(self) -> UploadsTable: ...
+    @property
+    def claims(self) -> ClaimsTable: ...
 
     async def check(self) -> None:
         """Raises DatabaseUnavailable unless the database answers a query."""
         ...
 
     async def close(self) -> None: ...
-    @property
-    def uploads(self) -> UploadsTable: ...
-    @property
-    def claims(self) -> ClaimsTable: ...
