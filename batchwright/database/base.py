@@ -12,6 +12,7 @@ from batchwright.contracts.openai import BatchStatus, ValidationError
 from batchwright.database.rows import (
     BatchRow,
     FileRow,
+    LiveBatch,
     ModelCount,
     Outcome,
     RateChange,
@@ -204,6 +205,18 @@ class WorkersTable(Protocol):
         ...
 
 
+class FleetView(Protocol):
+    """Over all tenants, for metrics: nothing of it is shown to a tenant."""
+
+    async def live(self) -> list[LiveBatch]:
+        """The batches that have not ended."""
+        ...
+
+    async def lines_left(self) -> dict[str, int]:
+        """Their lines without a result, by model; models without any are left out."""
+        ...
+
+
 class DatabaseLike(Protocol):
     @property
     def files(self) -> FilesTable: ...
@@ -217,6 +230,8 @@ class DatabaseLike(Protocol):
     def workers(self) -> WorkersTable: ...
     @property
     def rates(self) -> RatesTable: ...
+    @property
+    def fleet(self) -> FleetView: ...
     @property
     def uploads(self) -> UploadsTable: ...
     @property

@@ -6,6 +6,7 @@ from batchwright.database.claims import Claims
 from batchwright.database.connection import Connections, connections
 from batchwright.database.errors import SchemaMismatch
 from batchwright.database.files import Files
+from batchwright.database.fleet import Fleet
 from batchwright.database.migrate import missing_names
 from batchwright.database.models import Models
 from batchwright.database.progress import Progress
@@ -26,6 +27,7 @@ class Database(DatabaseLike):
         self._models = Models(connections)
         self._workers = Workers(connections)
         self._rates = RateChanges(connections)
+        self._fleet = Fleet(connections)
         self._uploads = Uploads(connections, self._files)
         self._claims = Claims(connections, self._files, self._uploads)
 
@@ -52,6 +54,10 @@ class Database(DatabaseLike):
     @property
     def rates(self) -> RateChanges:
         return self._rates
+
+    @property
+    def fleet(self) -> Fleet:
+        return self._fleet
 
     @property
     def uploads(self) -> Uploads:

@@ -1,5 +1,6 @@
 """What the tables hold, as values."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
@@ -84,6 +85,21 @@ class RateChange(Message):
     model: str
     requests_per_second: float
     changed_at: datetime
+
+
+@dataclass(frozen=True)
+class LiveBatch:
+    """What can be counted of a batch that has not ended; `status` is the one that is shown."""
+
+    tenant: str
+    id: str
+    status: BatchStatus
+    created_at: datetime
+    expires_at: datetime
+    entered_at: datetime  # the status
+    lines: int  # that were left to the workers; 0 before ingestion
+    settled: int  # of those
+    begun_at: datetime | None  # ingested
 
 
 class ServedModel(Message):

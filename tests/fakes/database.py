@@ -25,6 +25,7 @@ from batchwright.database.rows import (
     ServedModel,
     SliceProgress,
 )
+from tests.fakes.fleet import MemoryFleet
 from tests.fakes.rows import Rows, not_before, per_model, position, slices
 from tests.fakes.uploads import UploadsAndClaims
 
@@ -292,6 +293,10 @@ class MemoryDatabase(UploadsAndClaims, DatabaseLike):
     @property
     def rates(self) -> MemoryRates:
         return MemoryRates(self.rows)
+
+    @property
+    def fleet(self) -> MemoryFleet:
+        return MemoryFleet(self.rows)
 
     async def check(self) -> None:
         self.rows.enter()
