@@ -1,5 +1,24 @@
 """Temporal: the connection, what it is made with, and what a namespace needs."""
 
-from batchwright.temporal.client import DATA_CONVERTER, TemporalUnavailable, connect, runtime
+from batchwright.temporal.client import (
+    DATA_CONVERTER,
+    check,
+    connect,
+    data_converter,
+    open_connection,
+    runtime,
+)
+from batchwright.temporal.connection import Connection
+from batchwright.temporal.errors import TemporalNotSetUp, TemporalUnavailable
 
-__all__ = ["DATA_CONVERTER", "TemporalUnavailable", "connect", "runtime"]
+__all__ = [
+    "DATA_CONVERTER",
+    "Connection",
+    "TemporalNotSetUp",
+    "TemporalUnavailable",
+    "check",
+    "connect",
+    "data_converter",
+    "open_connection",
+    "runtime",
+]

@@ -1,18 +1,19 @@
 """connect(): the only way to Temporal."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes
 from temporalio.runtime import LoggingConfig, PrometheusConfig, Runtime, TelemetryConfig, TelemetryFilter
 
 from batchwright.settings import Settings
+from batchwright.temporal import credentials
+from batchwright.temporal.codec import codec_of
+from batchwright.temporal.connection import Connection
 
 DATA_CONVERTER = pydantic_data_converter
-
-
-class TemporalUnavailable(Exception):
-    """Temporal did not answer; the message names the address."""
 
 
 def runtime(metrics_address: str | None = None) -> Runtime:
@@ -26,20 +27,39 @@ def runtime(metrics_address: str | None = None) -> Runtime:
 
 
 async def connect(settings: Settings, *, runtime: Runtime | None = None, lazy: bool = False) -> Client:
-    """A client of the configured namespace, with our data converter.
+    """A client of the configured namespace, with our data converter; it follows no changed credentials.
 
     Raises:
         TemporalUnavailable: no answer (not with `lazy`, which connects at the first call).
+        SettingsError: a file of certificates or keys is not what it should be.
     """
-    try:
-        return await Client.connect(
-            settings.temporal_address,
-            namespace=settings.temporal_namespace,
-            data_converter=DATA_CONVERTER,
-            runtime=runtime,
-            lazy=lazy,
-        )
-    except RuntimeError as error:
-        raise TemporalUnavailable(
-            f"Temporal does not answer at {settings.temporal_address} (BATCHWRIGHT_TEMPORAL_ADDRESS): {error}"
-        ) from error
+    client, _ = await open_connection(settings, runtime=runtime, lazy=lazy)
+    return client
+
+
+async def open_connection(
+    settings: Settings, *, runtime: Runtime | None = None, lazy: bool = False
+) -> tuple[Client, Connection]:
+    """The same, and what keeps the client's connection at the credentials of the moment. Raises the same."""
+    converter = data_converter(settings)
+    connection = await Connection.open(settings, runtime=runtime, lazy=lazy)
+    client = Client(connection.service, namespace=settings.temporal_namespace, data_converter=converter)
+    return client, connection
+
+
+def data_converter(settings: Settings) -> DataConverter:
+    """With keys, also what failures say is encrypted. Raises SettingsError."""
+    codec = codec_of(settings)
+    if not settings.payload_keys:
+        return replace(DATA_CONVERTER, payload_codec=codec)
+    return replace(
+        DATA_CONVERTER,
+        payload_codec=codec,
+        failure_converter_class=DefaultFailureConverterWithEncodedAttributes,
+    )
+
+
+def check(settings: Settings) -> None:
+    """That everything `connect` reads can be read. Raises SettingsError."""
+    credentials.read(settings)
+    codec_of(settings)
