@@ -73,5 +73,8 @@ class Pace:
     def sent(self) -> None:
         """A send starts, retries included."""
         pacing, now = self._pacing(), self._clock()
-        due = now if pacing is None else max(self._last + pacing.interval_seconds, now - _SLACK_SECONDS)
-        self._sends, self._last = self._sends + 1, min(due, now)
+        if pacing is None or not self._sends:
+            self._last = now
+        else:
+            self._last = min(now, max(self._last + pacing.interval_seconds, now - _SLACK_SECONDS))
+        self._sends += 1

@@ -21,6 +21,7 @@ from batchwright.rules.segments import Record, read_records
 from batchwright.settings import load
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.database import MemoryDatabase
+from tests.fakes.rates import FixedRates
 from tests.fakes.storage import MemoryStorage
 
 BATCH_ID = "batch_" + "0" * 32
@@ -55,8 +56,10 @@ class FreshBatch:
         profile: Profile = Profile.RELAXED,
         storage: MemoryStorage | None = None,
         window: timedelta = timedelta(days=1),
+        rates: FixedRates | None = None,
         **settings: object,
     ) -> None:
+        self.rates = rates
         self.input = ending.join(lines)
         self.storage = storage or MemoryStorage()
         self.database = MemoryDatabase()
@@ -93,7 +96,8 @@ class FreshBatch:
     async def ingest(self) -> IngestResult:
         """One attempt."""
         served = Served(frozenset(self.served))
-        ingestion = Ingestion(self.database, self.storage, served, load(**self.settings), self.metrics)
+        settings = load(**self.settings)
+        ingestion = Ingestion(self.database, self.storage, served, settings, self.metrics, self.rates)
         return await self.env.run(ingestion.ingest, self.order)
 
     def start(self) -> "asyncio.Task[IngestResult]":

@@ -18,9 +18,11 @@ from batchwright.database.rows import ModelCount
 from batchwright.rules.answers import error_line
 from batchwright.rules.ids import request_id
 from batchwright.rules.plan import SliceRecord
+from batchwright.rules.rates import Pacing
 from batchwright.rules.segments import Kind, Record
 from batchwright.settings import load
 from tests.activities.fresh_batch import BATCH_ID, FILE_ID, INPUT_KEY, TENANT, FreshBatch, a_batch, a_line
+from tests.fakes.rates import FixedRates
 
 RESPONSES = Endpoint.RESPONSES
 
@@ -71,6 +73,15 @@ async def test_slices_are_cut_as_the_settings_say() -> None:
             number=2, first_entry=4, shard_offset=4 * size, entries=1, shard_bytes=size, work_units=2
         ),
     ]
+
+
+async def test_slices_of_a_model_with_a_rate_are_a_turn_of_it_and_go_to_its_queue() -> None:
+    batch = await a_batch(
+        *(a_line(str(n)) for n in range(5)), rates=FixedRates(Pacing(0.4, 2), belongs="dispatch")
+    )
+    [share] = (result := await batch.ingest()).models
+    assert (share.slices, share.queue) == (3, "dispatch")
+    assert [record.entries for record in batch.slices(result, share)] == [2, 2, 1]
 
 
 async def test_equal_prefixes_are_dispatched_together() -> None:

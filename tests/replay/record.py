@@ -15,8 +15,9 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.client import WorkflowHistory
 
 from batchwright.contracts.batch import BatchPolicy
+from batchwright.contracts.names import DISPATCH_QUEUE
 from tests.workflows.house import POLICY, BatchHandle, House, time_skipping_server
-from tests.workflows.steps import fails, finishes, ingested, share, until_cancelled
+from tests.workflows.steps import Belongs, fails, finishes, ingested, share, until_cancelled
 from workflows.batch import BatchWorkflow
 
 HISTORIES = Path(__file__).parent / "histories"
@@ -80,6 +81,14 @@ async def failed_by_one_model(house: House) -> None:
     await (await house.start()).result()
 
 
+async def moved_to_another_queue(house: House) -> None:
+    house.ingestion.result = ingested(share("m", 4))
+    house.execution.behaviours["m"] = Belongs(DISPATCH_QUEUE)
+    policy: BatchPolicy = POLICY.model_copy(update={"outstanding_slices": 2})
+    async with house.slices_at(DISPATCH_QUEUE):
+        await (await house.start(await house.order(policy=policy))).result()
+
+
 SCENARIOS: dict[str, Scenario] = {
     scenario.__name__: scenario
     for scenario in (
@@ -92,6 +101,7 @@ SCENARIOS: dict[str, Scenario] = {
         paused_and_resumed,
         continued_as_new,
         failed_by_one_model,
+        moved_to_another_queue,
     )
 }
 

@@ -76,9 +76,12 @@ class House:
             pass
 
     def inference(self, model: str) -> Worker:
+        return self.slices_at(inference_queue(model))
+
+    def slices_at(self, queue: str) -> Worker:
         return Worker(
             self.client,
-            task_queue=inference_queue(model),
+            task_queue=queue,
             activities=[self.execution.run_slice],
             deployment_config=self._deployment,
             max_heartbeat_throttle_interval=timedelta(seconds=0.1),

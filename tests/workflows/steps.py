@@ -46,6 +46,19 @@ async def fails(request: SliceRequest) -> SliceResult:
     raise ApplicationError("The plan is damaged.", type=Failure.PLAN_DAMAGED)
 
 
+class Belongs:
+    """A behaviour: slices finish on the queue `to`, and on any other go on there."""
+
+    def __init__(self, to: str) -> None:
+        self.to = to
+        self.met: list[tuple[str, int]] = []  # queue and slice, in order
+
+    async def __call__(self, request: SliceRequest) -> SliceResult:
+        queue = activity.info().task_queue
+        self.met.append((queue, request.number))
+        return FINISHED if queue == self.to else SliceResult(goes_on_at=self.to)
+
+
 class Ingestion(IngestionActivities):
     def __init__(self, result: IngestResult) -> None:
         self.result = result
