@@ -23,7 +23,7 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from batchwright.contracts import names
+from batchwright.contracts import names, search
 from batchwright.contracts.batch import BatchOrder, BatchState
 from batchwright.contracts.openai import BatchStatus
 from batchwright.temporal import TemporalUnavailable
@@ -136,8 +136,8 @@ def _longest(order: BatchOrder) -> timedelta:
 def _search_attributes(order: BatchOrder) -> TypedSearchAttributes:
     return TypedSearchAttributes(
         [
-            SearchAttributePair(names.STATUS, BatchStatus.VALIDATING.value),
-            SearchAttributePair(names.TENANT, order.tenant),
-            SearchAttributePair(names.DEADLINE, order.expires_at.astimezone(UTC)),
+            SearchAttributePair(search.STATUS, BatchStatus.VALIDATING.value),
+            SearchAttributePair(search.TENANT, order.tenant),
+            SearchAttributePair(search.DEADLINE, order.expires_at.astimezone(UTC)),
         ]
     )

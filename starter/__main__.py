@@ -1,20 +1,36 @@
 """`batchwright`: the command line, put together."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import typer
 from typer.core import TyperGroup
 
-from starter.commands.batches import cancel, list_batches, pause, resume, status
-from starter.commands.demo import demo
-from starter.commands.dev import dev
-from starter.commands.processes import PASS_ON, api, migrate, simulator, worker
-from starter.commands.rates import rates
-from starter.commands.results import results
-from starter.commands.submit import submit
-from starter.commands.validate import validate
-from starter.commands.watch import watch
-from starter.output import Exit
+from starter.later import Later
+
+# Their options are the process's own, and so is their help.
+_PASS_ON: Mapping[str, bool | list[str]] = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "help_option_names": [],
+}
+COMMANDS = (
+    Later("submit", "submit:submit", "Upload FILE and make a batch of it."),
+    Later("status", "batches:status", "Show one batch."),
+    Later("watch", "watch:watch", "Show a batch's progress until it has ended."),
+    Later("list", "batches:list_batches", "List batches, newest first."),
+    Later("cancel", "batches:cancel", "Cancel a batch; what is settled by then is kept."),
+    Later("pause", "batches:pause", "Hold a batch back."),
+    Later("resume", "batches:resume", "Go on with a paused batch."),
+    Later("results", "results:results", "Print a batch's output lines, in the order of its input."),
+    Later("validate", "validate:validate", "Check FILE as a batch's input, offline."),
+    Later("rates", "rates:rates", "Show or change the rates of the whole fleet."),
+    Later("dev", "dev:dev", "Run the whole stack here, in the foreground."),
+    Later("demo", "demo:demo", "Run a batch of 1,000 requests through the whole stack."),
+    Later("worker", "processes:worker", "Run a worker: workflows and activities.", _PASS_ON),
+    Later("api", "processes:api", "Serve the HTTP API.", _PASS_ON),
+    Later("simulator", "processes:simulator", "Serve a simulated backend.", _PASS_ON),
+    Later("migrate", "processes:migrate", "Bring the database's tables up to date."),
+)
 
 
 class Commands(TyperGroup):
@@ -29,34 +45,36 @@ class Commands(TyperGroup):
         windows_expand_args: bool = True,
         **extra: object,
     ) -> object:
+        for command in COMMANDS:
+            self.add_command(command)
         try:
             return super().main(args, prog_name, complete_var, standalone_mode, windows_expand_args, **extra)
         except SystemExit as end:
             if isinstance(end.__context__, typer.TyperException):
-                raise SystemExit(int(Exit.USAGE)) from None
+                raise SystemExit(_usage()) from None
             raise
+
+
+def _usage() -> int:
+    # Imported when it is used: the list of commands would wait for what prints batches.
+    from starter.output import Exit
+
+    return int(Exit.USAGE)
 
 
 app = typer.Typer(
     name="batchwright",
     cls=Commands,
-    help="OpenAI-compatible batches against any OpenAI-compatible backend.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (submit, status, watch):
-    app.command()(command)
-app.command("list")(list_batches)
-for command in (cancel, pause, resume, results, validate):
-    app.command()(command)
-app.add_typer(rates, name="rates")
-app.command()(dev)
-app.command()(demo)
-for process in (worker, api, simulator):
-    app.command(context_settings=PASS_ON)(process)
-app.command()(migrate)
+
+
+@app.callback()
+def batchwright() -> None:
+    """OpenAI-compatible batches against any OpenAI-compatible backend."""
 
 
 def main() -> None:

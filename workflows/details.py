@@ -6,7 +6,7 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.batch import BatchOrder, BatchState, ModelProgress
-    from batchwright.contracts.names import DEADLINE, MODELS, STATUS, TENANT
+    from batchwright.contracts.search import DEADLINE, MODELS, STATUS, TENANT
     from batchwright.contracts.openai import BatchStatus
 
 _SHOWN_MODELS = 20

@@ -1,6 +1,4 @@
-"""Names in Temporal: task queues, workflow ids, search attributes, signals."""
-
-from temporalio.common import SearchAttributeKey
+"""Names in Temporal: task queues and workflow ids."""
 
 CONTROL_QUEUE = "control"
 IO_QUEUE = "io"
@@ -15,11 +13,3 @@ def inference_queue(safe_model: str) -> str:
 
 def model_run_id(batch_id: str, safe_model: str) -> str:
     return f"{batch_id}/{safe_model}"
-
-
-# Registered by `batchwright dev` and by whoever runs a cluster; low cardinality, no personal data.
-STATUS = SearchAttributeKey.for_keyword("BatchwrightStatus")
-TENANT = SearchAttributeKey.for_keyword("BatchwrightTenant")
-MODELS = SearchAttributeKey.for_keyword_list("BatchwrightModels")
-DEADLINE = SearchAttributeKey.for_datetime("BatchwrightDeadline")
-SEARCH_ATTRIBUTES = (STATUS, TENANT, MODELS, DEADLINE)

@@ -33,7 +33,10 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the stack running until Ctrl-C.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON line.")] = False,
 ) -> None:
-    """Send 1,000 requests over three models through the whole stack, started for this on free ports."""
+    """Run a batch of 1,000 requests through the whole stack.
+
+    The requests are for three models; the stack is started for them, on free ports.
+    """
     # Imported when it is used: it brings Temporal's client, which every other command would wait for.
     from starter.stack.plan import DevOptions
     from starter.stack.supervisor import Supervisor

@@ -37,7 +37,10 @@ def dev(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON line on stdout when all is ready.")] = False,
 ) -> None:
-    """Run everything here: Temporal, PostgreSQL, a simulated backend, API and workers. Ctrl-C stops it."""
+    """Run the whole stack here, in the foreground.
+
+    Temporal, PostgreSQL, a simulated backend, API and workers; Ctrl-C stops them.
+    """
     # Imported when it is used: it brings Temporal's client, which every other command would wait for.
     from starter.stack.plan import DevOptions
 

@@ -11,12 +11,6 @@ import typer
 from starter.options import settings_or_stop
 from starter.output import Exit, stop
 
-PASS_ON: dict[str, bool | list[str]] = {
-    "allow_extra_args": True,
-    "ignore_unknown_options": True,
-    "help_option_names": [],
-}
-
 
 def worker(context: typer.Context) -> None:
     """Run a worker: workflows and activities."""

@@ -11,7 +11,11 @@ from starter.output import print_json, stderr, stdout, stop
 from starter.views import Rate, RatePage
 
 rates = typer.Typer(
-    help="Show or change the rates of the whole fleet.", invoke_without_command=True, rich_markup_mode=None
+    help="Show or change the rates of the whole fleet.",
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 AllModels = Annotated[
     bool, typer.Option("--all-models", help="The rate over all models, in place of a model's.")

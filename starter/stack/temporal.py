@@ -13,7 +13,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from batchwright import settings, temporal
-from batchwright.contracts.names import SEARCH_ATTRIBUTES
+from batchwright.contracts.search import SEARCH_ATTRIBUTES
 from starter.stack.errors import StackError
 from starter.stack.ports import LOOPBACK, is_free
 

@@ -9,7 +9,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
 from api.temporal_gateway import ClientGateway, RunMissing
-from batchwright.contracts import names
+from batchwright.contracts import names, search
 from batchwright.contracts.batch import BatchOrder, BatchResult
 from batchwright.contracts.openai import Endpoint
 from batchwright.rules.ids import new_batch_id
@@ -26,7 +26,7 @@ async def client() -> AsyncGenerator[Client]:
     environment = await WorkflowEnvironment.start_local(  # pyright: ignore[reportUnknownMemberType] - a generic without its argument
         dev_server_existing_path=str(find_binary()),
         data_converter=DATA_CONVERTER,
-        search_attributes=list(names.SEARCH_ATTRIBUTES),
+        search_attributes=list(search.SEARCH_ATTRIBUTES),
     )
     async with environment:
         yield environment.client
@@ -68,9 +68,9 @@ async def test_a_started_batch_can_be_found_by_what_it_is(client: Client, gatewa
     await gateway.start(order)
     run = await run_of(client, order).describe()
     assert (run.workflow_type, run.task_queue) == ("BatchWorkflow", names.CONTROL_QUEUE)
-    assert run.typed_search_attributes.get(names.TENANT) == "blue"
-    assert run.typed_search_attributes.get(names.STATUS) == "validating"
-    assert run.typed_search_attributes.get(names.DEADLINE) == order.expires_at
+    assert run.typed_search_attributes.get(search.TENANT) == "blue"
+    assert run.typed_search_attributes.get(search.STATUS) == "validating"
+    assert run.typed_search_attributes.get(search.DEADLINE) == order.expires_at
     assert await run.static_summary() == "/v1/embeddings within 1h, for blue"
 
 

@@ -11,7 +11,7 @@ from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from batchwright.contracts import names
+from batchwright.contracts import search
 from batchwright.contracts.openai import BatchStatus
 from batchwright.settings import load
 from batchwright.temporal import DATA_CONVERTER
@@ -30,7 +30,7 @@ async def server() -> AsyncGenerator[WorkflowEnvironment]:
     environment = await WorkflowEnvironment.start_local(  # pyright: ignore[reportUnknownMemberType] - a generic without its argument
         dev_server_existing_path=str(find_binary()),
         data_converter=DATA_CONVERTER,
-        search_attributes=list(names.SEARCH_ATTRIBUTES),
+        search_attributes=list(search.SEARCH_ATTRIBUTES),
     )
     async with environment:
         yield environment

@@ -1,6 +1,7 @@
 """The references of command line and simulator name what there is."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from typer.testing import CliRunner
 
 from simulator.calls import ENDPOINTS
 from simulator.faults import KINDS
+from starter.__main__ import COMMANDS as LISTED
 from starter.__main__ import app
+from starter.later import Later
 from starter.output import Exit
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -36,6 +39,18 @@ def test_every_command_is_in_the_table() -> None:
     table = (REFERENCE / "cli.md").read_text().split("## Exit codes")[0]
     assert {command for command in listed if f"`{command}`" not in table} == set()
     assert set(COMMANDS) - set(listed) == set()
+
+
+@pytest.mark.parametrize("command", LISTED, ids=[command.name for command in LISTED])
+def test_the_list_says_of_a_command_what_its_own_help_says_first(command: Later) -> None:
+    real = command.command()
+    assert (real.name or command.name, real.get_short_help_str(80)) == (command.name, command.help)
+
+
+@pytest.mark.parametrize("module", ["httpx", "pydantic", "rich", "temporalio"])
+def test_the_list_of_commands_waits_for_no_library_it_does_not_need(module: str) -> None:
+    code = f"import sys; from starter.__main__ import app; sys.exit({module!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from batchwright.contracts.names import SEARCH_ATTRIBUTES
+from batchwright.contracts.search import SEARCH_ATTRIBUTES
 from batchwright.settings import SettingsError, load
 from starter.stack import temporal
 from starter.stack.directory import StackDirectory

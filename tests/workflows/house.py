@@ -16,8 +16,9 @@ from temporalio.worker import Worker, WorkerDeploymentConfig
 
 from batchwright.contracts.batch import BatchOrder, BatchPolicy, BatchResult, BatchState
 from batchwright.contracts.execution import ModelRun, ModelRunResult
-from batchwright.contracts.names import CONTROL_QUEUE, IO_QUEUE, SEARCH_ATTRIBUTES, inference_queue
+from batchwright.contracts.names import CONTROL_QUEUE, IO_QUEUE, inference_queue
 from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.search import SEARCH_ATTRIBUTES
 from batchwright.temporal import DATA_CONVERTER
 from tests.workflows.steps import Execution, Finalization, Ingestion, Lifecycle, ingested, share
 from workflows.batch import BatchWorkflow

@@ -1,7 +1,7 @@
 """Pause, resume, and what a running batch says of itself."""
 
 from batchwright.contracts.batch import BatchState, ModelProgress, WaitingReason
-from batchwright.contracts.names import DEADLINE, MODELS, STATUS, TENANT
+from batchwright.contracts.search import DEADLINE, MODELS, STATUS, TENANT
 from batchwright.contracts.openai import BatchStatus
 from tests.workflows.house import House, state_of
 from tests.workflows.steps import finishes, ingested, share, until_cancelled

@@ -1,0 +1,41 @@
+"""Commands whose modules are imported when they are called: the list of them needs their summaries only."""
+
+from collections.abc import Mapping
+from importlib import import_module
+
+import typer
+from typer._click import Command, Context  # pyright: ignore[reportPrivateUsage] - typer gives them no other name
+from typer.core import TyperCommand
+from typer.main import get_command
+
+
+class Later(TyperCommand):
+    """Stands for a function, or a Typer, of a module; `target` is `module:name` in starter.commands."""
+
+    def __init__(
+        self,
+        name: str,
+        target: str,
+        summary: str,
+        context_settings: Mapping[str, bool | list[str]] | None = None,
+    ) -> None:
+        super().__init__(name, help=summary, rich_markup_mode=None)
+        self._target = target
+        self._settings = dict(context_settings or {})
+
+    def command(self) -> Command:
+        """The real one."""
+        module, _, name = self._target.partition(":")
+        target: object = getattr(import_module(f"starter.commands.{module}"), name)
+        if isinstance(target, typer.Typer):
+            return get_command(target)
+        if not callable(target):
+            raise TypeError(f"{self._target} is no command")
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        alone.command(self.name, context_settings=self._settings)(target)
+        return get_command(alone)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Context | None = None, **extra: object
+    ) -> Context:
+        return self.command().make_context(info_name, args, parent, **extra)
