@@ -2,17 +2,23 @@
 
 import logging
 import re
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import uuid_utils
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import internal_error
+from batchwright.telemetry import tracing
+from batchwright.telemetry.context import about
 from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}", re.ASCII)
+_TRACED = "/v1/"
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 
@@ -28,10 +34,15 @@ class Edge:
             await self._app(scope, receive, send)
             return
         answer = _Answer(scope, send, self._metrics)
+        with about(request_id=answer.id), _traced(scope, answer):
+            await self._answer(scope, receive, answer)
+
+    async def _answer(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         try:
             await self._app(scope, receive, answer.send)
-        except Exception:  # the edge of the process: logged, and nothing of it reaches the client
-            logger.exception("a request failed", extra={"path": scope["path"], "request_id": answer.id})
+        except Exception as error:  # the edge of the process: logged, and nothing of it reaches the client
+            tracing.failed(error)
+            logger.exception("a request failed", extra={"path": scope["path"]})
             if answer.started:
                 raise  # only breaking the connection tells the client that the rest is missing
             await internal_error()(scope, receive, answer.send)
@@ -46,18 +57,36 @@ class _Answer:
         self._metrics = metrics
         self.id = _request_id(scope)
         self.started = False
+        self._began = time.monotonic()
+        self.status = 0
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.started = True
+            self.status = message["status"]
             MutableHeaders(scope=message)["x-request-id"] = self.id
-            self._count(message["status"])
+            self._metrics.api_requests.labels(self.method, self.route, self.status).inc()
         await self._send(message)
 
-    def _count(self, status: int) -> None:
-        method = self._scope["method"] if self._scope["method"] in _METHODS else "other"
-        path = getattr(self._scope.get("route"), "path", "unknown")
-        self._metrics.api_requests.labels(method, path, status).inc()
+    @property
+    def method(self) -> str:
+        return self._scope["method"] if self._scope["method"] in _METHODS else "other"
+
+    @property
+    def route(self) -> str:
+        return getattr(self._scope.get("route"), "path", "unknown")
+
+
+@contextmanager
+def _traced(scope: Scope, answer: _Answer) -> Generator[None]:
+    """A span of a call to the API proper: probes and scrapes are none."""
+    spans = tracing.spans()
+    if spans is None or not scope["path"].startswith(_TRACED):
+        yield
+        return
+    with spans.call(answer.method, scope["path"], Headers(scope=scope)) as call:
+        yield
+        call.answered(answer.status, answer.route)
 
 
 def _request_id(scope: Scope) -> str:

@@ -13,6 +13,7 @@ from batchwright.rules import retries
 from batchwright.rules.answers import is_json
 from batchwright.rules.retries import Budget, Verdict
 from batchwright.settings import Settings
+from batchwright.telemetry import tracing
 
 _LISTING_SECONDS = 5.0
 _PIECE_BYTES = 8 * 1024
@@ -64,8 +65,17 @@ class InferenceClient:
 
         Never raises for what a backend or the network does; a cancelled call closes its connection.
         """
+        spans = tracing.spans()
+        if spans is None:
+            return await self._send(target, body, request_id, [])
+        with spans.request(target.path, target.origin.host, target.origin.port, request_id) as span:
+            outcome = await self._send(target, body, request_id, span.headers)
+            span.answered(outcome.status, outcome.verdict.category, outcome.message)
+        return outcome
+
+    async def _send(self, target: Target, body: bytes, request_id: str, trace: list[Header]) -> Outcome:
         try:
-            return await self._ask(target, body, request_id.encode())
+            return await self._ask(target, body, request_id.encode(), trace)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             return Outcome(retries.NOT_SENT, message=f"The backend could not be reached: {error}")
         except (httpx.TimeoutException, TimeoutError):
@@ -94,8 +104,9 @@ class InferenceClient:
     async def aclose(self) -> None:
         await self._engine.aclose()
 
-    async def _ask(self, target: Target, body: bytes, request_id: bytes) -> Outcome:
-        headers = [*self._headers, (b"x-request-id", request_id), (b"idempotency-key", request_id)]
+    async def _ask(self, target: Target, body: bytes, request_id: bytes, trace: list[Header]) -> Outcome:
+        ids = ((b"x-request-id", request_id), (b"idempotency-key", request_id))
+        headers = [*self._headers, *ids, *trace]
         request = Request(b"POST", target, headers, body)
         answer = await self._engine.exchange(request, most_bytes=self._limit, seconds=self._timeout)
         return _outcome(answer.status, answer.headers, _unpacked(answer, self._limit))

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from batchwright.storage.base import ObjectInfo, ObjectMissing, ObjectWriter, Storage, StorageError
 from batchwright.storage.retries import Operation
+from batchwright.telemetry import tracing
 from batchwright.telemetry.metrics import Metrics
 
 T = TypeVar("T")
@@ -58,30 +59,49 @@ class Stopwatch:
 
 
 class Watch:
-    """Counts for one component. An operation begins and ends in `operation`: that is where a span belongs."""
+    """Counts for one component, and traces what it does (S0-51)."""
 
     def __init__(self, metrics: Metrics, component: Component) -> None:
         self._metrics, self._component = metrics, component
 
     @contextmanager
-    def operation(self, operation: Operation) -> Generator[Stopwatch]:
+    def operation(self, operation: Operation, key: str = "") -> Generator[Stopwatch]:
         """Counts it unless the caller breaks it off: that says nothing of the storage."""
         watch = Stopwatch()
-        try:
-            yield watch
-        except ObjectMissing:
-            self._ended(operation, Status.MISSING, watch)
-            raise
-        except StorageError:
-            self._ended(operation, Status.EXHAUSTED, watch)
-            raise
-        self._ended(operation, Status.SUCCESS, watch)
+        with self._span(operation, key):
+            try:
+                yield watch
+            except ObjectMissing:
+                self._ended(operation, Status.MISSING, watch)
+                raise
+            except StorageError:
+                self._ended(operation, Status.EXHAUSTED, watch)
+                raise
+            self._ended(operation, Status.SUCCESS, watch)
 
     def moved(self, operation: Operation, size: int) -> None:
         self._metrics.storage_bytes.labels(operation, self._component).inc(size)
 
     def repeated(self, operation: Operation) -> None:
         self._metrics.storage_operations.labels(operation, self._component, Status.RETRY).inc()
+
+    @contextmanager
+    def _span(self, operation: Operation, key: str) -> Generator[None]:
+        spans = tracing.spans()
+        span = spans.storage(operation, self._component, key) if spans else None
+        if spans is None or span is None:
+            yield
+            return
+        try:
+            yield
+        except ObjectMissing:
+            span.set_attribute("batchwright.storage.missing", True)
+            raise
+        except StorageError as error:
+            spans.failed(error, span)
+            raise
+        finally:
+            span.end()
 
     def _ended(self, operation: Operation, status: Status, watch: Stopwatch) -> None:
         self._metrics.storage_operations.labels(operation, self._component, status).inc()
@@ -116,18 +136,18 @@ class ObservedStorage(Storage):
 
     @asynccontextmanager
     async def writer(self, key: str) -> AsyncGenerator[_Writer, None]:
-        with self._watch.operation(Operation.STORE) as stopwatch:
+        with self._watch.operation(Operation.STORE, key) as stopwatch:
             async with self._inner.writer(key) as writer:
                 with stopwatch.stopped():
                     yield _Writer(writer, self._watch, stopwatch)
 
     async def put(self, key: str, data: bytes) -> None:
-        with self._watch.operation(Operation.STORE):
+        with self._watch.operation(Operation.STORE, key):
             await self._inner.put(key, data)
         self._watch.moved(Operation.STORE, len(data))
 
     async def read(self, key: str, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        with self._watch.operation(Operation.RETRIEVE) as stopwatch:
+        with self._watch.operation(Operation.RETRIEVE, key) as stopwatch:
             async with _closing(self._inner.read(key, start, length)) as pieces:
                 async for piece in pieces:
                     self._watch.moved(Operation.RETRIEVE, len(piece))
@@ -135,28 +155,28 @@ class ObservedStorage(Storage):
                         yield piece
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        with self._watch.operation(Operation.RETRIEVE):
+        with self._watch.operation(Operation.RETRIEVE, key):
             data = await self._inner.get(key, start, length)
         self._watch.moved(Operation.RETRIEVE, len(data))
         return data
 
     async def stat(self, key: str) -> ObjectInfo:
-        with self._watch.operation(Operation.RETRIEVE):
+        with self._watch.operation(Operation.RETRIEVE, key):
             return await self._inner.stat(key)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        with self._watch.operation(Operation.LIST) as stopwatch:
+        with self._watch.operation(Operation.LIST, prefix) as stopwatch:
             async with _closing(self._inner.list(prefix)) as found:
                 async for info in found:
                     with stopwatch.stopped():
                         yield info
 
     async def delete(self, key: str) -> None:
-        with self._watch.operation(Operation.DELETE):
+        with self._watch.operation(Operation.DELETE, key):
             await self._inner.delete(key)
 
     async def delete_prefix(self, prefix: str) -> int:
-        with self._watch.operation(Operation.DELETE):
+        with self._watch.operation(Operation.DELETE, prefix):
             return await self._inner.delete_prefix(prefix)
 
     async def check(self) -> None:

@@ -1,30 +1,43 @@
 """Logs on stderr: constant messages, data in `extra`, as text for people or JSON for machines.
 
-Secrets of the settings are struck out of every finished line, wherever they came from.
+Every entry also has the facts of what is worked on (`context.py`) and, in a trace, its ids. Secrets are struck
+out, wherever in the entry they are.
 """
 
 import logging
 import sys
-from collections.abc import Iterable
-from typing import TextIO
-from urllib.parse import unquote, urlsplit
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TextIO, cast
 
 from pythonjsonlogger.json import JsonFormatter
 from temporalio import activity, workflow
 
 from batchwright.settings import Settings
+from batchwright.telemetry import tracing
+from batchwright.telemetry.context import facts
+from batchwright.telemetry.secrets import Redactor, redactor_of
 
-_TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-_JSON = "{asctime}{levelname}{name}{message}"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_CHATTY = ("aiohttp.access", "asyncio", "botocore", "httpcore", "httpx", "urllib3")
+_CHATTY = ("aiobotocore", "aiohttp.access", "asyncio", "botocore", "httpcore", "httpx", "urllib3")
+# What the SDK knows of a run, as one dict of everything: our own facts say the same.
+_TEMPORAL = (
+    "temporal_workflow",
+    "temporal_activity",
+    "temporal_log",
+    "temporal_update",
+    "__temporal_error_identifier",
+)
 
 
 def configure(settings: Settings, stream: TextIO | None = None) -> None:
     """Sets up this process's logging, in place of whatever was set up before."""
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(_Struck(_formatter(settings.log_format), secrets_of(settings)))
+    out = stream or sys.stderr
+    handler = logging.StreamHandler(out)
+    handler.addFilter(_enrich)
+    handler.setFormatter(_formatter(settings.log_format, redactor_of(settings), is_terminal=out.isatty()))
     logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
+    logging.captureWarnings(True)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
     # The SDK would append what it knows of a run to every message; it is in `extra` as well.
@@ -32,39 +45,83 @@ def configure(settings: Settings, stream: TextIO | None = None) -> None:
     workflow.logger.workflow_info_on_message = False
 
 
-def secrets_of(settings: Settings) -> list[str]:
-    """Every secret in the settings, the longest first."""
-    urls = [settings.database_url, *settings.backends]
-    passwords = [urlsplit(url).password or "" for url in urls]
-    found = {settings.backend_api_key, *passwords, *map(unquote, passwords)} - {""}
-    return sorted(found, key=len, reverse=True)
-
-
 class TextFormatter(logging.Formatter):
-    """The message, then `key=value` for what `extra` carries."""
+    """`time level logger: message key=value ...`, and a traceback below."""
+
+    def __init__(self, redact: Redactor, *, is_terminal: bool) -> None:
+        super().__init__()
+        self._redact, self._is_terminal = redact, is_terminal
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """Of the day only on a terminal, whose reader knows the date."""
+        time = datetime.fromtimestamp(record.created)
+        return time.strftime("%H:%M:%S" if self._is_terminal else "%Y-%m-%d %H:%M:%S")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        data = [f"{key}={value}" for key, value in vars(record).items() if key not in _STANDARD]
-        return " ".join([super().formatMessage(record), *data])
+        data = [f"{name}={_shown(value)}" for name, value in _data(record).items()]
+        head = f"{self.formatTime(record)} {record.levelname:<7} {record.name}: {record.message}"
+        return " ".join([head, *data])
 
-
-class _Struck(logging.Formatter):
-    """Another formatter's lines without the secrets."""
-
-    def __init__(self, inner: logging.Formatter, secrets: Iterable[str]) -> None:
-        super().__init__()
-        self._inner = inner
-        self._secrets = list(secrets)
+    def usesTime(self) -> bool:
+        return False
 
     def format(self, record: logging.LogRecord) -> str:
-        line = self._inner.format(record)
-        for secret in self._secrets:
-            line = line.replace(secret, "***")
-        return line
+        return self._redact(super().format(record))
 
 
-def _formatter(log_format: str) -> logging.Formatter:
-    if log_format == "text":
-        return TextFormatter(_TEXT)
-    names = {"asctime": "time", "levelname": "level", "name": "logger"}
-    return JsonFormatter(_JSON, style="{", rename_fields=names)
+class JsonLines(JsonFormatter):
+    """One object a line; times are UTC."""
+
+    def __init__(self, redact: Redactor) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]
+        self._redact = redact
+
+    def add_fields(
+        self, log_data: dict[str, object], record: logging.LogRecord, message_dict: dict[str, object]
+    ) -> None:
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        log_data |= {"time": time.replace("+00:00", "Z"), "level": record.levelname, "logger": record.name}
+        log_data |= {"message": record.message, **_data(record)}
+        for name in ("exc_info", "stack_info"):
+            if text := message_dict.get(name):
+                log_data[name] = text
+        for name, value in log_data.items():
+            log_data[name] = self._redact.value(value, name)
+
+
+def _enrich(record: logging.LogRecord) -> bool:
+    """Adds what the entry's own data does not say."""
+    known = facts() or _facts_of_workflow(record)
+    for name, value in {**known, **_trace_of(record)}.items():
+        vars(record).setdefault(name, value)
+    return True
+
+
+def _facts_of_workflow(record: logging.LogRecord) -> Mapping[str, str]:
+    """Workflow code runs on threads without a context; the SDK's entries tell of which run they are."""
+    for name in ("temporal_workflow", "temporal_activity"):
+        told = getattr(record, name, None)
+        if isinstance(told, dict):
+            workflow_id = str(cast("dict[str, object]", told).get("workflow_id", ""))
+            return {"batch_id": workflow_id.partition("/")[0]} if workflow_id else {}
+    return {}
+
+
+def _trace_of(record: logging.LogRecord) -> Mapping[str, str]:
+    spans = tracing.spans()
+    return spans.ids() if spans else {}
+
+
+def _data(record: logging.LogRecord) -> dict[str, object]:
+    return {
+        name: value for name, value in vars(record).items() if name not in _STANDARD and name not in _TEMPORAL
+    }
+
+
+def _shown(value: object) -> str:
+    text = f"{value:.3f}" if isinstance(value, float) else str(value)
+    return repr(text) if not text or any(character.isspace() for character in text) else text
+
+
+def _formatter(log_format: str, redact: Redactor, *, is_terminal: bool) -> logging.Formatter:
+    return TextFormatter(redact, is_terminal=is_terminal) if log_format == "text" else JsonLines(redact)

@@ -13,12 +13,13 @@ from batchwright.telemetry.families.declare import Declare
 from batchwright.telemetry.families.fleet import FleetMetrics
 from batchwright.telemetry.families.objects import StorageMetrics
 from batchwright.telemetry.families.requests import RequestMetrics
+from batchwright.telemetry.families.traces import TraceMetrics
 from batchwright.telemetry.labels import Bounded
 
 _TENANTS = 20
 
 
-class Metrics(RequestMetrics, BatchMetrics, FleetMetrics, StorageMetrics, ApiMetrics):
+class Metrics(RequestMetrics, BatchMetrics, FleetMetrics, StorageMetrics, ApiMetrics, TraceMetrics):
     """Declared once a process, on the process's own registry; handed to whoever counts.
 
     A family with labels has no series before it counts something; one without begins at 0.
@@ -29,7 +30,8 @@ class Metrics(RequestMetrics, BatchMetrics, FleetMetrics, StorageMetrics, ApiMet
         self.registry = registry or CollectorRegistry()
         self.tenants = Bounded(tenants)
         declare = Declare(self.registry)
-        for family in (RequestMetrics, BatchMetrics, FleetMetrics, StorageMetrics, ApiMetrics):
+        families = (RequestMetrics, BatchMetrics, FleetMetrics, StorageMetrics, ApiMetrics, TraceMetrics)
+        for family in families:
             family.__init__(self, declare)
         self.build = declare.gauge("build_info", "1, of the version that runs", ["version"])
         self.build.labels(version("batchwright")).set(1)
