@@ -1,0 +1,53 @@
+# One image for the API, the workers and the command line: `docker run batchwright worker`, `api`, `migrate` ...
+FROM ghcr.io/astral-sh/uv:0.13.0 AS uv
+
+FROM python:3.11.15-slim-trixie AS build
+COPY --from=uv /uv /usr/local/bin/uv
+ENV UV_COMPILE_BYTECODE=1 \
+    UV_LINK_MODE=copy \
+    UV_PYTHON_DOWNLOADS=never \
+    UV_PROJECT_ENVIRONMENT=/opt/batchwright
+WORKDIR /src
+# The libraries change seldom: a layer of their own.
+COPY pyproject.toml uv.lock ./
+RUN --mount=type=cache,target=/root/.cache/uv \
+    uv sync --locked --no-default-groups --no-install-project
+COPY README.md LICENSE ./
+COPY activities ./activities
+COPY api ./api
+COPY batchwright ./batchwright
+COPY simulator ./simulator
+COPY starter ./starter
+COPY worker ./worker
+COPY workflows ./workflows
+RUN --mount=type=cache,target=/root/.cache/uv \
+    uv sync --locked --no-default-groups --no-editable
+
+FROM python:3.11.15-slim-trixie
+LABEL org.opencontainers.image.title="batchwright" \
+      org.opencontainers.image.description="OpenAI-compatible batches, each one a durable Temporal workflow" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /opt/batchwright /opt/batchwright
+COPY deploy/image/healthcheck.py /opt/batchwright/healthcheck.py
+# All that is ever written to disk; the root file system may be read-only.
+RUN install --directory --owner=10001 --group=10001 --mode=0700 /var/spool/batchwright
+# Beyond loopback the API starts only with BATCHWRIGHT_API_TRUSTED_NETWORK=true, which is left to you.
+ENV PATH=/opt/batchwright/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    TMPDIR=/var/spool/batchwright \
+    BATCHWRIGHT_SPOOL_DIR=/var/spool/batchwright \
+    BATCHWRIGHT_API_HOST=0.0.0.0 \
+    BATCHWRIGHT_API_PORT=8000 \
+    BATCHWRIGHT_METRICS_HOST=0.0.0.0 \
+    BATCHWRIGHT_METRICS_PORT=9090 \
+    BATCHWRIGHT_LOG_FORMAT=json
+# A number, so that Kubernetes can see that it is not root.
+USER 10001:10001
+WORKDIR /var/spool/batchwright
+VOLUME ["/var/spool/batchwright"]
+EXPOSE 8000 9090
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["python", "/opt/batchwright/healthcheck.py"]
+ENTRYPOINT ["batchwright"]
+CMD ["--help"]

@@ -1,0 +1,211 @@
+{{- define "batchwright.fullname" -}}
+{{- $name := .Values.fullnameOverride | default (contains .Chart.Name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name .Chart.Name)) -}}
+{{- if gt (len $name) 30 -}}
+{{- fail (printf "the name %q has more than 30 characters, and what is derived from it would be cut: set fullnameOverride" $name) -}}
+{{- end -}}
+{{- $name -}}
+{{- end -}}
+
+{{- define "batchwright.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "batchwright.labels" -}}
+{{ include "batchwright.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "batchwright.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "batchwright.fullname" .) "default") -}}
+{{- end -}}
+
+{{- define "batchwright.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{/* Settings as variables, OpenTelemetry's by its names; JSON for what is no string, as settings are read. */}}
+{{- define "batchwright.variables" -}}
+{{- range $name, $value := . }}
+{{ hasPrefix "otel_" $name | ternary "" "BATCHWRIGHT_" }}{{ upper $name }}: {{ kindIs "string" $value | ternary $value (toJson $value) | quote }}
+{{- end -}}
+{{- end -}}
+
+{{/* Variables with secrets, and those that the setup job needs before there is a ConfigMap. */}}
+{{- define "batchwright.databaseEnv" -}}
+- name: BATCHWRIGHT_DATABASE_URL
+  valueFrom:
+    secretKeyRef:
+      name: {{ required "database.existingSecret names the Secret with PostgreSQL's URL" .Values.database.existingSecret }}
+      key: {{ .Values.database.key }}
+{{- end -}}
+
+{{- define "batchwright.temporalEnv" -}}
+- name: BATCHWRIGHT_TEMPORAL_ADDRESS
+  value: {{ required "temporal.address is host:port of Temporal's frontend" .Values.temporal.address | quote }}
+- name: BATCHWRIGHT_TEMPORAL_NAMESPACE
+  value: {{ .Values.temporal.namespace | quote }}
+{{- with .Values.temporal.apiKey }}
+{{- if .existingSecret }}
+- name: BATCHWRIGHT_TEMPORAL_API_KEY
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .key }}}}
+{{- end }}
+{{- end }}
+{{- with .Values.temporal.tls }}
+{{- if and (or .authority .clientCertificate) (not .existingSecret) }}{{ fail "temporal.tls.existingSecret names the Secret with the certificates" }}{{ end }}
+{{- if .authority }}
+- name: BATCHWRIGHT_TEMPORAL_TLS_CA_FILE
+  value: /etc/batchwright/temporal-tls/ca.crt
+{{- end }}
+{{- if .clientCertificate }}
+- name: BATCHWRIGHT_TEMPORAL_TLS_CERT_FILE
+  value: /etc/batchwright/temporal-tls/tls.crt
+- name: BATCHWRIGHT_TEMPORAL_TLS_KEY_FILE
+  value: /etc/batchwright/temporal-tls/tls.key
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "batchwright.payloadEnv" -}}
+{{- with .Values.payloadKeys }}
+{{- if and .existingSecret (not .ids) }}{{ fail "payloadKeys.ids lists the keys of payloadKeys.existingSecret" }}{{ end }}
+{{- if .existingSecret }}
+{{- $references := list }}
+{{- range .ids }}{{ $references = append $references (printf "%s=file:/etc/batchwright/payload-keys/%s" . .) }}{{ end }}
+- name: BATCHWRIGHT_PAYLOAD_KEYS
+  value: {{ toJson $references | quote }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Files that all containers have. */}}
+{{- define "batchwright.mounts" -}}
+{{- if .Values.temporal.tls.existingSecret }}
+- name: temporal-tls
+  mountPath: /etc/batchwright/temporal-tls
+  readOnly: true
+{{- end }}
+{{- if .Values.payloadKeys.existingSecret }}
+- name: payload-keys
+  mountPath: /etc/batchwright/payload-keys
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{/* Arguments: root, spool (its size). */}}
+{{- define "batchwright.volumes" -}}
+- name: spool
+  emptyDir: {sizeLimit: {{ .spool }}}
+{{- with .root.Values.temporal.tls.existingSecret }}
+- name: temporal-tls
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- with .root.Values.payloadKeys.existingSecret }}
+- name: payload-keys
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- end -}}
+
+{{- define "batchwright.env" -}}
+{{ include "batchwright.databaseEnv" . }}
+{{ include "batchwright.temporalEnv" . }}
+{{- include "batchwright.payloadEnv" . }}
+{{- with .Values.backends }}
+{{- if .existingSecret }}
+- name: BATCHWRIGHT_BACKEND_API_KEY
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .key }}}}
+{{- end }}
+{{- end }}
+{{- with .Values.s3.existingSecret }}
+- name: AWS_ACCESS_KEY_ID
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: access-key-id}}
+- name: AWS_SECRET_ACCESS_KEY
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: secret-access-key}}
+{{- end }}
+{{- end -}}
+
+{{/* Whole seconds of the drain; the default is that of the setting. */}}
+{{- define "batchwright.drain" -}}
+{{- $seconds := hasKey . "drain_seconds" | ternary .drain_seconds 30 -}}
+{{- ceil $seconds | int -}}
+{{- end -}}
+
+{{/* Arguments: what, least, chosen (may be null). The least has a margin for the exit itself. */}}
+{{- define "batchwright.grace" -}}
+{{- $least := int .least -}}
+{{- if kindIs "invalid" .chosen -}}
+{{- add $least 10 -}}
+{{- else if lt (int .chosen) $least -}}
+{{- fail (printf "%s: terminationGracePeriodSeconds is %d, but its drain needs at least %d s (settings.drain_seconds and what an exit takes)" .what (int .chosen) $least) -}}
+{{- else -}}
+{{- int .chosen -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "batchwright.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "batchwright.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* What pods of all kinds share. Arguments: root, labels (a map that selects the pods), placement. */}}
+{{- define "batchwright.placement" -}}
+serviceAccountName: {{ include "batchwright.serviceAccount" .root }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+securityContext:
+  {{- include "batchwright.podSecurity" . | nindent 2 }}
+topologySpreadConstraints:
+  {{- range tuple "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
+  - topologyKey: {{ . }}
+    maxSkew: 1
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- toYaml $.labels | nindent 8 }}
+  {{- end }}
+{{- with .placement.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .placement.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .placement.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* One container's shared parts. Argument: root. */}}
+{{- define "batchwright.container" -}}
+image: {{ include "batchwright.image" . }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+securityContext:
+  {{- include "batchwright.containerSecurity" . | nindent 2 }}
+volumeMounts:
+  - name: spool
+    mountPath: /var/spool/batchwright
+  {{- with include "batchwright.mounts" . }}{{ . | trim | nindent 2 }}{{ end }}
+{{- end -}}

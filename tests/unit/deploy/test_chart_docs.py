@@ -1,0 +1,75 @@
+"""The chart's documentation is whole, and it carries what is kept elsewhere."""
+
+import json
+
+import yaml
+
+from batchwright.settings import SECRETS
+from docs.chart import CHART, setting_names
+from tests.unit.deploy.chart import at, names, one, render, with_least
+from tests.unit.deploy.files import ROOT
+
+RULES = [
+    path for path in sorted((ROOT / "deploy" / "prometheus").glob("*.yaml")) if "groups" in path.read_text()
+]
+DASHBOARDS = sorted((ROOT / "deploy" / "grafana" / "dashboards").glob("*.json"))
+
+
+def test_no_secret_is_a_setting_of_the_chart() -> None:
+    assert set(setting_names()).isdisjoint(SECRETS)
+
+
+def test_every_value_is_explained() -> None:
+    table = (CHART / "README.md").read_text()
+    for path in _leaves("", yaml.safe_load((CHART / "values.yaml").read_text())):
+        assert any(f"| `{prefix}` |" in table for prefix in _prefixes(path)), path
+
+
+def test_every_value_has_a_schema() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    for path in _leaves("", yaml.safe_load((CHART / "values.yaml").read_text())):
+        assert at(schema, f"properties.{path.split('.')[0]}"), path
+
+
+def test_the_chart_has_the_version_of_what_it_installs() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    project = (ROOT / "pyproject.toml").read_text()
+    assert f'\nversion = "{chart["appVersion"]}"\n' in project
+
+
+def test_alerts_are_carried_as_they_are() -> None:
+    resources = render(with_least(monitoring={"rules": True}))
+    made = {name: one(resources, "PrometheusRule", name) for name in names(resources, "PrometheusRule")}
+    assert {name: rule.at("spec.groups") for name, rule in made.items()} == {
+        f"batchwright-{path.stem.replace('_', '-').lower()}": yaml.safe_load(path.read_text())["groups"]
+        for path in RULES
+    }
+
+
+def test_dashboards_are_carried_as_they_are() -> None:
+    resources = render(with_least(monitoring={"dashboards": True}))
+    made = one(resources, "ConfigMap", "batchwright-dashboards").at("data") or {}
+    assert isinstance(made, dict)
+    assert {name: json.loads(str(text)) for name, text in made.items()} == {
+        path.name: json.loads(path.read_text()) for path in DASHBOARDS
+    }
+
+
+def test_nothing_is_monitored_unasked() -> None:
+    kinds = {resource.kind for resource in render()}
+    assert kinds.isdisjoint({"ServiceMonitor", "PodMonitor", "PrometheusRule"})
+    assert names(render(), "ConfigMap") == {"batchwright"}
+
+
+def _leaves(path: str, value: object) -> list[str]:
+    if isinstance(value, dict) and value:
+        found: list[str] = []
+        for key in value:  # pyright: ignore[reportUnknownVariableType] - YAML's own
+            found += _leaves(f"{path}.{key}" if path else str(key), value[key])  # pyright: ignore[reportUnknownArgumentType]
+        return found
+    return [path]
+
+
+def _prefixes(path: str) -> list[str]:
+    parts = path.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
