@@ -1,5 +1,7 @@
 """Label values that come from outside, kept few."""
 
+from collections.abc import Mapping
+
 OTHER = "other"
 
 
@@ -22,7 +24,7 @@ class Bounded:
         return value
 
 
-def leading(weights: dict[str, float], most: int) -> frozenset[str]:
+def leading(weights: Mapping[str, float], most: int) -> frozenset[str]:
     """The `most` heaviest names, for gauges: they are replaced as a whole at each look."""
     ranked = sorted(weights, key=lambda name: (-weights[name], name))
     return frozenset(ranked[:most])

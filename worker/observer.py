@@ -1,0 +1,58 @@
+"""Looks at the whole fleet every few seconds, for the metrics of a control worker."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+from temporalio.service import RPCError
+
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.telemetry.metrics import Metrics
+from worker.outlook import Outlook
+from worker.queues import QueueWatch
+
+logger = logging.getLogger(__name__)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Observer:
+    """What cannot be looked at keeps its last values; `observed_timestamp_seconds` tells how old they are."""
+
+    def __init__(
+        self,
+        outlook: Outlook,
+        queues: QueueWatch,
+        metrics: Metrics,
+        *,
+        every_seconds: float,
+        now: Callable[[], datetime] = _now,
+    ) -> None:
+        self._outlook, self._queues, self._metrics = outlook, queues, metrics
+        self._every, self._now = every_seconds, now
+        self._failing: set[str] = set()
+
+    async def run(self) -> None:
+        """Looks for ever."""
+        while True:
+            await self.look()
+            await asyncio.sleep(self._every)
+
+    async def look(self) -> None:
+        """Once; never raises for a database or a server that is away."""
+        await self._try("batches", self._outlook.look(self._now()))
+        await self._try("queues", self._queues.look(self._outlook.models))
+
+    async def _try(self, source: str, looking: Awaitable[None]) -> None:
+        try:
+            await looking
+        except (DatabaseUnavailable, RPCError) as error:
+            if source not in self._failing:
+                logger.warning("metrics of the fleet are old", extra={"source": source, "error": str(error)})
+            self._failing.add(source)
+            return
+        self._failing.discard(source)
+        self._metrics.observed_at.labels(source).set(self._now().timestamp())
