@@ -9,6 +9,7 @@ from batchwright.contracts.errors import LINE_MESSAGES, NEVER_RETRIED, Failure, 
 from batchwright.otel import variable
 from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
+from docs import chart
 
 REFERENCE = Path(__file__).parent / "reference"
 GENERATED = "<!-- made by `make docs` -->\n"
@@ -20,6 +21,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "settings.md": _settings(),
         REFERENCE / "metrics.md": _metrics(),
         REFERENCE / "error-codes.md": _errors(),
+        **chart.pages(),
     }
 
 
