@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.worker import Worker
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from activities.slices.progress import ProgressReporter
 from batchwright.database.errors import DatabaseError, DatabaseUnavailable
@@ -25,9 +24,11 @@ from batchwright.settings import Settings, SettingsError
 from batchwright.storage.observed import Component
 from batchwright.storage.opening import open_storage
 from batchwright.telemetry.metrics import Metrics
-from batchwright.temporal import TemporalUnavailable, connect, runtime
+from batchwright.temporal import TemporalUnavailable
+from worker.connecting import connected
 from worker.drain import StopSignal
 from worker.fleet import Fleet
+from worker.following import FollowingWorker
 from worker.health import HealthServer
 from worker.rates import RateKeeper, keeper_of
 from worker.roles import InferenceWorkers, Parts, Role, control_worker, io_worker
@@ -61,7 +62,7 @@ async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]
 @contextlib.asynccontextmanager
 async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, HealthServer]]:
     sdk_port = _free_port()
-    temporal = await _connect(settings, sdk_port)
+    temporal, connection = await connected(settings, f"127.0.0.1:{sdk_port}")
     database = await open_database(settings, patience_seconds=settings.startup_seconds)
     client = InferenceClient(open_engine(settings), settings)
     metrics = Metrics()
@@ -78,7 +79,8 @@ async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, HealthServer
                 "storage": storage.check,
             }
             health = HealthServer(metrics, checks, f"http://127.0.0.1:{sdk_port}/metrics")
-            yield Parts(temporal, database, storage, client, registry, rates, settings, metrics), health
+            parts = Parts(temporal, connection, database, storage, client, registry, rates, settings, metrics)
+            yield parts, health
     finally:
         await client.aclose()
         await database.close()
@@ -87,18 +89,20 @@ async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, HealthServer
 async def _poll(parts: Parts, roles: Sequence[Role], models: Sequence[str], stop: StopSignal) -> None:
     progress = ProgressReporter(parts.database.progress)
     inference = InferenceWorkers(parts, progress)
-    fleet = Fleet(inference.make, models)
+    fleet = Fleet(lambda model: FollowingWorker(inference.make(model), parts.connection), models)
     keeper = keeper_of(parts.temporal, parts.rates, parts.metrics, parts.settings.model_refresh_seconds)
-    fixed: list[Worker] = []
+    made: list[Worker] = []
     if Role.CONTROL in roles:
-        fixed.append(control_worker(parts))
+        made.append(control_worker(parts))
     if Role.IO in roles:
-        fixed.append(io_worker(parts))
+        made.append(io_worker(parts))
     if Role.INFERENCE in roles:
         await keeper.keep()
-        fixed.append(inference.dispatch())
+        made.append(inference.dispatch())
+    fixed = [FollowingWorker(worker, parts.connection) for worker in made]
     running = [asyncio.create_task(worker.run()) for worker in fixed]
     helpers = [
+        asyncio.create_task(parts.connection.run()),
         asyncio.create_task(parts.registry.run()),
         asyncio.create_task(progress.run()),
         asyncio.create_task(_tell_stats(parts, inference)),
@@ -120,7 +124,7 @@ async def _poll(parts: Parts, roles: Sequence[Role], models: Sequence[str], stop
 
 
 async def _drain(
-    settings: Settings, fixed: list[Worker], running: list[asyncio.Task[None]], fleet: Fleet
+    settings: Settings, fixed: list[FollowingWorker], running: list[asyncio.Task[None]], fleet: Fleet
 ) -> None:
     """Bounded: a drain that hangs must not keep the process."""
     try:
@@ -157,19 +161,6 @@ async def _tell_stats(parts: Parts, inference: InferenceWorkers) -> None:
         with contextlib.suppress(DatabaseUnavailable):  # said by others; the next beat tells all anyway
             await parts.database.workers.beat(worker_id, stats, datetime.now(UTC))
         await asyncio.sleep(_STATS_SECONDS)
-
-
-async def _connect(settings: Settings, sdk_port: int) -> Client:
-    made = runtime(f"127.0.0.1:{sdk_port}")
-    async for attempt in AsyncRetrying(
-        retry=retry_if_exception_type(TemporalUnavailable),
-        stop=stop_after_delay(settings.startup_seconds),
-        wait=wait_fixed(0.5),
-        reraise=True,
-    ):
-        with attempt:
-            return await connect(settings, runtime=made)
-    raise AssertionError("unreachable: the last attempt raises")
 
 
 async def _check(client: Client) -> None:

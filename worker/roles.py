@@ -23,6 +23,7 @@ from batchwright.rules.ids import safe_name
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 from batchwright.telemetry.metrics import Metrics
+from batchwright.temporal import Connection
 from worker.versioning import deployment
 from workflows.batch import BatchWorkflow
 from workflows.model_run import ModelRunWorkflow
@@ -43,6 +44,7 @@ class Parts:
     """What the activities of a process are built from."""
 
     temporal: Client
+    connection: Connection  # under `temporal`
     database: DatabaseLike
     storage: Storage
     client: InferenceClient

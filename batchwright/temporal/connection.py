@@ -33,6 +33,7 @@ class Connection:
         self._complaint = ""
         self.service = service
         self.replaced: set[Callable[[], None]] = set()  # called after the connection is another
+        self.replacements = 0
 
     @classmethod
     async def open(cls, settings: Settings, *, runtime: Runtime | None, lazy: bool) -> Self:
@@ -70,6 +71,7 @@ class Connection:
         else:
             config = _config(self._settings, found, self._runtime, lazy=False)
             self.service.replace(await ServiceClient.connect(config))
+            self.replacements += 1
             for tell in tuple(self.replaced):
                 tell()
             logger.info("the connection to Temporal was replaced", extra={"expires_at": found.expires_at})

@@ -14,6 +14,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from batchwright.contracts.search import SEARCH_ATTRIBUTES
 from starter.stack.ports import free_port
 from starter.stack.temporal import find_binary
 
@@ -38,9 +39,9 @@ async def worker(tmp_path: Path, **settings: str) -> AsyncGenerator[Process]:
 
 
 @asynccontextmanager
-async def temporal() -> AsyncGenerator[str]:
+async def temporal(*, set_up: bool = True) -> AsyncGenerator[str]:
     environment = await WorkflowEnvironment.start_local(  # pyright: ignore[reportUnknownMemberType] - a generic without its argument
-        dev_server_existing_path=str(find_binary())
+        dev_server_existing_path=str(find_binary()), search_attributes=SEARCH_ATTRIBUTES if set_up else []
     )
     async with environment:
         yield environment.client.service_client.config.target_host
@@ -87,3 +88,45 @@ async def test_a_postgresql_that_is_not_there_is_one_sentence(tmp_path: Path) ->
     assert process.returncode == 1
     assert "Traceback" not in said.decode()
     assert "PostgreSQL" in said.decode().splitlines()[-1]
+
+
+async def test_a_namespace_without_search_attributes_is_one_sentence_with_the_remedy(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with (
+        temporal(set_up=False) as address,
+        worker(tmp_path, temporal_address=address, database_url=database_url) as process,
+    ):
+        _, said = await process.communicate()
+    assert process.returncode == 1
+    assert said.decode().splitlines()[-1] == (
+        "Temporal's namespace 'default' lacks the search attributes BatchwrightStatus, BatchwrightTenant, "
+        "BatchwrightModels, BatchwrightDeadline: run `batchwright setup temporal`."
+    )
+
+
+async def test_a_namespace_that_is_not_there_is_one_sentence_with_the_remedy(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with (
+        temporal() as address,
+        worker(
+            tmp_path, temporal_address=address, database_url=database_url, temporal_namespace="nowhere"
+        ) as process,
+    ):
+        _, said = await process.communicate()
+    assert process.returncode == 1
+    assert said.decode().splitlines()[-1] == (
+        f"Temporal at {address} has no namespace 'nowhere': run `batchwright setup temporal`, "
+        "or set BATCHWRIGHT_TEMPORAL_NAMESPACE."
+    )
+
+
+async def test_a_file_of_a_certificate_that_is_not_there_is_a_wrong_setting(tmp_path: Path) -> None:
+    lost = tmp_path / "ca.pem"
+    async with worker(tmp_path, temporal_tls_ca_file=str(lost)) as process:
+        _, said = await process.communicate()
+    assert process.returncode == 2
+    assert said.decode().splitlines() == [
+        f"BATCHWRIGHT_TEMPORAL_TLS_CA_FILE is wrong: {lost} cannot be read: No such file or directory."
+    ]
