@@ -10,10 +10,12 @@ from batchwright.database.base import FilesTable
 from batchwright.database.rows import BatchRow
 from batchwright.rules import keys
 from batchwright.storage.base import Storage, StorageError
+from batchwright.telemetry import tracing
 from batchwright.telemetry.metrics import Metrics
 
 _log = logging.getLogger(__name__)
 
+_TOLD_ERRORS = 5
 _SIZES = ((100, "100"), (1_000, "1000"), (10_000, "10000"), (50_000, "50000"))
 
 
@@ -24,6 +26,38 @@ async def clean(storage: Storage, files: FilesTable, order: BatchOrder) -> None:
         await storage.delete_prefix(keys.batch_root(order.tenant, order.batch_id) + "/")
     except StorageError as error:
         _log.warning("scratch kept", extra={"batch_id": order.batch_id, "error": str(error)})
+
+
+def tell_end(row: BatchRow, at: datetime) -> None:
+    """Of the call that ended the row: says so."""
+    reason = row.errors[0].message if row.errors else ""
+    data = {
+        "status": row.status.value,
+        "total": row.total,
+        "completed": row.completed,
+        "failed": row.failed,
+        "seconds": (at - row.order.created_at).total_seconds(),
+        **({"reason": reason} if reason else {}),
+    }
+    _log.log(logging.WARNING if row.status is BatchStatus.FAILED else logging.INFO, "batch ended", extra=data)
+
+
+def trace_end(row: BatchRow) -> None:
+    """The batch's root span, also where an earlier attempt ended the row without getting here (S0-50)."""
+    spans = tracing.spans()
+    if spans is None:
+        return
+    files = {"output_file_id": row.output_file_id, "error_file_id": row.error_file_id}
+    failed = row.status is BatchStatus.FAILED
+    spans.batch_ended(
+        "; ".join(error.message for error in row.errors[:_TOLD_ERRORS]) or "failed" if failed else "",
+        file_id=row.order.input_file_id,
+        status=row.status.value,
+        total=row.total,
+        completed=row.completed,
+        failed=row.failed,
+        **{name: file_id for name, file_id in files.items() if file_id is not None},
+    )
 
 
 def size_bucket(lines: int) -> str:

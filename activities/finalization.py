@@ -1,14 +1,13 @@
 """Finalization: from segments to the output and error file, and the end of the batch's row."""
 
 import asyncio
-import logging
 import time
 from datetime import UTC, datetime
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.ending import clean, count_end, count_skipped
+from activities.ending import clean, count_end, count_skipped, tell_end, trace_end
 from activities.errors import failure, translated
 from activities.finalize.collect import Collector
 from activities.finalize.files import Files
@@ -28,8 +27,6 @@ from batchwright.rules.segments import SegmentDamaged
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage, StorageError
 from batchwright.telemetry.metrics import Metrics
-
-_log = logging.getLogger(__name__)
 
 
 class Finalization(FinalizationActivities):
@@ -59,6 +56,7 @@ class Finalization(FinalizationActivities):
                 count_skipped(self._metrics)
             else:
                 row = await self._end(request)
+            trace_end(row)
             await clean(self._storage, self._database.files, order)
         return FinalizeResult(status=row.status, completed=row.completed, failed=row.failed, usage=row.usage)
 
@@ -102,7 +100,7 @@ class Finalization(FinalizationActivities):
         row = await self._database.batches.finish(order.tenant, order.batch_id, outcome, at)
         if row.status is outcome.status:
             count_end(self._metrics, row, at)
-        _log.info("batch ended", extra={"batch_id": order.batch_id, "status": row.status.value})
+            tell_end(row, at)
         return row
 
     async def _settle_all(self, request: FinalizeRequest, spool: Spool, settled: Settled) -> Choice:

@@ -1,5 +1,6 @@
 """Ingestion: from the input file to plans, shards and slices, or to a failed validation."""
 
+import logging
 import time
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -7,7 +8,7 @@ from uuid import uuid4
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from activities.ending import count_refused, count_skipped, size_bucket
+from activities.ending import count_refused, count_skipped, size_bucket, trace_end
 from activities.errors import translated
 from activities.heartbeat import beating
 from activities.ingest.publish import Publisher
@@ -25,9 +26,13 @@ from batchwright.rules import keys
 from batchwright.rules.findings import large_file, missing_file
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectMissing, Storage
+from batchwright.telemetry import tracing
 from batchwright.telemetry.metrics import Metrics
 
+_log = logging.getLogger(__name__)
+
 _PIECE_BYTES = 1024 * 1024
+_TOLD_MODELS = 10
 _ASK_AGAIN = timedelta(seconds=5)
 
 
@@ -65,10 +70,13 @@ class Ingestion(IngestionActivities):
             row = await self._database.batches.upsert(order)
             if row.status.is_terminal:
                 count_skipped(self._metrics)
+                trace_end(row)
                 return _as_it_ended(row)
             self._count_wait(order)
             result = await self._ingest(order)
         seconds = time.monotonic() - started
+        if not result.failed:
+            _tell(result, seconds)
         self._metrics.ingest_seconds.labels(size_bucket(result.total)).observe(seconds)
         return result
 
@@ -151,13 +159,38 @@ class Ingestion(IngestionActivities):
         )
         if moved:
             count_refused(self._metrics, order, _now())
+            _tell_refusal(errors, found)
         else:
             # An earlier attempt may have begun the batch under other settings: `end` leaves any live status.
             status = BatchStatus.FAILED
             row = await self._database.batches.end(order.tenant, order.batch_id, status, errors, _now())
             if row.status is not status:
                 return _as_it_ended(row)
+        await self._trace_failure(order)
         return IngestResult(failed=True, total=total, errors=found)
+
+    async def _trace_failure(self, order: BatchOrder) -> None:
+        row = await self._database.batches.get(order.tenant, order.batch_id) if tracing.spans() else None
+        if row is not None:
+            trace_end(row)
+
+
+def _tell(result: IngestResult, seconds: float) -> None:
+    data = {
+        "lines": result.total,
+        "slices": sum(share.slices for share in result.models),
+        "unserved": result.unserved,
+        "models": ",".join(share.model for share in result.models[:_TOLD_MODELS]),
+        "seconds": seconds,
+    }
+    _log.info("batch ingested", extra=data)
+
+
+def _tell_refusal(errors: list[ValidationError], found: int) -> None:
+    """Codes and places; the messages, which may quote the input, are in the batch."""
+    first = errors[0]
+    data = {"errors": found, "code": first.code, "line": first.line}
+    _log.warning("batch failed in validation", extra=data)
 
 
 def _as_it_ended(row: BatchRow) -> IngestResult:

@@ -1,19 +1,16 @@
 """Ends without files: cancelled before anything ran, or failed by the system (S0-45, S0-46)."""
 
-import logging
 from datetime import UTC, datetime
 
 from temporalio import activity
 
-from activities.ending import clean, count_end, count_skipped
+from activities.ending import clean, count_end, count_skipped, tell_end, trace_end
 from activities.errors import translated
 from batchwright.contracts.lifecycle import EndRequest, LifecycleActivities
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.base import DatabaseLike
 from batchwright.storage.base import Storage
 from batchwright.telemetry.metrics import Metrics
-
-_log = logging.getLogger(__name__)
 
 
 class Lifecycle(LifecycleActivities):
@@ -40,7 +37,8 @@ class Lifecycle(LifecycleActivities):
                     order.tenant, order.batch_id, request.status, request.errors, at
                 )
                 count_end(self._metrics, row, at)
-                _log.info("batch ended", extra={"batch_id": order.batch_id, "status": row.status.value})
+                tell_end(row, at)
+            trace_end(row)
             if self._storage is not None:
                 await clean(self._storage, self._database.files, order)
         return row.status

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import internal_error
 from batchwright.telemetry import tracing
-from batchwright.telemetry.context import about
+from batchwright.telemetry.context import about, learn
 from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -86,6 +86,7 @@ def _traced(scope: Scope, answer: _Answer) -> Generator[None]:
         return
     with spans.call(answer.method, scope["path"], Headers(scope=scope)) as call:
         yield
+        learn(**scope.get("path_params", {}))
         call.answered(answer.status, answer.route)
 
 

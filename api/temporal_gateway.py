@@ -4,6 +4,7 @@ RunMissing          no run of that batch takes signals: it has ended, or never w
 TemporalUnavailable (of batchwright.temporal) the server did not answer
 """
 
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, timedelta
@@ -27,6 +28,8 @@ from batchwright.contracts import names, search
 from batchwright.contracts.batch import BatchOrder, BatchState
 from batchwright.contracts.openai import BatchStatus
 from batchwright.temporal import TemporalUnavailable
+
+logger = logging.getLogger(__name__)
 
 _RPC_TIMEOUT = timedelta(seconds=10)
 _CHECK_TIMEOUT = timedelta(seconds=2)
@@ -82,6 +85,7 @@ class ClientGateway(TemporalGateway):
                 )
             except WorkflowAlreadyStartedError:
                 return  # it has even ended: whoever asked twice meant the same batch
+        logger.info("batch created", extra=_told(order))
 
     async def cancel(self, batch_id: str) -> None:
         await self._signal(batch_id, "cancel")
@@ -113,6 +117,7 @@ class ClientGateway(TemporalGateway):
         handle = self._client.get_workflow_handle(batch_id)
         async with _translated(batch_id):
             await handle.signal(signal, rpc_timeout=_RPC_TIMEOUT)
+        logger.info("batch steered", extra={"signal": signal, "batch_id": batch_id})
 
 
 @asynccontextmanager
@@ -126,6 +131,15 @@ async def _translated(batch_id: str) -> AsyncGenerator[None]:
         raise TemporalUnavailable(f"Temporal refused or did not answer: {error.message}") from error
     except RuntimeError as error:  # what a lazy client raises when it cannot connect
         raise TemporalUnavailable(f"Temporal cannot be reached: {error}") from error
+
+
+def _told(order: BatchOrder) -> dict[str, str]:
+    return {
+        "batch_id": order.batch_id,
+        "file_id": order.input_file_id,
+        "endpoint": order.endpoint,
+        "window": order.completion_window,
+    }
 
 
 def _longest(order: BatchOrder) -> timedelta:

@@ -7,6 +7,7 @@ from fastapi import Header, Request
 from api.errors import invalid_value
 from batchwright.rules.ids import is_tenant
 from batchwright.settings import Settings
+from batchwright.telemetry.context import learn
 
 
 def tenant_of(request: Request, settings: Settings) -> str:
@@ -17,6 +18,7 @@ def tenant_of(request: Request, settings: Settings) -> str:
             "a letter or digit."
         )
         raise invalid_value("X-Tenant", message)
+    learn(tenant=tenant)
     return tenant
 
 

@@ -64,7 +64,16 @@ class ModelRuns:
         except (ChildWorkflowError, WorkflowAlreadyStartedError) as failure:
             error = cause_of(failure)
         self._open.pop(share.model, None)
+        self._log_end(share, result, error)
         self._note(share, result, error)
+
+    def _log_end(self, share: ModelShare, result: ModelRunResult | None, error: str) -> None:
+        data = {"tenant": self._order.tenant, "model": share.model, "lines": share.lines}
+        if result is None:
+            workflow.logger.warning("model run failed", extra={**data, "error": error})
+        else:
+            counts = {"completed": result.completed, "failed": result.failed, "finished": result.finished}
+            workflow.logger.info("model run ended", extra={**data, **counts})
 
     async def _start(
         self, share: ModelShare, prefix: str
@@ -80,6 +89,8 @@ class ModelRuns:
         )
         self._told[share.model] = first
         self._open[share.model] = child
+        data = {"tenant": self._order.tenant, "model": share.model, "lines": share.lines}
+        workflow.logger.info("model run began", extra={**data, "slices": share.slices})
         return child
 
     def _model_run(self, share: ModelShare, prefix: str, *, paused: bool) -> ModelRun:

@@ -24,6 +24,7 @@ from batchwright.inference.backends import Backend
 from batchwright.rules import keys
 from batchwright.rules.plan import SliceRecord
 from batchwright.storage.base import ObjectMissing, StorageUnavailable
+from batchwright.telemetry import tracing
 
 logger = logging.getLogger(__name__)
 _LAST_FLUSH_SECONDS = 3.0  # beyond a grace; the workflow waits a little longer
@@ -64,6 +65,7 @@ class SliceAttempt:
 
     async def run(self) -> SliceResult:
         """Raises ApplicationError, as Execution.run_slice says."""
+        started = time.monotonic()
         helpers = [
             asyncio.create_task(self._owner.run(self._told, self._heard)),
             asyncio.create_task(self._watch_shutdown()),
@@ -77,6 +79,7 @@ class SliceAttempt:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
             self._sink.abandon()
+        self._tell_turn(end, time.monotonic() - started)
         outcome = self._outcome(end)
         if outcome.finished:  # the batch may end before the next regular report
             with contextlib.suppress(TimeoutError):
@@ -194,6 +197,14 @@ class SliceAttempt:
             )
             self._tools.progress.tell(progress)
         return SliceResult(completed=sink.completed, failed=sink.failed)
+
+    def _tell_turn(self, end: End, seconds: float) -> None:
+        sink = self._sink
+        counts = {"slice_completed": sink.completed, "slice_failed": sink.failed}
+        data = {"end": end.name.lower(), **counts}
+        if spans := tracing.spans():
+            spans.note(**data)
+        logger.debug("a turn is over", extra={**data, "seconds": seconds})
 
     def _outcome(self, end: End) -> SliceResult:
         tools, request = self._tools, self._request

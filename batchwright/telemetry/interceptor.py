@@ -17,7 +17,7 @@ from batchwright.contracts.execution import SliceRequest
 from batchwright.contracts.finalization import FinalizeRequest
 from batchwright.contracts.lifecycle import EndRequest
 from batchwright.telemetry import tracing
-from batchwright.telemetry.context import Fact, about
+from batchwright.telemetry.context import Fact, about, learn
 
 _HEADER = "_tracer-data"  # as OpenTelemetry's interceptors of all SDKs call it
 _CARRIER = TypeAdapter(dict[str, str])
@@ -42,9 +42,10 @@ class TelemetryInterceptor(client.Interceptor, worker.Interceptor):
 
 class _Starting(client.OutboundInterceptor):
     async def start_workflow(self, input: client.StartWorkflowInput) -> client.WorkflowHandle[object, object]:
+        learn(**facts_of(input.args))
         spans = tracing.spans()
-        carrier = spans.carrier() if spans else {}
-        if carrier:
+        if spans is not None and (carrier := spans.carrier()):
+            spans.note(**_file_of(input.args))
             [payload] = PayloadConverter.default.to_payloads([carrier])
             input.headers = {**input.headers, _HEADER: payload}
         return await super().start_workflow(input)
@@ -59,6 +60,7 @@ class _Activity(worker.ActivityInboundInterceptor):
                 return await super().execute_activity(input)
             name, batch_id = activity.info().activity_type, str(known["batch_id"])
             with spans.activity(name, batch_id, _carrier_of(input.headers)) as span:
+                spans.note(**_file_of(input.args))
                 try:
                     return await super().execute_activity(input)
                 except ApplicationError as error:
@@ -93,6 +95,14 @@ def facts_of(arguments: Sequence[object]) -> dict[str, Fact]:
 
 def _facts_of_order(order: BatchOrder) -> dict[str, Fact]:
     return {"batch_id": order.batch_id, "tenant": order.tenant}
+
+
+def _file_of(arguments: Sequence[object]) -> dict[str, Fact]:
+    match arguments:
+        case [BatchOrder() as order] | [FinalizeRequest(order=order) | EndRequest(order=order)]:
+            return {"file_id": order.input_file_id}
+        case _:
+            return {}
 
 
 def _carrier_of(headers: Mapping[str, Payload]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Logs on stderr: constant messages, data in `extra`, as text for people or JSON for machines.
 
-Every entry also has the facts of what is worked on (`context.py`) and, in a trace, its ids. Secrets are struck
-out, wherever in the entry they are.
+An entry also has the facts of what is worked on (`context.py`) and, in a trace, its ids. Secrets are struck
+wherever in the entry they are.
 """
 
 import logging
