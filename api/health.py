@@ -6,13 +6,13 @@ from collections.abc import Awaitable
 from typing import Literal
 
 from fastapi import APIRouter, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
 from api.objects import answer
 from api.services import Services
 from batchwright.database.errors import DatabaseError
 from batchwright.storage.base import StorageError
+from batchwright.telemetry.exposition import CONTENT_TYPE, exposition
 from batchwright.temporal import TemporalUnavailable
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,9 @@ class HealthRoutes:
 
     async def metrics(self) -> Response:
         """The process's metrics, for Prometheus."""
-        return Response(generate_latest(self._services.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        services = self._services
+        body = await exposition(services.metrics.registry, services.sdk_metrics)
+        return Response(body, media_type=CONTENT_TYPE)
 
 
 async def _state(name: str, check: Awaitable[None]) -> State:

@@ -14,8 +14,10 @@ from batchwright.inference.opening import open_engine
 from batchwright.settings import Settings
 from batchwright.storage.observed import Component
 from batchwright.storage.opening import open_storage
+from batchwright.telemetry.exposition import sdk_address
 from batchwright.telemetry.metrics import Metrics
-from batchwright.temporal import connect
+from batchwright.telemetry.tracing import tracing
+from batchwright.temporal import connect, runtime
 
 
 @asynccontextmanager
@@ -27,7 +29,8 @@ async def open_services(settings: Settings) -> AsyncGenerator[Services]:
         StorageUnavailable: the storage's directory cannot be made, or its keys cannot be had.
     """
     async with AsyncExitStack() as opened:
-        metrics = Metrics()
+        metrics, sdk = Metrics(tenants=settings.metrics_tenants), sdk_address()
+        await opened.enter_async_context(tracing(settings, "batchwright-api", metrics))
         storage = await opened.enter_async_context(open_storage(settings, metrics, Component.API))
         database = await open_database(settings)
         opened.push_async_callback(database.close)
@@ -36,8 +39,8 @@ async def open_services(settings: Settings) -> AsyncGenerator[Services]:
         client = InferenceClient(engine, settings)
         registry = Registry(settings, database.models, client, unavailable=DatabaseUnavailable)
         await opened.enter_async_context(_running(registry))
-        temporal = ClientGateway(await connect(settings, lazy=True))
-        yield Services(settings, database, storage, temporal, registry, metrics)
+        temporal = ClientGateway(await connect(settings, runtime=runtime(sdk), lazy=True))
+        yield Services(settings, database, storage, temporal, registry, metrics, sdk)
 
 
 @asynccontextmanager

@@ -31,4 +31,5 @@ class Services:
     temporal: TemporalGateway
     models: ServedModels
     metrics: Metrics
+    sdk_metrics: str = ""  # the address of the SDK's; empty: there are none
     clock: Callable[[], datetime] = now

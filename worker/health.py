@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-import aiohttp
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from batchwright.database.errors import DatabaseError
 from batchwright.storage.base import StorageError
+from batchwright.telemetry.exposition import CONTENT_TYPE, exposition
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal import TemporalUnavailable
 
@@ -17,7 +16,7 @@ Check = Callable[[], Awaitable[None]]
 
 
 class HealthServer:
-    """`checks` names what the worker needs; `sdk` is where the SDK's runtime serves its metrics."""
+    """`checks` names what the worker needs; `sdk` is host:port of the SDK's own metrics."""
 
     def __init__(self, metrics: Metrics, checks: Mapping[str, Check], sdk: str) -> None:
         self._metrics, self._checks, self._sdk = metrics, checks, sdk
@@ -49,17 +48,8 @@ class HealthServer:
         return web.json_response(body, status=200 if ready else 503)
 
     async def _serve_metrics(self, _: web.Request) -> web.Response:
-        body = generate_latest(self._metrics.registry) + await self._sdk_metrics()
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    async def _sdk_metrics(self) -> bytes:
-        """Of the SDK's own server on loopback; nothing while that one does not answer."""
-        timeout = aiohttp.ClientTimeout(total=_PATIENCE_SECONDS)
-        try:
-            async with aiohttp.ClientSession(timeout=timeout) as http, http.get(self._sdk) as answer:
-                return await answer.read()
-        except (aiohttp.ClientError, TimeoutError):
-            return b""
+        body = await exposition(self._metrics.registry, self._sdk)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
 
 async def _state(check: Check) -> str:

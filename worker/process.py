@@ -23,7 +23,9 @@ from batchwright.rules.rates import RatesConflict
 from batchwright.settings import Settings, SettingsError
 from batchwright.storage.observed import Component
 from batchwright.storage.opening import open_storage
+from batchwright.telemetry.exposition import sdk_address
 from batchwright.telemetry.metrics import Metrics
+from batchwright.telemetry.tracing import tracing
 from batchwright.temporal import TemporalUnavailable
 from worker.connecting import connected
 from worker.drain import StopSignal
@@ -31,7 +33,7 @@ from worker.fleet import Fleet
 from worker.following import FollowingWorker
 from worker.health import HealthServer
 from worker.rates import RateKeeper, keeper_of
-from worker.roles import InferenceWorkers, Parts, Role, control_worker, io_worker
+from worker.roles import InferenceWorkers, Parts, Role, control_worker, io_worker, observer, slots
 
 logger = logging.getLogger(__name__)
 _STATS_SECONDS = 5.0
@@ -61,13 +63,16 @@ async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]
 
 @contextlib.asynccontextmanager
 async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, HealthServer]]:
-    sdk_port = _free_port()
-    temporal, connection = await connected(settings, f"127.0.0.1:{sdk_port}")
+    sdk = sdk_address()
+    temporal, connection = await connected(settings, sdk)
     database = await open_database(settings, patience_seconds=settings.startup_seconds)
     client = InferenceClient(open_engine(settings), settings)
-    metrics = Metrics()
+    metrics = Metrics(tenants=settings.metrics_tenants)
     try:
-        async with open_storage(settings, metrics, Component.WORKER) as storage:
+        async with (
+            tracing(settings, "batchwright-worker", metrics),
+            open_storage(settings, metrics, Component.WORKER) as storage,
+        ):
             await storage.check()
             registry = Registry(settings, database.models, client, unavailable=DatabaseUnavailable)
             rates = FleetRates(
@@ -78,7 +83,7 @@ async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, HealthServer
                 "temporal": lambda: _check(temporal),
                 "storage": storage.check,
             }
-            health = HealthServer(metrics, checks, f"http://127.0.0.1:{sdk_port}/metrics")
+            health = HealthServer(metrics, checks, sdk)
             parts = Parts(temporal, connection, database, storage, client, registry, rates, settings, metrics)
             yield parts, health
     finally:
@@ -112,6 +117,9 @@ async def _poll(parts: Parts, roles: Sequence[Role], models: Sequence[str], stop
         helpers += [asyncio.create_task(helper) for helper in followed]
     else:
         helpers.append(asyncio.create_task(parts.rates.run()))
+    parts.metrics.total_workers.set_function(lambda: slots(parts.settings, roles, len(fleet.models)))
+    if Role.CONTROL in roles:
+        helpers.append(asyncio.create_task(observer(parts).run()))
     watched = [*running, *helpers, stopped := asyncio.create_task(stop.wait())]
     done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
     for helper in (*helpers, stopped):
@@ -168,13 +176,6 @@ async def _check(client: Client) -> None:
         await client.service_client.check_health(timeout=timedelta(seconds=3))
     except RPCError as error:
         raise TemporalUnavailable(error.message) from error
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 STARTUP_ERRORS = (TemporalUnavailable, DatabaseError, OSError)

@@ -24,6 +24,10 @@ from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal import Connection
+from worker.observer import Observer
+from worker.outlook import Outlook
+from worker.queues import QueueWatch, ServerQueues
+from worker.steps import StepCounter
 from worker.versioning import deployment
 from workflows.batch import BatchWorkflow
 from workflows.model_run import ModelRunWorkflow
@@ -63,6 +67,7 @@ def control_worker(parts: Parts) -> Worker:
         activities=[lifecycle.end],
         graceful_shutdown_timeout=_drain(parts.settings),
         deployment_config=deployment(parts.settings),
+        interceptors=[StepCounter(parts.metrics)],
     )
 
 
@@ -79,6 +84,7 @@ def io_worker(parts: Parts) -> Worker:
         default_heartbeat_throttle_interval=_HEARTBEATS,
         graceful_shutdown_timeout=_drain(parts.settings),
         deployment_config=deployment(parts.settings),
+        interceptors=[StepCounter(parts.metrics)],
     )
 
 
@@ -118,7 +124,24 @@ class InferenceWorkers:
             default_heartbeat_throttle_interval=_HEARTBEATS,
             graceful_shutdown_timeout=_drain(settings),
             deployment_config=deployment(settings),
+            interceptors=[StepCounter(self._parts.metrics)],
         )
+
+
+def observer(parts: Parts) -> Observer:
+    """Of a control worker's process."""
+    registry, metrics = parts.registry, parts.metrics
+    queues = QueueWatch(ServerQueues(parts.temporal), lambda: registry.known, metrics)
+    outlook = Outlook(parts.database.fleet, metrics)
+    return Observer(outlook, queues, metrics, every_seconds=parts.settings.observe_seconds)
+
+
+def slots(settings: Settings, roles: Sequence[Role], models: int) -> int:
+    """Ingestions, finalizations and slices at once of a process that serves so many models."""
+    io = settings.io_slots if Role.IO in roles else 0
+    if Role.INFERENCE not in roles:
+        return io
+    return io + settings.dispatch_slots + settings.slots_per_model * models
 
 
 def roles_of(text: str) -> Sequence[Role]:

@@ -10,7 +10,7 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.telemetry.metrics import Metrics
 from worker.health import Check, HealthServer
 
-NOWHERE = "http://127.0.0.1:9/metrics"
+NOWHERE = "127.0.0.1:9"
 
 
 async def well() -> None:
@@ -45,7 +45,7 @@ async def sdk_metrics(text: str) -> AsyncGenerator[str]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/metrics"
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
 
