@@ -66,6 +66,7 @@ class _Answer:
             self.status = message["status"]
             MutableHeaders(scope=message)["x-request-id"] = self.id
             self._metrics.api_requests.labels(self.method, self.route, self.status).inc()
+            self._metrics.api_seconds.labels(self.method, self.route).observe(time.monotonic() - self._began)
         await self._send(message)
 
     @property
