@@ -13,9 +13,11 @@ from api.models import ModelRoutes
 from api.objects import ErrorObject
 from api.rates import RateRoutes
 from api.services import Services
+from api.uploads import UploadRoutes
 
 _DESCRIPTION = (
-    "OpenAI's Files, Batches and Models. What OpenAI does not have is under `x_batchwright` and `/x/`."
+    "OpenAI's Files, Uploads, Batches and Models. "
+    "What OpenAI does not have is under `x_batchwright` and `/x/`."
 )
 
 
@@ -29,7 +31,7 @@ def build_app(services: Services) -> FastAPI:
         redirect_slashes=False,
         responses={"default": {"model": ErrorObject, "description": "Any error"}},
     )
-    for routes in (FileRoutes, BatchRoutes, ModelRoutes, RateRoutes, HealthRoutes):
+    for routes in (FileRoutes, UploadRoutes, BatchRoutes, ModelRoutes, RateRoutes, HealthRoutes):
         app.include_router(routes(services).router())
     handle_errors(app)
     app.add_middleware(Edge, metrics=services.metrics)

@@ -6,8 +6,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.bodies import read_object
-from api.creation import BODY, make_order, read_creation
+from api.creation import BODY, Creation, make_order, read_creation
 from api.errors import RETRY_AFTER_SECONDS, ApiError, conflict, invalid_value, no_batch
+from api.idempotency import Keys, fingerprint, key_of, keyed
 from api.objects import BatchObject, BatchPage, answer, batch_object, batch_page
 from api.services import Services
 from api.temporal_gateway import RunMissing
@@ -34,7 +35,12 @@ class BatchRoutes:
         router = APIRouter(prefix="/v1/batches", tags=["Batches"], dependencies=[Depends(documented)])
         one = "/{batch_id}"
         router.add_api_route(
-            "", self.create, methods=["POST"], response_model=BatchObject, openapi_extra=BODY
+            "",
+            self.create,
+            methods=["POST"],
+            response_model=BatchObject,
+            openapi_extra=BODY,
+            dependencies=[Depends(keyed)],
         )
         router.add_api_route("", self.list, response_model=BatchPage)
         router.add_api_route(one, self.get, response_model=BatchObject)
@@ -47,14 +53,16 @@ class BatchRoutes:
     async def create(self, request: Request) -> Response:
         """Create a batch. An input file that does not exist fails the batch, not this call."""
         settings = self._services.settings
-        tenant = tenant_of(request, settings)
-        creation = read_creation(await read_object(request), settings)
-        await self._check_purpose(tenant, creation.input_file_id)
-        await self._check_room(tenant)
-        order = make_order(creation, tenant, self._services.clock(), settings)
-        # The run first: it can make its row, while a row could not make its run.
-        await self._temporal.start(order)
-        return answer(batch_object(await self._row_of(order)))
+        tenant, key = tenant_of(request, settings), key_of(request)
+        fields = await read_object(request)
+        creation = read_creation(fields, settings)
+        if key is None:
+            order = await self._order(creation, tenant)
+            return answer(batch_object(await self._begin(order)))
+        order = await self._first_order(creation, tenant, key, fingerprint(fields))
+        if await self._batches.get(tenant, order.batch_id) is None:
+            await self._begin(order)
+        return answer(batch_object(BatchRow(order=order, status=BatchStatus.VALIDATING)))
 
     async def list(
         self,
@@ -118,6 +126,28 @@ class BatchRoutes:
         if row is None:
             raise no_batch(batch_id)
         return row
+
+    async def _order(self, creation: Creation, tenant: str) -> BatchOrder:
+        """A new order. Raises ApiError where the tenant may not give it now."""
+        await self._check_purpose(tenant, creation.input_file_id)
+        await self._check_room(tenant)
+        return make_order(creation, tenant, self._services.clock(), self._services.settings)
+
+    async def _first_order(self, creation: Creation, tenant: str, key: str, fingerprint: str) -> BatchOrder:
+        """The order that the key belongs to: whoever sends it again goes on where the first one broke off."""
+        keys = Keys(self._services, tenant, "batches")
+        made = await keys.find(key, fingerprint)
+        if made is None:
+            order = await self._order(creation, tenant)
+            made = await keys.claim(key, fingerprint, order.model_dump_json())
+            if made is None:
+                return order
+        return BatchOrder.model_validate_json(made)
+
+    async def _begin(self, order: BatchOrder) -> BatchRow:
+        # The run first: it can make its row, while a row could not make its run.
+        await self._temporal.start(order)
+        return await self._row_of(order)
 
     async def _row_of(self, order: BatchOrder) -> BatchRow:
         """The new batch's row. Where the database fails now, the run makes it later: it has started."""

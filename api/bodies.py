@@ -14,6 +14,7 @@ from api.errors import ApiError, invalid_value, missing, unknown_parameter, wron
 
 _OBJECT = TypeAdapter(dict[str, object])
 MAX_BODY_BYTES = 1024 * 1024
+_BEYOND_64_BITS = 2.0**63
 _KINDS: list[tuple[type, str]] = [
     (bool, "a boolean"),  # before int: Python takes a bool for one
     (int, "an integer"),
@@ -67,6 +68,18 @@ def check_text(value: object, param: str) -> str:
         raise wrong_type(param, "a string", value)
     if "\x00" in value:
         raise invalid_value(param, f"Invalid value for '{param}': it contains a NUL character.")
+    return value
+
+
+def integer_of(fields: Mapping[str, object], name: str, prefix: str = "") -> int:
+    """A required whole number; beyond 64 bits it may have lost its last digits."""
+    if name not in fields:
+        raise missing(prefix + name)
+    value = fields[name]
+    if isinstance(value, float) and abs(value) >= _BEYOND_64_BITS and value.is_integer():
+        return int(value)  # what the parser makes of such an integer
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong_type(prefix + name, "an integer", value)
     return value
 
 

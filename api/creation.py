@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
-from api.bodies import as_object, check_text, json_body, refuse_unknown, text_of, wrong_type
+from api.bodies import as_object, check_text, integer_of, json_body, refuse_unknown, text_of, wrong_type
 from api.errors import ApiError, invalid_value, missing
 from batchwright.contracts.batch import BatchOrder, BatchPolicy
 from batchwright.contracts.openai import Endpoint, Profile
@@ -23,7 +23,7 @@ MAX_EXPIRY_SECONDS = 2_592_000
 _MAX_ID_CHARACTERS = 256
 
 
-class _ExpiryBody(BaseModel):
+class ExpiryBody(BaseModel):
     anchor: Literal["created_at"]
     seconds: int = Field(ge=MIN_EXPIRY_SECONDS, le=MAX_EXPIRY_SECONDS)
 
@@ -35,7 +35,7 @@ class _Body(BaseModel):
     endpoint: Endpoint
     completion_window: str = DEFAULT_WINDOW
     metadata: dict[str, str] | None = None
-    output_expires_after: _ExpiryBody | None = None
+    output_expires_after: ExpiryBody | None = None
 
 
 BODY = json_body(_Body)
@@ -67,7 +67,7 @@ def read_creation(fields: Mapping[str, object], settings: Settings) -> Creation:
         window,
         timedelta(seconds=seconds),
         _metadata(fields.get("metadata")),
-        _expiry(fields.get("output_expires_after")),
+        read_expiry(fields.get("output_expires_after"), "output_expires_after"),
     )
 
 
@@ -171,18 +171,14 @@ def _metadata_error(problem: str) -> ApiError:
     return invalid_value("metadata", f"Invalid 'metadata': {problem}.")
 
 
-def _expiry(value: object) -> int | None:
+def read_expiry(value: object, param: str) -> int | None:
+    """The seconds of `{anchor, seconds}`; None where nothing is asked for. Raises ApiError."""
     if value is None:
         return None
     fields = as_object(value)
     if fields is None:
-        raise wrong_type("output_expires_after", "an object", value)
-    prefix = "output_expires_after."
+        raise wrong_type(param, "an object", value)
+    prefix = f"{param}."
     refuse_unknown(fields, ("anchor", "seconds"), prefix)
     anchor = text_of(fields, "anchor", prefix)
-    if "seconds" not in fields:
-        raise missing(prefix + "seconds")
-    seconds = fields["seconds"]
-    if isinstance(seconds, bool) or not isinstance(seconds, int):
-        raise wrong_type(prefix + "seconds", "an integer", seconds)
-    return check_expiry(anchor, seconds, "output_expires_after")
+    return check_expiry(anchor, integer_of(fields, "seconds", prefix), param)

@@ -63,13 +63,17 @@ def wrong_type_of(param: str, expected: str, got: str) -> ApiError:
     return ApiError(400, message, code="invalid_type", param=param)
 
 
-def conflict(message: str) -> ApiError:
+def conflict(message: str, *, code: str | None = None, param: str | None = None) -> ApiError:
     """A 409 that will stay one: the official clients retry every other."""
-    return ApiError(409, message, headers=_FINAL)
+    return ApiError(409, message, code=code, param=param, headers=_FINAL)
 
 
 def no_file(file_id: str) -> ApiError:
     return ApiError(404, f"No such File object: {file_id}", param="id")
+
+
+def no_upload(upload_id: str) -> ApiError:
+    return ApiError(404, f"No such Upload object: {upload_id}", param="id")
 
 
 def no_batch(batch_id: str) -> ApiError:

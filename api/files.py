@@ -1,37 +1,32 @@
 """/v1/files: upload, list, get, content, delete."""
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import aclosing
 from typing import Annotated, get_args
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from starlette.requests import ClientDisconnect
 
 from api.content import content_response
 from api.errors import ApiError, conflict, no_file
+from api.idempotency import key_of, keyed
 from api.objects import Deleted, FileObject, FilePage, answer, file_object, file_page
+from api.receiving import PURPOSES, Incoming, discard_object, largest, store
 from api.services import Services
+from api.streams import streamed
 from api.tenants import documented, tenant_of
-from api.uploads import Upload, discard_object, largest, store, too_large
 from batchwright.database.errors import FileInUse, UnknownCursor
 from batchwright.database.rows import FileRow, Purpose
 from batchwright.rules.ids import is_file_id
 from batchwright.rules.paging import is_ascending, page_limit
-from batchwright.storage.base import ObjectMissing, StorageError
+from batchwright.storage.base import ObjectMissing
 
 logger = logging.getLogger(__name__)
 
-_FORM_OVERHEAD_BYTES = 64 * 1024  # boundaries, headers and fields around the file
-_DISCARDED_BYTES = 64 * 1024 * 1024
-_DISCARDING_SECONDS = 10.0
 _FORM = {
     "type": "object",
     "required": ["file", "purpose"],
     "properties": {
         "file": {"type": "string", "format": "binary"},
-        "purpose": {"enum": [purpose for purpose in get_args(Purpose) if purpose != "batch_output"]},
+        "purpose": {"enum": list(PURPOSES)},
         "expires_after[anchor]": {"enum": ["created_at"]},
         "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2_592_000},
     },
@@ -48,7 +43,12 @@ class FileRoutes:
         router = APIRouter(prefix="/v1/files", tags=["Files"], dependencies=[Depends(documented)])
         one = "/{file_id}"
         router.add_api_route(
-            "", self.upload, methods=["POST"], response_model=FileObject, openapi_extra=_BODY
+            "",
+            self.upload,
+            methods=["POST"],
+            response_model=FileObject,
+            openapi_extra=_BODY,
+            dependencies=[Depends(keyed)],
         )
         router.add_api_route("", self.list, response_model=FilePage)
         router.add_api_route(one, self.get, response_model=FileObject)
@@ -59,17 +59,9 @@ class FileRoutes:
     async def upload(self, request: Request) -> Response:
         """Upload a file."""
         settings = self._services.settings
-        upload = Upload(tenant_of(request, settings), settings)
-        async with aclosing(request.stream()) as body:
-            try:
-                _check_announced(request, largest(settings, None))
-                content_type = request.headers.get("content-type", "")
-                row = await store(upload, content_type, body, self._services)
-            except ClientDisconnect:
-                raise ApiError(400, "The request ended before its body did.") from None
-            except (ApiError, StorageError):
-                await _discard(body)
-                raise
+        incoming = Incoming(tenant_of(request, settings), settings, key_of(request))
+        async with streamed(request, largest(settings, None)) as body:
+            row = await store(incoming, request.headers.get("content-type", ""), body, self._services)
         return answer(file_object(row))
 
     async def list(
@@ -127,23 +119,3 @@ class FileRoutes:
         if row is None:
             raise no_file(file_id)
         return row
-
-
-def _check_announced(request: Request, limit: int) -> None:
-    """Refuses a body that says itself that it is too large."""
-    announced = request.headers.get("content-length", "")
-    if announced.isascii() and announced.isdigit() and int(announced[:18]) > limit + _FORM_OVERHEAD_BYTES:
-        raise too_large(limit)
-
-
-async def _discard(body: AsyncIterator[bytes]) -> None:
-    """Takes what a refused client still sends, within bounds: many read no answer before they sent all."""
-    discarded = 0
-    try:
-        async with asyncio.timeout(_DISCARDING_SECONDS):
-            async for piece in body:
-                discarded += len(piece)
-                if discarded > _DISCARDED_BYTES:
-                    return
-    except (ClientDisconnect, TimeoutError):
-        return

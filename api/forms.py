@@ -36,10 +36,15 @@ class FileStart(NamedTuple):
 Piece = Field | FileStart | bytes
 
 
-async def read_form(content_type: str, body: AsyncIterator[bytes]) -> AsyncGenerator[Piece]:
-    """The form's parts in their order. Raises ApiError (400) where the body is no whole form."""
+async def read_form(
+    content_type: str, body: AsyncIterator[bytes], file: str = "file"
+) -> AsyncGenerator[Piece]:
+    """The form's parts in their order; the one named `file` is a file also without a file name.
+
+    Raises ApiError (400) where the body is no whole form.
+    """
     parser = PushMultipartParser(_boundary(content_type), max_segment_count=_MAX_PARTS)
-    parts = _Parts()
+    parts = _Parts(file)
     try:
         async for chunk in body:
             if not chunk or parser.closed:
@@ -57,7 +62,8 @@ async def read_form(content_type: str, body: AsyncIterator[bytes]) -> AsyncGener
 class _Parts:
     """Gathers fields, passes files through."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: str) -> None:
+        self._file = file
         self._name: str | None = None  # of the field being gathered
         self._value = bytearray()
 
@@ -70,7 +76,7 @@ class _Parts:
 
     def _start(self, segment: MultipartSegment) -> FileStart | None:
         name = segment.name or ""
-        if segment.filename is not None or name == "file":
+        if segment.filename is not None or name == self._file:
             self._name = None
             return FileStart(name, segment.filename or "")
         self._name = name

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
 from batchwright.database.rows import BatchRow, FileRow, ModelCount
+from batchwright.database.upload_rows import PartRow, UploadRow, UploadStatus
 from batchwright.rules.states import shown_status
 
 
@@ -27,6 +28,25 @@ class Deleted(BaseModel):
     id: str
     object: Literal["file"] = "file"
     deleted: Literal[True] = True
+
+
+class UploadObject(BaseModel):
+    id: str
+    object: Literal["upload"] = "upload"
+    bytes: int
+    created_at: int
+    expires_at: int
+    filename: str
+    purpose: str
+    status: UploadStatus
+    file: FileObject | None
+
+
+class PartObject(BaseModel):
+    id: str
+    object: Literal["upload.part"] = "upload.part"
+    created_at: int
+    upload_id: str
 
 
 class BatchErrors(BaseModel):
@@ -146,6 +166,23 @@ def file_object(row: FileRow) -> FileObject:
         filename=row.filename,
         purpose=row.purpose,
     )
+
+
+def upload_object(row: UploadRow, status: UploadStatus, file: FileRow | None) -> UploadObject:
+    return UploadObject(
+        id=row.id,
+        bytes=row.bytes,
+        created_at=int(row.created_at.timestamp()),
+        expires_at=int(row.expires_at.timestamp()),
+        filename=row.filename,
+        purpose=row.purpose,
+        status=status,
+        file=None if file is None else file_object(file),
+    )
+
+
+def part_object(row: PartRow) -> PartObject:
+    return PartObject(id=row.id, created_at=int(row.created_at.timestamp()), upload_id=row.upload_id)
 
 
 def batch_object(row: BatchRow, *, paused: bool | None = None) -> BatchObject:

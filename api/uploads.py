@@ -1,185 +1,148 @@
-"""A file on its way in: checked while it streams to storage, gone without a trace where it is refused."""
+"""/v1/uploads: a file in parts; create, add parts, complete, cancel."""
 
 import logging
-import re
-from collections.abc import AsyncIterator
-from contextlib import aclosing
-from datetime import timedelta
-from secrets import token_hex
-from typing import get_args
 
-from api.creation import check_expiry
-from api.errors import ApiError, invalid_value, missing, unknown_parameter, wrong_type_of
-from api.forms import Field, FileStart, Piece, read_form
+from fastapi import APIRouter, Depends, Request, Response
+
+from api.bodies import read_object
+from api.errors import ApiError, no_upload
+from api.idempotency import Keys, fingerprint, key_of, keyed
+from api.joining import join
+from api.objects import PartObject, UploadObject, answer, part_object, upload_object
+from api.parts import store_part
 from api.services import Services
-from batchwright.database.rows import FileRow, Purpose
+from api.streams import streamed
+from api.tenants import documented, tenant_of
+from api.upload_bodies import COMPLETION, CREATION, MAX_PARTS, PART, Completion, read_completion, read_upload
+from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
+from batchwright.database.upload_rows import UploadRow, UploadStatus
 from batchwright.rules import keys
-from batchwright.rules.ids import new_file_id
-from batchwright.rules.lines import Line, Splitter, is_json
-from batchwright.settings import Settings
-from batchwright.storage.base import ObjectWriter, StorageError
+from batchwright.rules.ids import is_upload_id
+from batchwright.storage.base import ObjectMissing, StorageError
 
 logger = logging.getLogger(__name__)
 
-_PURPOSES: dict[str, Purpose] = {
-    purpose: purpose for purpose in get_args(Purpose) if purpose != "batch_output"
-}
-_BATCH_FILE_LIFE = timedelta(days=30)
-_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
-_FIELDS = ("purpose", _ANCHOR, _SECONDS)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_MAX_NAME_CHARACTERS = 255
 
+class UploadRoutes:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._uploads = services.database.uploads
 
-class Upload:
-    """One `POST /v1/files`: feed it the form's pieces, then ask for the row."""
-
-    def __init__(self, tenant: str, settings: Settings) -> None:
-        self._tenant = tenant
-        self._settings = settings
-        self._fields: dict[str, str] = {}
-        self._purpose: Purpose | None = None
-        self._filename: str | None = None
-        self._bytes = 0
-        self._splitter = Splitter(settings.max_line_bytes)
-        self._first: Line | None = None
-        self._file_id = new_file_id()
-        self.key = keys.upload_key(tenant, self._file_id, token_hex(8))
-
-    async def take(self, piece: Piece, writer: ObjectWriter) -> None:
-        """Raises ApiError as soon as the upload cannot succeed any more."""
-        match piece:
-            case Field(name, value):
-                self._take_field(name, value)
-            case FileStart(name, filename):
-                self._take_file(name, filename)
-            case _:
-                self._check(piece)
-                await writer.write(piece)
-
-    def row(self, services: Services) -> FileRow:
-        """The whole file's row. Raises ApiError where something is missing or wrong."""
-        if self._filename is None:
-            raise missing("file")
-        if self._purpose is None:
-            raise missing("purpose")
-        self._check_size()
-        if self._purpose == "batch":
-            self._first = self._first or next(self._splitter.finish(), None)
-            self._check_first()
-            if not self._bytes:
-                raise _not_jsonl()
-        now = services.clock()
-        life = self._life()
-        return FileRow(
-            id=self._file_id,
-            tenant=self._tenant,
-            purpose=self._purpose,
-            filename=_clean(self._filename),
-            bytes=self._bytes,
-            created_at=now,
-            expires_at=None if life is None else now + life,
-            storage_key=self.key,
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1/uploads", tags=["Uploads"], dependencies=[Depends(documented)])
+        one = "/{upload_id}"
+        router.add_api_route(
+            "",
+            self.create,
+            methods=["POST"],
+            response_model=UploadObject,
+            openapi_extra=CREATION,
+            dependencies=[Depends(keyed)],
         )
+        router.add_api_route(
+            one + "/parts", self.add_part, methods=["POST"], response_model=PartObject, openapi_extra=PART
+        )
+        router.add_api_route(
+            one + "/complete",
+            self.complete,
+            methods=["POST"],
+            response_model=UploadObject,
+            openapi_extra=COMPLETION,
+        )
+        router.add_api_route(one + "/cancel", self.cancel, methods=["POST"], response_model=UploadObject)
+        return router
 
-    def _take_field(self, name: str, value: str) -> None:
-        if name not in _FIELDS:
-            raise unknown_parameter(name)
-        if name in self._fields:
-            raise invalid_value(name, f"The form field '{name}' is given twice.")
-        self._fields[name] = value
-        if name == "purpose":
-            self._purpose = _purpose(value)
-            self._check_size()
-            self._check_first()
+    async def create(self, request: Request) -> Response:
+        """Announce a file of at most 8 GB that will come in parts, within an hour."""
+        tenant, key = tenant_of(request, self._services.settings), key_of(request)
+        fields = await read_object(request)
+        row = read_upload(fields, tenant, self._services.clock(), self._services.settings)
+        if key is None:
+            await self._uploads.insert(row)
+        else:
+            claimed = Keys(self._services, tenant, "uploads")
+            made = await claimed.claim(key, fingerprint(fields), row.model_dump_json(), row)
+            row = row if made is None else UploadRow.model_validate_json(made)
+        return answer(upload_object(row, "pending", None))
 
-    def _take_file(self, name: str, filename: str) -> None:
-        if name != "file":
-            raise unknown_parameter(name)
-        if self._filename is not None:
-            raise invalid_value("file", "The form field 'file' is given twice.")
-        self._filename = filename
+    async def add_part(self, request: Request, upload_id: str) -> Response:
+        """Add a part of at most 64 MB; parts may come in parallel and in any order."""
+        services = self._services
+        async with streamed(request, services.settings.max_part_bytes, "data") as body:
+            row = await self._row(request, upload_id)
+            _expect_pending(row.id, row.status_at(services.clock()))
+            try:
+                part = await store_part(row, request.headers.get("content-type", ""), body, services)
+            except UnknownUpload:
+                raise no_upload(upload_id) from None
+            except UploadClosed as error:
+                raise _closed(upload_id, error.status) from None
+            except UploadFull:
+                most = services.settings.max_upload_bytes
+                message = f"The upload is full: at most {MAX_PARTS} parts of together {most} bytes."
+                raise ApiError(400, message, code="upload_full", param="data") from None
+        return answer(part_object(part))
 
-    def _check(self, piece: bytes) -> None:
-        self._bytes += len(piece)
-        self._check_size()
-        if self._first is None and self._purpose in (None, "batch"):
-            self._first = next(self._splitter.feed(piece), None)
-            self._check_first()
+    async def complete(self, request: Request, upload_id: str) -> Response:
+        """Make the file of the parts, in the order given; a repeat with the same parts changes nothing."""
+        row = await self._row(request, upload_id)
+        completion = read_completion(await read_object(request))
+        status = row.status_at(self._services.clock())
+        if status == "pending":
+            row = await self._joined(row, completion)
+        elif status != "completed":
+            raise _closed(upload_id, status)
+        if row.completion != completion.digest:
+            raise _closed(upload_id, row.status)
+        return await self._answer(row)
 
-    def _check_size(self) -> None:
-        limit = largest(self._settings, self._purpose)
-        if self._bytes > limit:
-            raise too_large(limit)
+    async def cancel(self, request: Request, upload_id: str) -> Response:
+        """Take no more parts and forget those there are; a repeat changes nothing."""
+        row = await self._row(request, upload_id)
+        now = self._services.clock()
+        row = await self._uploads.cancel(row.tenant, row.id, now) or row
+        if row.status_at(now) != "cancelled":
+            raise _closed(upload_id, row.status_at(now))
+        await self._discard_parts(row)
+        return await self._answer(row)
 
-    def _check_first(self) -> None:
-        """A first line too long to look at is left to validation, which names its line."""
-        if self._purpose != "batch" or self._first is None or self._first.data is None:
-            return
-        if not is_json(self._first.data):
-            raise _not_jsonl()
+    async def _joined(self, row: UploadRow, completion: Completion) -> UploadRow:
+        try:
+            joined = await join(row, completion, self._services)
+        except ObjectMissing:  # cancelled, completed or swept meanwhile: else the part was lost
+            now_there = await self._uploads.get(row.tenant, row.id)
+            if now_there is None or now_there.status == "pending":
+                logger.error("a part's object is missing", extra={"upload_id": row.id})
+                raise ApiError(500, "A part of the upload is lost.", code="content_missing") from None
+            joined = now_there
+        await self._discard_parts(joined)
+        return joined
 
-    def _life(self) -> timedelta | None:
-        anchor, text = self._fields.get(_ANCHOR), self._fields.get(_SECONDS)
-        if anchor is None and text is None:
-            return _BATCH_FILE_LIFE if self._purpose == "batch" else None
-        if anchor is None or text is None:
-            raise missing("expires_after.anchor" if anchor is None else "expires_after.seconds")
-        if re.fullmatch(r"[0-9]{1,12}", text, re.ASCII) is None:
-            raise wrong_type_of("expires_after.seconds", "an integer", "a string")
-        return timedelta(seconds=check_expiry(anchor, int(text), "expires_after"))
+    async def _discard_parts(self, row: UploadRow) -> None:
+        """What fails here the sweep does."""
+        try:
+            await self._services.storage.delete_prefix(keys.parts_root(row.tenant, row.id))
+        except StorageError as error:
+            logger.warning("parts are left to the sweep", extra={"upload_id": row.id, "error": str(error)})
 
+    async def _answer(self, row: UploadRow) -> Response:
+        files = self._services.database.files
+        file = None if row.file_id is None else await files.get(row.tenant, row.file_id)
+        return answer(upload_object(row, row.status_at(self._services.clock()), file))
 
-async def store(upload: Upload, content_type: str, body: AsyncIterator[bytes], services: Services) -> FileRow:
-    """Writes the form's file to storage and its row to the database; on an error neither stays.
-
-    Raises:
-        ApiError: what the client did wrong.
-    """
-    async with services.storage.writer(upload.key) as writer:
-        async with aclosing(read_form(content_type, body)) as pieces:
-            async for piece in pieces:
-                await upload.take(piece, writer)
-        row = upload.row(services)
-    try:
-        await services.database.files.insert(row)
-    except Exception:
-        await discard_object(row.storage_key, services)
-        raise
-    return row
-
-
-async def discard_object(key: str, services: Services) -> None:
-    """Deletes what no row names any more; if the storage fails it stays as litter, which harms nobody."""
-    try:
-        await services.storage.delete(key)
-    except StorageError as error:
-        logger.warning("an object is left behind", extra={"key": key, "error": str(error)})
-
-
-def largest(settings: Settings, purpose: Purpose | None) -> int:
-    """The most bytes a file may have; `purpose` None: the most that any may."""
-    if purpose is None:
-        return max(settings.max_batch_file_bytes, settings.max_file_bytes)
-    return settings.max_batch_file_bytes if purpose == "batch" else settings.max_file_bytes
-
-
-def too_large(limit: int) -> ApiError:
-    return ApiError(413, f"The file is too large: at most {limit} bytes are allowed.", param="file")
-
-
-def _not_jsonl() -> ApiError:
-    return ApiError(400, "Invalid file format for Batch API. Must be .jsonl")
+    async def _row(self, request: Request, upload_id: str) -> UploadRow:
+        tenant = tenant_of(request, self._services.settings)
+        row = await self._uploads.get(tenant, upload_id) if is_upload_id(upload_id) else None
+        if row is None:
+            raise no_upload(upload_id)
+        return row
 
 
-def _purpose(text: str) -> Purpose:
-    purpose = _PURPOSES.get(text)
-    if purpose is None:
-        supported = ", ".join(f"'{name}'" for name in _PURPOSES)
-        raise invalid_value("purpose", f"Invalid value: '{text}'. Supported values are: {supported}.")
-    return purpose
+def _expect_pending(upload_id: str, status: UploadStatus) -> None:
+    if status != "pending":
+        raise _closed(upload_id, status)
 
 
-def _clean(filename: str) -> str:
-    """The name as a row and a header can hold it."""
-    return _CONTROL.sub("", filename)[:_MAX_NAME_CHARACTERS] or "file"
+def _closed(upload_id: str, status: str) -> ApiError:
+    message = f"Upload '{upload_id}' takes this no more: its status is '{status}'."
+    return ApiError(400, message, code="upload_not_pending")
