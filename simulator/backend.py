@@ -90,9 +90,8 @@ class Backend:
         digest = blake2b(request.body, digest_size=16).digest()
         try:
             call = read_call(request.path, request.body, self.options.models[0])
-            entry = self.ledger.begin(
-                request.header(b"x-request-id") or digest.hex(), call.model, digest.hex(), call.user
-            )
+            key, trace = request.header(b"x-request-id") or digest.hex(), request.header(b"traceparent")
+            entry = self.ledger.begin(key, call.model, digest.hex(), call.user, trace)
             asked = _Asked(exchange, call, entry, digest)
             exchange.on_gone = partial(self._gone, asked)
         except BadCall as error:

@@ -10,13 +10,15 @@ class Entry(msgspec.Struct):
     """All asks under one key: the `x-request-id` header where there is one, else the body's digest.
 
     `statuses` counts how they ended: an HTTP status, or `cut`, `aborted`, `gone` (the client hung up first).
-    Times are Unix seconds. `body` is the digest of the last body; `user` the body's `user` field.
+    Times are Unix seconds. `body` is the digest of the last body; `user` the body's `user` field; `trace` the
+    last `traceparent` header.
     """
 
     key: str
     model: str
     body: str
     user: str | None = None
+    trace: str | None = None
     asked: int = 0
     answered: int = 0
     first_asked_at: float = 0.0
@@ -66,7 +68,7 @@ class Ledger:
         }
         self._in_flight = self._max_in_flight = self._running.total()
 
-    def begin(self, key: str, model: str, body: str, user: str | None) -> Entry:
+    def begin(self, key: str, model: str, body: str, user: str | None, trace: str | None = None) -> Entry:
         entry = self._entries.get(key)
         now = time.time()
         if entry is None:
@@ -74,7 +76,8 @@ class Ledger:
             if self._keep:
                 self._entries[key] = entry
         entry.asked += 1
-        entry.model, entry.body, entry.user, entry.last_asked_at = model, body, user, now
+        entry.model, entry.body, entry.user, entry.trace = model, body, user, trace
+        entry.last_asked_at = now
         totals = self.totals(model)
         totals.asked += 1
         totals.in_flight += 1
