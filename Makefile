@@ -4,7 +4,7 @@ TOOLS := .venv/.tools
 UV := $(TOOLS)/bin/uv
 RUN := .venv/bin/
 
-.PHONY: help install demo dev test test-fast lint format docs bench clean
+.PHONY: help install demo dev test test-fast lint format docs chaos bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ format: install ## put the code in shape
 
 docs: install ## the generated reference pages
 	$(RUN)python docs/generate.py
+
+chaos: install ## kill, freeze and cut a running stack for SECONDS (600) by SEED (1)
+	$(RUN)python -m tests.chaos --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
 
 bench: install ## ingestion, and a whole batch beside a bare client loop
 	$(RUN)python -m bench

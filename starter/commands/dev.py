@@ -30,7 +30,9 @@ def dev(
     ui_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Of the Temporal Web UI; 0: a free one.")
     ] = 8233,
-    workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 1,
+    workers: Annotated[
+        int, typer.Option(min=0, max=64, help="Worker processes; 0: start them yourself.")
+    ] = 1,
     backend: Annotated[
         list[str] | None,
         typer.Option(help="URL of a real backend, not the simulator; repeatable. [BATCHWRIGHT_BACKENDS]"),

@@ -1,0 +1,55 @@
+"""`python -m tests.chaos --seconds 600 --seed 1` (`make chaos`): a table, and exit 1 where a claim broke."""
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tests.chaos.run import Report, chaos
+
+
+def run(
+    seconds: Annotated[float, typer.Option(min=10, help="How long it is disturbed.")] = 600,
+    seed: Annotated[int, typer.Option(help="Of the batches and the disturbances.")] = 1,
+    data: Annotated[Path | None, typer.Option(help="Kept with all logs; else it is gone at the end.")] = None,
+) -> None:
+    """Kill, freeze and cut parts of a running stack, and check that nothing is lost or done twice."""
+    begun = time.monotonic()
+
+    def tell(what: str) -> None:
+        print(f"{time.monotonic() - begun:7.1f} s  {what}", file=sys.stderr)
+
+    report = asyncio.run(chaos(seed, seconds, tell, data))
+    console = Console()
+    console.print(table(report))
+    for sentence in report.broken:
+        console.print(f"BROKEN: {sentence}", markup=False)
+    raise typer.Exit(1 if report.broken else 0)
+
+
+def table(report: Report) -> Table:
+    found = Table(title=f"seed {report.seed}, {report.seconds:g} s")
+    found.add_column("what")
+    found.add_column("count", justify="right")
+    for kind, count in sorted(report.disturbed.items()):
+        found.add_row(kind.value, str(count))
+    found.add_section()
+    endings = Counter(verdict.status for verdict in report.verdicts)
+    found.add_row("batches", ", ".join(f"{count} {status}" for status, count in sorted(endings.items())))
+    found.add_row("lines", f"{sum(verdict.lines for verdict in report.verdicts):,}")
+    found.add_row("lost", str(sum(verdict.lost for verdict in report.verdicts)))
+    found.add_row("doubled", str(sum(verdict.doubled for verdict in report.verdicts)))
+    found.add_row("answered more than once", str(report.answered_again))
+    median, worst = report.recovery
+    found.add_row("seconds until answers go on, p50 / p99", f"{median:.1f} / {worst:.1f}")
+    return found
+
+
+if __name__ == "__main__":
+    typer.run(run)
