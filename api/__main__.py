@@ -53,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         address = f"{settings.api_host}:{settings.api_port}"
         return _give_up(f"The API cannot listen on {address} (BATCHWRIGHT_API_PORT): {error.strerror}.", 1)
+    except SettingsError as error:
+        return _give_up(error, 2)
     except (DatabaseError, StorageUnavailable) as error:
         return _give_up(error, 1)
 

@@ -1,11 +1,11 @@
 """open_services(): the real services, opened in order and closed in reverse."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from api.services import Services
-from api.temporal_gateway import ClientGateway
+from api.temporal_gateway import ClientGateway, told_until_ready
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.pool import open_database
 from batchwright.inference.backends import Registry
@@ -17,7 +17,7 @@ from batchwright.storage.opening import open_storage
 from batchwright.telemetry.exposition import sdk_address
 from batchwright.telemetry.metrics import Metrics
 from batchwright.telemetry.tracing import tracing
-from batchwright.temporal import connect, runtime
+from batchwright.temporal import open_connection, runtime
 
 
 @asynccontextmanager
@@ -27,6 +27,7 @@ async def open_services(settings: Settings) -> AsyncGenerator[Services]:
     Raises:
         DatabaseError: no answer in time, or other tables than this version needs.
         StorageUnavailable: the storage's directory cannot be made, or its keys cannot be had.
+        SettingsError: a file of certificates or keys is not what it should be.
     """
     async with AsyncExitStack() as opened:
         metrics, sdk = Metrics(tenants=settings.metrics_tenants), sdk_address()
@@ -38,14 +39,17 @@ async def open_services(settings: Settings) -> AsyncGenerator[Services]:
         opened.push_async_callback(engine.aclose)
         client = InferenceClient(engine, settings)
         registry = Registry(settings, database.models, client, unavailable=DatabaseUnavailable)
-        await opened.enter_async_context(_running(registry))
-        temporal = ClientGateway(await connect(settings, runtime=runtime(sdk), lazy=True))
+        await opened.enter_async_context(_running(registry.run()))
+        client_of_temporal, connection = await open_connection(settings, runtime=runtime(sdk), lazy=True)
+        temporal = ClientGateway(client_of_temporal, settings)
+        await opened.enter_async_context(_running(connection.run()))
+        await opened.enter_async_context(_running(told_until_ready(temporal)))
         yield Services(settings, database, storage, temporal, registry, metrics, sdk)
 
 
 @asynccontextmanager
-async def _running(registry: Registry) -> AsyncGenerator[None]:
-    task = asyncio.create_task(registry.run())
+async def _running(work: Coroutine[None, None, None]) -> AsyncGenerator[None]:
+    task = asyncio.create_task(work)
     try:
         yield
     finally:

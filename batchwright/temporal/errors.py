@@ -52,7 +52,7 @@ def refused(settings: Settings, error: RPCError) -> TemporalUnavailable:
             f"{where} has no namespace {settings.temporal_namespace!r}: run `batchwright setup temporal`, "
             "or set BATCHWRIGHT_TEMPORAL_NAMESPACE."
         )
-    return TemporalUnavailable(f"{where} did not answer: {error.message}")
+    return TemporalUnavailable(f"{where} refused or did not answer: {error.message}")
 
 
 def is_unknown_namespace(error: RPCError) -> bool:

@@ -34,7 +34,7 @@ async def client() -> AsyncGenerator[Client]:
 
 @pytest.fixture
 def gateway(client: Client) -> ClientGateway:
-    return ClientGateway(client)
+    return ClientGateway(client, load(temporal_address=client.service_client.config.target_host))
 
 
 def an_order() -> BatchOrder:
@@ -128,7 +128,7 @@ async def test_a_server_that_answers_passes_the_check(gateway: ClientGateway) ->
 
 async def test_an_unknown_namespace_fails_the_check(client: Client) -> None:
     settings = load(temporal_address=client.service_client.config.target_host, temporal_namespace="nowhere")
-    elsewhere = ClientGateway(await connect(settings, lazy=True))
+    elsewhere = ClientGateway(await connect(settings, lazy=True), settings)
     with pytest.raises(TemporalUnavailable):
         await elsewhere.check()
     with pytest.raises(TemporalUnavailable):
@@ -137,7 +137,7 @@ async def test_an_unknown_namespace_fails_the_check(client: Client) -> None:
 
 async def test_a_server_that_is_away_is_unavailable_and_not_a_missing_run() -> None:
     settings = load(temporal_address=f"127.0.0.1:{free_port()}")
-    nowhere = ClientGateway(await connect(settings, lazy=True))
+    nowhere = ClientGateway(await connect(settings, lazy=True), settings)
     with pytest.raises(TemporalUnavailable):
         await nowhere.check()
     with pytest.raises(TemporalUnavailable):
