@@ -23,6 +23,7 @@ from batchwright.telemetry.metrics import Metrics
 
 _REGION = "us-east-1"
 _BUCKET = "batchwright-test"
+_MOTO_PAGE = 10
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class S3Server:
     access_key: str
     secret_key: str
     bucket: str = _BUCKET
+    page: int = 1000  # keys that a list answers at once
 
     @property
     def keys(self) -> dict[str, str]:
@@ -92,11 +94,12 @@ def real_server() -> S3Server | None:
 def moto_server() -> Generator[S3Server]:
     """In a thread; it checks no signatures and keeps all in memory."""
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    os.environ["MOTO_S3_DEFAULT_MAX_KEYS"] = str(_MOTO_PAGE)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
         host, port = server.get_host_and_port()
-        yield S3Server(f"http://{host}:{port}", "test-key", "test-secret")
+        yield S3Server(f"http://{host}:{port}", "test-key", "test-secret", page=_MOTO_PAGE)
     finally:
         server.stop()
 
