@@ -12,12 +12,13 @@ help: ## this list
 install: .venv/.installed ## .venv with the locked packages
 
 # uv lives beside the environment it fills, so nothing needs to be installed beforehand but Python.
+# Compiled here once: where Python may not write, each process would compile all libraries for itself.
 .venv/.installed: uv.lock pyproject.toml
 	@test -x $(UV) || ($(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| (echo "Batchwright needs Python 3.11 or newer; set PYTHON=/path/to/it" >&2; exit 1))
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	@test -x $(UV) || ($(PYTHON) -m venv $(TOOLS) && $(TOOLS)/bin/python -m pip install --quiet "uv>=0.9,<1")
-	$(UV) sync --locked --inexact --python .venv/bin/python
+	$(UV) sync --locked --inexact --compile-bytecode --python .venv/bin/python
 	@touch $@
 
 demo: install ## 1,000 requests over three models through the whole stack
