@@ -35,6 +35,7 @@ RUN install --directory --owner=10001 --group=10001 --mode=0700 /var/spool/batch
 ENV PATH=/opt/batchwright/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
+    HOME=/var/spool/batchwright \
     TMPDIR=/var/spool/batchwright \
     BATCHWRIGHT_SPOOL_DIR=/var/spool/batchwright \
     BATCHWRIGHT_API_HOST=0.0.0.0 \

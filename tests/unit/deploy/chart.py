@@ -134,7 +134,7 @@ def check(resource: Resource) -> None:
     if schema is None:
         _check_native(json.dumps(resource.whole))
         return
-    Draft202012Validator(schema).validate(resource.whole)
+    Draft202012Validator(schema).validate(resource.whole)  # pyright: ignore[reportUnknownMemberType]
     if resource.kind == "WorkerDeployment":
         pod: Values = {"apiVersion": "v1", "kind": "PodTemplate", "template": resource.at("spec.template")}
         _check_native(json.dumps(pod))
@@ -156,9 +156,8 @@ def _as_the_controller_makes_it(resource: Resource) -> Resource:
 # Most resources are the same in most cases.
 @cache
 def _check_native(resource: str) -> None:
-    validate = kubernetes_validate.validate  # pyright: ignore[reportUnknownMemberType]
     for version in KUBERNETES:
-        validate(json.loads(resource), version, strict=True)
+        kubernetes_validate.validate(json.loads(resource), version, strict=True)
 
 
 @cache

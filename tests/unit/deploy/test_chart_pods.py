@@ -124,10 +124,8 @@ def test_queues_of_models_with_other_names_are_listed() -> None:
         "autoscaling": {"type": "backlog", "queues": [queue, "io"]},
     }
     scaler = one(render(with_least(workers=[pool])), "ScaledObject", "batchwright-worker-all")
-    assert {at(scaler.at("spec.triggers"), f"{place}.metadata.taskQueue") for place in (0, 1)} == {
-        queue,
-        "io",
-    }
+    triggers = scaler.at("spec.triggers")
+    assert [at(triggers, f"{place}.metadata.taskQueue") for place in (0, 1)] == [queue, "io"]
 
 
 def test_an_autoscaler_has_the_replicas_to_itself() -> None:
