@@ -96,9 +96,9 @@ class Publisher:
         return ModelShare(model=model, safe=safe, lines=len(lines), slices=slices, queue=queue)
 
     def _slice_lines(self, model: str) -> int:
-        """A slice is a turn's worth of the rate: each turn takes a whole one of the queue's, full or not."""
-        pacing = self._rates.pacing_of(model)
-        return pacing.lines if pacing else self._settings.slice_lines
+        """With a rate a slice is a number of whole turns, for each costs the same of it, full or not."""
+        pacing, most = self._rates.pacing_of(model), self._settings.slice_lines
+        return most - most % pacing.lines if pacing else most
 
     async def _publish_unserved(self, scanner: Scanner, spool: Spool) -> None:
         """The lines no backend serves, settled as errors in the order of the input."""

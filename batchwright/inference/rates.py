@@ -98,4 +98,5 @@ class FleetRates:
         self._rates, self._models = rates, self._served()
         # While no model is known every own rate counts: rather too little is left for the rest than too much.
         known = self._models or rates.entries
-        self._split: Split = split(rates, known, self._settings.slice_lines)
+        settings = self._settings
+        self._split: Split = split(rates, known, settings.slice_lines, settings.slice_seconds)

@@ -99,9 +99,9 @@ def effective(settings: Mapping[str, float], changes: Mapping[str, float]) -> Ra
     return Rates(rates | {name: Rate(rate, changed=True) for name, rate in changes.items()})
 
 
-def pacing(requests_per_second: float, slice_lines: int) -> Pacing:
-    """Of a rate above 0. A turn takes about `TURN_SECONDS`, less where slices are shorter than that."""
-    lines = max(1, math.floor(TURN_SECONDS * requests_per_second))
+def pacing(requests_per_second: float, slice_lines: int, turn_seconds: float = TURN_SECONDS) -> Pacing:
+    """Of a rate above 0, for turns that last at most `turn_seconds`, or a single send."""
+    lines = max(1, math.floor(min(turn_seconds, TURN_SECONDS) * requests_per_second))
     return Pacing(requests_per_second, min(slice_lines, lines))
 
 
@@ -124,12 +124,14 @@ class Split:
         return {**own, DISPATCH_QUEUE: self.shared}
 
 
-def split(rates: Rates, served: Iterable[str], slice_lines: int) -> Split:
+def split(rates: Rates, served: Iterable[str], slice_lines: int, turn_seconds: float = TURN_SECONDS) -> Split:
     """The rate over all models, shared out: own rates and the rest add up to it. Raises RatesConflict."""
-    models = list(served)
-    left = rates.left(models)
-    own = {model: pacing(rates.own(model), slice_lines) for model in rates.entries if rates.own(model)}
-    return Split(own, pacing(left, slice_lines) if left else None)
+    left = rates.left(served)
+    own = {model: rates.own(model) for model in rates.entries if rates.own(model)}
+    return Split(
+        {model: pacing(rate, slice_lines, turn_seconds) for model, rate in own.items()},
+        pacing(left, slice_lines, turn_seconds) if left else None,
+    )
 
 
 def _nothing_left(over_all: float, own: Mapping[str, float]) -> str:

@@ -3,6 +3,7 @@
 import time
 from datetime import timedelta
 
+import httpx
 import pytest
 
 from batchwright.contracts.errors import Failure
@@ -18,6 +19,10 @@ def paced(lines: int, rate: float = FAST, **settings: object) -> House:
     house = House(ok, **settings)
     house.tools.rates = FixedRates(Pacing(rate, lines))
     return house
+
+
+def _first_fails(content: str) -> httpx.Response:
+    return status(500) if content == "0" else ok(content)
 
 
 async def test_a_turn_makes_its_sends_and_hands_the_slice_back_at_once() -> None:
@@ -45,7 +50,7 @@ async def test_turn_after_turn_sends_every_line_once() -> None:
 
 async def test_retries_are_sends_too() -> None:
     house = paced(lines=4)
-    house.reply = lambda content: status(500) if content == "0" else ok(content)
+    house.reply = _first_fails
     await plan_slice(house.storage, [line_of(n) for n in range(6)])
     for _ in range(3):
         before = len(house.sent)

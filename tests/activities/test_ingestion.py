@@ -75,13 +75,12 @@ async def test_slices_are_cut_as_the_settings_say() -> None:
     ]
 
 
-async def test_slices_of_a_model_with_a_rate_are_a_turn_of_it_and_go_to_its_queue() -> None:
-    batch = await a_batch(
-        *(a_line(str(n)) for n in range(5)), rates=FixedRates(Pacing(0.4, 2), belongs="dispatch")
-    )
+async def test_slices_of_a_model_with_a_rate_are_whole_turns_and_go_to_its_queue() -> None:
+    lines = [a_line(str(n)) for n in range(9)]
+    batch = await a_batch(*lines, rates=FixedRates(Pacing(0.4, 2), belongs="dispatch"), slice_lines=5)
     [share] = (result := await batch.ingest()).models
     assert (share.slices, share.queue) == (3, "dispatch")
-    assert [record.entries for record in batch.slices(result, share)] == [2, 2, 1]
+    assert [record.entries for record in batch.slices(result, share)] == [4, 4, 1]
 
 
 async def test_equal_prefixes_are_dispatched_together() -> None:

@@ -43,6 +43,12 @@ def test_turns_times_lines_are_the_rate(rate: float, most: int) -> None:
     assert math.isclose(found.interval_seconds * rate, 1)
 
 
+@given(RATES, st.floats(0.5, 60))
+def test_a_turn_does_not_have_more_to_send_than_its_time_is_good_for(rate: float, seconds: float) -> None:
+    found = pacing(rate, 10_000, seconds)
+    assert (found.lines - 1) * found.interval_seconds <= seconds
+
+
 @pytest.mark.parametrize(
     ("rate", "lines", "turns"), [(20, 100, 0.2), (0.1, 1, 0.1), (0.5, 2, 0.25), (512, 256, 2)]
 )
