@@ -32,11 +32,12 @@ def batch_trace(batch_id: str, around: Context, sampler: Sampler) -> BatchTrace:
     caller = trace.get_current_span(around).get_span_context()
     trace_id = caller.trace_id if caller.is_valid else _digest(batch_id, 16)
     sampled = sampler.should_sample(around, trace_id, ROOT).decision.is_sampled()
+    others = caller.trace_flags & ~TraceFlags.SAMPLED
     root = SpanContext(
         trace_id,
         _digest(batch_id, 8),
         is_remote=True,
-        trace_flags=TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT),
+        trace_flags=TraceFlags(others | TraceFlags.SAMPLED if sampled else others),
         trace_state=caller.trace_state,
     )
     return BatchTrace(root, around)

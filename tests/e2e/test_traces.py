@@ -1,0 +1,189 @@
+"""A batch through the whole stack leaves one trace (S0-50 to S0-54)."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from openai import AsyncOpenAI
+from pydantic import BaseModel
+
+from tests.e2e.batches import CHAT, chat_line, chat_lines, ended, settled, submit, until
+from tests.e2e.stack import MODELS, Stack, dev
+from tests.fakes.collector import Collector, Spanned, collector
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+SECRET = "sk-planted-in-the-settings"
+
+
+class Asked(BaseModel):
+    key: str
+    trace: str | None
+
+
+class Ledger(BaseModel):
+    entries: list[Asked]
+
+
+class Traced:
+    def __init__(self, stack: Stack, taken: Collector) -> None:
+        self.stack, self.taken = stack, taken
+
+    def client(self) -> AsyncOpenAI:
+        return self.stack.client("traced")
+
+    async def traceparents(self) -> list[str | None]:
+        """What the backend was told of each request."""
+        async with httpx.AsyncClient() as http:
+            answer = await http.get(self.stack.simulator + "/admin/ledger")
+        return [entry.trace for entry in Ledger.model_validate_json(answer.content).entries]
+
+    async def root(self, batch_id: str, *, slices: int, last: str = "finalize") -> Spanned:
+        """Of the batch, once its trace is whole: an activity's span comes after all that belongs to it."""
+
+        async def is_whole() -> bool:
+            ends = Counter(span.name for span in self.taken.of(batch_id) if _is_last(span))
+            return ends["process-batch"] > 0 and ends["run_slice"] >= slices and ends[last] > 0
+
+        await until(is_whole, 30)
+        return next(span for span in self.taken.named("process-batch") if span in self.taken.of(batch_id))
+
+    def trace_of(self, root: Spanned) -> list[Spanned]:
+        return [span for span in self.taken.spans if span.trace == root.trace]
+
+
+@pytest.fixture(scope="module")
+def traced() -> Iterator[Traced]:
+    with collector() as taken:
+        settings = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": taken.url,
+            "OTEL_EXPORTER_OTLP_HEADERS": "x-key=collector-key",
+            "BATCHWRIGHT_BACKEND_API_KEY": SECRET,
+        }
+        with dev("--workers", "2", data=None, **settings) as stack:
+            yield Traced(stack, taken)
+
+
+def _is_last(span: Spanned) -> bool:
+    """Of a slice's turns."""
+    return span.name != "run_slice" or span.attributes["batchwright.end"] == "finished"
+
+
+async def test_a_batch_is_one_trace_from_the_call_to_its_requests(traced: Traced) -> None:
+    async with traced.client() as client:
+        batch = await ended(client, (await submit(client, chat_lines(MODELS, each=10))).id)
+        root = await traced.root(batch.id, slices=3)
+    [call] = [span for span in traced.trace_of(root) if span.name == "POST /v1/batches"]
+    spans = {span.id: span for span in traced.trace_of(root)}
+    parents = Counter((span.name, spans[span.parent].name) for span in spans.values() if span.parent)
+    assert call.parent == ""
+    assert parents == {
+        ("process-batch", "POST /v1/batches"): 1,
+        ("ingest", "process-batch"): 1,
+        ("run_slice", "process-batch"): 3,
+        ("finalize", "process-batch"): 1,
+        (f"POST {CHAT}", "run_slice"): 30,
+        **{pair: count for pair, count in parents.items() if pair[0].startswith("storage.")},
+    }
+    stored = {pair for pair in parents if pair[0].startswith("storage.")}
+    assert {
+        ("storage.Store", "ingest"),
+        ("storage.Store", "run_slice"),
+        ("storage.Store", "finalize"),
+    } <= stored
+    assert {("storage.Retrieve", "run_slice"), ("storage.Delete", "finalize")} <= stored
+    assert {span.service for span in spans.values()} == {"batchwright-api", "batchwright-worker"}
+    assert not [span for span in spans.values() if span.has_failed]
+
+
+async def test_the_root_has_what_the_batch_has_and_lasts_as_long(traced: Traced) -> None:
+    async with traced.client() as client:
+        lines = [*chat_lines(MODELS, each=2), chat_line("stranger", "nobody-serves-this")]
+        batch = await ended(client, (await submit(client, lines)).id)
+        root = await traced.root(batch.id, slices=3)
+    assert {
+        name: root.attributes[name] for name in root.attributes if not name.startswith("batchwright.")
+    } == {
+        "batch.id": batch.id,
+        "tenant.id": "traced",
+        "file.id": batch.input_file_id,
+        "batch.output_file.id": batch.output_file_id,
+        "batch.error_file.id": batch.error_file_id,
+        "batch.request.total": 7,
+        "batch.request.completed": 6,
+        "batch.request.failed": 1,
+    }
+    inside = [span for span in traced.trace_of(root) if span.parent == root.id]
+    assert root.start <= min(span.start for span in inside)
+    assert root.end >= max(span.start for span in inside)
+
+
+async def test_the_backend_hears_of_each_requests_span(traced: Traced) -> None:
+    async with traced.client() as client:
+        batch = await ended(client, (await submit(client, chat_lines(MODELS[:1], each=20))).id)
+        root = await traced.root(batch.id, slices=1)
+    requests = [span for span in traced.trace_of(root) if span.name == f"POST {CHAT}"]
+    told = set(await traced.traceparents())
+    assert len(requests) == 20
+    assert {f"00-{span.trace}-{span.id}-03" for span in requests} <= told
+    for span in requests:
+        assert span.attributes["batch.id"] == batch.id
+        assert span.attributes["gen_ai.request.model"] == MODELS[0]
+        assert span.attributes["http.response.status_code"] == 200
+
+
+async def test_a_call_that_belongs_to_a_trace_stays_in_it(traced: Traced) -> None:
+    theirs = "4bf92f3577b34da6a3ce929d0e0e4736"
+    async with traced.client() as client:
+        client = client.with_options(default_headers={"traceparent": f"00-{theirs}-00f067aa0ba902b7-01"})
+        batch = await ended(client, (await submit(client, chat_lines(MODELS[:1], each=2))).id)
+        root = await traced.root(batch.id, slices=1)
+    assert root.trace == theirs
+
+
+async def test_a_batch_that_fails_in_validation_has_a_root_that_failed(traced: Traced) -> None:
+    async with traced.client() as client:
+        line = chat_line("same", MODELS[0])
+        batch = await ended(client, (await submit(client, [line, line])).id)
+        root = await traced.root(batch.id, slices=0, last="ingest")
+    assert root.has_failed
+    assert root.attributes["batchwright.status"] == "failed"
+
+
+async def test_a_request_that_fails_says_how(traced: Traced) -> None:
+    async with traced.client() as client:
+        await traced.stack.faults(model=MODELS[1], kind="500", rate=1.0)
+        batch = await submit(client, chat_lines(MODELS[:2], each=30))
+        await settled(client, batch.id, 30)
+        await traced.stack.heal()
+        await ended(client, batch.id)
+        root = await traced.root(batch.id, slices=2)
+    failed = [span for span in traced.trace_of(root) if span.name == f"POST {CHAT}" and span.has_failed]
+    assert {span.attributes["http.response.status_code"] for span in failed} == {500}
+    assert {span.attributes["gen_ai.request.model"] for span in failed} == {MODELS[1]}
+
+
+async def test_a_slice_that_goes_on_later_leaves_a_span_linked_to_its_turn(traced: Traced) -> None:
+    async with traced.client() as client:
+        await traced.stack.faults(model=MODELS[2], kind="slow", seconds=0.5, rate=1.0)
+        batch = await submit(client, chat_lines(MODELS[2:3], each=150))
+        await ended(client, batch.id)
+        await traced.stack.heal()
+        root = await traced.root(batch.id, slices=1)
+    turns = [span for span in traced.trace_of(root) if span.name == "run_slice"]
+    again = [span for span in traced.taken.named("re-enqueue") if span in traced.taken.of(batch.id)]
+    assert not [span for span in turns if span.has_failed]
+    assert {span.attributes["batchwright.reason"] for span in again} == {"TurnOver"}
+    assert {link for span in again for link in span.links} < {span.id for span in turns}
+    assert {span.parent for span in again} == {""}
+
+
+async def test_no_span_has_a_secret_or_a_body_and_the_collector_gets_its_key(traced: Traced) -> None:
+    async with traced.client() as client:
+        batch = await ended(client, (await submit(client, [chat_line("a", MODELS[0], "my-prompt")])).id)
+        await traced.root(batch.id, slices=1)
+    everything = repr(traced.taken.spans)
+    assert SECRET not in everything
+    assert "collector-key" not in everything
+    assert "my-prompt" not in everything
+    assert traced.taken.headers["x-key"] == "collector-key"
