@@ -18,6 +18,7 @@ Tenant = Annotated[
     str | None, typer.Option("--tenant", help="Sent as X-Tenant. [BATCHWRIGHT_TENANT]", show_default=False)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, as the API answers it.")]
+JsonLine = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 Interval = Annotated[float, typer.Option("--interval", min=0.05, help="Seconds between looks.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Stay until the batch has ended; exit as `status` does.")]
 

@@ -75,12 +75,14 @@ def choose_addresses(options: DevOptions) -> Addresses:
 
 def environment(addresses: Addresses, directory: StackDirectory, database_url: str) -> dict[str, str]:
     """What the API and the workers are told; the user's own BATCHWRIGHT_* stay where these do not decide."""
+    of_a_cluster = {f"BATCHWRIGHT_{name.upper()}" for name in temporal.OF_A_CLUSTER}
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in of_a_cluster},
         "PYTHONUNBUFFERED": "1",
         "BATCHWRIGHT_DATABASE_URL": database_url,
         "BATCHWRIGHT_TEMPORAL_ADDRESS": addresses.temporal,
         "BATCHWRIGHT_TEMPORAL_NAMESPACE": temporal.NAMESPACE,
+        "BATCHWRIGHT_TEMPORAL_TLS_SERVER_NAME": "",
         "BATCHWRIGHT_TEMPORAL_UI_URL": addresses.ui,
         "BATCHWRIGHT_STORAGE_DIR": str(directory.objects),
         "BATCHWRIGHT_BACKENDS": json.dumps(addresses.backends),

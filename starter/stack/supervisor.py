@@ -134,7 +134,7 @@ class Supervisor:
 
     async def _start_temporal(self, part: Kept, addresses: plan.Addresses) -> None:
         await part.start()
-        await temporal.keep_closed_workflows(addresses.temporal_port)
+        await temporal.prepare_namespace(addresses.temporal_port)
 
     def _process(self, part: Part) -> PartProcess:
         return PartProcess(part, self._directory.log(part.name), self._changed)

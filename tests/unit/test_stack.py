@@ -13,7 +13,6 @@ import psutil
 import pytest
 from rich.console import Console
 
-from batchwright.contracts.search import SEARCH_ATTRIBUTES
 from batchwright.settings import SettingsError, load
 from starter.stack import temporal
 from starter.stack.directory import StackDirectory
@@ -44,11 +43,8 @@ def values_of(command: list[str], option: str) -> list[str]:
     return [value for name, value in pairwise(command) if name == option]
 
 
-def test_the_dev_server_registers_every_search_attribute() -> None:
+def test_the_dev_server_keeps_its_state_in_a_file() -> None:
     command = temporal.dev_server_command(Path("/a dir/temporal.db"), port=1, ui_port=2)
-    registered = [value.partition("=")[0] for value in values_of(command, "--search-attribute")]
-    assert registered == [key.name for key in SEARCH_ATTRIBUTES]
-    assert "BatchwrightModels=KeywordList" in values_of(command, "--search-attribute")
     assert values_of(command, "--db-filename") == ["/a dir/temporal.db"]
 
 
