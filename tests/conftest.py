@@ -22,6 +22,9 @@ from tests.fakes.database import MemoryDatabase
 from tests.fakes.s3 import S3Server, moto_server, real_server
 from tests.fakes.storage import MemoryStorage
 
+# Nothing else than a real server does what they test.
+collect_ignore = [] if real_server() else ["integration/test_storage_s3_real.py"]
+
 _TEMPLATE = "batchwright_template"
 # No test takes the power away.
 _FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}

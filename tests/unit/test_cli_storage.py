@@ -1,0 +1,54 @@
+"""`batchwright storage` on a directory."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from starter.__main__ import app
+
+
+def run(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(app, ["storage", *arguments], env=environment)
+
+
+def test_a_storage_that_works_is_said_to(tmp_path: Path) -> None:
+    result = run("check", BATCHWRIGHT_STORAGE_DIR=str(tmp_path / "objects"))
+    assert (result.exit_code, result.stdout) == (0, "The storage takes objects and gives them back.\n")
+
+
+def test_a_storage_that_does_not_work_says_why_and_exits_with_1(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    result = run("check", BATCHWRIGHT_STORAGE=f"file://{tmp_path}/file/objects")
+    assert result.exit_code == 1
+    assert "ENOTDIR" in result.stderr
+
+
+def test_a_sweep_tells_what_it_took(tmp_path: Path) -> None:
+    assert run("check", BATCHWRIGHT_STORAGE_DIR=str(tmp_path)).exit_code == 0
+    for name, age in (("old", 0), ("new", 4_000_000_000)):
+        (tmp_path / ".tmp" / name).write_bytes(b"x")
+        os.utime(tmp_path / ".tmp" / name, (age, age))
+    # Opening a directory sweeps it already.
+    assert json.loads(run("sweep", "--json", BATCHWRIGHT_STORAGE_DIR=str(tmp_path)).stdout) == {"swept": 0}
+    assert [path.name for path in (tmp_path / ".tmp").iterdir()] == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"BATCHWRIGHT_STORAGE": "bucket"}, "neither s3://bucket/prefix nor file:///directory"),
+        ({"BATCHWRIGHT_STORAGE": "s3://"}, "'' is no name of a bucket"),
+        ({"BATCHWRIGHT_STORAGE": "s3://bucket/a b"}, "'a b' is no prefix"),
+        ({"BATCHWRIGHT_STORAGE": "s3://key:secret@bucket"}, "takes no user"),
+        ({"BATCHWRIGHT_S3_ENDPOINT_URL": "localhost:9000"}, "is not an http(s) URL"),
+        ({"BATCHWRIGHT_S3_SSE": "aes"}, "BATCHWRIGHT_S3_SSE is wrong"),
+        ({"BATCHWRIGHT_S3_SSE_KMS_KEY_ID": "k"}, "a KMS key needs BATCHWRIGHT_S3_SSE=aws:kms"),
+    ],
+)
+def test_a_wrong_setting_is_named(environment: dict[str, str], said: str) -> None:
+    result = run("check", **environment)
+    assert result.exit_code == 3
+    assert said in " ".join(result.stderr.split())
