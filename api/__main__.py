@@ -16,6 +16,7 @@ import uvloop
 
 from api.app import build_app
 from api.opening import open_services
+from api.protocol import bounded
 from batchwright.database.errors import DatabaseError
 from batchwright.settings import Settings, SettingsError, load
 from batchwright.storage.base import StorageUnavailable
@@ -92,6 +93,7 @@ async def _open_and_serve(settings: Settings, listener: socket.socket, stop: _St
     async with open_services(settings) as services:
         config = uvicorn.Config(
             build_app(services),
+            http=bounded(settings.api_header_seconds, settings.api_silence_seconds),
             access_log=False,
             log_config=None,
             lifespan="off",

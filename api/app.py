@@ -5,6 +5,8 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from api.batches import BatchRoutes
+from api.bounds import Bounds
+from api.cors import allow_origins
 from api.edge import Edge
 from api.errors import handle_errors
 from api.files import FileRoutes
@@ -12,6 +14,7 @@ from api.health import HealthRoutes
 from api.models import ModelRoutes
 from api.objects import ErrorObject
 from api.rates import RateRoutes
+from api.request_log import RequestLog
 from api.services import Services
 from api.uploads import UploadRoutes
 
@@ -31,8 +34,15 @@ def build_app(services: Services) -> FastAPI:
         redirect_slashes=False,
         responses={"default": {"model": ErrorObject, "description": "Any error"}},
     )
-    for routes in (FileRoutes, UploadRoutes, BatchRoutes, ModelRoutes, RateRoutes, HealthRoutes):
-        app.include_router(routes(services).router())
-    handle_errors(app)
+    routers = [
+        routes(services).router()
+        for routes in (FileRoutes, UploadRoutes, BatchRoutes, ModelRoutes, RateRoutes, HealthRoutes)
+    ]
+    for router in routers:
+        app.include_router(router)
+    handle_errors(app, routers)
+    allow_origins(app, services.settings.api_cors_origins)
+    app.add_middleware(Bounds, body_seconds=services.settings.api_silence_seconds)
+    app.add_middleware(RequestLog)
     app.add_middleware(Edge, metrics=services.metrics)
     return app

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.bodies import read_object
 from api.creation import BODY, Creation, make_order, read_creation
-from api.errors import RETRY_AFTER_SECONDS, ApiError, conflict, invalid_value, no_batch
+from api.errors import RETRY_AFTER_SECONDS, ApiError, conflict, invalid_value, no_batch, too_many
 from api.idempotency import Keys, fingerprint, key_of, keyed
 from api.objects import BatchObject, BatchPage, answer, batch_object, batch_page
 from api.services import Services
@@ -169,8 +169,7 @@ class BatchRoutes:
         limit = self._services.settings.max_live_batches
         if limit and await self._batches.count_live(tenant) >= limit:
             message = f"Too many batches at once: at most {limit} may be unfinished. Try again later."
-            headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-            raise ApiError(429, message, code="rate_limit_exceeded", headers=headers)
+            raise too_many(message, limit)
 
     async def _steerable(self, request: Request, batch_id: str, verb: str) -> BatchRow:
         """The row of a batch that runs and was not asked to stop."""

@@ -1,6 +1,7 @@
 """A file's bytes on their way out: whole or a range of them (RFC 9110), in bounded memory."""
 
 import re
+import unicodedata
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import NamedTuple
 from urllib.parse import quote
@@ -13,7 +14,9 @@ from batchwright.database.rows import FileRow
 from batchwright.storage.base import Storage
 
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
-_UNSAFE = re.compile(r'[^\x20-\x7e]|["\\]')
+_UNSAFE = re.compile(r'[^\x20-\x7e]|["\\%]')
+_PATH = re.compile(r"[/\\]")
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _BINARY = "application/octet-stream"
 
 
@@ -25,8 +28,8 @@ class Span(NamedTuple):
 async def content_response(request: Request, row: FileRow, storage: Storage) -> Response:
     """Raises ObjectMissing, or ApiError (416) where the range lies outside."""
     tag = f'"{row.id}"'  # a file never changes: its id stands for its bytes
-    headers = {"ETag": tag, "Accept-Ranges": "bytes"}
-    if tag in _tags(request.headers.get("if-none-match", "")):
+    headers = {"ETag": tag, "Accept-Ranges": "bytes", "Cache-Control": "private, no-cache"}
+    if not {tag, "*"}.isdisjoint(_tags(request.headers.get("if-none-match", ""))):
         return Response(status_code=304, headers=headers)
     span = _asked(request, tag, row.bytes)
     start, length = span or Span(0, row.bytes)
@@ -88,7 +91,12 @@ def _tags(header: str) -> set[str]:
 
 
 def _disposition(filename: str) -> str:
-    """RFC 6266: a name of plain ASCII, and the real one where it is another."""
-    plain = _UNSAFE.sub("_", filename)
+    """RFC 6266: a name of plain ASCII, and the real one where it is another; never a path, never hidden.
+
+    What turns the direction of text, or cannot be seen, could show another ending than the name has.
+    """
+    seen = "".join(letter for letter in filename if unicodedata.category(letter) not in _UNSEEN)
+    name = _PATH.sub("_", seen).lstrip(". ") or "file"
+    plain = _UNSAFE.sub("_", name)
     value = f'attachment; filename="{plain}"'
-    return value if plain == filename else f"{value}; filename*=UTF-8''{quote(filename, safe='')}"
+    return value if plain == name else f"{value}; filename*=UTF-8''{quote(name, safe='')}"

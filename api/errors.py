@@ -1,12 +1,13 @@
 """Errors as OpenAI's clients read them: `{"error": {"message", "type", "param", "code"}}`, on every route."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import orjson
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 
 from api.temporal_gateway import RunMissing
 from batchwright.database.errors import DatabaseUnavailable
@@ -68,6 +69,20 @@ def conflict(message: str, *, code: str | None = None, param: str | None = None)
     return ApiError(409, message, code=code, param=param, headers=_FINAL)
 
 
+def too_many(message: str, limit: int) -> ApiError:
+    """A 429 of a limit that is used up, in the headers of OpenAI and of the IETF's draft."""
+    seconds = str(RETRY_AFTER_SECONDS)
+    headers = {
+        "Retry-After": seconds,
+        "RateLimit-Policy": f'"requests";q={limit}',
+        "RateLimit": f'"requests";r=0;t={seconds}',
+        "x-ratelimit-limit-requests": str(limit),
+        "x-ratelimit-remaining-requests": "0",
+        "x-ratelimit-reset-requests": f"{seconds}s",
+    }
+    return ApiError(429, message, code="rate_limit_exceeded", headers=headers)
+
+
 def no_file(file_id: str) -> ApiError:
     return ApiError(404, f"No such File object: {file_id}", param="id")
 
@@ -95,11 +110,11 @@ def internal_error() -> Response:
     return error_response(ApiError(500, "The server had an error while processing your request."))
 
 
-def handle_errors(app: FastAPI) -> None:
-    """Has every error of every route answered in OpenAI's shape."""
+def handle_errors(app: FastAPI, routers: Sequence[APIRouter]) -> None:
+    """Has every error of every route, all of them in `routers`, answered in OpenAI's shape."""
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(BadParameter, _bad_parameter)
-    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(HTTPException, _HttpErrors(routers))
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(RunMissing, _run_missing)
     for unavailable in _UNAVAILABLE:
@@ -122,14 +137,26 @@ async def _bad_parameter(_: Request, error: Exception) -> Response:
     return error_response(ApiError(400, str(error), code=error.code, param=error.param))
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    message = error.detail
-    if error.status_code == 404:
-        message = f"Invalid URL ({request.method} {request.url.path})"
-    elif error.status_code == 405:
-        message = f"Not allowed to {request.method} on {request.url.path}."
-    return error_response(ApiError(error.status_code, message, headers=error.headers))
+class _HttpErrors:
+    """Errors of the router itself: no such path, no such method."""
+
+    def __init__(self, routers: Sequence[APIRouter]) -> None:
+        self._routes = [route for router in routers for route in router.routes if isinstance(route, Route)]
+
+    async def __call__(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        message, headers = error.detail, error.headers
+        if error.status_code == 404:
+            message = f"Invalid URL ({request.method} {request.url.path})"
+        elif error.status_code == 405:
+            message = f"Not allowed to {request.method} on {request.url.path}."
+            headers = {"Allow": ", ".join(self._methods(request))}
+        return error_response(ApiError(error.status_code, message, headers=headers))
+
+    def _methods(self, request: Request) -> list[str]:
+        """All that the path takes; the router tells only those of the first route that has it."""
+        found = [route for route in self._routes if route.matches(request.scope)[0] is not Match.NONE]
+        return sorted({method for route in found for method in route.methods or ()})
 
 
 async def _validation_error(_: Request, error: Exception) -> Response:

@@ -8,6 +8,7 @@ from typing import Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
+from api.errors import RETRY_AFTER_SECONDS
 from api.objects import answer
 from api.services import Services
 from batchwright.database.errors import DatabaseError
@@ -61,7 +62,9 @@ class HealthRoutes:
         )
         checks = Checks(postgresql=postgresql, temporal=temporal, storage=storage)
         if "unavailable" in (postgresql, temporal, storage):
-            return answer(Ready(status="unavailable", checks=checks), 503)
+            unready = answer(Ready(status="unavailable", checks=checks), 503)
+            unready.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+            return unready
         return answer(Ready(status="ok", checks=checks))
 
     async def metrics(self) -> Response:

@@ -130,6 +130,13 @@ class Settings(OtelSettings):
         False,
         description="only callers who may act for every tenant reach the API: a gateway, a network policy",
     )
+    api_cors_origins: list[str] = Field(
+        default=[], description="origins whose web pages may call the API, as a JSON list; unset: none"
+    )
+    api_header_seconds: float = Field(15.0, gt=0, description="time for a request's headers to come")
+    api_silence_seconds: float = Field(
+        60.0, gt=0, description="longest silence in a request's body, and of a client that reads no answer"
+    )
     default_tenant: str = Field("default", description="tenant of a request without X-Tenant")
     tenant_weights: dict[str, float] = Field(default={}, description="share of a tenant; 1.0 where unset")
 

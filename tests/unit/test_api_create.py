@@ -209,6 +209,8 @@ async def test_a_tenant_with_too_many_live_batches_waits_and_others_do_not() -> 
     assert (first.status_code, second.status_code, other.status_code) == (200, 429, 200)
     assert (error_of(second).type, error_of(second).code) == ("requests", "rate_limit_exceeded")
     assert int(second.headers["retry-after"]) > 0
+    assert second.headers["ratelimit"].startswith('"requests";r=0;t=')
+    assert second.headers["x-ratelimit-remaining-requests"] == "0"
 
 
 async def test_without_temporal_there_is_no_batch_and_a_retry_is_asked_for(house: House) -> None:

@@ -33,12 +33,21 @@ async def test_an_unknown_route_is_named(house: House, method: str, path: str) -
 
 
 @pytest.mark.parametrize(
-    ("method", "path"), [("PUT", "/v1/files"), ("DELETE", "/v1/batches/x"), ("GET", "/v1/batches/x/cancel")]
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/v1/files", "GET, POST"),
+        ("POST", "/v1/files/x", "DELETE, GET"),
+        ("DELETE", "/v1/batches/x", "GET"),
+        ("GET", "/v1/batches/x/cancel", "POST"),
+        ("GET", "/v1/uploads", "POST"),
+    ],
 )
-async def test_a_known_route_with_another_method_says_so(house: House, method: str, path: str) -> None:
+async def test_a_known_route_with_another_method_says_which_it_takes(
+    house: House, method: str, path: str, allowed: str
+) -> None:
     answer = await house.http.request(method, path)
     assert (answer.status_code, error_of(answer).type) == (405, "invalid_request_error")
-    assert answer.headers["allow"]
+    assert answer.headers["allow"] == allowed
 
 
 async def test_every_answer_has_a_request_id_of_its_own(house: House) -> None:
@@ -115,6 +124,7 @@ async def test_readiness_names_each_part_that_is_away(house: House) -> None:
     nothing = await house.http.get("/readyz")
     assert (ready.status_code, Ready.model_validate_json(ready.content).status) == (200, "ok")
     assert unready.status_code == nothing.status_code == 503
+    assert int(unready.headers["retry-after"]) > 0
     assert unready.json()["checks"] == {
         "postgresql": "ok",
         "temporal": "unavailable",

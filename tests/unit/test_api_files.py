@@ -252,8 +252,10 @@ async def test_content_comes_whole_with_its_name_and_tag(house: House) -> None:
     assert answer.headers["content-length"] == str(len(LINE) * 3)
     assert answer.headers["content-disposition"] == 'attachment; filename="input.jsonl"'
     assert answer.headers["accept-ranges"] == "bytes"
-    again = {"If-None-Match": f'W/"other", {answer.headers["etag"]}'}
-    assert (await house.http.get(f"/v1/files/{file.id}/content", headers=again)).status_code == 304
+    assert answer.headers["cache-control"] == "private, no-cache"
+    for known in (f'W/"other", {answer.headers["etag"]}', "W/" + answer.headers["etag"], "*"):
+        again = {"If-None-Match": known}
+        assert (await house.http.get(f"/v1/files/{file.id}/content", headers=again)).status_code == 304
 
 
 async def test_a_name_beyond_ascii_survives_in_both_directions(house: House) -> None:
@@ -263,6 +265,35 @@ async def test_a_name_beyond_ascii_survives_in_both_directions(house: House) -> 
     assert answer.headers["content-disposition"] == (
         "attachment; filename=\"Gr__e _1_.jsonl\"; filename*=UTF-8''Gr%C3%BC%C3%9Fe%20%221%22.jsonl"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("../../etc/passwd", 'filename="_.._etc_passwd"'),
+        ("..\\..\\win.ini", 'filename="_.._win.ini"'),
+        (".hidden", 'filename="hidden"'),
+        ("a\r\nSet-Cookie: x=1", 'filename="aSet-Cookie: x=1"'),
+        ("cod\u202elnosj.exe", 'filename="codlnosj.exe"'),
+        ("100%41.jsonl", "filename=\"100_41.jsonl\"; filename*=UTF-8''100%2541.jsonl"),
+        ("...", 'filename="file"'),
+    ],
+)
+async def test_a_name_is_shown_as_no_path_and_nothing_hidden(house: House, name: str, shown: str) -> None:
+    file = await house.upload()
+    row = house.database.rows.files["default", file.id]
+    house.database.rows.files["default", file.id] = row.model_copy(update={"filename": name})
+    answer = await house.http.get(f"/v1/files/{file.id}/content")
+    assert answer.headers["content-disposition"] == f"attachment; {shown}"
+
+
+@pytest.mark.parametrize("weak", [True, False])
+async def test_a_range_needs_the_strong_tag_of_this_version(house: House, weak: bool) -> None:
+    file = await house.upload(b"0123456789", purpose="user_data")
+    tag = ("W/" if weak else "") + f'"{file.id}"'
+    headers = {"Range": "bytes=0-1", "If-Range": tag}
+    answer = await house.http.get(f"/v1/files/{file.id}/content", headers=headers)
+    assert answer.status_code == (200 if weak else 206)
 
 
 @pytest.mark.parametrize(
