@@ -17,7 +17,7 @@ from batchwright.settings import Settings
 from batchwright.telemetry.batch_trace import ROOT, BatchTrace, batch_trace, started_at
 from batchwright.telemetry.context import Fact, facts
 from batchwright.telemetry.export import GivenIds, Provider
-from batchwright.telemetry.secrets import redactor_of
+from batchwright.telemetry.secrets import Redactor, redactor_of
 
 _W3C = TraceContextTextMapPropagator()
 _NAMES = {
@@ -39,6 +39,7 @@ class Spans:
     """Of one process; used through `batchwright.telemetry.tracing.spans`."""
 
     def __init__(self, provider: Provider, ids: GivenIds, settings: Settings) -> None:
+        self._provider = provider
         self._tracer = provider.get_tracer("batchwright")
         self._sampler = provider.sampler
         self._given = ids
@@ -74,6 +75,10 @@ class Spans:
             name, message = type(error).__name__, self._redact(str(error))[:_MOST_CHARACTERS]
             span.add_event("exception", {"exception.type": name, "exception.message": message})
             span.set_status(StatusCode.ERROR, f"{name}: {message}")
+
+    def flush(self) -> None:
+        """Sends what waits; blocks."""
+        self._provider.force_flush()
 
     # What is done
 
@@ -134,7 +139,7 @@ class Spans:
         """One request to a backend; to be entered."""
         parent = trace.get_current_span()
         if not parent.is_recording() or random.random() >= self._request_ratio:
-            return Request(None, parent)
+            return Request(None, parent, self._redact)
         known = facts()
         span = self._tracer.start_span(
             _name_of(path),
@@ -148,7 +153,7 @@ class Spans:
                 "batchwright.request.id": request_id,
             },
         )
-        return Request(span, span)
+        return Request(span, span, self._redact)
 
     def storage(self, operation: str, component: str, key: str) -> Span | None:
         """An operation on the storage, to be ended; None outside of a trace. It is never current (S0-51)."""
@@ -175,10 +180,10 @@ class Call:
 class Request:
     """A request on its way; `headers` tell the backend of its span, or of the slice's where it has none."""
 
-    __slots__ = ("_span", "headers")
+    __slots__ = ("_redact", "_span", "headers")
 
-    def __init__(self, span: Span | None, shown: Span) -> None:
-        self._span = span
+    def __init__(self, span: Span | None, shown: Span, redact: Redactor) -> None:
+        self._span, self._redact = span, redact
         self.headers = _headers(shown.get_span_context())
 
     def answered(self, status: int, outcome: str, error: str) -> None:
@@ -190,7 +195,7 @@ class Request:
             self._span.set_attribute("http.response.status_code", status)
         if error or status >= 400:
             self._span.set_attribute("error.type", str(status or outcome))
-            self._span.set_status(StatusCode.ERROR, error)
+            self._span.set_status(StatusCode.ERROR, self._redact(error)[:_MOST_CHARACTERS])
 
     def __enter__(self) -> Self:
         return self
