@@ -31,6 +31,7 @@ COMMANDS = (
     Later("api", "processes:api", "Serve the HTTP API.", _PASS_ON),
     Later("simulator", "processes:simulator", "Serve a simulated backend.", _PASS_ON),
     Later("migrate", "processes:migrate", "Bring the database's tables up to date."),
+    Later("queues", "queues:queues", "Print the Temporal task queue of each model, a line each."),
     Later("setup", "setup:setup", "Prepare what Batchwright runs on."),
 )
 
