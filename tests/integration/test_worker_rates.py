@@ -1,0 +1,40 @@
+"""The worker as a process, and rates that cannot be kept."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from batchwright.database.pool import Database
+from batchwright.database.rows import RateChange
+from batchwright.rules.rates import ALL_MODELS
+from tests.integration.test_worker_process import temporal, worker
+
+pytestmark = pytest.mark.integration
+OWN = '{"llama": {"requests_per_second": 20}}'
+
+
+def anything(changes: list[RateChange]) -> None: ...
+
+
+async def test_rates_changed_at_run_time_that_the_settings_leave_nothing_of_end_the_worker_at_start(
+    tmp_path: Path, database: Database, database_url: str
+) -> None:
+    await database.rates.change(ALL_MODELS, 15, datetime.now(UTC), anything)
+    async with (
+        temporal() as address,
+        worker(tmp_path, temporal_address=address, database_url=database_url, models=OWN) as process,
+    ):
+        _, said = await process.communicate()
+    [sentence] = [line for line in said.decode().splitlines() if "BATCHWRIGHT_REQUESTS_PER_SECOND" in line]
+    assert process.returncode == 2
+    assert "BATCHWRIGHT_MODELS" in sentence
+    assert "llama: 20" in sentence
+    assert "batchwright rates clear" in sentence
+
+
+async def test_settings_that_leave_nothing_end_it_before_it_connects(tmp_path: Path) -> None:
+    async with worker(tmp_path, models=OWN, requests_per_second="20") as process:
+        _, said = await process.communicate()
+    assert process.returncode == 2
+    assert "llama: 20" in said.decode()
