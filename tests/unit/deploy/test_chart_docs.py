@@ -1,17 +1,22 @@
 """The chart's documentation is whole, and it carries what is kept elsewhere."""
 
 import json
+import re
 
+import pytest
 import yaml
 
+from batchwright.rules.ids import safe_name
 from batchwright.settings import SECRETS
 from docs.chart import CHART, setting_names
-from tests.unit.deploy.chart import at, names, one, render, with_least
+from tests.unit.deploy.chart import Values, at, check, names, one, render, with_least
 from tests.unit.deploy.files import ROOT
 
 RULES = [
     path for path in sorted((ROOT / "deploy" / "prometheus").glob("*.yaml")) if "groups" in path.read_text()
 ]
+HOW_TO = (ROOT / "docs" / "how-to" / "run-on-kubernetes.md").read_text()
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", HOW_TO + (CHART / "README.md").read_text(), flags=re.DOTALL)
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana" / "dashboards").glob("*.json"))
 
 
@@ -53,6 +58,17 @@ def test_dashboards_are_carried_as_they_are() -> None:
     assert {name: json.loads(str(text)) for name, text in made.items()} == {
         path.name: json.loads(path.read_text()) for path in DASHBOARDS
     }
+
+
+@pytest.mark.parametrize("place", range(len(EXAMPLES)))
+def test_the_values_in_the_documentation_are_valid(place: int) -> None:
+    values: Values = yaml.safe_load(EXAMPLES[place])
+    for resource in render(with_least(**values)):
+        check(resource)
+
+
+def test_the_queue_in_the_documentation_is_the_models() -> None:
+    assert f"[inference.{safe_name('llama-3.1-8b')}, dispatch]" in HOW_TO
 
 
 def test_nothing_is_monitored_unasked() -> None:

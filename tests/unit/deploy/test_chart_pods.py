@@ -107,10 +107,11 @@ def test_a_backlog_is_read_from_the_queues_that_the_pool_polls() -> None:
     resources = render(with_least(workers=scaled("backlog")))
     core = one(resources, "ScaledObject", "batchwright-worker-core").at("spec.triggers")
     small = one(resources, "ScaledObject", "batchwright-worker-small").at("spec.triggers")
-    read = [at(core, "0.metadata"), at(core, "1.metadata"), at(small, "0.metadata")]
+    read = [at(triggers, f"{place}.metadata") for triggers in (core, small) for place in (0, 1)]
     assert [(at(each, "taskQueue"), at(each, "queueTypes")) for each in read] == [
         ("control", "workflow,activity"),
         ("io", "activity"),
+        ("dispatch", "activity"),
         (f"inference.{safe_name('llama_8b')}", "activity"),
     ]
 

@@ -27,6 +27,7 @@ metrics:
 {{- if has "control" .roles }}{{ $_ := set $queues "control" "workflow,activity" }}{{ end -}}
 {{- if has "io" .roles }}{{ $_ := set $queues "io" "activity" }}{{ end -}}
 {{- if has "inference" .roles -}}
+{{- $_ := set $queues "dispatch" "activity" -}}
 {{- if not .models }}{{ fail (printf "workers %q: autoscaling by backlog needs the models, or autoscaling.queues: each model has a task queue" .name) }}{{ end -}}
 {{- range .models -}}
 {{- if not (regexMatch "^[A-Za-z0-9_]{1,100}$" .) }}{{ fail (printf "workers %q: the task queue of model %q has a name with a digest: list what `batchwright queues` prints in autoscaling.queues" $.name .) }}{{ end -}}
