@@ -39,7 +39,11 @@ class Client:
             headers["X-Tenant"] = tenant
         # Proxies of the environment are not asked: the API is usually on this machine or in this network.
         with self._plainly():
-            self._http = httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT, trust_env=False)
+            # Certificates take longer to read than most calls do, and redirects to https are not followed.
+            verify = httpx.URL(url).scheme != "http"
+            self._http = httpx.Client(
+                base_url=url, headers=headers, timeout=_TIMEOUT, trust_env=False, verify=verify
+            )
 
     def __enter__(self) -> Self:
         return self

@@ -64,7 +64,7 @@ async def simulated(options: Options | None = None) -> AsyncGenerator[Simulated]
     backend = Backend(options or Options(models=(MODEL, OTHER)))
     async with (
         serving(backend.handle) as url,
-        httpx.AsyncClient(base_url=url, trust_env=False, timeout=5.0) as http,
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=5.0, verify=False) as http,
     ):
         yield Simulated(backend, http)
 

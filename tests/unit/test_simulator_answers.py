@@ -16,9 +16,13 @@ async def sim() -> AsyncGenerator[Simulated]:
 
 
 @pytest.fixture
-async def client(sim: Simulated) -> AsyncGenerator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{sim.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
+async def client(sim: Simulated) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(
+        base_url=f"{sim.url}/v1",
+        api_key="none",
+        max_retries=0,
+        http_client=sim.http,  # pyright: ignore[reportArgumentType] - it takes httpx too, its types do not
+    )
 
 
 async def test_chat(client: openai.AsyncOpenAI) -> None:
