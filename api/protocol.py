@@ -6,6 +6,7 @@ import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 MAX_PENDING_HEADER_BYTES = 64 * 1024
+MAX_UNWANTED_BYTES = 16 * 1024 * 1024  # of a body, after it was answered: many clients read only then
 
 
 def bounded(header_seconds: float, stall_seconds: float) -> type[HttpToolsProtocol]:
@@ -25,6 +26,7 @@ class BoundedProtocol(HttpToolsProtocol):
     seconds_stalled = 60.0
     _in_headers = False
     _pending = 0
+    _unwanted = 0
     _deadline: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
 
@@ -44,8 +46,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._pending += len(data)
         if self._pending > MAX_PENDING_HEADER_BYTES:
             self._refuse(431, "The headers of this request are too large.")
-        elif self._is_idle and self._deadline is None:
-            self._expect_headers()
+        elif self._is_idle:
+            self._take_unwanted(len(data))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -53,7 +55,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._expect_headers()
 
     def on_headers_complete(self) -> None:
-        self._in_headers, self._pending = False, 0
+        self._in_headers, self._pending, self._unwanted = False, 0, 0
         self._cancel_deadline()
         super().on_headers_complete()
 
@@ -78,6 +80,14 @@ class BoundedProtocol(HttpToolsProtocol):
     @property
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison]
+
+    def _take_unwanted(self, size: int) -> None:
+        """What comes after an answer and is no request yet: the rest of a body, blank lines."""
+        self._unwanted += size
+        if self._unwanted > MAX_UNWANTED_BYTES:
+            self.transport.close()
+        elif self._deadline is None:
+            self._expect_headers()
 
     def _expect_headers(self) -> None:
         self._cancel_deadline()
