@@ -1,5 +1,6 @@
 """What an outcome does to a line: settled, or asked again later (R8)."""
 
+import logging
 import time
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from batchwright.rules.usage import usage_of
 from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
 
+logger = logging.getLogger(__name__)
 _WORTH_STORING_SECONDS = 2.0
 
 
@@ -69,7 +71,7 @@ class Judge:
         budget = self._budget(line, request, outcome, begun)
         line.tried_at = begun.sent_at
         if budget is Budget.SETTLED:
-            self._circuit.succeeded(begun)
+            self._succeeded(begun)
             self._permits.answered(self._model)
         elif budget is Budget.ATTEMPT:
             self._circuit.aborted(begun)
@@ -91,6 +93,12 @@ class Judge:
         blamed = self._circuit.blames_backend(request.request_id, since=since, proved=proved)
         return Budget.CAPACITY if blamed else Budget.ATTEMPT
 
+    def _succeeded(self, begun: Try) -> None:
+        seconds = self._circuit.open_seconds
+        self._circuit.succeeded(begun)
+        if seconds and not self._circuit.is_open:
+            logger.info("a model's backend answers again", extra={"seconds": seconds})
+
     def _failed(self, line: Line, outcome: Outcome) -> None:
         """An attempt is used; written down, so that it survives the turn and the worker."""
         settings, count = self._settings, line.attempt.count + 1
@@ -108,7 +116,10 @@ class Judge:
         """Capacity: no attempt is used; the model's limit shrinks and its circuit may open."""
         asked = outcome.retry_after or 0.0
         reason = "authentication" if blocked else outcome.message
+        was_open = self._circuit.is_open
         self._circuit.failed(begun, reason, at_once=blocked, pause=asked)
+        if self._circuit.is_open and not was_open:
+            logger.warning("a model's backend takes nothing for now", extra={"reason": reason})
         if outcome.verdict.category in (Category.RATE_LIMIT, Category.SERVICE_UNAVAILABLE):
             self._permits.congested(self._model)
         line.refusals += 1

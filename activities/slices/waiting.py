@@ -47,6 +47,8 @@ class WaitingSignals:
         if len(self._told) >= _REMEMBERED:
             self._told.clear()
         self._told[batch_id, model] = (reason, at)
+        data = {"batch_id": batch_id, "model": model, **({"reason": reason} if reason else {})}
+        logger.info("a batch waits" if reason else "a batch goes on", extra=data)
         task = asyncio.create_task(self._tell(batch_id, WaitingReason(model=model, reason=reason)))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)

@@ -19,15 +19,33 @@ from batchwright.telemetry.context import facts
 from batchwright.telemetry.secrets import Redactor, redactor_of
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_CHATTY = ("aiobotocore", "aiohttp.access", "asyncio", "botocore", "httpcore", "httpx", "urllib3")
-# What the SDK knows of a run, as one dict of everything: our own facts say the same.
-_TEMPORAL = (
-    "temporal_workflow",
-    "temporal_activity",
-    "temporal_log",
-    "temporal_update",
-    "__temporal_error_identifier",
+# Their entries below a warning say what ours say, and some hold payloads.
+_CHATTY = (
+    "aiobotocore",
+    "aiohttp.access",
+    "asyncio",
+    "botocore",
+    "httpcore",
+    "httpx",
+    "temporalio.activity",
+    "temporalio.worker",
+    "urllib3",
+    "uvicorn",
 )
+# What libraries add for formatters of their own; what Temporal's says of a run, our facts say too.
+_FOREIGN = frozenset(
+    {
+        "__temporal_error_identifier",
+        "color_message",
+        "temporal_activity",
+        "temporal_log",
+        "temporal_update",
+        "temporal_workflow",
+    }
+)
+_OURS = frozenset({"__main__", "activities", "api", "batchwright", "starter", "worker"})
+_OUR_WORKFLOWS = "temporalio.workflow"
+_LAST = {name: place for place, name in enumerate(("batch_id", "request_id", "trace_id", "span_id"), 1)}
 
 
 def configure(settings: Settings, stream: TextIO | None = None) -> None:
@@ -46,7 +64,10 @@ def configure(settings: Settings, stream: TextIO | None = None) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """`time level logger: message key=value ...`, and a traceback below."""
+    """`time level message key=value ...`, a traceback below; long ids come last, so that lines may be cut.
+
+    An entry of a library names its logger before the message.
+    """
 
     def __init__(self, redact: Redactor, *, is_terminal: bool) -> None:
         super().__init__()
@@ -58,9 +79,10 @@ class TextFormatter(logging.Formatter):
         return time.strftime("%H:%M:%S" if self._is_terminal else "%Y-%m-%d %H:%M:%S")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        data = [f"{name}={_shown(value)}" for name, value in _data(record).items()]
-        head = f"{self.formatTime(record)} {record.levelname:<7} {record.name}: {record.message}"
-        return " ".join([head, *data])
+        data = sorted(_data(record).items(), key=lambda item: _LAST.get(item[0], 0))
+        shown = [f"{name}={_shown(self._redact.value(value, name))}" for name, value in data]
+        head = f"{self.formatTime(record)} {record.levelname:<7} {_source(record.name)}{record.message}"
+        return " ".join([head, *shown])
 
     def usesTime(self) -> bool:
         return False
@@ -114,8 +136,13 @@ def _trace_of(record: logging.LogRecord) -> Mapping[str, str]:
 
 def _data(record: logging.LogRecord) -> dict[str, object]:
     return {
-        name: value for name, value in vars(record).items() if name not in _STANDARD and name not in _TEMPORAL
+        name: value for name, value in vars(record).items() if name not in _STANDARD and name not in _FOREIGN
     }
+
+
+def _source(logger: str) -> str:
+    is_ours = logger.partition(".")[0] in _OURS or logger == _OUR_WORKFLOWS
+    return "" if is_ours else f"{logger}: "
 
 
 def _shown(value: object) -> str:
