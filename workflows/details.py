@@ -6,8 +6,8 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.batch import BatchOrder, BatchState, ModelProgress
-    from batchwright.contracts.search import DEADLINE, MODELS, STATUS, TENANT
     from batchwright.contracts.openai import BatchStatus
+    from batchwright.contracts.search import DEADLINE, MODELS, STATUS, TENANT
 
 _SHOWN_MODELS = 20
 
