@@ -144,12 +144,9 @@ def check(resource: Resource) -> None:
 
 def _as_the_controller_makes_it(resource: Resource) -> Resource:
     """A copy for one version: what is `{}` in the template gets its value."""
-    made = _put_together({"metadata": {"name": "made"}}, resource.at("spec.template"))
-    if at(made, "spec.selector.matchLabels") == {}:
-        made = _put_together(made, {"spec": {"selector": {"matchLabels": {"temporal.io/build-id": "1"}}}})
-    if at(made, "spec.scaleTargetRef") == {}:
-        target: Values = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "made-1"}
-        made = _put_together(made, {"spec": {"scaleTargetRef": target}})
+    target: Values = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "made-1"}
+    filled: Values = {"metadata": {"name": "made"}, "spec": {"scaleTargetRef": target}}
+    made = _put_together(resource.at("spec.template"), filled)
     return Resource.model_validate({**made, "whole": made})
 
 
@@ -165,7 +162,8 @@ def _rendered(values: str, release: str) -> dict[str, str]:
     return _chart().render(json.loads(values), name=release, namespace=NAMESPACE)
 
 
-def _put_together(first: Values, second: JsonValue) -> Values:
+def _put_together(first: JsonValue, second: JsonValue) -> Values:
+    assert isinstance(first, dict)
     assert isinstance(second, dict)
     whole = dict(first)
     for key, value in second.items():

@@ -67,17 +67,17 @@ CASES = [
     Case(
         "versioned",
         {"versioning": {"enabled": True}},
-        {"Deployment": 1, "WorkerDeployment": 3, "Connection": 1, "WorkerResourceTemplate": 3},
+        {"Deployment": 1, "WorkerDeployment": 3, "Connection": 1, "PodDisruptionBudget": 4},
     ),
     Case(
         "versioned and scaled",
         {"versioning": {"enabled": True, "connection": "theirs"}, "workers": scaled("backlog")},
-        {"WorkerDeployment": 2, "Connection": 0, "WorkerResourceTemplate": 4, "ScaledObject": 0},
+        {"WorkerDeployment": 2, "Connection": 0, "WorkerResourceTemplate": 2, "ScaledObject": 0},
     ),
     Case(
         "versioned and scaled by cpu",
         {"versioning": {"enabled": True}, "workers": scaled("cpu"), "temporal": {"tls": TLS}},
-        {"WorkerResourceTemplate": 4, "HorizontalPodAutoscaler": 0},
+        {"WorkerResourceTemplate": 2, "HorizontalPodAutoscaler": 0},
     ),
     Case(
         "versioned in steps",

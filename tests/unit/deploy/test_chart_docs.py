@@ -2,7 +2,9 @@
 
 import json
 import re
+from pathlib import Path
 
+import helm_python
 import pytest
 import yaml
 
@@ -69,6 +71,18 @@ def test_the_values_in_the_documentation_are_valid(place: int) -> None:
 
 def test_the_queue_in_the_documentation_is_the_models() -> None:
     assert f"[inference.{safe_name('llama-3.1-8b')}, dispatch]" in HOW_TO
+
+
+def test_a_packaged_chart_carries_the_same(tmp_path: Path) -> None:
+    values = with_least(monitoring={"rules": True, "dashboards": True})
+    chart = helm_python.Chart.load(CHART)
+    archive = Path(chart.save(tmp_path)).read_bytes()
+    packaged = helm_python.Chart.load_archive(archive)
+    assert packaged.render(values, name="a") == chart.render(values, name="a")
+
+
+def test_dashboards_fit_into_a_configmap() -> None:
+    assert sum(path.stat().st_size for path in DASHBOARDS) < 900_000
 
 
 def test_nothing_is_monitored_unasked() -> None:
