@@ -12,9 +12,9 @@ from api.errors import handle_errors
 from api.files import FileRoutes
 from api.health import HealthRoutes
 from api.models import ModelRoutes
-from api.objects import ErrorObject
 from api.rates import RateRoutes
 from api.request_log import RequestLog
+from api.responses import errors
 from api.services import Services
 from api.uploads import UploadRoutes
 
@@ -32,7 +32,7 @@ def build_app(services: Services) -> FastAPI:
         description=_DESCRIPTION,
         redoc_url=None,
         redirect_slashes=False,
-        responses={"default": {"model": ErrorObject, "description": "Any error"}},
+        responses=errors(),
     )
     routers = [
         routes(services).router()

@@ -6,10 +6,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.bodies import read_object
-from api.creation import BODY, Creation, make_order, read_creation
+from api.creation import Creation, body_of, make_order, read_creation
 from api.errors import RETRY_AFTER_SECONDS, ApiError, conflict, invalid_value, no_batch, too_many
 from api.idempotency import Keys, fingerprint, key_of, keyed
 from api.objects import BatchObject, BatchPage, answer, batch_object, batch_page
+from api.parameters import limit_schema
+from api.responses import errors
 from api.services import Services
 from api.temporal_gateway import RunMissing
 from api.tenants import documented, tenant_of
@@ -39,15 +41,22 @@ class BatchRoutes:
             self.create,
             methods=["POST"],
             response_model=BatchObject,
-            openapi_extra=BODY,
+            openapi_extra=body_of(self._services.settings.profile),
+            responses=errors(409, 429),
             dependencies=[Depends(keyed)],
         )
-        router.add_api_route("", self.list, response_model=BatchPage)
-        router.add_api_route(one, self.get, response_model=BatchObject)
-        router.add_api_route(one + "/cancel", self.cancel, methods=["POST"], response_model=BatchObject)
-        router.add_api_route(one + "/x/pause", self.pause, methods=["POST"], response_model=BatchObject)
-        router.add_api_route(one + "/x/resume", self.resume, methods=["POST"], response_model=BatchObject)
-        router.add_api_route(one + "/x/state", self.state, response_model=BatchState)
+        router.add_api_route("", self.list, response_model=BatchPage, responses=errors(404))
+        router.add_api_route(one, self.get, response_model=BatchObject, responses=errors(404))
+        steering = {"cancel": self.cancel, "x/pause": self.pause, "x/resume": self.resume}
+        for name, endpoint in steering.items():
+            router.add_api_route(
+                f"{one}/{name}",
+                endpoint,
+                methods=["POST"],
+                response_model=BatchObject,
+                responses=errors(404, 409),
+            )
+        router.add_api_route(one + "/x/state", self.state, response_model=BatchState, responses=errors(404))
         return router
 
     async def create(self, request: Request) -> Response:
@@ -67,7 +76,7 @@ class BatchRoutes:
     async def list(
         self,
         request: Request,
-        limit: Annotated[str | None, Query(description="1 to 100, default 20")] = None,
+        limit: Annotated[str | None, Query(), limit_schema(20, 100)] = None,
         after: Annotated[str | None, Query(description="a batch id")] = None,
     ) -> Response:
         """List batches, newest first."""

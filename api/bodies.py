@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from api.errors import ApiError, invalid_value, missing, unknown_parameter, wrong_type_of
 
 _OBJECT = TypeAdapter(dict[str, object])
+_LIST = TypeAdapter(list[object])
 MAX_BODY_BYTES = 1024 * 1024
 _BEYOND_64_BITS = 2.0**63
 _KINDS: list[tuple[type, str]] = [
@@ -85,8 +86,22 @@ def integer_of(fields: Mapping[str, object], name: str, prefix: str = "") -> int
 
 def json_body(model: type[BaseModel]) -> dict[str, object]:
     """What a route with such a body adds to its OpenAPI description."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    described = model.model_json_schema()
+    schema = _inlined(described, as_object(described.get("$defs")) or {})
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _inlined(node: object, definitions: Mapping[str, object]) -> object:
+    """The schema without references: the description has no place for a body's own definitions."""
+    if isinstance(node, list):
+        return [_inlined(item, definitions) for item in _LIST.validate_python(node)]
+    fields = as_object(node)
+    if fields is None:
+        return node
+    reference = fields.get("$ref")
+    if isinstance(reference, str):
+        return _inlined(definitions[reference.rpartition("/")[2]], definitions)
+    return {name: _inlined(value, definitions) for name, value in fields.items() if name != "$defs"}
 
 
 async def _read(request: Request) -> bytes:

@@ -3,11 +3,12 @@
 import re
 import unicodedata
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 from urllib.parse import quote
 
-from fastapi import Request, Response
+from fastapi import Header, Request, Response
 from fastapi.responses import StreamingResponse
+from pydantic import WithJsonSchema
 
 from api.errors import ApiError
 from batchwright.database.rows import FileRow
@@ -17,6 +18,7 @@ _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
 _UNSAFE = re.compile(r'[^\x20-\x7e]|["\\%]')
 _PATH = re.compile(r"[/\\]")
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_TEXT = WithJsonSchema({"type": "string"})
 _BINARY = "application/octet-stream"
 
 
@@ -39,6 +41,14 @@ async def content_response(request: Request, row: FileRow, storage: Storage) -> 
         headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{row.bytes}"
     pieces = await _started(storage.read(row.storage_key, start, length))
     return StreamingResponse(pieces, 200 if span is None else 206, headers, _BINARY)
+
+
+def conditional(
+    range: Annotated[str | None, Header(description="one range of bytes"), _TEXT] = None,
+    if_range: Annotated[str | None, Header(description="the range only of this ETag"), _TEXT] = None,
+    if_none_match: Annotated[str | None, Header(description="ETags the client has"), _TEXT] = None,
+) -> None:
+    """A dependency that puts these headers into the OpenAPI description."""
 
 
 def read_range(header: str, size: int) -> Span | None:

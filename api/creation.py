@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from api.bodies import as_object, check_text, integer_of, json_body, refuse_unknown, text_of, wrong_type
 from api.errors import ApiError, invalid_value, missing
@@ -24,21 +24,48 @@ _MAX_ID_CHARACTERS = 256
 
 
 class ExpiryBody(BaseModel):
+    """Describes `expires_after` and `output_expires_after`."""
+
+    model_config = ConfigDict(extra="forbid")
+
     anchor: Literal["created_at"]
     seconds: int = Field(ge=MIN_EXPIRY_SECONDS, le=MAX_EXPIRY_SECONDS)
+
+
+_NO_NUL = r"^[^\x00]*$"
+_MetadataKey = Annotated[str, Field(max_length=MAX_METADATA_KEY_CHARACTERS, pattern=_NO_NUL)]
+_MetadataValue = Annotated[str, Field(max_length=MAX_METADATA_VALUE_CHARACTERS, pattern=_NO_NUL)]
 
 
 class _Body(BaseModel):
     """Describes the body; `read_creation` reads it."""
 
-    input_file_id: str
+    model_config = ConfigDict(extra="forbid")
+
+    input_file_id: str = Field(max_length=_MAX_ID_CHARACTERS, pattern=_NO_NUL)
     endpoint: Endpoint
-    completion_window: str = DEFAULT_WINDOW
-    metadata: dict[str, str] | None = None
+    metadata: dict[_MetadataKey, _MetadataValue] | None = Field(None, max_length=MAX_METADATA_PAIRS)
     output_expires_after: ExpiryBody | None = None
 
 
-BODY = json_body(_Body)
+class _RelaxedBody(_Body):
+    completion_window: str | None = Field(
+        DEFAULT_WINDOW,
+        pattern="^[1-9][0-9]{0,8}[smhd]$",
+        description="24h, or another whole number of s, m, h or d within the operator's bounds",
+    )
+
+
+class _StrictBody(_Body):
+    completion_window: Literal["24h"]
+
+
+_BODIES: dict[Profile, type[_Body]] = {Profile.RELAXED: _RelaxedBody, Profile.STRICT: _StrictBody}
+
+
+def body_of(profile: Profile) -> dict[str, object]:
+    """What the profile's body adds to the OpenAPI description."""
+    return json_body(_BODIES[profile])
 
 
 class Creation(NamedTuple):

@@ -5,11 +5,13 @@ from typing import Annotated, get_args
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from api.content import content_response
+from api.content import conditional, content_response
 from api.errors import ApiError, conflict, no_file
 from api.idempotency import key_of, keyed
 from api.objects import Deleted, FileObject, FilePage, answer, file_object, file_page
+from api.parameters import enum_schema, limit_schema
 from api.receiving import PURPOSES, Incoming, discard_object, largest, store
+from api.responses import CONTENT, errors
 from api.services import Services
 from api.streams import streamed
 from api.tenants import documented, tenant_of
@@ -24,6 +26,7 @@ logger = logging.getLogger(__name__)
 _FORM = {
     "type": "object",
     "required": ["file", "purpose"],
+    "additionalProperties": False,
     "properties": {
         "file": {"type": "string", "format": "binary"},
         "purpose": {"enum": list(PURPOSES)},
@@ -48,12 +51,21 @@ class FileRoutes:
             methods=["POST"],
             response_model=FileObject,
             openapi_extra=_BODY,
+            responses=errors(409),
             dependencies=[Depends(keyed)],
         )
-        router.add_api_route("", self.list, response_model=FilePage)
-        router.add_api_route(one, self.get, response_model=FileObject)
-        router.add_api_route(one, self.delete, methods=["DELETE"], response_model=Deleted)
-        router.add_api_route(one + "/content", self.content, response_class=Response)
+        router.add_api_route("", self.list, response_model=FilePage, responses=errors(404))
+        router.add_api_route(one, self.get, response_model=FileObject, responses=errors(404))
+        router.add_api_route(
+            one, self.delete, methods=["DELETE"], response_model=Deleted, responses=errors(404, 409)
+        )
+        router.add_api_route(
+            one + "/content",
+            self.content,
+            response_class=Response,
+            responses=CONTENT,
+            dependencies=[Depends(conditional)],
+        )
         return router
 
     async def upload(self, request: Request) -> Response:
@@ -68,8 +80,8 @@ class FileRoutes:
         self,
         request: Request,
         purpose: Annotated[str | None, Query(description="only files of this purpose")] = None,
-        limit: Annotated[str | None, Query(description="1 to 10000, default 10000")] = None,
-        order: Annotated[str | None, Query(description="asc or desc (default), by creation")] = None,
+        limit: Annotated[str | None, Query(), limit_schema(10_000, 10_000)] = None,
+        order: Annotated[str | None, Query(description="by creation"), enum_schema("asc", "desc")] = None,
         after: Annotated[str | None, Query(description="a file id")] = None,
     ) -> Response:
         """List files."""

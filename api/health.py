@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from api.errors import RETRY_AFTER_SECONDS
 from api.objects import answer
+from api.responses import text
 from api.services import Services
 from batchwright.database.errors import DatabaseError
 from batchwright.storage.base import StorageError
@@ -45,7 +46,7 @@ class HealthRoutes:
         router = APIRouter(tags=["Operation"])
         router.add_api_route("/healthz", self.healthz, response_model=Alive)
         router.add_api_route("/readyz", self.readyz, response_model=Ready, responses={503: {"model": Ready}})
-        router.add_api_route("/metrics", self.metrics, response_class=Response)
+        router.add_api_route("/metrics", self.metrics, response_class=Response, responses=text("text/plain"))
         return router
 
     async def healthz(self) -> Response:

@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 
 import orjson
 from fastapi import Header, Request
-from pydantic import WithJsonSchema
 
 from api.errors import conflict, invalid_value
+from api.parameters import pattern_schema
 from api.services import Services
 from batchwright.database.rows import FileRow
 from batchwright.database.upload_rows import Claim, UploadRow
@@ -88,7 +88,7 @@ def keyed(
     idempotency_key: Annotated[
         str | None,
         Header(description="the same key and request within 24 h give the first answer"),
-        WithJsonSchema({"type": "string", "pattern": r"^[\x21-\x7e]{1,255}$"}),
+        pattern_schema(r"^[\x21-\x7e]{1,255}$"),
     ] = None,
 ) -> None:
     """A dependency that puts the header into the OpenAPI description."""

@@ -4,6 +4,7 @@ from fastapi import APIRouter, Response
 
 from api.errors import ApiError
 from api.objects import ModelObject, ModelPage, answer
+from api.responses import errors
 from api.services import Services
 
 
@@ -14,7 +15,7 @@ class ModelRoutes:
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/models", tags=["Models"])
         router.add_api_route("", self.list, response_model=ModelPage)
-        router.add_api_route("/{model:path}", self.get, response_model=ModelObject)
+        router.add_api_route("/{model:path}", self.get, response_model=ModelObject, responses=errors(404))
         return router
 
     async def list(self) -> Response:

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Literal
 
 from fastapi import Response
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
 from batchwright.database.rows import BatchRow, FileRow, ModelCount
@@ -12,7 +12,13 @@ from batchwright.database.upload_rows import PartRow, UploadRow, UploadStatus
 from batchwright.rules.states import shown_status
 
 
-class FileObject(BaseModel):
+class ApiObject(BaseModel):
+    """Described as it is: every key always there, and no other."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=True)
+
+
+class FileObject(ApiObject):
     id: str
     object: Literal["file"] = "file"
     bytes: int
@@ -24,13 +30,13 @@ class FileObject(BaseModel):
     status_details: None = None
 
 
-class Deleted(BaseModel):
+class Deleted(ApiObject):
     id: str
     object: Literal["file"] = "file"
     deleted: Literal[True] = True
 
 
-class UploadObject(BaseModel):
+class UploadObject(ApiObject):
     id: str
     object: Literal["upload"] = "upload"
     bytes: int
@@ -42,33 +48,33 @@ class UploadObject(BaseModel):
     file: FileObject | None
 
 
-class PartObject(BaseModel):
+class PartObject(ApiObject):
     id: str
     object: Literal["upload.part"] = "upload.part"
     created_at: int
     upload_id: str
 
 
-class BatchErrors(BaseModel):
+class BatchErrors(ApiObject):
     object: Literal["list"] = "list"
     data: list[ValidationError]
 
 
-class RequestCounts(BaseModel):
+class RequestCounts(ApiObject):
     total: int
     completed: int
     failed: int
 
 
-class InputDetails(BaseModel):
+class InputDetails(ApiObject):
     cached_tokens: int
 
 
-class OutputDetails(BaseModel):
+class OutputDetails(ApiObject):
     reasoning_tokens: int
 
 
-class UsageObject(BaseModel):
+class UsageObject(ApiObject):
     input_tokens: int
     input_tokens_details: InputDetails
     output_tokens: int
@@ -76,14 +82,14 @@ class UsageObject(BaseModel):
     total_tokens: int
 
 
-class Extension(BaseModel):
+class Extension(ApiObject):
     """What OpenAI has no key for. `paused` is null where nobody was asked: `x/state` asks."""
 
     models: list[ModelCount]
     paused: bool | None = None
 
 
-class BatchObject(BaseModel):
+class BatchObject(ApiObject):
     id: str
     object: Literal["batch"] = "batch"
     endpoint: str
@@ -109,7 +115,7 @@ class BatchObject(BaseModel):
     x_batchwright: Extension
 
 
-class ModelObject(BaseModel):
+class ModelObject(ApiObject):
     """`created` is 0: no backend says when its model was made in a way that stays the same."""
 
     id: str
@@ -118,7 +124,7 @@ class ModelObject(BaseModel):
     owned_by: str = "batchwright"
 
 
-class FilePage(BaseModel):
+class FilePage(ApiObject):
     object: Literal["list"] = "list"
     data: list[FileObject]
     first_id: str | None
@@ -126,7 +132,7 @@ class FilePage(BaseModel):
     has_more: bool
 
 
-class BatchPage(BaseModel):
+class BatchPage(ApiObject):
     object: Literal["list"] = "list"
     data: list[BatchObject]
     first_id: str | None
@@ -134,19 +140,19 @@ class BatchPage(BaseModel):
     has_more: bool
 
 
-class ModelPage(BaseModel):
+class ModelPage(ApiObject):
     object: Literal["list"] = "list"
     data: list[ModelObject]
 
 
-class ErrorDetails(BaseModel):
+class ErrorDetails(ApiObject):
     message: str
     type: str
     param: str | None
     code: str | None
 
 
-class ErrorObject(BaseModel):
+class ErrorObject(ApiObject):
     """The body of every answer other than 2xx."""
 
     error: ErrorDetails

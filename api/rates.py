@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from api.bodies import check_text, json_body, read_object, refuse_unknown, wrong_type
 from api.errors import ApiError, invalid_value, missing
 from api.objects import answer
+from api.responses import errors
 from api.services import Services
 from batchwright.contracts.names import DISPATCH_QUEUE, inference_queue
 from batchwright.database.rows import RateChange
@@ -53,7 +54,12 @@ class RateRoutes:
         router = APIRouter(prefix="/admin/rates", tags=["Operation"])
         router.add_api_route("", self.list, response_model=RateList)
         router.add_api_route(
-            "", self.put, methods=["PUT"], response_model=RateList, openapi_extra=json_body(RateUpdate)
+            "",
+            self.put,
+            methods=["PUT"],
+            response_model=RateList,
+            openapi_extra=json_body(RateUpdate),
+            responses=errors(404),
         )
         router.add_api_route("", self.delete, methods=["DELETE"], response_model=RateList)
         return router

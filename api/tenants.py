@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import Header, Request
 
 from api.errors import invalid_value
+from api.parameters import pattern_schema
 from batchwright.rules.ids import is_tenant
 from batchwright.settings import Settings
 from batchwright.telemetry.context import learn
@@ -23,6 +24,10 @@ def tenant_of(request: Request, settings: Settings) -> str:
 
 
 def documented(
-    x_tenant: Annotated[str | None, Header(description="the tenant; the default one if absent")] = None,
+    x_tenant: Annotated[
+        str | None,
+        Header(description="the tenant; the default one if absent"),
+        pattern_schema("^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"),
+    ] = None,
 ) -> None:
     """A dependency that puts the header into the OpenAPI description."""

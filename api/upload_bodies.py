@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from api.bodies import integer_of, json_body, refuse_unknown, text_of, wrong_type
 from api.creation import ExpiryBody, read_expiry
@@ -19,6 +19,7 @@ from batchwright.settings import Settings
 MAX_PARTS = 10_000
 _MAX_TYPE_CHARACTERS = 255
 _MD5_CHARACTERS = 32
+_NO_NUL = r"^[^\x00]*$"
 _LIST = TypeAdapter(list[object])
 _SentPurpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
 
@@ -26,15 +27,19 @@ _SentPurpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data"
 class _UploadBody(BaseModel):
     """Describes the body; `read_upload` reads it."""
 
-    filename: Annotated[str, Field(min_length=1)]
+    model_config = ConfigDict(extra="forbid")
+
+    filename: str = Field(min_length=1, pattern=_NO_NUL)
     purpose: _SentPurpose
-    bytes: int = Field(ge=1)
-    mime_type: str
+    bytes: int = Field(ge=1, description="how many there will be; with purpose batch fewer are allowed")
+    mime_type: str = Field(max_length=_MAX_TYPE_CHARACTERS, pattern=_NO_NUL)
     expires_after: ExpiryBody | None = None
 
 
 class _CompletionBody(BaseModel):
     """Describes the body; `read_completion` reads it."""
+
+    model_config = ConfigDict(extra="forbid")
 
     part_ids: list[str] = Field(min_length=1, max_length=MAX_PARTS)
     md5: str | None = Field(None, pattern="^[0-9a-fA-F]{32}$")
@@ -50,6 +55,7 @@ PART = {
                 "schema": {
                     "type": "object",
                     "required": ["data"],
+                    "additionalProperties": False,
                     "properties": {"data": {"type": "string", "format": "binary"}},
                 }
             }

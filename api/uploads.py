@@ -10,6 +10,7 @@ from api.idempotency import Keys, fingerprint, key_of, keyed
 from api.joining import join
 from api.objects import PartObject, UploadObject, answer, part_object, upload_object
 from api.parts import store_part
+from api.responses import errors
 from api.services import Services
 from api.streams import streamed
 from api.tenants import documented, tenant_of
@@ -37,10 +38,16 @@ class UploadRoutes:
             methods=["POST"],
             response_model=UploadObject,
             openapi_extra=CREATION,
+            responses=errors(409),
             dependencies=[Depends(keyed)],
         )
         router.add_api_route(
-            one + "/parts", self.add_part, methods=["POST"], response_model=PartObject, openapi_extra=PART
+            one + "/parts",
+            self.add_part,
+            methods=["POST"],
+            response_model=PartObject,
+            openapi_extra=PART,
+            responses=errors(404),
         )
         router.add_api_route(
             one + "/complete",
@@ -48,8 +55,15 @@ class UploadRoutes:
             methods=["POST"],
             response_model=UploadObject,
             openapi_extra=COMPLETION,
+            responses=errors(404),
         )
-        router.add_api_route(one + "/cancel", self.cancel, methods=["POST"], response_model=UploadObject)
+        router.add_api_route(
+            one + "/cancel",
+            self.cancel,
+            methods=["POST"],
+            response_model=UploadObject,
+            responses=errors(404),
+        )
         return router
 
     async def create(self, request: Request) -> Response:
