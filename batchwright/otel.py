@@ -82,5 +82,5 @@ class OtelSettings(BaseSettings):
     @classmethod
     def _collector(cls, url: str) -> str:
         if url and not url.startswith(("http://", "https://")):
-            raise ValueError("it is not an http(s) URL")
+            raise ValueError("it must begin with http:// or https://")
         return url

@@ -19,6 +19,7 @@ from batchwright.rules import transport
 from batchwright.rules.keyring import key_references
 from batchwright.rules.locations import location
 from batchwright.rules.rates import ALL_MODELS, LEAST, MOST, RatesConflict, effective
+from batchwright.setting_errors import not_json, what_is_wrong
 
 MIB = 1024 * 1024
 
@@ -288,7 +289,7 @@ class Settings(OtelSettings):
     def _http_urls(cls, urls: list[str]) -> list[str]:
         for url in urls:
             if not url.startswith(("http://", "https://")):
-                raise ValueError(f"{url!r} is not an http(s) URL")
+                raise ValueError(f"{url!r} does not begin with http:// or https://")
         return [url.rstrip("/") for url in urls]
 
     @field_validator("temporal_address")
@@ -337,7 +338,7 @@ class Settings(OtelSettings):
     @classmethod
     def _http_url(cls, url: str) -> str:
         if not url.startswith(("http://", "https://")):
-            raise ValueError(f"{url!r} is not an http(s) URL")
+            raise ValueError("it must begin with http:// or https://")
         return url.rstrip("/")
 
 
@@ -356,12 +357,13 @@ def load(**overrides: object) -> Settings:
         return Settings(**overrides)  # pyright: ignore[reportArgumentType]
     except ValidationError as error:
         first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
+        name = variable(str(first["loc"][0]))
         # A secret that landed in a wrong place must not land in a log too.
-        hidden = not SECRETS.isdisjoint(name.lower().split("."))
+        hidden = not SECRETS.isdisjoint(str(part).lower() for part in first["loc"])
         value = "" if hidden else f" (it is {first['input']!r})"
-        raise SettingsError(f"{variable(name)} is wrong: {first['msg']}{value}.") from None
+        raise SettingsError(f"{name} is wrong: {what_is_wrong(first)}{value}.") from None
     except UnreadableSetting as error:
         # Of a list or map; the field's name is only in the message.
         name = "".join(re.findall(r'field "(\w+)"', str(error)))
-        raise SettingsError(f"BATCHWRIGHT_{name.upper()} is wrong: it is not JSON.") from None
+        form = not_json(Settings.model_fields[name].annotation)
+        raise SettingsError(f"{variable(name)} is wrong: {form}.") from None

@@ -43,7 +43,7 @@ def test_a_sweep_tells_what_it_took(tmp_path: Path) -> None:
         ({"BATCHWRIGHT_STORAGE": "s3://"}, "'' is no name of a bucket"),
         ({"BATCHWRIGHT_STORAGE": "s3://bucket/a b"}, "'a b' is no prefix"),
         ({"BATCHWRIGHT_STORAGE": "s3://key:secret@bucket"}, "takes no user"),
-        ({"BATCHWRIGHT_S3_ENDPOINT_URL": "localhost:9000"}, "is not an http(s) URL"),
+        ({"BATCHWRIGHT_S3_ENDPOINT_URL": "localhost:9000"}, "does not begin with http:// or https://"),
         ({"BATCHWRIGHT_S3_SSE": "aes"}, "BATCHWRIGHT_S3_SSE is wrong"),
         ({"BATCHWRIGHT_S3_SSE_KMS_KEY_ID": "k"}, "a KMS key needs BATCHWRIGHT_S3_SSE=aws:kms"),
     ],

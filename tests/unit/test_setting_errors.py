@@ -1,0 +1,47 @@
+"""Wrong settings: each is one sentence that names the setting, what it may be, and its value."""
+
+import pytest
+
+from batchwright.settings import SettingsError, load
+
+WRONG = {
+    ("API_PORT", "many"): "it must be a whole number (it is 'many')",
+    ("API_PORT", "70000"): "it must be at most 65535 (it is '70000')",
+    ("MAX_LINES", "0"): "it must be at least 1 (it is '0')",
+    ("DRAIN_SECONDS", "soon"): "it must be a number (it is 'soon')",
+    ("REQUEST_TIMEOUT_SECONDS", "0"): "it must be more than 0 (it is '0')",
+    ("STRICT_MODELS", "perhaps"): "it must be true or false (it is 'perhaps')",
+    ("LOG_FORMAT", "xml"): "it must be text or json (it is 'xml')",
+    ("S3_SSE", "aes"): "it must be AES256 or aws:kms or aws:kms:dsse (it is 'aes')",
+    ("PROFILE", "odd"): "it must be 'relaxed' or 'strict' (it is 'odd')",
+    ("BUILD_ID", "b" * 64): f"it must have at most 63 characters (it is '{'b' * 64}')",
+    ("DEPLOYMENT_NAME", "a.b"): "it must match the pattern ^[^.]{0,63}$ (it is 'a.b')",
+    ("URL", "localhost"): "it must begin with http:// or https:// (it is 'localhost')",
+    ("BACKENDS", "http://one"): 'it is not JSON, in the form ["...", "..."]',
+    ("BACKENDS", '{"a": 1}'): "it must be a JSON list (it is {'a': 1})",
+    ("BACKENDS", '["http://one", 3]'): "entry 2 must be a string (it is 3)",
+    ("BACKENDS", '["one"]'): "'one' does not begin with http:// or https:// (it is ['one'])",
+    ("MODELS", "a"): 'it is not JSON, in the form {"...": ...}',
+    ("MODELS", "[]"): "it must be a JSON object (it is [])",
+    ("MODELS", '{"a": 3}'): "'a' must be a JSON object (it is 3)",
+    ("MODELS", '{"a": {"in_flight": 0}}'): "in_flight of 'a' must be at least 1 (it is 0)",
+    ("MODELS", '{"": {}}'): "a name in it must not be empty (it is '')",
+    ("TENANT_WEIGHTS", '{"a": "x"}'): "'a' must be a number (it is 'x')",
+    ("PAYLOAD_KEYS", '["secret"]'): "a key is not given as id=file:PATH or id=env:NAME",
+}
+
+
+@pytest.mark.parametrize(("setting", "value"), WRONG)
+def test_a_wrong_setting_is_told_in_one_sentence(
+    setting: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"BATCHWRIGHT_{setting}", value)
+    with pytest.raises(SettingsError) as told:
+        load()
+    assert str(told.value) == f"BATCHWRIGHT_{setting} is wrong: {WRONG[setting, value]}."
+
+
+def test_a_setting_of_opentelemetry_is_named_as_opentelemetry_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "no!")
+    with pytest.raises(SettingsError, match=r"^OTEL_SDK_DISABLED is wrong: it must be true or false \(it is"):
+        load()
