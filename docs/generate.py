@@ -1,4 +1,4 @@
-"""The reference pages that follow from the code: `make docs` writes them, a test compares them."""
+"""Reference pages and dashboards that follow from the code: `make docs` writes them, a test compares."""
 
 from pathlib import Path
 
@@ -10,8 +10,13 @@ from batchwright.otel import variable
 from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
 from docs import chart
+from docs.dashboards.machinery import STORAGE, WORKER
+from docs.dashboards.overview import OVERVIEW
+from docs.dashboards.shares import MODEL, TENANT
 
 REFERENCE = Path(__file__).parent / "reference"
+DASHBOARDS = Path(__file__).parents[1] / "deploy" / "grafana" / "dashboards"
+BOARDS = (OVERVIEW, MODEL, TENANT, WORKER, STORAGE)
 GENERATED = "<!-- made by `make docs` -->\n"
 
 
@@ -21,6 +26,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "settings.md": _settings(),
         REFERENCE / "metrics.md": _metrics(),
         REFERENCE / "error-codes.md": _errors(),
+        **{DASHBOARDS / f"{board.uid.removeprefix('batchwright-')}.json": board.render() for board in BOARDS},
         **chart.pages(),
     }
 
@@ -51,9 +57,8 @@ def _metrics() -> str:
                     f"| `{family.name}{suffix}` | {family.type} | {labels} | {_cell(family.documentation)} |"
                 )
         else:
-            assert name == "registry", f"{name} is no metric"
-    intro = "Served at `/metrics` of every process, beside the Temporal SDK's own."
-    return _page("Metrics", intro, sorted(rows), "| name | type | labels | meaning |\n|---|---|---|---|")
+            assert name in ("registry", "tenants"), f"{name} is no metric"
+    return _page("Metrics", METRICS, sorted(rows), "| name | type | labels | meaning |\n|---|---|---|---|")
 
 
 def _labels(metric: Counter | Gauge | Histogram) -> str:
@@ -69,6 +74,14 @@ def _errors() -> str:
     text = _page("Error codes", intro, lines, "| code | meaning |\n|---|---|")
     return text + second + "\n".join(failures) + "\n"
 
+
+METRICS = """\
+Served at `/metrics` of the API and of every worker, beside the Temporal SDK's own (`temporal_...`) and
+those of the process (`process_...`, `python_...`). [What to look at](../how-to/monitor.md).
+
+Labels are bounded. `model`: what the backends list. `tenant`: the first `BATCHWRIGHT_METRICS_TENANTS` of a
+process, for live batches those with most lines left; the rest is `other`. `route`: parameters in braces.
+Numbers of the whole fleet are the same at every control worker: take their `max`."""
 
 CAUSES = {
     LineCode.REQUEST_TIMEOUT: "The backend took the request and gave no answer in time, on every attempt.",

@@ -56,6 +56,12 @@ class Addresses:
         return f"http://{LOOPBACK}:{self.ui_port}"
 
     @property
+    def metrics(self) -> list[str]:
+        """Of the API, and of every worker."""
+        ports = (self.api_port, *self.metrics_ports)
+        return [f"http://{LOOPBACK}:{port}/metrics" for port in ports]
+
+    @property
     def simulator(self) -> str | None:
         return f"http://{LOOPBACK}:{self.simulator_port}" if self.simulator_port else None
 

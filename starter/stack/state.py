@@ -33,6 +33,7 @@ class StackInfo(_State):
     simulator: str | None
     data: str
     pids: Pids
+    metrics: list[str]  # for Prometheus: of the API, and of every worker
 
 
 class Note(_State):

@@ -79,6 +79,7 @@ class Supervisor:
                 api=_pids(self._api),
                 worker=_pids(self._workers),
             ),
+            metrics=addresses.metrics,
         )
 
     async def stop(self) -> None:

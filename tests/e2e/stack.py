@@ -54,6 +54,7 @@ class Addresses(BaseModel):
     simulator: str | None
     data: Path
     pids: Pids
+    metrics: list[str]
 
 
 class Entry(BaseModel):

@@ -33,6 +33,7 @@ INFO = StackInfo(
     simulator="http://127.0.0.1:20001",
     data="/a [dir]",
     pids=PIDS,
+    metrics=["http://127.0.0.1:8000/metrics"],
 )
 ADDRESSES = Addresses(
     api_port=1, temporal_port=2, ui_port=3, backends=("http://b",), simulator_port=None, metrics_ports=(4, 5)

@@ -1,0 +1,230 @@
+"""Dashboards as data, and as the JSON that Grafana loads."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+_COLUMNS = 24
+_SCHEMA = 39  # of Grafana 10.4 and later
+_DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+RATE = "$__rate_interval"
+
+Json = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Query:
+    """`legend` names labels in braces, as Grafana has it: {{model}}."""
+
+    expr: str
+    legend: str = ""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """`unit` is one of Grafana's; `alarm` is the value from which on it is red."""
+
+    title: str
+    description: str
+    queries: Sequence[Query]
+    unit: str = "short"
+    kind: str = "timeseries"
+    width: int = 8
+    height: int = 8
+    stacked: bool = False
+    alarm: float | None = None
+    least: float | None = 0
+    most: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    title: str
+    panels: Sequence[Panel]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """The values of a label, to choose from; `of` is the metric that has it."""
+
+    name: str
+    of: str
+
+
+@dataclass(frozen=True)
+class Board:
+    uid: str
+    title: str
+    description: str
+    rows: Sequence[Row]
+    variables: Sequence[Variable] = field(default=())
+
+    def render(self) -> str:
+        return json.dumps(_board(self), indent=1) + "\n"
+
+
+def stat(title: str, description: str, expr: str, unit: str = "short", alarm: float | None = None) -> Panel:
+    """One number."""
+    return Panel(title, description, [Query(expr)], unit, "stat", width=4, height=4, alarm=alarm)
+
+
+def rates(metric: str, by: str, where: str = "", *, every_minute: bool = False) -> list[Query]:
+    """Of a counter, a second or a minute."""
+    times = "60 * " if every_minute else ""
+    return [Query(f"{times}sum by ({by}) (rate({metric}{where}[{RATE}]))", _legend(by))]
+
+
+def gauges(how: str, metric: str, by: str, where: str = "") -> list[Query]:
+    """`how` the values of several processes are put together."""
+    return [Query(f"{how} by ({by}) ({metric}{where})", _legend(by))]
+
+
+def quantiles(
+    metric: str, by: str = "", where: str = "", ranks: Sequence[float] = (0.5, 0.95)
+) -> list[Query]:
+    """Of a histogram, over the last minutes."""
+    labels = f"le, {by}" if by else "le"
+    name = f" {{{{{by}}}}}" if by else ""
+    return [
+        Query(
+            f"histogram_quantile({rank}, sum by ({labels}) (rate({metric}_bucket{where}[{RATE}])))",
+            f"p{rank * 100:.0f}{name}",
+        )
+        for rank in ranks
+    ]
+
+
+def _legend(by: str) -> str:
+    return " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
+
+
+def _board(board: Board) -> Json:
+    return {
+        "uid": board.uid,
+        "title": board.title,
+        "description": board.description,
+        "tags": ["batchwright"],
+        "schemaVersion": _SCHEMA,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "timezone": "browser",
+        "links": [_neighbours()],
+        "templating": {"list": [_datasource(), *map(_variable, board.variables)]},
+        "panels": _placed(board.rows),
+    }
+
+
+def _neighbours() -> Json:
+    """The other dashboards, in a menu."""
+    return {
+        "type": "dashboards",
+        "title": "Batchwright",
+        "tags": ["batchwright"],
+        "asDropdown": True,
+        "includeVars": False,
+        "keepTime": True,
+    }
+
+
+def _datasource() -> Json:
+    return {
+        "name": "datasource",
+        "label": "Data source",
+        "type": "datasource",
+        "query": "prometheus",
+        "refresh": 1,
+        "current": {},
+    }
+
+
+def _variable(variable: Variable) -> Json:
+    query = f"label_values({variable.of}, {variable.name})"
+    return {
+        "name": variable.name,
+        "label": variable.name.capitalize(),
+        "type": "query",
+        "datasource": _DATASOURCE,
+        "query": {"query": query, "refId": variable.name},
+        "definition": query,
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": ["All"], "value": ["$__all"]},
+    }
+
+
+def _placed(rows: Sequence[Row]) -> list[Json]:
+    """From left to right, a new line where one is full; ids in that order."""
+    placed: list[Json] = []
+    y = 0
+    for row in rows:
+        placed.append(_row(row.title, len(placed) + 1, y))
+        x, y, tallest = 0, y + 1, 0
+        for panel in row.panels:
+            if x + panel.width > _COLUMNS:
+                x, y, tallest = 0, y + tallest, 0
+            placed.append(_panel(panel, len(placed) + 1, x, y))
+            x, tallest = x + panel.width, max(tallest, panel.height)
+        y += tallest
+    return placed
+
+
+def _row(title: str, id: int, y: int) -> Json:
+    place = {"h": 1, "w": _COLUMNS, "x": 0, "y": y}
+    return {"id": id, "type": "row", "title": title, "collapsed": False, "gridPos": place, "panels": []}
+
+
+def _panel(panel: Panel, id: int, x: int, y: int) -> Json:
+    return {
+        "id": id,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.description,
+        "datasource": _DATASOURCE,
+        "gridPos": {"h": panel.height, "w": panel.width, "x": x, "y": y},
+        "targets": [_target(query, chr(ord("A") + place)) for place, query in enumerate(panel.queries)],
+        "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
+        "options": _options(panel),
+    }
+
+
+def _target(query: Query, id: str) -> Json:
+    return {
+        "refId": id,
+        "datasource": _DATASOURCE,
+        "editorMode": "code",
+        "expr": query.expr,
+        "legendFormat": query.legend or "__auto",
+        "range": True,
+    }
+
+
+def _defaults(panel: Panel) -> Json:
+    steps: list[Json] = [{"color": "green", "value": None}]
+    if panel.alarm is not None:
+        steps.append({"color": "red", "value": panel.alarm})
+    defaults: Json = {"unit": panel.unit, "thresholds": {"mode": "absolute", "steps": steps}}
+    bounds = {"min": panel.least, "max": panel.most}
+    defaults |= {name: bound for name, bound in bounds.items() if bound is not None}
+    if panel.kind == "timeseries":
+        stacking = {"mode": "normal" if panel.stacked else "none", "group": "A"}
+        lines = {"lineWidth": 1, "fillOpacity": 30 if panel.stacked else 5, "showPoints": "never"}
+        defaults["custom"] = {**lines, "stacking": stacking}
+    return defaults
+
+
+def _options(panel: Panel) -> Json:
+    if panel.kind == "stat":
+        reduce = {"calcs": ["lastNotNull"], "fields": "", "values": False}
+        return {"reduceOptions": reduce, "colorMode": "value", "graphMode": "area", "textMode": "auto"}
+    legend = {
+        "displayMode": "table",
+        "placement": "bottom",
+        "showLegend": True,
+        "calcs": ["lastNotNull", "max"],
+    }
+    return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
