@@ -33,6 +33,11 @@ def derived_file_id(batch_id: str, kind: str) -> str:
     return "file-" + _digest(f"{batch_id}/{kind}", 16)
 
 
+def event_id(batch_id: str, status: str) -> str:
+    """`evt_...` of a batch's end: equal on every delivery, so that receivers can tell repeats."""
+    return "evt_" + _digest(f"{batch_id}/{status}", 16)
+
+
 def request_id(batch_id: str, offset: int) -> str:
     """`batch_req_...` of the line at `offset` of the input: equal on every attempt."""
     return "batch_req_" + _digest(f"{batch_id}/{offset}", 16)
