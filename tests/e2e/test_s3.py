@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 @contextmanager
 def dev_on(server: S3Server, prefix: str) -> Iterator[Stack]:
-    with dev("--workers", "2", **server.keys, **server.settings(prefix)) as stack:
+    with dev("--workers", "2", data=None, **server.keys, **server.settings(prefix)) as stack:
         yield stack
 
 

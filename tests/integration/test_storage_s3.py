@@ -108,7 +108,7 @@ async def test_what_passes_is_tried_again(house: House, status: int, code: str) 
 
 async def test_patience_ends_and_is_counted(house: House) -> None:
     house.proxy.fail("PUT", 503, "SlowDown", times=10_000)
-    async with other(house, BATCHWRIGHT_STORAGE_PATIENCE_SECONDS="0.5") as storage:
+    async with other(house, BATCHWRIGHT_STORAGE_PATIENCE_SECONDS="3") as storage:
         with pytest.raises(StorageUnavailable, match=r"Cannot write 'a' in s3://.*503 SlowDown \(Told to\)"):
             await storage.put("a", b"x")
     assert len(house.proxy.requests("PUT")) > 1

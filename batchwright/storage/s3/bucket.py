@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PARTS_IN_FLIGHT = 4  # of all writers of a process: 32 MiB of 8 MiB parts
+PARTS_IN_FLIGHT = 2  # of all writers of a process: 16 MiB of 8 MiB parts
 
 
 @dataclass(frozen=True)

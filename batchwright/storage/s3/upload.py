@@ -69,7 +69,7 @@ class Upload:
 
     def __init__(self, bucket: S3Bucket, key: str) -> None:
         self._bucket, self._key = bucket, key
-        self._buffer = bytearray()
+        self._buffer = io.BytesIO()  # gives its bytes away without a copy
         self._id = ""  # of the multipart upload, once there is one
         self._mark = token_hex(16)
         self._etags: dict[int, str] = {}
@@ -79,17 +79,16 @@ class Upload:
         """Waits while too many parts are on their way. Raises StorageUnavailable where one is lost."""
         left = memoryview(data).cast("B")
         while left:
-            room = part_bytes(len(self._parts) + 1) - len(self._buffer)
-            self._buffer += left[:room]
-            left = left[room:]
-            if len(self._buffer) == part_bytes(len(self._parts) + 1):
+            size = part_bytes(len(self._parts) + 1)
+            left = left[self._buffer.write(left[: size - self._buffer.tell()]) :]
+            if self._buffer.tell() == size:
                 await self._send_part()
 
     async def finish(self) -> None:
         if not self._parts:
-            await put(self._bucket, self._key, bytes(self._buffer))
+            await put(self._bucket, self._key, self._buffer.getvalue())
             return
-        if self._buffer:
+        if self._buffer.tell():
             await self._send_part()
         for part in self._parts:
             await part
@@ -114,7 +113,7 @@ class Upload:
         for part in self._parts:
             if part.done():
                 part.result()
-        data, self._buffer = bytes(self._buffer), bytearray()
+        data, self._buffer = self._buffer.getvalue(), io.BytesIO()
         if not self._id:
             self._id = await self._bucket.call(Operation.STORE, "write", self._key, self._create)
         await self._bucket.part_slots.acquire()
