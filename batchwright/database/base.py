@@ -169,7 +169,7 @@ class UploadsTable(Protocol):
         ...
 
     async def cancel(self, tenant: str, upload_id: str, at: datetime) -> UploadRow | None:
-        """pending -> cancelled without its parts' rows, unless it has expired at `at`; the row as it is then."""
+        """pending -> cancelled without its parts' rows, unless it has expired at `at`; the row as it is."""
         ...
 
     async def unswept(self, before: datetime, limit: int) -> list[UploadRow]:
