@@ -62,7 +62,8 @@ def moment(seconds: int | None) -> str:
 
 
 def coloured(batch: Batch, state: State | None = None) -> str:
-    name = f"{batch.status.value}, paused" if state and state.paused else batch.status.value
+    paused = state.paused if state else batch.is_paused
+    name = f"{batch.status.value}, paused" if paused else batch.status.value
     colour = _COLOURS.get(batch.status, "cyan")
     return f"[{colour}]{name}[/{colour}]"
 

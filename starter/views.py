@@ -92,6 +92,11 @@ class Batch(View):
         return next((end for end in ends if end is not None), None)
 
     @property
+    def is_paused(self) -> bool:
+        """Only the answers to pause and resume tell; elsewhere the batch's state does."""
+        return bool(self.x_batchwright and self.x_batchwright.paused)
+
+    @property
     def parts(self) -> list[ModelPart]:
         """Per model; none before validation has counted them, or where the API does not tell."""
         return self.x_batchwright.models if self.x_batchwright else []

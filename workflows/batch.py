@@ -70,7 +70,10 @@ class BatchWorkflow:
 
     @workflow.signal
     def progress(self, progress: ModelProgress) -> None:
-        """From a model run, now and then."""
+        """From a model run, now and then. What moves does not wait, whichever worker said so and is gone."""
+        before = self._progress.get(progress.model)
+        if before is not None and progress.slices_done > before.slices_done:
+            self._waiting.pop(progress.model, None)
         self._progress[progress.model] = progress
         self._show()
 

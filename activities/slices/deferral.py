@@ -28,13 +28,21 @@ def deferral_seconds(backend: Backend | None, circuit: Circuit, lines_wait: floa
 
 
 def reason_of(model: str, backend: Backend | None, circuit: Circuit) -> str:
+    """Ends a sentence, and stands beside the name of `model` wherever it is shown: it does not repeat it."""
     if backend is None:
-        return f"no backend serves {model}"
+        return "no backend serves this model"
     if not circuit.is_open:
-        return f"every line of {model} that is left waits for its next attempt"
+        return "every line that is left waits for its next attempt"
     if circuit.reason == "authentication":
-        return f"the backend of {model} refuses our key (401 or 403): check BATCHWRIGHT_BACKEND_API_KEY"
-    return f"the backend of {model} takes nothing now: {circuit.reason}"
+        return "the backend refuses our key (401 or 403): check BATCHWRIGHT_BACKEND_API_KEY"
+    return f"the backend takes nothing now: {_within_a_sentence(circuit.reason)}"
+
+
+def _within_a_sentence(message: str) -> str:
+    """Of "The backend answered 503.": it answered 503."""
+    said = message.removesuffix(".")
+    about_it = said.removeprefix("The backend ")
+    return f"it {about_it}" if about_it != said else said[:1].lower() + said[1:]
 
 
 def waiting_label(backend: Backend | None, circuit: Circuit) -> str:

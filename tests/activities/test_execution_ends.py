@@ -5,6 +5,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import httpx
+import pytest
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.slices.ownership import Word
@@ -247,7 +248,7 @@ async def test_a_slice_nobody_serves_is_deferred_and_keeps_its_counts() -> None:
     await house.tools.waiting.settle()
     assert (error.type, error.category) == (Failure.DEFERRED, ApplicationErrorCategory.BENIGN)
     assert [(batch, told.model, told.reason) for batch, told in house.told] == [
-        (BATCH, MODEL, f"no backend serves {MODEL}")
+        (BATCH, MODEL, "no backend serves this model")
     ]
     assert house.progress.upserts[0][0].completed == 1
 
@@ -281,7 +282,7 @@ async def test_the_reason_is_taken_back_when_the_slice_moves_again() -> None:
     house.backends.backend = Backend("http://backend")
     assert await house.run(request()) == SliceResult(finished=True, completed=1)
     await house.tools.waiting.settle()
-    assert [told.reason for _, told in house.told] == [f"no backend serves {MODEL}", ""]
+    assert [told.reason for _, told in house.told] == ["no backend serves this model", ""]
 
 
 async def test_one_models_outage_leaves_the_others_alone() -> None:
@@ -291,6 +292,34 @@ async def test_one_models_outage_leaves_the_others_alone() -> None:
     assert (await house.failure(request())).type == Failure.DEFERRED
     assert not house.tools.circuit("another").is_open
     assert house.tools.permits.used == 0
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (httpx.Response(503), "the backend takes nothing now: it answered 503"),
+        (httpx.ConnectError("refused"), "the backend takes nothing now: it could not be reached: refused"),
+        (
+            httpx.RemoteProtocolError("no"),
+            "the backend takes nothing now: what the backend sent is not HTTP: no",
+        ),
+        (httpx.Response(401), "the backend refuses our key (401 or 403): check BATCHWRIGHT_BACKEND_API_KEY"),
+    ],
+)
+async def test_the_reason_of_a_wait_is_one_sentence_that_does_not_name_the_model_again(
+    reply: httpx.Response | httpx.HTTPError, reason: str
+) -> None:
+    def answer(content: str) -> httpx.Response:
+        if isinstance(reply, httpx.Response):
+            return httpx.Response(reply.status_code)
+        raise reply
+
+    house = House(answer)
+    house.hurry()
+    await plan_slice(house.storage, [line_of(n) for n in range(20)])
+    assert (await house.failure(request())).message == reason
+    await house.tools.waiting.settle()
+    assert [(told.model, told.reason) for _, told in house.told] == [(MODEL, reason)]
 
 
 async def test_a_backend_that_returns_is_tried_at_once() -> None:

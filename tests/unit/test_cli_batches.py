@@ -179,6 +179,12 @@ def test_a_completed_batch_cannot_be_cancelled(cli: Cli, tmp_path: Path) -> None
     assert refused.stderr.strip() == "Cannot cancel a batch with status 'completed'."
 
 
+def test_pause_and_resume_show_how_the_batch_stands_now(cli: Cli, tmp_path: Path) -> None:
+    batch_id = cli.submitted(tmp_path).order.batch_id
+    assert "validating, paused" in cli.run("pause", batch_id).stdout
+    assert "paused" not in cli.run("resume", batch_id).stdout
+
+
 @pytest.mark.parametrize(("command", "paused"), [("pause", True), ("resume", False)])
 def test_pause_and_resume_reach_the_workflow(cli: Cli, tmp_path: Path, command: str, paused: bool) -> None:
     batch_id = cli.submitted(tmp_path).order.batch_id

@@ -1,8 +1,8 @@
 """Pause, resume, and what a running batch says of itself."""
 
 from batchwright.contracts.batch import BatchState, ModelProgress, WaitingReason
-from batchwright.contracts.search import DEADLINE, MODELS, STATUS, TENANT
 from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.search import DEADLINE, MODELS, STATUS, TENANT
 from tests.workflows.house import House, state_of
 from tests.workflows.steps import finishes, ingested, share, until_cancelled
 from workflows.batch import BatchWorkflow
@@ -74,6 +74,22 @@ async def test_the_state_says_why_a_model_waits(house: House) -> None:
             ],
             waiting=[WaitingReason(model="a", reason="circuit open")],
         )
+        await batch.signal(BatchWorkflow.cancel)
+        await batch.result()
+
+
+async def test_a_model_that_moves_no_longer_waits_whoever_said_so(house: House) -> None:
+    house.ingestion.result = ingested(share("a", 4))
+    house.execution.behaviours["a"] = until_cancelled
+    async with house.workers(["a"]):
+        batch = await house.start()
+        await house.execution.asked(4)
+        await batch.signal(BatchWorkflow.waiting, WaitingReason(model="a", reason="circuit open"))
+        still = ModelProgress(model="a", lines=40, slices=4)
+        await batch.signal(BatchWorkflow.progress, still)
+        assert [waiting.model for waiting in (await state_of(batch)).waiting] == ["a"]
+        await batch.signal(BatchWorkflow.progress, still.model_copy(update={"slices_done": 1}))
+        assert (await state_of(batch)).waiting == []
         await batch.signal(BatchWorkflow.cancel)
         await batch.result()
 
