@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -32,7 +32,19 @@ _NAMES = {
     "model": "gen_ai.request.model",
 }
 _MOST_CHARACTERS = 500  # of an error's message
-_batch: ContextVar[BatchTrace | None] = ContextVar("batch_trace", default=None)
+Headers = list[tuple[bytes, bytes]]
+
+
+class _Activity(NamedTuple):
+    """Where requests find what they hang on: OpenTelemetry's own context costs them 4 us at every look."""
+
+    batch: BatchTrace
+    span: Span
+    inside: Context
+    headers: Headers
+
+
+_activity: ContextVar[_Activity | None] = ContextVar("activity", default=None)
 
 
 class Spans:
@@ -100,19 +112,20 @@ class Spans:
     def activity(self, name: str, batch_id: str, carrier: Mapping[str, str]) -> Generator[Span]:
         """An attempt of an activity, below its batch's span; `carrier` came with the workflow."""
         batch = batch_trace(batch_id, _W3C.extract(carrier, Context()), self._sampler)
-        token = _batch.set(batch)
-        try:
-            with self._tracer.start_as_current_span(
-                name,
-                context=batch.inside,
-                kind=SpanKind.CONSUMER,
-                attributes=attributes(facts()),
-                record_exception=False,
-                set_status_on_exception=False,
-            ) as span:
+        with self._tracer.start_as_current_span(
+            name,
+            context=batch.inside,
+            kind=SpanKind.CONSUMER,
+            attributes=attributes(facts()),
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            inside = trace.set_span_in_context(span, Context())
+            token = _activity.set(_Activity(batch, span, inside, _headers(span)))
+            try:
                 yield span
-        finally:
-            _batch.reset(token)
+            finally:
+                _activity.reset(token)
 
     def given_back(self, reason: str) -> None:
         """A slice that goes on in a later turn: a trace of its own, linked to the turn that ends (S0-52)."""
@@ -124,9 +137,10 @@ class Spans:
 
     def batch_ended(self, error: str, **found: Fact) -> None:
         """The root of the current activity's batch, over all of its life (S0-50, S0-53)."""
-        batch = _batch.get()
-        if batch is None:
+        current = _activity.get()
+        if current is None:
             return
+        batch = current.batch
         known = attributes({**facts(), **found})
         start = started_at(str(facts().get("batch_id", "")))
         with self._given.giving(batch.root.trace_id, batch.root.span_id):
@@ -137,12 +151,15 @@ class Spans:
 
     def request(self, path: bytes, host: str, port: int, request_id: str) -> "Request":
         """One request to a backend; to be entered."""
-        parent = trace.get_current_span()
-        if not parent.is_recording() or random.random() >= self._request_ratio:
-            return Request(None, parent, self._redact)
+        current = _activity.get()
+        if current is None:
+            return Request(None, [], self._redact)
+        if not current.span.is_recording() or random.random() >= self._request_ratio:
+            return Request(None, current.headers, self._redact)
         known = facts()
         span = self._tracer.start_span(
             _name_of(path),
+            current.inside,
             kind=SpanKind.CLIENT,
             attributes={
                 "http.request.method": "POST",
@@ -153,7 +170,7 @@ class Spans:
                 "batchwright.request.id": request_id,
             },
         )
-        return Request(span, span, self._redact)
+        return Request(span, _headers(span), self._redact)
 
     def storage(self, operation: str, component: str, key: str) -> Span | None:
         """An operation on the storage, to be ended; None outside of a trace. It is never current (S0-51)."""
@@ -182,20 +199,20 @@ class Request:
 
     __slots__ = ("_redact", "_span", "headers")
 
-    def __init__(self, span: Span | None, shown: Span, redact: Redactor) -> None:
-        self._span, self._redact = span, redact
-        self.headers = _headers(shown.get_span_context())
+    def __init__(self, span: Span | None, headers: Headers, redact: Redactor) -> None:
+        self._span, self.headers, self._redact = span, headers, redact
 
     def answered(self, status: int, outcome: str, error: str) -> None:
         """`error` is empty where the line has its answer; status 0: none came."""
         if self._span is None:
             return
-        self._span.set_attribute("batchwright.request.outcome", outcome)
+        found: dict[str, Fact] = {"batchwright.request.outcome": outcome}
         if status:
-            self._span.set_attribute("http.response.status_code", status)
+            found["http.response.status_code"] = status
         if error or status >= 400:
-            self._span.set_attribute("error.type", str(status or outcome))
+            found["error.type"] = str(status or outcome)
             self._span.set_status(StatusCode.ERROR, self._redact(error)[:_MOST_CHARACTERS])
+        self._span.set_attributes(found)
 
     def __enter__(self) -> Self:
         return self
@@ -214,10 +231,9 @@ def attributes(known: Mapping[str, Fact]) -> dict[str, Fact]:
     return {_NAMES.get(name) or f"batchwright.{name}": value for name, value in known.items()}
 
 
-def _headers(context: trace.SpanContext) -> list[tuple[bytes, bytes]]:
+def _headers(span: Span) -> Headers:
     """As W3C's trace context has them; by hand, for this is done for every request."""
-    if not context.is_valid:
-        return []
+    context = span.get_span_context()
     value = b"00-%032x-%016x-%02x" % (context.trace_id, context.span_id, context.trace_flags)
     headers = [(b"traceparent", value)]
     if context.trace_state:

@@ -4,7 +4,7 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -36,7 +36,7 @@ def settings_of(log_format: str) -> Settings:
 
 
 @contextmanager
-def stream_of(log_format: str) -> Iterator[io.StringIO]:
+def stream_of(log_format: str) -> Generator[io.StringIO]:
     """Where entries go, with secrets in the settings."""
     stream, root = io.StringIO(), logging.getLogger()
     handlers = root.handlers[:]
