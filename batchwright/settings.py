@@ -94,6 +94,9 @@ class Settings(OtelSettings):
         "the first encrypts, all decrypt",
     )
     codec_host: str = Field("127.0.0.1", description="address of `batchwright codec-server`")
+    codec_trusted_network: bool = Field(
+        False, description="only those who may read every payload can reach the codec server"
+    )
     codec_port: int = Field(8081, ge=0, le=65535, description="its port; 0: a free one")
     codec_origins: list[str] = Field(
         default=[], description="of the Web UIs that may ask it, as a JSON list; unset: `temporal_ui_url`'s"
@@ -284,7 +287,7 @@ class Settings(OtelSettings):
             raise ValueError(f"{conflict} (BATCHWRIGHT_MODELS)") from None
         return rate
 
-    @field_validator("backends")
+    @field_validator("backends", "codec_origins")
     @classmethod
     def _http_urls(cls, urls: list[str]) -> list[str]:
         for url in urls:

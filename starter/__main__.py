@@ -32,6 +32,7 @@ COMMANDS = (
     Later("simulator", "processes:simulator", "Serve a simulated backend.", _PASS_ON),
     Later("migrate", "processes:migrate", "Bring the database's tables up to date."),
     Later("queues", "queues:queues", "Print the Temporal task queue of each model, a line each."),
+    Later("codec-server", "codec_server:codec_server", "Decrypt payloads for the Web UI."),
     Later("setup", "setup:setup", "Prepare what Batchwright runs on."),
 )
 
