@@ -1,0 +1,117 @@
+"""How ends of batches and deferrals of slices are counted."""
+
+from datetime import datetime
+
+import pytest
+
+from activities.ending import count_end, count_refused, count_skipped, size_bucket
+from activities.slices.deferral import Deferrals
+from batchwright.contracts.openai import BatchStatus
+from batchwright.database.rows import BatchRow
+from batchwright.telemetry.metrics import Metrics
+from tests.integration.rows import after, an_order
+
+ENDS_AT = after(100)
+
+
+def a_row(status: BatchStatus, **changes: object) -> BatchRow:
+    """In progress since 10 s after its creation, with a window of 60 s."""
+    row = BatchRow(order=an_order(expires_at=after(60)), status=status, in_progress_at=after(10), total=500)
+    return row.model_copy(update=changes)
+
+
+class Counts:
+    def __init__(self) -> None:
+        self.metrics = Metrics()
+
+    def of(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value("batchwright_" + name, labels)
+
+
+@pytest.mark.parametrize(
+    ("status", "begun", "result", "reason"),
+    [
+        (BatchStatus.COMPLETED, after(10), "success", "none"),
+        (BatchStatus.FAILED, after(10), "failed", "system_error"),
+        (BatchStatus.CANCELLED, after(10), "cancelled", "none"),
+        (BatchStatus.EXPIRED, after(10), "expired", "expired_execution"),
+        (BatchStatus.EXPIRED, after(61), "expired", "expired_dequeue"),
+        (BatchStatus.EXPIRED, None, "expired", "expired_dequeue"),
+    ],
+)
+def test_an_end_is_counted_by_result_and_reason(
+    status: BatchStatus, begun: datetime | None, result: str, reason: str
+) -> None:
+    counts = Counts()
+    count_end(counts.metrics, a_row(status, in_progress_at=begun), ENDS_AT)
+    assert counts.of("jobs_processed_total", result=result, reason=reason) == 1
+    assert counts.of("batch_job_e2e_latency_seconds_sum", status=status) == 100
+
+
+def test_processing_is_timed_from_its_begin_by_size() -> None:
+    counts = Counts()
+    count_end(counts.metrics, a_row(BatchStatus.COMPLETED), ENDS_AT)
+    assert counts.of("job_processing_duration_seconds_sum", size_bucket="1000") == 90
+
+
+@pytest.mark.parametrize(
+    ("changes", "phase"),
+    [
+        ({"in_progress_at": None}, "queued"),
+        ({}, "in_progress"),
+        ({"finalizing_at": after(50)}, "finalizing"),
+    ],
+)
+def test_a_cancellation_is_counted_by_how_far_the_batch_was(changes: dict[str, datetime], phase: str) -> None:
+    counts = Counts()
+    count_end(counts.metrics, a_row(BatchStatus.CANCELLED, **changes), ENDS_AT)
+    assert counts.of("batch_cancellation_total", phase=phase) == 1
+
+
+def test_an_input_that_is_wrong_is_no_error_of_the_system() -> None:
+    counts = Counts()
+    count_refused(counts.metrics, an_order(), ENDS_AT)
+    assert counts.of("jobs_processed_total", result="failed", reason="none") == 1
+
+
+def test_a_step_that_finds_its_batch_ended_is_skipped() -> None:
+    counts = Counts()
+    count_skipped(counts.metrics)
+    assert counts.of("jobs_processed_total", result="skipped", reason="not_runnable_state") == 1
+    assert counts.of("batch_startup_recovery_total", status="unknown", action="cleaned_up") == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "bucket"), [(0, "100"), (100, "100"), (101, "1000"), (50_000, "50000"), (50_001, "more")]
+)
+def test_sizes_are_few(lines: int, bucket: str) -> None:
+    assert size_bucket(lines) == bucket
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_what_is_put_off_is_shown_once_a_batch_and_model_until_it_goes_on() -> None:
+    counts = Counts()
+    deferrals = Deferrals(counts.metrics, Clock())
+    for _ in range(3):
+        deferrals.note("batch_1", "a", "capacity", 5.0)
+    deferrals.note("batch_2", "a", "retry", 5.0)
+    assert counts.of("model_group_deferrals_total", model="a", reason="capacity") == 3
+    assert counts.of("batches_waiting", reason="capacity") == 1
+    deferrals.forget("batch_1", "a")
+    assert counts.of("batches_waiting", reason="capacity") == 0
+    assert counts.of("batches_waiting", reason="retry") == 1
+
+
+def test_what_goes_on_elsewhere_is_forgotten_a_minute_after_it_was_due() -> None:
+    counts, clock = Counts(), Clock()
+    Deferrals(counts.metrics, clock).note("batch_1", "a", "no_backend", 30.0)
+    clock.now = 89.0
+    assert counts.of("batches_waiting", reason="no_backend") == 1
+    clock.now = 91.0
+    assert counts.of("batches_waiting", reason="no_backend") == 0
