@@ -32,6 +32,8 @@ def build_app(services: Services) -> FastAPI:
         description=_DESCRIPTION,
         redoc_url=None,
         redirect_slashes=False,
+        # Its own spans and logs would hold bodies and messages as they are; ours are made at the edge.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         responses=errors(),
     )
     routers = [

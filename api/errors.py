@@ -13,6 +13,7 @@ from api.temporal_gateway import RunMissing
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules.paging import BadParameter
 from batchwright.storage.base import StorageFull, StorageUnavailable
+from batchwright.telemetry import tracing
 from batchwright.temporal import TemporalUnavailable
 
 logger = logging.getLogger(__name__)
@@ -170,6 +171,7 @@ async def _run_missing(_: Request, error: Exception) -> Response:
 
 
 async def _unavailable(_: Request, error: Exception) -> Response:
+    tracing.failed(error)
     logger.warning("a part is unavailable", extra={"part": type(error).__name__, "error": str(error)})
     message = next(text for kind, text in _UNAVAILABLE.items() if isinstance(error, kind))
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}

@@ -88,6 +88,7 @@ def facts_of(arguments: Sequence[object]) -> dict[str, Fact]:
                 "model": request.model,
                 "slice": request.number,
                 "attempt": activity.info().attempt,
+                **({"generation": request.generation} if request.generation else {}),
             }
         case _:
             return {}

@@ -9,6 +9,7 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
 from batchwright.contracts.batch import BatchOrder, BatchResult
+from batchwright.telemetry.interceptor import TelemetryInterceptor
 from batchwright.temporal import DATA_CONVERTER
 from tests.replay.fingerprint import BASELINE, fingerprint
 from tests.replay.record import HISTORIES, SCENARIOS
@@ -23,7 +24,8 @@ def history(name: str) -> WorkflowHistory:
 
 
 def replayer(*workflows: type) -> Replayer:
-    return Replayer(workflows=workflows, data_converter=DATA_CONVERTER)
+    interceptors = [TelemetryInterceptor()]
+    return Replayer(workflows=workflows, data_converter=DATA_CONVERTER, interceptors=interceptors)
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
