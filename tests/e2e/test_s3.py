@@ -1,6 +1,6 @@
 """Batches whose files, plans and results lie in S3, while processes die."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
 @contextmanager
-def dev_on(server: S3Server, prefix: str) -> Iterator[Stack]:
+def dev_on(server: S3Server, prefix: str) -> Generator[Stack]:
     with dev("--workers", "2", data=None, **server.keys, **server.settings(prefix)) as stack:
         yield stack
 
