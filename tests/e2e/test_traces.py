@@ -59,6 +59,10 @@ def traced() -> Iterator[Traced]:
             "OTEL_EXPORTER_OTLP_ENDPOINT": taken.url,
             "OTEL_EXPORTER_OTLP_HEADERS": "x-key=collector-key",
             "BATCHWRIGHT_BACKEND_API_KEY": SECRET,
+            # So that a model run soon continues as new.
+            "BATCHWRIGHT_SLICE_LINES": "50",
+            "BATCHWRIGHT_OUTSTANDING_SLICES": "2",
+            "BATCHWRIGHT_CONTINUE_AS_NEW_EVENTS": "15",
         }
         with dev("--workers", "2", data=None, **settings) as stack:
             yield Traced(stack, taken)
@@ -132,6 +136,15 @@ async def test_the_backend_hears_of_each_requests_span(traced: Traced) -> None:
         assert span.attributes["http.response.status_code"] == 200
 
 
+async def test_a_model_run_that_continues_as_new_stays_in_the_trace(traced: Traced) -> None:
+    async with traced.client() as client:
+        batch = await ended(client, (await submit(client, chat_lines(MODELS[:1], each=500))).id)
+        root = await traced.root(batch.id, slices=10)
+    turns = [span for span in traced.taken.of(batch.id) if span.name == "run_slice"]
+    assert max(int(span.attributes.get("batchwright.generation", 0)) for span in turns) > 0
+    assert {(span.trace, span.parent) for span in turns} == {(root.trace, root.id)}
+
+
 async def test_a_call_that_belongs_to_a_trace_stays_in_it(traced: Traced) -> None:
     theirs = "4bf92f3577b34da6a3ce929d0e0e4736"
     async with traced.client() as client:
@@ -169,7 +182,7 @@ async def test_a_slice_that_goes_on_later_leaves_a_span_linked_to_its_turn(trace
         batch = await submit(client, chat_lines(MODELS[2:3], each=150))
         await ended(client, batch.id)
         await traced.stack.heal()
-        root = await traced.root(batch.id, slices=1)
+        root = await traced.root(batch.id, slices=3)
     turns = [span for span in traced.trace_of(root) if span.name == "run_slice"]
     again = [span for span in traced.taken.named("re-enqueue") if span in traced.taken.of(batch.id)]
     assert not [span for span in turns if span.has_failed]
