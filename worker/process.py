@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 
 from temporalio.client import Client
@@ -32,12 +32,15 @@ from worker.drain import StopSignal
 from worker.fleet import Fleet
 from worker.following import FollowingWorker
 from worker.health import HealthServer
-from worker.rates import RateKeeper, keeper_of
+from worker.needs import Needs
+from worker.rates import keeper_of
 from worker.roles import InferenceWorkers, Parts, Role, control_worker, io_worker, observer, slots
+from worker.serving import Serving
 
 logger = logging.getLogger(__name__)
 _STATS_SECONDS = 5.0
 _EXIT_MARGIN_SECONDS = 15.0
+_VITAL = frozenset({"postgresql", "storage"})  # nothing is heard of slices while Temporal is away
 
 
 async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]) -> None:
@@ -50,19 +53,20 @@ async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]
     """
     stop = StopSignal()
     stop.install()
-    async with _parts(settings) as (parts, health):
+    async with _parts(settings) as (parts, needs, sdk):
         await _check_rates(parts)
+        health = HealthServer(parts.metrics, needs, sdk)
         address = await health.start(settings.metrics_host, settings.metrics_port)
         logger.info("the worker is up", extra={"roles": ",".join(roles), "health": address})
         try:
-            await _poll(parts, roles, models, stop)
+            await _poll(parts, needs, roles, models, stop)
         finally:
             await health.stop()
     logger.info("the worker has drained")
 
 
 @contextlib.asynccontextmanager
-async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, HealthServer]]:
+async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, Needs, str]]:
     sdk = sdk_address()
     temporal, connection = await connected(settings, sdk)
     database = await open_database(settings, patience_seconds=settings.startup_seconds)
@@ -83,52 +87,56 @@ async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, HealthServer
                 "temporal": lambda: _check(temporal),
                 "storage": storage.check,
             }
-            health = HealthServer(metrics, checks, sdk)
             parts = Parts(temporal, connection, database, storage, client, registry, rates, settings, metrics)
-            yield parts, health
+            yield parts, Needs(checks, vital=_VITAL), sdk
     finally:
         await client.aclose()
         await database.close()
 
 
-async def _poll(parts: Parts, roles: Sequence[Role], models: Sequence[str], stop: StopSignal) -> None:
+async def _poll(
+    parts: Parts, needs: Needs, roles: Sequence[Role], models: Sequence[str], stop: StopSignal
+) -> None:
     progress = ProgressReporter(parts.database.progress)
-    inference = InferenceWorkers(parts, progress)
-    fleet = Fleet(lambda model: FollowingWorker(inference.make(model), parts.connection), models)
-    keeper = keeper_of(parts.temporal, parts.rates, parts.metrics, parts.settings.model_refresh_seconds)
-    made: list[Worker] = []
-    if Role.CONTROL in roles:
-        made.append(control_worker(parts))
-    if Role.IO in roles:
-        made.append(io_worker(parts))
-    if Role.INFERENCE in roles:
-        await keeper.keep()
-        made.append(inference.dispatch())
-    fixed = [FollowingWorker(worker, parts.connection) for worker in made]
+    fleet = Fleet()
+    fixed = [FollowingWorker(worker, parts.connection) for worker in _fixed(parts, roles)]
     running = [asyncio.create_task(worker.run()) for worker in fixed]
-    helpers = [
-        asyncio.create_task(parts.connection.run()),
-        asyncio.create_task(parts.registry.run()),
-        asyncio.create_task(progress.run()),
-        asyncio.create_task(_tell_stats(parts, inference)),
-    ]
+    inference = InferenceWorkers(parts, progress)
+    helpers = [parts.connection.run(), parts.registry.run(), progress.run(), needs.run()]
+    helpers.append(_tell_stats(parts, inference))
     if Role.INFERENCE in roles:
-        followed = (_follow(parts.registry, fleet, keeper), fleet.failed(), keeper.run())
-        helpers += [asyncio.create_task(helper) for helper in followed]
+        helpers += _slices(parts, needs, fleet, inference, models)
     else:
-        helpers.append(asyncio.create_task(parts.rates.run()))
-    parts.metrics.total_workers.set_function(lambda: slots(parts.settings, roles, len(fleet.models)))
+        helpers.append(parts.rates.run())
     if Role.CONTROL in roles:
-        helpers.append(asyncio.create_task(observer(parts).run()))
-    watched = [*running, *helpers, stopped := asyncio.create_task(stop.wait())]
-    done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-    for helper in (*helpers, stopped):
+        helpers.append(observer(parts).run())
+    parts.metrics.total_workers.set_function(lambda: slots(parts.settings, roles, fleet.queues))
+    helping = [asyncio.create_task(helper) for helper in (*helpers, stop.wait())]
+    done, _ = await asyncio.wait([*running, *helping], return_when=asyncio.FIRST_COMPLETED)
+    for helper in helping:
         helper.cancel()
-    await asyncio.gather(*helpers, return_exceptions=True)
+    await asyncio.gather(*helping, return_exceptions=True)
     await _drain(parts.settings, fixed, running, fleet)
     await progress.send()
     for task in done:
         task.result()  # a worker or helper that failed by itself ends the process with its error
+
+
+def _fixed(parts: Parts, roles: Sequence[Role]) -> list[Worker]:
+    """The workers of queues that are polled from the start to the end."""
+    made = {Role.CONTROL: control_worker, Role.IO: io_worker}
+    return [make(parts) for role, make in made.items() if role in roles]
+
+
+def _slices(
+    parts: Parts, needs: Needs, fleet: Fleet, inference: InferenceWorkers, models: Sequence[str]
+) -> list[Coroutine[None, None, None]]:
+    """What runs beside the workers of slices."""
+    keeper = keeper_of(parts.temporal, parts.rates, parts.metrics, parts.settings.model_refresh_seconds)
+    serving = Serving(
+        fleet, inference.pollers, served=parts.registry, needs=needs, keeper=keeper, only=models
+    )
+    return [serving.run(), fleet.failed(), keeper.run()]
 
 
 async def _drain(
@@ -141,14 +149,6 @@ async def _drain(
             await asyncio.gather(*running, return_exceptions=True)
     except TimeoutError:
         logger.error("the drain took too long; what was running goes on elsewhere")
-
-
-async def _follow(registry: Registry, fleet: Fleet, keeper: RateKeeper) -> None:
-    """A queue has its limit before it is polled."""
-    while True:
-        models = await registry.changed()
-        await keeper.keep()
-        await fleet.follow(models)
 
 
 async def _check_rates(parts: Parts) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 
 from temporalio.client import Client
 from temporalio.worker import Worker
@@ -24,6 +25,8 @@ from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal import Connection
+from worker.fleet import Make
+from worker.following import FollowingWorker
 from worker.observer import Observer
 from worker.outlook import Outlook
 from worker.queues import QueueWatch, ServerQueues
@@ -89,7 +92,7 @@ def io_worker(parts: Parts) -> Worker:
 
 
 class InferenceWorkers:
-    """Makes the worker of one model's queue; permits, circuits and bytes are shared by all of a process."""
+    """Makes the workers of slice queues; permits, circuits and bytes are shared by all of a process."""
 
     def __init__(self, parts: Parts, progress: ProgressReporter) -> None:
         self._parts = parts
@@ -105,17 +108,16 @@ class InferenceWorkers:
         )
         self._execution = Execution(self.tools)
 
-    def make(self, model: str) -> Worker:
-        queue = names.inference_queue(safe_name(model))
-        return self._worker(queue, self._parts.settings.slots_per_model)
-
-    def dispatch(self) -> Worker:
-        """The worker of the queue that models without a rate of their own share."""
-        return self._worker(names.DISPATCH_QUEUE, self._parts.settings.dispatch_slots)
-
-    def _worker(self, queue: str, slots: int) -> Worker:
+    def pollers(self, models: frozenset[str]) -> dict[str, Make]:
+        """By task queue: one of each model, and the one that models without a rate of their own share."""
         settings = self._parts.settings
-        return Worker(
+        queues = {names.inference_queue(safe_name(model)): settings.slots_per_model for model in models}
+        queues[names.DISPATCH_QUEUE] = settings.dispatch_slots
+        return {queue: partial(self._worker, queue, slots) for queue, slots in queues.items()}
+
+    def _worker(self, queue: str, slots: int) -> FollowingWorker:
+        settings = self._parts.settings
+        worker = Worker(
             self._parts.temporal,
             task_queue=queue,
             activities=[self._execution.run_slice],
@@ -126,6 +128,7 @@ class InferenceWorkers:
             deployment_config=deployment(settings),
             interceptors=[StepCounter(self._parts.metrics)],
         )
+        return FollowingWorker(worker, self._parts.connection)
 
 
 def observer(parts: Parts) -> Observer:
@@ -136,12 +139,11 @@ def observer(parts: Parts) -> Observer:
     return Observer(outlook, queues, metrics, every_seconds=parts.settings.observe_seconds)
 
 
-def slots(settings: Settings, roles: Sequence[Role], models: int) -> int:
-    """Ingestions, finalizations and slices at once of a process that serves so many models."""
+def slots(settings: Settings, roles: Sequence[Role], queues: Sequence[str]) -> int:
+    """Ingestions, finalizations and slices at once of a process that polls these slice queues."""
     io = settings.io_slots if Role.IO in roles else 0
-    if Role.INFERENCE not in roles:
-        return io
-    return io + settings.dispatch_slots + settings.slots_per_model * models
+    shared = names.DISPATCH_QUEUE in queues
+    return io + settings.dispatch_slots * shared + settings.slots_per_model * (len(queues) - shared)
 
 
 def roles_of(text: str) -> Sequence[Role]:

@@ -56,7 +56,7 @@ class NewFile:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # what cannot be deleted now is swept later; the caller hears why it failed
             self._path.unlink()
 
 

@@ -145,17 +145,20 @@ class LocalStorage(Storage):
         try:
             with disk.explained("read", self._root / key, but=FileNotFoundError):
                 yield
-        except FileNotFoundError as error:
-            if not self._scratch.is_dir():
-                raise StorageUnavailable(
-                    f"The storage {str(self._root)!r} is gone: is it mounted?"
-                ) from error
+        except FileNotFoundError:
+            self._check_presence()
             raise ObjectMissing(f"There is no object {key!r} in {str(self._root)!r}.") from None
 
+    def _check_presence(self) -> None:
+        if not self._scratch.is_dir():
+            raise StorageUnavailable(f"The storage {str(self._root)!r} is gone: is it mounted?")
+
     def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
+        """An empty list is told only where the storage is: settled lines would be taken for unsettled."""
         with disk.explained("list", self._root / check_prefix(prefix)):
             for key, size in disk.walk(self._root, prefix):
                 yield ObjectInfo(key, size)
+        self._check_presence()
 
     def _remove(self, key: str) -> int:
         path = self._path(key)

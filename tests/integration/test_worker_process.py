@@ -78,6 +78,42 @@ async def test_a_worker_drains_at_a_signal_and_leaves_with_0(
     assert (process.returncode, said) == (0, b"")
 
 
+async def said_by(process: Process, sentence: str) -> str:
+    """The first line of the log that holds it."""
+    assert process.stderr is not None
+    said: list[bytes] = []
+    async for line in process.stderr:
+        said.append(line)
+        if sentence in line.decode():
+            return line.decode()
+    text = b"".join(said).decode()
+    raise AssertionError(f"the worker ended without saying {sentence!r}, but: {text}")
+
+
+async def test_a_worker_whose_storage_goes_away_takes_no_slices_and_says_so_until_it_is_back(
+    tmp_path: Path, database_url: str
+) -> None:
+    port = free_port()
+    objects, away = tmp_path / "objects", tmp_path / "away"
+    async with (
+        temporal() as address,
+        worker(
+            tmp_path, temporal_address=address, database_url=database_url, metrics_port=str(port)
+        ) as process,
+    ):
+        assert (await ready(port)).status_code == 200
+        objects.rename(away)
+        objects.write_text("no directory")
+        assert "storage" in await said_by(process, "slices are no longer taken")
+        answer = await ready(port)
+        assert (answer.status_code, answer.json()["checks"]["postgresql"]) == (503, "ok")
+        assert str(objects) in answer.json()["checks"]["storage"]
+        objects.unlink()
+        away.rename(objects)
+        await said_by(process, "slices are taken again")
+        assert (await ready(port)).status_code == 200
+
+
 async def test_a_postgresql_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     url = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
     async with (

@@ -238,3 +238,28 @@ async def test_a_sweep_takes_old_scratch_files_only(storage: LocalStorage, root:
 async def test_a_missing_object_is_missing_in_a_storage_without_any(storage: LocalStorage) -> None:
     with pytest.raises(ObjectMissing):
         await storage.get("a/b")
+
+
+def replace(root: Path, away: Path, instead: str) -> None:
+    root.rename(away)
+    if instead == "file":
+        root.write_text("")
+    elif instead == "other folder":
+        root.mkdir()
+
+
+@pytest.mark.parametrize("instead", ["nothing", "file", "other folder"])
+async def test_a_directory_that_is_gone_is_a_storage_that_is_away(
+    storage: LocalStorage, root: Path, tmp_path: Path, instead: str
+) -> None:
+    """As when its disk is unmounted: what lies in it is not missing, nor is there nothing."""
+    await storage.put("a/b", b"x")
+    replace(root, tmp_path / "away", instead)
+    with pytest.raises(StorageUnavailable):
+        await storage.check()
+    with pytest.raises(StorageUnavailable):
+        await storage.put("a/c", b"y")
+    with pytest.raises(StorageUnavailable):
+        await storage.get("a/b")
+    with pytest.raises(StorageUnavailable):
+        [info async for info in storage.list("a/")]

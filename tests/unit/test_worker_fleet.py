@@ -1,17 +1,17 @@
-"""Pollers come and go with the models that backends serve."""
+"""Pollers come and go with the task queues that are wanted."""
 
 import asyncio
 
 import pytest
 
-from worker.fleet import Fleet
+from worker.fleet import Fleet, Make
 
 
 class Poller:
     """Polls until it is shut down and its slices have drained, or until it breaks."""
 
-    def __init__(self, model: str) -> None:
-        self.model = model
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
         self.stopping, self.drained = asyncio.Event(), asyncio.Event()
         self.drained.set()
         self.error: Exception | None = None
@@ -39,62 +39,54 @@ class Pollers:
     def __init__(self) -> None:
         self.made: list[Poller] = []
 
-    def make(self, model: str) -> Poller:
-        self.made.append(Poller(model))
+    def of(self, *queues: str) -> dict[str, Make]:
+        return {queue: lambda queue=queue: self.make(queue) for queue in queues}
+
+    def make(self, queue: str) -> Poller:
+        self.made.append(Poller(queue))
         return self.made[-1]
 
 
-async def test_a_model_that_appears_is_polled_and_one_that_goes_is_not() -> None:
-    pollers = Pollers()
-    fleet = Fleet(pollers.make)
-    await fleet.follow(frozenset({"a", "b"}))
-    await fleet.follow(frozenset({"b", "c"}))
-    assert fleet.models == ["b", "c"]
-    assert [poller.model for poller in pollers.made] == ["a", "b", "c"]
+async def test_a_queue_that_appears_is_polled_and_one_that_goes_is_not() -> None:
+    pollers, fleet = Pollers(), Fleet()
+    await fleet.follow(pollers.of("a", "b"))
+    await fleet.follow(pollers.of("b", "c"))
+    assert fleet.queues == ["b", "c"]
+    assert [poller.queue for poller in pollers.made] == ["a", "b", "c"]
     await pollers.made[0].stopping.wait()
     await fleet.shutdown()
-    assert fleet.models == []
+    assert fleet.queues == []
 
 
-async def test_only_the_named_models_are_polled() -> None:
-    fleet = Fleet(Pollers().make, only=["a", "x"])
-    await fleet.follow(frozenset({"a", "b"}))
-    assert fleet.models == ["a"]
-    await fleet.shutdown()
-
-
-async def test_a_model_that_drains_holds_no_other_up() -> None:
-    pollers = Pollers()
-    fleet = Fleet(pollers.make)
-    await fleet.follow(frozenset({"a"}))
+async def test_a_queue_that_drains_holds_no_other_up() -> None:
+    pollers, fleet = Pollers(), Fleet()
+    await fleet.follow(pollers.of("a"))
     pollers.made[0].drained.clear()
-    await fleet.follow(frozenset({"b"}))
-    assert fleet.models == ["b"]
+    await fleet.follow(pollers.of("b"))
+    assert fleet.queues == ["b"]
     pollers.made[0].drained.set()
     await fleet.shutdown()
 
 
-async def test_a_model_that_is_back_while_it_drains_is_polled_again_afterwards() -> None:
+async def test_a_queue_that_is_back_while_it_drains_is_polled_again_afterwards() -> None:
     """The SDK refuses two workers on one queue."""
-    pollers = Pollers()
-    fleet = Fleet(pollers.make)
-    await fleet.follow(frozenset({"a"}))
+    pollers, fleet = Pollers(), Fleet()
+    await fleet.follow(pollers.of("a"))
     pollers.made[0].drained.clear()
-    await fleet.follow(frozenset())
-    back = asyncio.create_task(fleet.follow(frozenset({"a"})))
+    await fleet.follow({})
+    back = asyncio.create_task(fleet.follow(pollers.of("a")))
     await pollers.made[0].stopping.wait()
     assert len(pollers.made) == 1
     pollers.made[0].drained.set()
     await back
-    assert fleet.models == ["a"]
+    assert fleet.queues == ["a"]
     assert len(pollers.made) == 2
     await fleet.shutdown()
 
 
 async def test_a_poller_that_fails_is_told() -> None:
-    pollers = Pollers()
-    fleet = Fleet(pollers.make)
-    await fleet.follow(frozenset({"a"}))
+    pollers, fleet = Pollers(), Fleet()
+    await fleet.follow(pollers.of("a"))
     pollers.made[0].breaks(RuntimeError("the namespace is gone"))
     with pytest.raises(RuntimeError, match="the namespace is gone"):
         await fleet.failed()

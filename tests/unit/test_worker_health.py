@@ -8,7 +8,8 @@ from aiohttp import web
 
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.telemetry.metrics import Metrics
-from worker.health import Check, HealthServer
+from worker.health import HealthServer
+from worker.needs import Check, Needs
 
 NOWHERE = "127.0.0.1:9"
 
@@ -25,7 +26,7 @@ async def away() -> None:
 async def serving(
     checks: dict[str, Check], sdk: str = NOWHERE, metrics: Metrics | None = None
 ) -> AsyncGenerator[aiohttp.ClientSession]:
-    health = HealthServer(metrics or Metrics(), checks, sdk)
+    health = HealthServer(metrics or Metrics(), Needs(checks, vital=frozenset(checks)), sdk)
     address = await health.start("127.0.0.1", 0)
     try:
         async with aiohttp.ClientSession(address) as http:
