@@ -4,10 +4,10 @@ TOOLS := .venv/.tools
 UV := $(TOOLS)/bin/uv
 RUN := .venv/bin/
 
-.PHONY: help install demo dev test test-fast lint format docs chaos bench clean
+.PHONY: help install demo dev test test-fast test-observability lint format docs chaos bench clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 install: .venv/.installed ## .venv with the locked packages
 
@@ -27,11 +27,17 @@ demo: install ## 1,000 requests over three models through the whole stack
 dev: install ## the embedded stack in the foreground
 	$(RUN)batchwright dev
 
-test: install ## all tests
-	$(RUN)pytest -n 4 --dist loadfile
+test: install ## all tests but those of test-observability
+	$(RUN)pytest -n 4 --dist loadfile -m "not prometheus"
+
+test-observability: install $(TOOLS)/prometheus ## dashboards and alerts against a real Prometheus
+	PATH="$(CURDIR)/$(TOOLS)/prometheus:$$PATH" $(RUN)pytest -m prometheus tests/observability
+
+$(TOOLS)/prometheus:
+	tests/tools/prometheus $@
 
 test-fast: install ## the tests without real servers
-	$(RUN)pytest -n 2 --dist loadfile -m "not e2e and not integration"
+	$(RUN)pytest -n 2 --dist loadfile -m "not e2e and not integration and not prometheus"
 
 lint: install ## ruff, import rules, types
 	$(RUN)ruff check .

@@ -1,0 +1,85 @@
+"""An eventful minute of a stack: what the dashboards and alerts are about happens once."""
+
+import json
+
+import httpx
+from openai import AsyncOpenAI
+from temporalio.client import Client
+
+from batchwright.contracts.names import CONTROL_QUEUE
+from tests.e2e.batches import chat_lines, ended, settled, submit, until
+from tests.e2e.stack import MODELS, Stack
+from tests.observability.prometheus import Prometheus
+
+ANSWERED, TROUBLED, AWAY = MODELS
+
+
+async def make_history(stack: Stack, prometheus: Prometheus) -> None:
+    """Leaves a batch of each of two tenants behind that is still in progress."""
+    async with stack.client() as client, stack.client("acme") as other:
+        await _batches_that_end(stack, client, prometheus)
+        await _broken_workflow(stack)
+        await stack.faults(kind="slow", seconds=1.0, rate=1.0)
+        await _torn_batch(stack, client)
+        await submit(client, chat_lines([ANSWERED, TROUBLED], each=2000))
+        lasting = await submit(other, chat_lines([ANSWERED, AWAY], each=2000))
+        await settled(other, lasting.id, 50)
+        stack.kill("worker")
+        await _seen(prometheus, "sum(batchwright_batch_startup_recovery_total) > 0")
+        await stack.heal()  # of several faults the first counts
+        await stack.faults(model=AWAY, kind="503", rate=1.0)
+        await stack.faults(model=TROUBLED, kind="500", rate=0.5)
+        await stack.faults(kind="slow", seconds=1.0, rate=1.0)
+        for counter in (
+            "batchwright_model_group_deferrals_total",
+            "batchwright_request_retries_total",
+            "batchwright_step_failures_total",
+            "temporal_workflow_task_execution_failed_total",
+        ):
+            await _seen(prometheus, f"rate({counter}[2m])")
+
+
+async def _batches_that_end(stack: Stack, client: AsyncOpenAI, prometheus: Prometheus) -> None:
+    """Before and after the counters' first samples: a rate needs two."""
+    for _ in range(2):
+        done = await submit(client, chat_lines(MODELS, each=20))
+        assert (await ended(client, done.id)).status == "completed"
+        await stack.faults(kind="slow", seconds=5.0, rate=1.0)
+        cancelled = await submit(client, chat_lines([ANSWERED], each=200))
+        await _until_status(client, cancelled.id, "in_progress")
+        await client.batches.cancel(cancelled.id)
+        await ended(client, cancelled.id)
+        await stack.heal()
+        await _seen(prometheus, "sum(batchwright_batch_cancellation_total) > 0")
+
+
+async def _broken_workflow(stack: Stack) -> None:
+    """A run whose start nobody can read: its workflow tasks fail for ever."""
+    now = stack.now
+    client = await Client.connect(now.temporal, namespace=now.namespace)
+    await client.start_workflow("BatchWorkflow", json.dumps({}), id="broken", task_queue=CONTROL_QUEUE)
+
+
+async def _torn_batch(stack: Stack, client: AsyncOpenAI) -> None:
+    """Its lines vanish from the storage while it runs: its slices fail."""
+    batch = await submit(client, chat_lines([ANSWERED], each=500))
+    await settled(client, batch.id, 10)
+    for shard in stack.objects.rglob(f"*/{batch.id}/**/*.jsonl"):
+        shard.unlink()
+
+
+async def _until_status(client: AsyncOpenAI, batch_id: str, status: str) -> None:
+    async def reached() -> bool:
+        return (await client.batches.retrieve(batch_id)).status == status
+
+    await until(reached)
+
+
+async def _seen(prometheus: Prometheus, expr: str) -> None:
+    async def has_value() -> bool:
+        try:
+            return bool(prometheus.ask(expr))
+        except httpx.HTTPError:
+            return False
+
+    await until(has_value, 60)
