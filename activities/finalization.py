@@ -20,7 +20,7 @@ from batchwright.contracts.errors import Failure
 from batchwright.contracts.finalization import FinalizationActivities, FinalizeRequest, FinalizeResult
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.base import DatabaseLike
-from batchwright.database.rows import BatchRow, Outcome
+from batchwright.database.rows import BatchRow, ModelCount, Outcome
 from batchwright.rules import keys
 from batchwright.rules.plan import PlanDamaged
 from batchwright.rules.segments import SegmentDamaged
@@ -80,7 +80,7 @@ class Finalization(FinalizationActivities):
             await self._database.batches.start_finalizing(order.tenant, order.batch_id, _now())
         with Spool(self._settings.spool_dir) as spool:
             settled = Settled(spool)
-            choice = await self._settle_all(request, spool, settled)
+            choice, models = await self._settle_all(request, spool, settled)
             files = Files(self._storage, self._settings, order, request.status)
             output, error = await files.write(settled, choice, _now())
             usage = await asyncio.to_thread(settled.usage, choice)
@@ -89,6 +89,7 @@ class Finalization(FinalizationActivities):
             completed=len(choice.output),
             failed=len(choice.error),
             usage=usage,
+            models=models,
             output=output,
             error=error,
             errors=request.errors,
@@ -103,14 +104,22 @@ class Finalization(FinalizationActivities):
             tell_end(row, at)
         return row
 
-    async def _settle_all(self, request: FinalizeRequest, spool: Spool, settled: Settled) -> Choice:
-        """Exactly one result for every line of the batch. Raises Failure.RESULTS_DAMAGED if that fails."""
+    async def _settle_all(
+        self, request: FinalizeRequest, spool: Spool, settled: Settled
+    ) -> tuple[Choice, list[ModelCount]]:
+        """Exactly one result for every line of the batch, and the counts of each planned model.
+
+        Raises Failure.RESULTS_DAMAGED if that fails.
+        """
         order = request.order
         collector = Collector(self._storage, spool, settled)
         unserved = await collector.take(keys.unserved(request.prefix))
         await collector.take_all(keys.results_root(order.tenant, order.batch_id))
         choice = await asyncio.to_thread(settled.choose)
-        missing = await find_missing(self._storage, request.prefix, request.models, settled.offsets())
+        completed = settled.offsets_of(choice.output)
+        missing = await find_missing(
+            self._storage, request.prefix, request.models, settled.offsets(), completed
+        )
         _check(request, choice, missing, unserved)
         if missing:
             await self._settle_missing(request, missing, settled)
@@ -120,7 +129,7 @@ class Finalization(FinalizationActivities):
                 Failure.RESULTS_DAMAGED,
                 f"Batch {order.batch_id!r} has {request.total} lines, its files would have {choice.lines}.",
             )
-        return choice
+        return choice, missing.models
 
     async def _settle_missing(self, request: FinalizeRequest, missing: Missing, settled: Settled) -> None:
         order = request.order

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from batchwright.contracts.openai import BatchStatus
-from starter.views import Batch, Counts, ModelPart, Problem, State
+from starter.views import Batch, Counts, Problem, State
 
 _COLOURS = {
     BatchStatus.COMPLETED: "green",
@@ -82,7 +82,8 @@ def describe(batch: Batch, state: State | None = None) -> Table:
         if value:
             table.add_row(name, value)
     for part in batch.parts:
-        table.add_row("model", f"{_plain(part.model)}: {_part(batch, part)}")
+        settled = counts(Counts(total=part.lines, completed=part.completed, failed=part.failed))
+        table.add_row("model", f"{_plain(part.model)}: {settled}")
     for why in state.waiting if state else []:
         table.add_row("waiting", _plain(f"{why.model}: {why.reason}"))
     for problem in (batch.errors.data if batch.errors else [])[:_SHOWN_ERRORS]:
@@ -110,14 +111,6 @@ def _facts(batch: Batch, state: State | None) -> list[tuple[str, str]]:
         ("output", batch.output_file_id or ""),
         ("errors", batch.error_file_id or ""),
     ]
-
-
-def _part(batch: Batch, part: ModelPart) -> str:
-    """Of an ended batch the parts may be older than the whole: what its workers told last."""
-    told = sum(other.completed + other.failed for other in batch.parts)
-    if batch.status.is_terminal and told != batch.request_counts.settled:
-        return f"{part.lines:,} lines"
-    return counts(Counts(total=part.lines, completed=part.completed, failed=part.failed))
 
 
 def describe_problem(problem: Problem) -> str:

@@ -1,4 +1,4 @@
-"""Which lines of a batch have no result: the plans say which lines there are."""
+"""Which lines of a batch have no result, and whose the others are: the plans say which lines there are."""
 
 import asyncio
 from array import array
@@ -6,6 +6,7 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 from batchwright.contracts.ingestion import ModelShare
+from batchwright.database.rows import ModelCount
 from batchwright.rules import keys
 from batchwright.rules.plan import ENTRY_BYTES, PlanDamaged, unpack_entries
 from batchwright.storage.base import Storage
@@ -19,10 +20,15 @@ class Place(NamedTuple):
 
 
 class Missing:
-    """Places in the input, ascending; `found` is how many planned lines have a result."""
+    """Places in the input, ascending.
+
+    `found` is how many planned lines have a result; `models` are the planned ones as they end, where what is
+    missing has failed.
+    """
 
     def __init__(self) -> None:
         self.found = 0
+        self.models: list[ModelCount] = []
         self._packed: list[int] = []
 
     def __len__(self) -> int:
@@ -36,15 +42,25 @@ class Missing:
         at = bisect_left(self._packed, offset << _LENGTH_BITS)
         return at < len(self._packed) and self._packed[at] >> _LENGTH_BITS == offset
 
-    def compare(self, plan: bytes, settled: "array[int]") -> None:
-        """Adds the plan's lines that are not among the ascending offsets `settled`."""
+    def compare(self, model: str, plan: bytes, settled: "array[int]", completed: "array[int]") -> None:
+        """Adds the plan's lines that are not among the offsets `settled`; ascending, as is `completed` of it."""
+        lines = successes = 0
         for offset, length, _ in unpack_entries(plan):
-            at = bisect_left(settled, offset)
-            if at < len(settled) and settled[at] == offset:
+            lines += 1
+            if _has(settled, offset):
                 self.found += 1
+                successes += _has(completed, offset)
             else:
                 self._packed.append(offset << _LENGTH_BITS | length)
         self._packed.sort()
+        self.models.append(
+            ModelCount(model=model, lines=lines, completed=successes, failed=lines - successes)
+        )
+
+
+def _has(ascending: "array[int]", offset: int) -> bool:
+    at = bisect_left(ascending, offset)
+    return at < len(ascending) and ascending[at] == offset
 
 
 async def read_plan(storage: Storage, prefix: str, share: ModelShare) -> bytes:
@@ -57,10 +73,14 @@ async def read_plan(storage: Storage, prefix: str, share: ModelShare) -> bytes:
 
 
 async def find_missing(
-    storage: Storage, prefix: str, models: list[ModelShare], settled: "array[int]"
+    storage: Storage,
+    prefix: str,
+    models: list[ModelShare],
+    settled: "array[int]",
+    completed: "array[int]",
 ) -> Missing:
     missing = Missing()
     for share in models:
         plan = await read_plan(storage, prefix, share)
-        await asyncio.to_thread(missing.compare, plan, settled)
+        await asyncio.to_thread(missing.compare, share.model, plan, settled, completed)
     return missing

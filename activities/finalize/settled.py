@@ -82,6 +82,10 @@ class Settled:
         """Where the settled lines are in the input, ascending; duplicates stay."""
         return array("q", sorted(self._offset))
 
+    def offsets_of(self, entries: "array[int]") -> "array[int]":
+        """Where these are, in their order."""
+        return array("q", map(self._offset.__getitem__, entries))
+
     def usage(self, choice: Choice) -> Usage:
         sums = [sum(column[i] for part in choice for i in part) for column in self._tokens]
         return Usage(

@@ -91,8 +91,8 @@ class BatchesTable(Protocol):
         """Any live status -> the outcome's, with its files, counts and usage, all or nothing.
 
         A row that has ended stays as it is and is returned; whether an earlier attempt won in the same status
-        shows in the `storage_key` of the row's files. What the workers told of the slices stays per model in
-        `models` and is cleared. Raises UnknownBatch.
+        shows in the `storage_key` of the row's files. `models` get the outcome's counts, without them those
+        the workers told last, which are cleared. Raises UnknownBatch.
         """
         ...
 

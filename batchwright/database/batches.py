@@ -8,6 +8,7 @@ from batchwright.contracts.openai import BatchStatus, ValidationError
 from batchwright.database.base import BatchesTable
 from batchwright.database.batch_rows import batch_row, json_of_errors, json_of_metadata, json_of_models
 from batchwright.database.connection import Connections
+from batchwright.database.counts import as_ended
 from batchwright.database.driver import Session
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.files import LAST, Files, position_of
@@ -138,7 +139,7 @@ class Batches(BatchesTable):
             outcome.output and outcome.output.id,
             outcome.error and outcome.error.id,
             json_of_errors(outcome.errors),
-            json_of_models(row.models),
+            json_of_models(as_ended(row.models, outcome.models)),
             outcome.completed,
             outcome.failed,
             usage.input_tokens,

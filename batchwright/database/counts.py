@@ -1,4 +1,4 @@
-"""Counts of live batches: what the workers told of the slices, laid over the row."""
+"""Counts per model: what the workers told of live batches' slices, what ended batches' files hold."""
 
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.rows import BatchRow, ModelCount
@@ -11,6 +11,22 @@ def laid_over(models: list[ModelCount], told: list[ModelCount]) -> list[ModelCou
     by_name = {count.model: count for count in told}
     known = [_with(count, by_name.pop(count.model, None)) for count in models]
     return known + list(by_name.values())
+
+
+def as_ended(models: list[ModelCount], found: list[ModelCount] | None) -> list[ModelCount]:
+    """`models` with the counts of `found`, in which every line has its result.
+
+    Whatever else the row names was served by nobody when the batch was planned: all of it has failed.
+    """
+    if found is None:
+        return models
+    planned = {count.model for count in found}
+    failed = [_all_failed(count) for count in models if count.model not in planned]
+    return laid_over(models, [*found, *failed])
+
+
+def _all_failed(count: ModelCount) -> ModelCount:
+    return count.model_copy(update={"completed": 0, "failed": count.lines})
 
 
 def _with(count: ModelCount, told: ModelCount | None) -> ModelCount:

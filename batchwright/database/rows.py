@@ -68,12 +68,16 @@ class SliceProgress(Message):
 
 
 class Outcome(Message):
-    """What finalization writes in one guarded transaction."""
+    """What finalization writes in one guarded transaction.
+
+    `models` are the planned ones, with every line of theirs; None where only the workers know.
+    """
 
     status: BatchStatus
     completed: int
     failed: int
     usage: Usage
+    models: list[ModelCount] | None = None
     output: FileRow | None = None
     error: FileRow | None = None
     errors: list[ValidationError] = []

@@ -13,7 +13,7 @@ from batchwright.contracts.errors import LineCode
 from batchwright.contracts.finalization import FinalizeRequest, FinalizeResult
 from batchwright.contracts.ingestion import ModelShare
 from batchwright.contracts.openai import BatchStatus, Endpoint, Usage, ValidationError
-from batchwright.database.rows import FileRow
+from batchwright.database.rows import FileRow, ModelCount
 from batchwright.rules import keys
 from batchwright.rules.answers import error_line, result_line
 from batchwright.rules.ids import derived_file_id, request_id
@@ -108,12 +108,25 @@ class SettledBatch:
             )
         )
         await self.database.batches.upsert(self.order)
-        await self.database.batches.begin(TENANT, BATCH_ID, total=len(self.lines), models=[], at=CREATED)
+        await self._begin()
         for model in self.models:
             await self._plan(model)
         if self.unserved:
             records = [self.failure(n, LineCode.MODEL_NOT_FOUND) for n in sorted(self.unserved)]
             await self.storage.put(keys.unserved(self.prefix), a_segment(records))
+
+    async def _begin(self) -> None:
+        counts = [ModelCount(model=m, lines=len(self.planned(m))) for m in self.models]
+        refused = len(self.unserved)
+        ghost = [ModelCount(model="ghost", lines=refused, failed=refused)] if refused else []
+        await self.database.batches.begin(
+            TENANT,
+            BATCH_ID,
+            total=len(self.lines),
+            models=[*counts, *ghost],
+            at=CREATED,
+            unserved=refused,
+        )
 
     def planned(self, model: str) -> list[int]:
         """The model's lines in dispatch order."""

@@ -15,6 +15,7 @@ from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.finalization import FinalizeRequest, FinalizeResult
 from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
 from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.rows import ModelCount
 from batchwright.rules import keys
 from batchwright.rules.segments import Kind, Record
 from batchwright.storage.base import Storage, StorageFull, StorageUnavailable
@@ -74,6 +75,27 @@ async def test_a_row_tells_what_the_files_hold() -> None:
     assert row.output_file_id == output.id
     assert output.filename == f"{BATCH_ID}_output.jsonl"
     assert output.bytes == len(await batch.content("output"))
+
+
+@pytest.mark.parametrize("status", [BatchStatus.COMPLETED, BatchStatus.EXPIRED])
+async def test_the_row_tells_exactly_what_became_of_each_models_lines(status: BatchStatus) -> None:
+    """Whatever the workers told last; lines 1 and 4 are of a model that nobody served."""
+    batch = await a_batch(lines=9, models=("a", "b"), unserved=[1, 4])
+    await batch.put([batch.success(0), batch.failure(2), batch.success(3), batch.failure(3)])
+    await batch.put([batch.success(5), batch.success(6), batch.failure(7)], sequence=1)
+    if status is BatchStatus.COMPLETED:
+        await batch.put([batch.success(8)], sequence=2)
+    await batch.finalize(batch.request(status, LineCode.BATCH_EXPIRED))
+    row = await batch.database.batches.get(TENANT, BATCH_ID)
+    assert row is not None
+    last = 1 if status is BatchStatus.COMPLETED else 0
+    assert row.models == [
+        ModelCount(model="a", lines=4, completed=2 + last, failed=2 - last),
+        ModelCount(model="b", lines=3, completed=2, failed=1),
+        ModelCount(model="ghost", lines=2, failed=2),
+    ]
+    assert row.completed == sum(model.completed for model in row.models)
+    assert row.failed == sum(model.failed for model in row.models)
 
 
 async def test_scratch_is_gone_and_only_files_remain() -> None:

@@ -14,7 +14,7 @@ from batchwright.database.base import (
     RatesTable,
     WorkersTable,
 )
-from batchwright.database.counts import LIVE, add_told
+from batchwright.database.counts import LIVE, add_told, as_ended
 from batchwright.database.errors import FileInUse, UnknownBatch
 from batchwright.database.rows import (
     BatchRow,
@@ -162,6 +162,7 @@ class MemoryBatches(BatchesTable):
             completed=outcome.completed,
             failed=outcome.failed,
             usage=outcome.usage,
+            models=as_ended(row.models, outcome.models),
         )
 
     async def _row(self, tenant: str, batch_id: str) -> BatchRow:

@@ -163,6 +163,26 @@ async def test_telling_nothing_or_of_unknown_batches_is_passed_over(any_database
     assert await any_database.progress.totals("t", "batch_unknown") == []
 
 
+@pytest.mark.parametrize("status", ENDS)
+async def test_models_of_a_finished_batch_have_the_counts_of_its_files(
+    any_database: DatabaseLike, status: BatchStatus
+) -> None:
+    """Model c was not served when the batch was planned; what b was told of comes too late."""
+    await any_database.batches.upsert(an_order())
+    begun = [*MODELS, ModelCount(model="c", lines=1, failed=1)]
+    await any_database.batches.begin("t", "batch_1", total=10, models=begun, at=START, unserved=1)
+    await any_database.progress.record([told(model="b", completed=1), told(model="c", completed=1)])
+    exact = [
+        ModelCount(model="a", lines=3, completed=3),
+        ModelCount(model="b", lines=6, completed=5, failed=1),
+    ]
+    row = await any_database.batches.finish("t", "batch_1", an_outcome(status, models=exact), after(30))
+    assert row.models == [exact[1], exact[0], ModelCount(model="c", lines=1, failed=1)]
+    assert row.completed == sum(model.completed for model in row.models)
+    assert row.failed == sum(model.failed for model in row.models)
+    assert await any_database.batches.get("t", "batch_1") == row
+
+
 async def test_finished_counts_are_finalizations_and_models_keep_what_was_told(
     any_database: DatabaseLike,
 ) -> None:

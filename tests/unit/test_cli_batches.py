@@ -84,15 +84,6 @@ def test_status_shows_models_and_why_they_wait(cli: Cli, tmp_path: Path) -> None
     assert max(len(line) for line in shown.splitlines()) <= 80
 
 
-def test_models_of_an_ended_batch_show_no_count_that_is_older_than_the_end(cli: Cli, tmp_path: Path) -> None:
-    row = cli.submitted(tmp_path)
-    cli.begin(row, ModelCount(model="llama", lines=1))
-    cli.end(row.order.batch_id, output=b"{}\n")
-    shown = cli.run("status", row.order.batch_id).stdout
-    assert "1 of 1 lines" in shown
-    assert "0 of 1 lines" not in shown
-
-
 def test_status_lists_the_first_errors_of_validation(cli: Cli, tmp_path: Path) -> None:
     row = cli.submitted(tmp_path)
     errors = [ValidationError(code="invalid_url", message="Bad.", line=number) for number in range(1, 13)]
