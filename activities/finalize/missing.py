@@ -43,7 +43,7 @@ class Missing:
         return at < len(self._packed) and self._packed[at] >> _LENGTH_BITS == offset
 
     def compare(self, model: str, plan: bytes, settled: "array[int]", completed: "array[int]") -> None:
-        """Adds the plan's lines that are not among the offsets `settled`; ascending, as is `completed` of it."""
+        """Adds the plan's lines that are not among the ascending `settled`, of which some are `completed`."""
         lines = successes = 0
         for offset, length, _ in unpack_entries(plan):
             lines += 1
