@@ -122,7 +122,10 @@ def _neighbours() -> Json:
         "type": "dashboards",
         "title": "Batchwright",
         "tags": ["batchwright"],
+        "icon": "external link",
+        "tooltip": "",
         "asDropdown": True,
+        "targetBlank": False,
         "includeVars": False,
         "keepTime": True,
     }
@@ -135,24 +138,21 @@ def _datasource() -> Json:
         "type": "datasource",
         "query": "prometheus",
         "refresh": 1,
-        "current": {},
     }
 
 
 def _variable(variable: Variable) -> Json:
-    query = f"label_values({variable.of}, {variable.name})"
     return {
         "name": variable.name,
         "label": variable.name.capitalize(),
         "type": "query",
         "datasource": _DATASOURCE,
-        "query": {"query": query, "refId": variable.name},
-        "definition": query,
+        "query": {"query": f"label_values({variable.of}, {variable.name})", "refId": variable.name},
         "refresh": 2,
         "sort": 1,
         "multi": True,
         "includeAll": True,
-        "allValue": ".*",
+        "allValue": ".+",
         "current": {"text": ["All"], "value": ["$__all"]},
     }
 

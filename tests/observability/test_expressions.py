@@ -75,7 +75,9 @@ def test_a_workflow_that_cannot_be_replayed_is_told(prometheus: Prometheus) -> N
     assert prometheus.ask('ALERTS{alertname="BatchwrightWorkflowTasksFailing"}')
 
 
-def test_the_promises_of_the_alerts_hold() -> None:
+def test_what_is_loaded_can_be_read_and_every_alert_keeps_its_promises() -> None:
     tests = sorted((ROOT / "tests" / "observability").glob("*.test.yaml"))
+    config = ROOT / "deploy" / "prometheus" / "prometheus.yml"
+    subprocess.run([tool("promtool"), "check", "config", "--syntax-only", config], check=True)
     subprocess.run([tool("promtool"), "check", "rules", *RULES], check=True)
     subprocess.run([tool("promtool"), "test", "rules", *tests], check=True)

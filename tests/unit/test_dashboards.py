@@ -69,7 +69,7 @@ class Panel(BaseModel):
 class Variable(BaseModel):
     name: str
     type: str
-    definition: str = ""
+    query: str | dict[str, str]
 
 
 class Variables(BaseModel):
@@ -143,7 +143,7 @@ def test_there_is_a_dashboard_for_every_subject() -> None:
 @by_board
 def test_a_dashboard_asks_for_metrics_that_exist(path: Path) -> None:
     asked = {name for panel in charts(path) for target in panel.targets for name in names_in(target.expr)}
-    asked |= {name for variable in board(path).templating.list for name in names_in(variable.definition)}
+    asked |= {name for variable in board(path).templating.list for name in names_in(str(variable.query))}
     assert asked - series() - THEIRS == set()
 
 
