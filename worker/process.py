@@ -27,6 +27,7 @@ from batchwright.telemetry.exposition import sdk_address
 from batchwright.telemetry.metrics import Metrics
 from batchwright.telemetry.tracing import tracing
 from batchwright.temporal import TemporalUnavailable
+from worker.awaited import Awaited
 from worker.connecting import connected
 from worker.drain import StopSignal
 from worker.fleet import Fleet
@@ -133,9 +134,8 @@ def _slices(
 ) -> list[Coroutine[None, None, None]]:
     """What runs beside the workers of slices."""
     keeper = keeper_of(parts.temporal, parts.rates, parts.metrics, parts.settings.model_refresh_seconds)
-    serving = Serving(
-        fleet, inference.pollers, served=parts.registry, needs=needs, keeper=keeper, only=models
-    )
+    awaited = Awaited(parts.registry, parts.database.fleet.lines_left)
+    serving = Serving(fleet, inference.pollers, awaited=awaited, needs=needs, keeper=keeper, only=models)
     return [serving.run(), fleet.failed(), keeper.run()]
 
 

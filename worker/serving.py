@@ -1,20 +1,12 @@
-"""Which slice queues a process polls: of the models that are served, while there is what slices need."""
+"""Which slice queues a process polls: of the models that are awaited, while there is what slices need."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from worker.awaited import Awaited
 from worker.fleet import Fleet, Make
 from worker.needs import Needs
-
-
-class Served(Protocol):
-    """Of the registry, what decides."""
-
-    @property
-    def known(self) -> frozenset[str]: ...
-
-    async def changed(self) -> frozenset[str]: ...
 
 
 class Keeper(Protocol):
@@ -31,13 +23,13 @@ class Serving:
         fleet: Fleet,
         pollers: Callable[[frozenset[str]], Mapping[str, Make]],
         *,
-        served: Served,
+        awaited: Awaited,
         needs: Needs,
         keeper: Keeper,
         only: Sequence[str] = (),
     ) -> None:
         self._fleet, self._pollers = fleet, pollers
-        self._served, self._needs, self._keeper = served, needs, keeper
+        self._awaited, self._needs, self._keeper = awaited, needs, keeper
         self._only = frozenset(only)
 
     async def run(self) -> None:
@@ -50,12 +42,12 @@ class Serving:
     def _wanted(self) -> Mapping[str, Make]:
         if not self._needs.are_met:
             return {}
-        known = self._served.known
+        known = self._awaited.known
         return self._pollers(known & self._only if self._only else known)
 
     async def _something_changed(self) -> None:
         changes = [
-            asyncio.create_task(self._served.changed()),
+            asyncio.create_task(self._awaited.changed()),
             asyncio.create_task(self._needs.changed()),
         ]
         try:
