@@ -12,6 +12,7 @@ from batchwright.storage.base import Storage
 from batchwright.storage.observed import Component
 from batchwright.storage.opening import open_storage
 from batchwright.telemetry.metrics import Metrics
+from starter.stack.health import answers
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.fakes.s3 import S3Server, fresh_prefix
@@ -56,8 +57,9 @@ async def test_workers_killed_in_mid_slice_lose_nothing_that_lies_in_s3(
             async def replaced() -> bool:
                 return len(stack.now.pids.worker) == 2 and not set(killed) & set(stack.now.pids.worker)
 
-            await until(replaced, 60)
+            await until(replaced, 120)
             stack.kill("api")
+            await until(lambda: answers(stack.now.api + "/readyz"), 120)
             done = await ended(client, batch.id, 180)
             await check_conservation(client, done, lines)
             asked = await stack.asked()
