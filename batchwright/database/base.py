@@ -18,6 +18,7 @@ from batchwright.database.rows import (
     RateChange,
     ServedModel,
     SliceProgress,
+    WorkerBeat,
 )
 from batchwright.database.upload_rows import Claim, PartRow, UploadRow
 
@@ -202,6 +203,10 @@ class WorkersTable(Protocol):
 
     async def alive(self, since: datetime) -> int:
         """How many workers beat at `since` or later; those silent for a day are forgotten."""
+        ...
+
+    async def beats(self, since: datetime) -> list[WorkerBeat]:
+        """The latest of each worker, where that is at `since` or later; by id."""
         ...
 
 

@@ -112,3 +112,11 @@ class ServedModel(Message):
     name: str
     backend_url: str
     seen_at: datetime
+
+
+class WorkerBeat(Message):
+    """What a worker process told last of itself."""
+
+    id: str  # host:pid
+    stats: dict[str, float]
+    beat_at: datetime

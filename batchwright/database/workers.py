@@ -6,6 +6,7 @@ from datetime import datetime
 
 from batchwright.database.base import WorkersTable
 from batchwright.database.connection import Connections
+from batchwright.database.rows import WorkerBeat
 from batchwright.database.sql import queries
 
 
@@ -13,6 +14,7 @@ from batchwright.database.sql import queries
 class WorkerQueries:
     beat: str
     alive: str
+    beats: str
 
 
 class Workers(WorkersTable):
@@ -26,3 +28,10 @@ class Workers(WorkersTable):
     async def alive(self, since: datetime) -> int:
         record = await self._connections.fetchrow(self._sql.alive, since)
         return 0 if record is None else record["count"]
+
+    async def beats(self, since: datetime) -> list[WorkerBeat]:
+        records = await self._connections.fetch(self._sql.beats, since)
+        return [
+            WorkerBeat(id=record["id"], stats=json.loads(record["stats"]), beat_at=record["beat_at"])
+            for record in records
+        ]

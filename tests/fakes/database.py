@@ -24,6 +24,7 @@ from batchwright.database.rows import (
     RateChange,
     ServedModel,
     SliceProgress,
+    WorkerBeat,
 )
 from tests.fakes.fleet import MemoryFleet
 from tests.fakes.rows import Rows, not_before, per_model, position, slices
@@ -263,6 +264,14 @@ class MemoryWorkers(WorkersTable):
 
     async def alive(self, since: datetime) -> int:
         return sum(last >= since for last in self._rows.enter().beats.values())
+
+    async def beats(self, since: datetime) -> list[WorkerBeat]:
+        beats = self._rows.enter().beats
+        return [
+            WorkerBeat(id=name, stats=self._rows.stats[name], beat_at=beats[name])
+            for name in sorted(beats)
+            if beats[name] >= since
+        ]
 
 
 class MemoryDatabase(UploadsAndClaims, DatabaseLike):

@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 from batchwright.database.base import DatabaseLike
-from batchwright.database.rows import ServedModel
+from batchwright.database.rows import ServedModel, WorkerBeat
 from tests.integration.rows import START, after
 
 ONE, TWO = "http://one", "http://two"
@@ -51,3 +51,14 @@ async def test_workers_silent_for_a_day_are_forgotten(any_database: DatabaseLike
     await any_database.workers.beat("one:1", {}, START)
     await any_database.workers.beat("two:1", {}, START + timedelta(days=1, seconds=1))
     assert await any_database.workers.alive(START) == 1
+
+
+async def test_what_each_worker_told_last_is_kept(any_database: DatabaseLike) -> None:
+    await any_database.workers.beat("two:1", {"in_flight": 1}, START)
+    await any_database.workers.beat("one:1", {"in_flight": 3.5}, START)
+    await any_database.workers.beat("two:1", {"in_flight": 2}, after(10))
+    assert await any_database.workers.beats(START) == [
+        WorkerBeat(id="one:1", stats={"in_flight": 3.5}, beat_at=START),
+        WorkerBeat(id="two:1", stats={"in_flight": 2}, beat_at=after(10)),
+    ]
+    assert [beat.id for beat in await any_database.workers.beats(after(1))] == ["two:1"]

@@ -9,3 +9,6 @@ ON CONFLICT (id) DO UPDATE SET
 
 -- name: alive
 SELECT count(*) FROM workers WHERE beat_at >= $1
+
+-- name: beats
+SELECT id, stats, beat_at FROM workers WHERE beat_at >= $1 ORDER BY id COLLATE "C"

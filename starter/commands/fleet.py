@@ -1,0 +1,152 @@
+"""`batchwright models`, `workers`, `queues`: the fleet, as its database and Temporal know it.
+
+The API is not asked: what it answers is for tenants, and it names no backend, worker or queue.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from pydantic import BaseModel
+from rich.table import Table
+from temporalio.service import RPCError
+
+from batchwright.contracts.names import inference_queue
+from batchwright.database.errors import DatabaseError
+from batchwright.database.pool import Database, open_database
+from batchwright.database.rows import WorkerBeat
+from batchwright.rules.ids import safe_name
+from batchwright.settings import Settings, SettingsError
+from batchwright.temporal import TemporalUnavailable, connect
+from batchwright.temporal.errors import refused
+from batchwright.temporal.queues import QueueReport
+from starter.operate.cluster import reports
+from starter.options import JsonLine, settings_or_stop
+from starter.output import Exit, print_json, stderr, stdout, stop
+
+_ALIVE = timedelta(seconds=15)  # workers beat every 5 s
+_Found = TypeVar("_Found")
+
+
+class Model(BaseModel):
+    model: str
+    backends: list[str]
+    queue: str
+    seen_at: datetime
+
+
+class Models(BaseModel):
+    models: list[Model]
+
+
+class Workers(BaseModel):
+    workers: list[WorkerBeat]
+
+
+class Queues(BaseModel):
+    queues: list[QueueReport]
+
+
+def models(json: JsonLine = False) -> None:
+    """List the models that are served.
+
+    With the backends that list each, and the task queue of its slices.
+    """
+    found = _run(settings_or_stop(), _models)
+    if json:
+        return print_json(Models(models=found))
+    if not found:
+        stderr().print("No backend has listed a model yet; `batchwright doctor` asks them.")
+        return
+    table = _table("model", "backend", "queue")
+    for model in found:
+        table.add_row(model.model, "\n".join(model.backends), model.queue)
+    stdout().print(table)
+
+
+def workers(json: JsonLine = False) -> None:
+    """List the worker processes that are alive.
+
+    Alive is who told of itself in the last 15 seconds.
+    """
+    found = _run(settings_or_stop(), _workers)
+    if json:
+        return print_json(Workers(workers=found))
+    if not found:
+        stderr().print("No worker is alive; `batchwright worker` starts one.")
+        return
+    names = sorted({name for beat in found for name in beat.stats})
+    table = _table("worker", "seen", *names)
+    for beat in found:
+        seen = f"{max(0, (datetime.now(UTC) - beat.beat_at).total_seconds()):.0f} s ago"
+        table.add_row(beat.id, seen, *(f"{beat.stats.get(name, 0):g}" for name in names))
+    stdout().print(table)
+
+
+def queues(json: JsonLine = False) -> None:
+    """Show what waits in Temporal's task queues, and who takes it.
+
+    A queue without pollers moves nothing. Limits are of slices per second.
+    """
+    found = _run(settings_or_stop(), _queues)
+    if json:
+        return print_json(Queues(queues=found))
+    table = _table("queue", "waiting", "oldest", "pollers", "limit/s", right=4)
+    for queue in found:
+        oldest = f"{queue.oldest_seconds:.0f} s" if queue.backlog else ""
+        limit = "" if queue.limit is None else f"{queue.limit:g}"
+        table.add_row(queue.name, str(queue.backlog), oldest, str(queue.pollers), limit)
+    stdout().print(table)
+
+
+async def _models(settings: Settings, database: Database) -> list[Model]:
+    urls = [url.removesuffix("/v1") for url in settings.backends]
+    found: dict[str, Model] = {}
+    for row in await database.models.served(urls):
+        queue = inference_queue(safe_name(row.name))
+        model = found.setdefault(
+            row.name, Model(model=row.name, backends=[], queue=queue, seen_at=row.seen_at)
+        )
+        model.backends.append(row.backend_url)
+        model.seen_at = max(model.seen_at, row.seen_at)
+    return list(found.values())
+
+
+async def _workers(_: Settings, database: Database) -> list[WorkerBeat]:
+    return await database.workers.beats(datetime.now(UTC) - _ALIVE)
+
+
+async def _queues(settings: Settings, database: Database) -> list[QueueReport]:
+    names = [model.model for model in await _models(settings, database)]
+    try:
+        return await reports(await connect(settings), names)
+    except RPCError as error:
+        raise refused(settings, error) from error
+
+
+def _run(settings: Settings, ask: Callable[[Settings, Database], Awaitable[_Found]]) -> _Found:
+    """Ends the command with a sentence where something does not answer."""
+
+    async def asked() -> _Found:
+        database = await open_database(settings, patience_seconds=0)
+        try:
+            return await ask(settings, database)
+        finally:
+            await database.close()
+
+    try:
+        return asyncio.run(asked())
+    except SettingsError as error:
+        stop(str(error))
+    except (DatabaseError, TemporalUnavailable) as error:
+        stop(str(error), Exit.FAILED)
+
+
+def _table(*names: str, right: int = 0) -> Table:
+    """The last `right` columns hold numbers."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for place, name in enumerate(names):
+        number = place >= len(names) - right
+        table.add_column(name, justify="right" if number else "left", overflow="fold")
+    return table
