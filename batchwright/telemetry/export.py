@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -123,16 +124,20 @@ class Exit(SpanExporter):
 
 
 class _LastWords(logging.Handler):
-    """Takes what the SDK says of every single failure, of which one is enough."""
+    """Takes what the SDK says of every single failure, where once is enough: of the last try, and of the end."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.text = ""
+        self._said = deque[str](maxlen=2)
         source = logging.getLogger("opentelemetry")
         source.handlers, source.propagate = [self], False
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.text = record.getMessage()
+        self._said.append(record.getMessage())
+
+    @property
+    def text(self) -> str:
+        return " ".join(self._said)
 
 
 class Provider(TracerProvider):
