@@ -23,7 +23,8 @@ async def make_history(stack: Stack, prometheus: Prometheus) -> None:
         await _torn_batch(stack, client)
         await submit(client, chat_lines([ANSWERED, TROUBLED], each=2000))
         lasting = await submit(other, chat_lines([ANSWERED, AWAY], each=2000))
-        await settled(other, lasting.id, 50)
+        await settled(other, lasting.id, 150)  # takes turns of two seconds
+        assert not prometheus.ask("batchwright_batch_startup_recovery_total"), "a turn is no lost worker"
         stack.kill("worker")
         await _seen(prometheus, "sum(batchwright_batch_startup_recovery_total) > 0")
         await stack.heal()  # of several faults the first counts
