@@ -124,7 +124,7 @@ class Exit(SpanExporter):
 
 
 class _LastWords(logging.Handler):
-    """Takes what the SDK says of every single failure, where once is enough: of the last try, and of the end."""
+    """Takes what the SDK says of every failure, where once is enough: of the last try, and of the end."""
 
     def __init__(self) -> None:
         super().__init__()
