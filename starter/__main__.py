@@ -31,12 +31,11 @@ COMMANDS = (
     Later("api", "processes:api", "Serve the HTTP API.", _PASS_ON),
     Later("simulator", "processes:simulator", "Serve a simulated backend.", _PASS_ON),
     Later("migrate", "processes:migrate", "Bring the database's tables up to date."),
-    Later("queues", "queues:queues", "Print the Temporal task queue of each model, a line each."),
     Later("doctor", "doctor:doctor", "Check what Batchwright runs on."),
     Later("config", "config:config", "Show the settings."),
     Later("models", "fleet:models", "List the models that are served."),
     Later("workers", "fleet:workers", "List the worker processes that are alive."),
-    Later("queues", "fleet:queues", "Show what waits in Temporal's task queues, and who takes it."),
+    Later("queues", "queues:queues", "Show what waits in Temporal's task queues, and who takes it."),
     Later("codec-server", "codec_server:codec_server", "Decrypt payloads for the Web UI."),
     Later("setup", "setup:setup", "Prepare what Batchwright runs on."),
 )

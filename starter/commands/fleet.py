@@ -84,11 +84,8 @@ def workers(json: JsonLine = False) -> None:
     stdout().print(table)
 
 
-def queues(json: JsonLine = False) -> None:
-    """Show what waits in Temporal's task queues, and who takes it.
-
-    A queue without pollers moves nothing. Limits are of slices per second.
-    """
+def show_queues(json: bool) -> None:
+    """What `batchwright queues` shows without models."""
     found = _run(settings_or_stop(), _queues)
     if json:
         return print_json(Queues(queues=found))
