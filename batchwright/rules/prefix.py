@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
+from fnv_hash_fast import fnv1a_32
 from msgspec import UNSET, Struct
 
 from batchwright.rules.lines import UNREADABLE, Body, Value, raw_bytes, read_text
@@ -73,20 +74,13 @@ def system_hash(prompt: Prompt) -> int:
     """FNV-32a of the system prompt's text (S0-17, S0-18); 0 without one."""
     if not prompt.system:
         return 0
-    return fnv32a(b"".join(_plain(content) for content in prompt.system))
+    return fnv1a_32(b"".join(_plain(content) for content in prompt.system))
 
 
 def _plain(content: bytes) -> bytes:
     """A string's text; a list of parts stays as it is written."""
     text = read_text(msgspec.Raw(content)) if content.startswith(b'"') else None
     return content if text is None else text.encode()
-
-
-def fnv32a(data: bytes) -> int:
-    value = 0x811C_9DC5
-    for byte in data:
-        value = ((value ^ byte) * 0x0100_0193) & 0xFFFF_FFFF
-    return value
 
 
 def lexicographic(

@@ -13,7 +13,7 @@ from batchwright.rules.digests import Digests
 from batchwright.rules.lines import read_body
 from batchwright.rules.ordering import ModelLines, PlanOrder, Prefixes
 from batchwright.rules.plan import PlanEntry
-from batchwright.rules.prefix import Prompt, fnv32a, lexicographic, prompt_of, system_hash
+from batchwright.rules.prefix import Prompt, lexicographic, prompt_of, system_hash
 
 TEXTS = st.text(alphabet="ab", max_size=4) | st.sampled_from(["x" * 60 + "b", "x" * 60 + "a", "x" * 300, "ä"])
 REQUESTS = st.lists(st.tuples(st.none() | TEXTS, TEXTS), max_size=30)
@@ -23,15 +23,23 @@ def a_prompt(**body: object) -> Prompt:
     return prompt_of(read_body(Raw(json.dumps(body).encode())))
 
 
+def fnv_1a(data: bytes) -> int:
+    """As it is published."""
+    value = 0x811C_9DC5
+    for byte in data:
+        value = ((value ^ byte) * 0x0100_0193) & 0xFFFF_FFFF
+    return value
+
+
 def message(role: str, content: object) -> dict[str, object]:
     return {"role": role, "content": content}
 
 
 @pytest.mark.parametrize(
-    ("data", "value"), [(b"", 0x811C9DC5), (b"a", 0xE40C292C), (b"foobar", 0xBF9CF968)]
+    ("text", "value"), [("", 0x811C9DC5), ("a", 0xE40C292C), ("foobar", 0xBF9CF968)]
 )  # fmt: skip
-def test_fnv_agrees_with_its_published_vectors(data: bytes, value: int) -> None:
-    assert fnv32a(data) == value
+def test_the_hash_of_a_system_prompt_is_fnv_1a_by_its_published_vectors(text: str, value: int) -> None:
+    assert system_hash(a_prompt(messages=[message("system", text)])) == value
 
 
 def test_leading_system_and_developer_messages_are_shared() -> None:
@@ -61,7 +69,12 @@ def test_a_conversation_of_unknown_shape_is_the_rest(turns: str) -> None:
 
 
 def test_the_hash_is_that_of_the_text_not_of_its_spelling() -> None:
-    assert system_hash(a_prompt(messages=[message("system", "ä\n")])) == fnv32a("ä\n".encode())
+    assert system_hash(a_prompt(messages=[message("system", "ä\n")])) == fnv_1a("ä\n".encode())
+
+
+@given(st.text())
+def test_the_hash_of_any_text_is_fnv_1a(text: str) -> None:
+    assert system_hash(a_prompt(instructions=text)) == fnv_1a(text.encode())
 
 
 def test_without_a_system_prompt_the_hash_is_zero() -> None:
