@@ -1,5 +1,6 @@
 """The API as a process: how it starts, ends, and treats connections that break."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from api.objects import FileObject
 from starter.stack.ports import free_port
 from tests.fakes.api import LINE, error_of, read
+from tests.integration.clusters import cluster
 
 pytestmark = pytest.mark.integration
 MIB = 1024 * 1024
@@ -139,3 +141,26 @@ def test_a_client_that_sends_all_of_a_file_that_is_too_large_still_reads_why(
         assert client.get("/healthz").status_code == 200
     assert (answer.status_code, error_of(answer).param) == (413, "file")
     assert objects(tmp_path) == []
+
+
+def test_a_file_of_a_key_that_is_not_there_is_a_wrong_setting(tmp_path: Path, database_url: str) -> None:
+    lost = str(tmp_path / "api-key")
+    code, lines = ended(tmp_path, database_url=database_url, temporal_api_key_file=lost)
+    assert code == 2
+    assert lines[-1] == (
+        f"BATCHWRIGHT_TEMPORAL_API_KEY_FILE is wrong: {lost} cannot be read: No such file or directory."
+    )
+
+
+async def test_a_namespace_that_is_not_set_up_is_told_at_the_start_and_by_readyz(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with cluster() as address:
+        with running(tmp_path, database_url=database_url, temporal_address=address) as (process, client):
+            assert process.stderr is not None
+            told = next(line for line in process.stderr if "Temporal is not ready" in line)
+            ready = await asyncio.to_thread(client.get, "/readyz")
+    assert "lacks the search attributes BatchwrightStatus" in told
+    assert "run `batchwright setup temporal`" in told
+    assert ready.status_code == 503
+    assert ready.json()["checks"]["temporal"] == "unavailable"

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import sys
 from datetime import timedelta
 
 import pytest
@@ -18,21 +16,9 @@ from batchwright.temporal.schedules import Planned, ensure
 from starter.stack.ports import free_port
 from tests.fakes.frontend import Frontend
 from tests.integration.clusters import cluster
+from tests.integration.commands import batchwright
 
 pytestmark = pytest.mark.integration
-
-
-async def batchwright(*arguments: str, **settings: str) -> tuple[int, list[str], str]:
-    """Exit code, lines of stdout, stderr."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "starter", *arguments),
-        env={**os.environ, **{f"BATCHWRIGHT_{name.upper()}": value for name, value in settings.items()}},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    said, complained = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, said.decode().splitlines(), complained.decode()
 
 
 async def test_a_new_namespace_is_made_once_and_says_so_line_by_line() -> None:

@@ -1,0 +1,254 @@
+"""What operators are told of an installation: sound ones, and ones that lack something."""
+
+import json
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from batchwright.database.driver import connect as connect_database
+from batchwright.database.pool import open_database
+from batchwright.settings import Settings, load
+from starter.operate.configuration import configuration
+from starter.operate.doctor import examine
+from starter.operate.findings import Finding, Level, Report
+from starter.stack.ports import free_port
+from tests.integration.clusters import cluster
+from tests.integration.commands import batchwright
+
+pytestmark = pytest.mark.integration
+
+
+@asynccontextmanager
+async def backend(*models: str) -> AsyncGenerator[str]:
+    """Its URL; its answers have a Date header."""
+
+    async def listed(_: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": name} for name in models]})
+
+    app = web.Application()
+    app.router.add_get("/v1/models", listed)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def installation(
+    tmp_path: Path, database_url: str, *, is_set_up: bool = True
+) -> AsyncGenerator[Settings]:
+    """Whole but for workers."""
+    async with cluster(is_set_up=is_set_up) as address, backend("llama", "org/qwen:7b") as url:
+        yield load(
+            temporal_address=address,
+            database_url=database_url,
+            storage_dir=tmp_path / "objects",
+            backends=[url],
+        )
+
+
+def nowhere(tmp_path: Path) -> Settings:
+    """No part of it is there."""
+    storage = tmp_path / "file"
+    storage.touch()
+    return load(
+        temporal_address=f"127.0.0.1:{free_port()}",
+        database_url=f"postgresql://nobody@127.0.0.1:{free_port()}/none",
+        storage_dir=storage,
+        backends=[f"http://127.0.0.1:{free_port()}"],
+    )
+
+
+def of(report: Report, part: str) -> list[Finding]:
+    return [finding for finding in report.findings if finding.part == part]
+
+
+def levels(report: Report) -> list[tuple[str, Level]]:
+    return [(finding.part, finding.level) for finding in report.findings]
+
+
+async def test_a_sound_installation_without_workers_has_idle_queues_and_nothing_else(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with installation(tmp_path, database_url) as settings:
+        report = await examine(settings)
+    assert levels(report) == [
+        *((part, Level.OK) for part in ("settings", "database", "tables", "clock", "storage")),
+        *((part, Level.OK) for part in ("backends", "clock", "temporal", "namespace", "clock")),
+        *(("workers", Level.WARNING),) * 5,
+    ]
+    assert report.is_sound
+    assert of(report, "backends")[0].message.endswith(" serves llama, org/qwen:7b.")
+    assert of(report, "workers")[0] == Finding(
+        part="workers",
+        level=Level.WARNING,
+        message="Nobody polls control: what is there waits.",
+        remedy="Start `batchwright worker`.",
+    )
+    assert [path for path in (tmp_path / "objects").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(("minutes", "side"), [(10, "ahead of"), (-10, "behind")])
+async def test_a_clock_that_is_ten_minutes_off_is_a_warning_against_every_other(
+    minutes: int, side: str, tmp_path: Path, database_url: str
+) -> None:
+    async with installation(tmp_path, database_url) as settings:
+        report = await examine(settings, lambda: datetime.now(UTC) + timedelta(minutes=minutes))
+    clocks = of(report, "clock")
+    assert [finding.level for finding in clocks] == [Level.WARNING] * 3
+    for finding, whose in zip(clocks, ("PostgreSQL", settings.backends[0], "Temporal"), strict=True):
+        assert side in finding.message
+        assert finding.message.endswith(f"that of {whose}.")
+        assert "NTP" in finding.remedy
+    assert report.is_sound
+
+
+async def test_what_is_not_there_is_a_problem_each(tmp_path: Path) -> None:
+    report = await examine(nowhere(tmp_path))
+    assert levels(report) == [
+        ("settings", Level.OK),
+        *((part, Level.PROBLEM) for part in ("database", "storage", "backends", "temporal")),
+    ]
+    assert not report.is_sound
+
+
+async def test_a_namespace_without_search_attributes_names_the_remedy(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with installation(tmp_path, database_url, is_set_up=False) as settings:
+        report = await examine(settings)
+    [finding] = of(report, "namespace")
+    assert finding.level is Level.PROBLEM
+    assert finding.message.endswith("run `batchwright setup temporal`.")
+
+
+async def test_a_namespace_that_is_not_there_names_the_remedy(tmp_path: Path, database_url: str) -> None:
+    async with installation(tmp_path, database_url) as settings:
+        report = await examine(settings.model_copy(update={"temporal_namespace": "nowhere"}))
+    [finding] = of(report, "namespace")
+    assert "has no namespace 'nowhere': run `batchwright setup temporal`" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("DELETE FROM migrations WHERE name = (SELECT max(name) FROM migrations)", "The database lacks "),
+        (
+            "INSERT INTO migrations VALUES ('9999_later', 'x')",
+            "the migration '9999_later', which this version",
+        ),
+        ("UPDATE migrations SET checksum = 'x'", "is not the one that was applied"),
+    ],
+    ids=["behind", "ahead", "changed"],
+)
+async def test_tables_of_another_version_are_a_problem(
+    change: str, told: str, tmp_path: Path, database_url: str
+) -> None:
+    connection = await connect_database(database_url)
+    await connection.execute(change)
+    await connection.close()
+    report = await examine(nowhere(tmp_path).model_copy(update={"database_url": database_url}))
+    [finding] = of(report, "tables")
+    assert finding.level is Level.PROBLEM
+    assert told in finding.message
+
+
+async def test_the_command_has_a_line_each_within_80_columns_and_exits_with_1(tmp_path: Path) -> None:
+    settings = nowhere(tmp_path)
+    told = {
+        "temporal_address": settings.temporal_address,
+        "database_url": settings.database_url,
+        "storage_dir": str(settings.storage_dir),
+        "backends": json.dumps(settings.backends),
+    }
+    shown = await batchwright("doctor", **told)
+    as_json = await batchwright("doctor", "--json", **told)
+    assert (shown.code, shown.complained, as_json.code) == (1, "", 1)
+    assert max(map(len, shown.said)) <= 80
+    assert [line.split()[:2] for line in shown.said if not line.startswith(" ")] == [
+        ["ok", "settings"],
+        *(["problem", part] for part in ("database", "storage", "backends", "temporal")),
+    ]
+    assert len(Report.model_validate_json(as_json.said[0]).findings) == 5
+
+
+async def test_a_wrong_setting_is_a_problem_too() -> None:
+    ended = await batchwright("doctor", temporal_address="nowhere")
+    assert ended.code == 1
+    assert ended.said[0].startswith("problem  settings  BATCHWRIGHT_TEMPORAL_ADDRESS is wrong")
+
+
+async def test_the_fleet_is_shown_as_database_and_temporal_know_it(tmp_path: Path, database_url: str) -> None:
+    async with installation(tmp_path, database_url) as settings:
+        database = await open_database(settings)
+        now = datetime.now(UTC)
+        await database.models.note(settings.backends[0], ["llama"], now)
+        await database.workers.beat("one:1", {"in_flight": 3}, now)
+        await database.workers.beat("two:1", {"in_flight": 1}, now - timedelta(minutes=1))
+        await database.close()
+        told = {
+            "temporal_address": settings.temporal_address,
+            "database_url": settings.database_url,
+            "backends": json.dumps(settings.backends),
+        }
+        models = await batchwright("models", "--json", **told)
+        workers = await batchwright("workers", "--json", **told)
+        queues = await batchwright("queues", "--json", **told)
+        tables = [await batchwright(name, **told) for name in ("models", "workers", "queues")]
+    [model] = json.loads(models.said[0])["models"]
+    queue = model["queue"]
+    assert (model["model"], model["backends"]) == ("llama", settings.backends)
+    assert [worker["id"] for worker in json.loads(workers.said[0])["workers"]] == ["one:1"]
+    found = {each["name"]: each for each in json.loads(queues.said[0])["queues"]}
+    assert list(found) == ["control", "io", "dispatch", queue]
+    assert found["io"] == {"name": "io", "backlog": 0, "oldest_seconds": 0.0, "pollers": 0, "limit": None}
+    assert [table.code for table in tables] == [0, 0, 0]
+    assert max(len(line) for table in tables for line in table.said) <= 80
+
+
+@pytest.mark.parametrize("command", ["models", "workers", "queues"])
+async def test_a_database_that_is_not_there_is_one_sentence(command: str) -> None:
+    ended = await batchwright(command, database_url=f"postgresql://nobody@127.0.0.1:{free_port()}/none")
+    assert (ended.code, ended.said) == (1, [])
+    assert ended.complained.startswith("PostgreSQL does not answer at ")
+    assert len(ended.complained.splitlines()) == 1
+
+
+async def test_the_settings_are_shown_with_their_source_and_without_secrets(tmp_path: Path) -> None:
+    secrets = {
+        "database_url": "postgresql://ada:hunter2@db.example/batches",
+        "backend_api_key": "hunter3",
+        "temporal_api_key": "hunter4",
+        "api_key": "hunter5",
+    }
+    shown = await batchwright("config", "show", max_lines="7", **secrets)
+    whole = await batchwright("config", "show", "--json", max_lines="7", **secrets)
+    assert (shown.code, whole.code) == (0, 0)
+    assert "hunter" not in "".join([*shown.said, *whole.said])
+    assert max(map(len, shown.said)) <= 80
+    settings = {each["name"]: each for each in json.loads(whole.said[0])["settings"]}
+    assert settings["BATCHWRIGHT_MAX_LINES"]["value"] == 7
+    assert settings["BATCHWRIGHT_MAX_LINES"]["source"] == "environment"
+    assert settings["BATCHWRIGHT_SLICE_LINES"]["source"] == "default"
+    assert settings["BATCHWRIGHT_DATABASE_URL"]["value"] == "db.example/batches"
+    assert settings["BATCHWRIGHT_BACKEND_API_KEY"]["value"] == "(secret)"
+
+
+def test_the_fingerprint_is_equal_where_everything_is_that_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fingerprint(**settings: object) -> str:
+        return configuration(load(**settings)).fingerprint
+
+    monkeypatch.setenv("ONE", os.urandom(32).hex())
+    monkeypatch.setenv("TWO", os.urandom(32).hex())
+    assert fingerprint() == fingerprint(metrics_port=9100, api_port=1, log_level="DEBUG", tenant="blue")
+    assert fingerprint() != fingerprint(max_lines=7)
+    assert fingerprint(payload_keys=["k=env:ONE"]) != fingerprint(payload_keys=["k=env:TWO"])
+    assert fingerprint(backend_api_key="a") == fingerprint(backend_api_key="b") != fingerprint()
