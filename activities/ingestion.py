@@ -93,7 +93,8 @@ class Ingestion(IngestionActivities):
         if file.bytes > most:
             return await self._fail(order, [large_file(file.bytes, most)])
         served = await self._served(order)
-        with Spool(self._settings.spool_dir, file.bytes) as spool:
+        with Spool(self._settings.spool_dir) as spool:
+            spool.require(file.bytes)
             return await self._plan(order, file, served, spool)
 
     async def _served(self, order: BatchOrder) -> frozenset[str]:

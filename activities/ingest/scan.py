@@ -84,7 +84,6 @@ class Scanner:
     def finish(self) -> None:
         for line, request in self._validation.finish():
             self._place(line, request)
-        self._spool.finish()
 
     def _place(self, line: Line, request: Request) -> None:
         model = request.model or self._settings.default_model

@@ -363,8 +363,14 @@ async def test_files_on_disk_are_the_same(storage: LocalStorage) -> None:
 
 
 def test_a_full_disk_is_told_with_the_setting_that_helps(tmp_path: Path) -> None:
-    with Spool(tmp_path) as spool, pytest.raises(StorageFull, match="BATCHWRIGHT_SPOOL_DIR"):
+    with Spool(tmp_path) as spool, pytest.raises(StorageFull, match=r"^Finalization needs .*_SPOOL_DIR"):
         spool.require(2**62)
+
+
+def test_a_scratch_directory_that_cannot_be_is_told_with_the_setting_too(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageUnavailable, match=r"file/x cannot be used: .* Set BATCHWRIGHT_SPOOL_DIR"):
+        Spool(tmp_path / "file" / "x")
 
 
 Settlements = st.lists(st.lists(st.tuples(st.integers(0, 11), st.booleans()), max_size=6), max_size=6)

@@ -136,7 +136,7 @@ async def test_a_cancelled_spool_stops_its_thread(tmp_path: Path) -> None:
         finally:
             stopped.set()
 
-    with Spool(tmp_path, 0) as spool:
+    with Spool(tmp_path) as spool:
         work = asyncio.create_task(spool.off_loop(read_on, spool))
         await asyncio.to_thread(reading.wait)
         work.cancel()
