@@ -39,6 +39,12 @@ $(TOOLS)/prometheus:
 test-fast: install ## the tests without real servers
 	$(RUN)pytest -n 2 --dist loadfile -m "not e2e and not integration and not prometheus"
 
+conformance: install ## the official clients against the contract, as a table
+	$(RUN)pytest tests/conformance -q
+
+fuzz: install ## every route against its description, ten minutes (FUZZ_SECONDS)
+	BATCHWRIGHT_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) $(RUN)pytest tests/conformance -q -s -k description
+
 lint: install ## ruff, import rules, types
 	$(RUN)ruff check .
 	$(RUN)ruff format --check .
@@ -51,6 +57,7 @@ format: install ## put the code in shape
 
 docs: install ## the generated reference pages
 	$(RUN)python docs/generate.py
+	$(RUN)python -m tests.conformance.table
 
 chaos: install ## kill, freeze and cut a running stack for SECONDS (600) by SEED (1)
 	$(RUN)python -m tests.chaos --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)

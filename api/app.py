@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from api.batches import BatchRoutes
 from api.bounds import Bounds
 from api.cors import allow_origins
+from api.described import DescribedApp
 from api.edge import Edge
 from api.errors import handle_errors
 from api.files import FileRoutes
@@ -26,7 +27,7 @@ _DESCRIPTION = (
 
 def build_app(services: Services) -> FastAPI:
     """The application; whoever opened the services closes them after it."""
-    app = FastAPI(
+    app = DescribedApp(
         title="Batchwright",
         version=version("batchwright"),
         description=_DESCRIPTION,

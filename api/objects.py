@@ -55,9 +55,16 @@ class PartObject(ApiObject):
     upload_id: str
 
 
+class BatchError(ApiObject):
+    code: str
+    message: str
+    param: str | None
+    line: int | None
+
+
 class BatchErrors(ApiObject):
     object: Literal["list"] = "list"
-    data: list[ValidationError]
+    data: list[BatchError]
 
 
 class RequestCounts(ApiObject):
@@ -197,7 +204,7 @@ def batch_object(row: BatchRow, *, paused: bool | None = None) -> BatchObject:
         id=order.batch_id,
         endpoint=order.endpoint,
         model=row.models[0].model if len(row.models) == 1 else None,
-        errors=BatchErrors(data=row.errors) if row.errors else None,
+        errors=_errors(row.errors),
         input_file_id=order.input_file_id,
         completion_window=order.completion_window,
         status=shown_status(row.status, cancel_requested=row.cancel_requested_at is not None),
@@ -228,6 +235,11 @@ def batch_page(rows: list[BatchRow], *, more: bool) -> BatchPage:
     data = [batch_object(row) for row in rows]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
     return BatchPage(data=data, first_id=first, last_id=last, has_more=more)
+
+
+def _errors(found: list[ValidationError]) -> BatchErrors | None:
+    data = [BatchError.model_validate(error, from_attributes=True) for error in found]
+    return BatchErrors(data=data) if data else None
 
 
 def _usage_object(usage: Usage) -> UsageObject:

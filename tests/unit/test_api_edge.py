@@ -151,6 +151,27 @@ async def test_every_route_is_documented_and_no_other(house: House) -> None:
     assert set(re.findall(r"^### ([A-Z]+ /\S+)$", page, re.MULTILINE)) == served
 
 
+async def test_the_description_has_no_answer_that_is_never_given(house: House) -> None:
+    description = (await house.http.get("/openapi.json")).json()
+    answers = {
+        status
+        for item in description["paths"].values()
+        for way in item.values()
+        for status in way["responses"]
+    }
+    assert answers == {
+        str(status) for status in (200, 206, 304, 400, 404, 408, 409, 413, 416, 429, 431, 500, 503)
+    }
+    assert "HTTPValidationError" not in description["components"]["schemas"]
+
+
+async def test_every_reference_of_the_description_leads_somewhere(house: House) -> None:
+    text = (await house.http.get("/openapi.json")).text
+    schemas = (await house.http.get("/openapi.json")).json()["components"]["schemas"]
+    assert set(re.findall(r'"#/components/schemas/([^"]+)"', text)) <= set(schemas)
+    assert "$defs" not in text
+
+
 async def test_the_description_shows_bodies_and_can_be_browsed(house: House) -> None:
     paths = (await house.http.get("/openapi.json")).json()["paths"]
     assert "input_file_id" in str(paths["/v1/batches"]["post"]["requestBody"])

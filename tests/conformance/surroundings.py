@@ -1,0 +1,70 @@
+"""Models, errors and webhooks, by the official Python client."""
+
+import time
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+from openai import NotFoundError
+
+from batchwright.contracts.events import batch_event
+from batchwright.contracts.openai import BatchStatus
+from batchwright.rules.ids import event_id
+from batchwright.rules.signatures import signed_headers
+from tests.conformance.contract import Api, Table
+from tests.conformance.exact import check, exact
+from tests.conformance.requests import NOWHERE
+from tests.e2e.stack import MODELS
+
+TABLE = Table()
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+ENDS = (BatchStatus.COMPLETED, BatchStatus.FAILED, BatchStatus.EXPIRED, BatchStatus.CANCELLED)
+
+
+@TABLE.row("Models", "the served models are listed and retrieved; another is 404 `model_not_found`")
+async def models(api: Api) -> None:
+    listed = [model async for model in api.client.models.list()]
+    assert [model.id for model in listed] == sorted(MODELS)
+    assert exact(await api.client.models.with_raw_response.retrieve(MODELS[0])) in listed
+    with pytest.raises(NotFoundError) as unknown:
+        await api.client.models.retrieve("org/other")
+    assert unknown.value.code == "model_not_found"
+
+
+@TABLE.row("Errors", "every error has `message`, `type`, `param` and `code`; wrong methods are 405")
+async def shapes(api: Api) -> None:
+    async with httpx.AsyncClient(base_url=api.url.removesuffix("/v1")) as http:
+        unknown, wrong = await http.get("/v1/x"), await http.put("/v1/files")
+    assert (unknown.status_code, wrong.status_code) == (404, 405)
+    assert unknown.json() == {
+        "error": {
+            "message": "Invalid URL (GET /v1/x)",
+            "type": "invalid_request_error",
+            "param": None,
+            "code": None,
+        }
+    }
+    assert set(wrong.json()["error"]) == {"message", "type", "param", "code"}
+    assert wrong.headers["allow"] == "GET, POST"
+
+
+@TABLE.row("Errors", "every answer has an `x-request-id`, the caller's own if it is harmless")
+async def request_ids(api: Api) -> None:
+    raw = api.client.files.with_raw_response
+    assert (await raw.list()).http_response.headers["x-request-id"].startswith("req_")
+    own = await raw.list(extra_headers={"x-request-id": "mine-1"})
+    assert own.http_response.headers["x-request-id"] == "mine-1"
+    with pytest.raises(NotFoundError) as unknown:
+        await api.client.files.retrieve(NOWHERE)
+    assert unknown.value.request_id is not None
+
+
+@TABLE.row("Webhooks", "`webhooks.unwrap` accepts the event of every end")
+async def webhooks(api: Api) -> None:
+    for status in ENDS:
+        event = batch_event(event_id("batch_1", status), "batch_1", status, datetime.now(UTC))
+        body = event.model_dump_json()
+        headers = signed_headers(SECRET, event.id, int(time.time()), body.encode())
+        unwrapped = api.client.webhooks.unwrap(body, headers, secret=SECRET)
+        check(type(unwrapped), unwrapped.to_dict())
+        assert unwrapped.type == f"batch.{status}"

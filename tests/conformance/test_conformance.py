@@ -1,0 +1,52 @@
+"""The contract, row by row, with the official clients against the running stack in both profiles."""
+
+from pathlib import Path
+
+import pytest
+
+from batchwright.contracts.openai import Profile
+from tests.conformance.contract import Api, Row
+from tests.conformance.fuzzing import SECONDS, fuzz
+from tests.conformance.node_client import NODE_ROWS, install, verdicts
+from tests.conformance.table import PAGE, checks, page
+from tests.conformance.verdicts import VERDICT, Tell, told
+from tests.e2e.stack import Stack
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+
+def cases() -> list[tuple[Profile, Row]]:
+    return [(profile, row) for row in checks() for profile in row.profiles]
+
+
+def name_of(value: Profile | Row) -> str:
+    return value.value if isinstance(value, Profile) else f"{value.area}: {value.rule}"
+
+
+@pytest.mark.parametrize(("profile", "row"), cases(), ids=name_of)
+async def test_the_python_client_may_rely_on(profile: Profile, row: Row, api: Api, tell: Tell) -> None:
+    with told(tell, row, profile):
+        await checks()[row](api)
+
+
+@pytest.mark.parametrize("profile", Profile)
+async def test_the_node_client_may_rely_on_every_rule_of_its_suite(
+    profile: Profile, api: Api, tell: Tell
+) -> None:
+    install()
+    found = await verdicts(api)
+    for row, verdict in zip(NODE_ROWS, found, strict=False):
+        tell(VERDICT, (*row[:3], profile.value, verdict.error is None))
+    assert [verdict.rule for verdict in found] == [row.rule for row in NODE_ROWS]
+    assert [verdict for verdict in found if verdict.error is not None] == []
+
+
+@pytest.mark.timeout(SECONDS + 180)
+def test_every_route_answers_as_its_description_says(conforming_stack: Stack, tmp_path: Path) -> None:
+    code, report = fuzz(conforming_stack.now.api, tmp_path)
+    assert code == 0, report
+    print(report)
+
+
+def test_the_table_of_the_reference_is_up_to_date() -> None:
+    assert PAGE.read_text() == page(), "run `make docs`"

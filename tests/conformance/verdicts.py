@@ -1,0 +1,43 @@
+"""What a run found: a verdict for each row and profile, gathered for the table at the run's end."""
+
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+
+from pydantic import TypeAdapter
+
+from batchwright.contracts.openai import Profile
+from tests.conformance.contract import Row
+
+VERDICT = "conformance"
+Tell = Callable[[str, object], None]
+_Verdict = tuple[str, str, str, Profile, bool]  # area, rule, client, profile, whether it holds
+_VERDICT = TypeAdapter(_Verdict)
+_WORDS = {None: "", True: "ok", False: "FAILED"}
+
+
+@contextmanager
+def told(tell: Tell, row: Row, profile: Profile) -> Generator[None]:
+    """Tells whether the block ends well."""
+    holds = False
+    try:
+        yield
+        holds = True
+    finally:
+        tell(VERDICT, (*row[:3], profile.value, holds))
+
+
+def table(properties: Iterable[tuple[str, object]]) -> list[str]:
+    """A line for each row."""
+    found: dict[tuple[str, str, str], dict[Profile, bool]] = {}
+    for name, value in properties:
+        if name == VERDICT:
+            area, rule, client, profile, holds = _VERDICT.validate_python(value)
+            found.setdefault((area, rule, client), {})[profile] = holds
+    head = f"{'relaxed':8}{'strict':8}{'client':8}{'':10}"
+    return [head, *(_line(row, found[row]) for row in sorted(found, key=lambda row: row[0]))]
+
+
+def _line(row: tuple[str, str, str], holds: dict[Profile, bool]) -> str:
+    area, rule, client = row
+    words = [_WORDS[holds.get(profile)] for profile in (Profile.RELAXED, Profile.STRICT)]
+    return f"{words[0]:8}{words[1]:8}{client:8}{area:10}{rule}"
