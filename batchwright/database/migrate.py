@@ -11,15 +11,23 @@ from batchwright.database.sql import Migration, migrations
 _LOCK = 0x6261746368  # of PostgreSQL's advisory locks: "batch"
 _TABLE = """
 CREATE TABLE IF NOT EXISTS migrations (
-    name text PRIMARY KEY, checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())
+    name text PRIMARY KEY, checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now());
+ALTER TABLE migrations ADD COLUMN IF NOT EXISTS breaking boolean NOT NULL DEFAULT false
 """
+# Also of a table that has no such column yet.
+_APPLIED = """
+SELECT name, checksum, coalesce((to_jsonb(migrations) ->> 'breaking')::boolean, false) AS breaking
+FROM migrations ORDER BY name COLLATE "C"
+"""
+_INSERT = "INSERT INTO migrations (name, checksum, breaking) VALUES ($1, $2, $3)"
 
 
 async def migrate(database_url: str) -> list[str]:
     """Applies what is missing, each migration in a transaction of its own; the names of those applied.
 
     Raises:
-        SchemaMismatch: the database is ahead of this version, or an applied migration has changed since.
+        SchemaMismatch: a newer version has made tables this one cannot live with, or an applied migration
+            has changed since.
         MigrationFailed: one could not be applied.
         DatabaseUnavailable: a retry goes on where this one stopped.
     """
@@ -46,9 +54,7 @@ async def _apply(connection: driver.Connection, migration: Migration) -> None:
     try:
         async with connection.transaction():
             await connection.execute(migration.sql)
-            await connection.execute(
-                "INSERT INTO migrations (name, checksum) VALUES ($1, $2)", migration.name, migration.checksum
-            )
+            await connection.execute(_INSERT, migration.name, migration.checksum, migration.breaking)
     except driver.PASSING:
         raise
     except driver.ServerError as error:
@@ -58,19 +64,19 @@ async def _apply(connection: driver.Connection, migration: Migration) -> None:
 async def _missing(session: driver.Session) -> list[Migration]:
     known = {migration.name: migration for migration in migrations()}
     applied = await _applied(session)
-    for name, checksum in applied:
+    for name, checksum, breaking in applied:
         migration = known.pop(name, None)
-        if migration is None:
+        if migration is None and breaking:
             raise SchemaMismatch(
-                f"The database has the migration {name!r}, which this version of Batchwright does not know: "
-                "run the newer version that made it."
+                f"The database has the migration {name!r}, with which this version cannot work: "
+                "run the newer version of Batchwright that made it."
             )
-        if migration.checksum != checksum:
+        if migration is not None and migration.checksum != checksum:
             raise SchemaMismatch(
                 f"The migration {name!r} is not the one that was applied to the database: "
                 "restore the file, and put the change into a new migration."
             )
-    _refuse_gaps(list(known), [name for name, _ in applied])
+    _refuse_gaps(list(known), [name for name, _, _ in applied])
     return list(known.values())
 
 
@@ -82,12 +88,12 @@ def _refuse_gaps(missing: list[str], applied: list[str]) -> None:
         )
 
 
-async def _applied(session: driver.Session) -> list[tuple[str, str]]:
+async def _applied(session: driver.Session) -> list[tuple[str, str, bool]]:
     exists = await session.fetchrow("SELECT to_regclass('migrations') IS NOT NULL AS it")
     if exists is None or not exists["it"]:
         return []
-    rows = await session.fetch('SELECT name, checksum FROM migrations ORDER BY name COLLATE "C"')
-    return [(row["name"], row["checksum"]) for row in rows]
+    rows = await session.fetch(_APPLIED)
+    return [(row["name"], row["checksum"], row["breaking"]) for row in rows]
 
 
 @asynccontextmanager

@@ -79,7 +79,7 @@ async def open_database(settings: Settings, *, patience_seconds: float = _PATIEN
 
     Raises:
         DatabaseUnavailable: no answer within the patience, which is for servers that start beside us.
-        SchemaMismatch: `batchwright migrate` has to be run first, or the database is ahead of us.
+        SchemaMismatch: `batchwright migrate` has to be run first, or a newer version broke with ours.
     """
     pool = await connections(
         settings.database_url, size=settings.database_pool_size, patience_seconds=patience_seconds

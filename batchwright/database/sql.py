@@ -6,14 +6,19 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import NamedTuple, TypeVar
 
+# In a migration that older versions cannot live with.
+_BREAKING = "-- breaks older versions"
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 T = TypeVar("T")
 
 
 class Migration(NamedTuple):
+    """`breaking`: versions that do not know it cannot work with the tables it leaves."""
+
     name: str
     sql: str
     checksum: str
+    breaking: bool = False
 
 
 def queries(kind: Callable[..., T], table: str) -> T:
@@ -32,8 +37,10 @@ def migrations() -> list[Migration]:
     """All there are, in the order they are applied."""
     folder = files("batchwright.database").joinpath("migrations")
     found = [file for file in folder.iterdir() if file.name.endswith(".sql")]
-    return sorted(_migration(file.name, file.read_bytes()) for file in found)
+    return sorted(migration_of(file.name, file.read_bytes()) for file in found)
 
 
-def _migration(name: str, content: bytes) -> Migration:
-    return Migration(name, content.decode(), hashlib.sha256(content).hexdigest())
+def migration_of(name: str, content: bytes) -> Migration:
+    """A file as it is applied."""
+    sql = content.decode()
+    return Migration(name, sql, hashlib.sha256(content).hexdigest(), _BREAKING in sql)

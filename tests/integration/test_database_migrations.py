@@ -11,7 +11,7 @@ from batchwright.database.driver import connect
 from batchwright.database.errors import DatabaseUnavailable, MigrationFailed, SchemaMismatch
 from batchwright.database.migrate import migrate, pending
 from batchwright.database.pool import open_database
-from batchwright.database.sql import Migration, migrations
+from batchwright.database.sql import Migration, migration_of, migrations
 from batchwright.settings import load
 
 pytestmark = pytest.mark.integration
@@ -77,8 +77,30 @@ async def test_a_migration_applies_whole_or_not_at_all(
     assert "half" not in found
 
 
-async def test_a_database_ahead_of_the_code_is_refused(database_url: str) -> None:
-    await execute(database_url, "INSERT INTO migrations (name, checksum) VALUES ('9999_later.sql', 'x')")
+async def test_a_database_ahead_of_the_code_is_worked_with(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """During a rollout old processes start again on the new tables, and a release may be taken back."""
+    with monkeypatch.context() as newer:
+        add(newer, GOOD)
+        assert await migrate(database_url) == [GOOD.name]
+    assert await migrate(database_url) == []
+    opened = await open_database(load(database_url=database_url))
+    await opened.check()
+    await opened.close()
+
+
+def test_a_migration_says_that_it_breaks_with_older_versions() -> None:
+    sql = b"-- Names become ids.\n-- breaks older versions: they read the name\nSELECT 1;"
+    assert [migration_of("1_a.sql", text).breaking for text in (sql, b"SELECT 1;")] == [True, False]
+
+
+async def test_a_database_with_which_this_version_cannot_work_is_refused(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as newer:
+        add(newer, Migration("9999_later.sql", "SELECT 1", "x", breaking=True))
+        await migrate(database_url)
     with pytest.raises(SchemaMismatch, match=r"9999_later\.sql.*newer version"):
         await migrate(database_url)
     with pytest.raises(SchemaMismatch, match=r"9999_later\.sql"):
