@@ -123,14 +123,20 @@ class UploadRoutes:
     async def _joined(self, row: UploadRow, completion: Completion) -> UploadRow:
         try:
             joined = await join(row, completion, self._services)
-        except ObjectMissing:  # cancelled, completed or swept meanwhile: else the part was lost
-            now_there = await self._uploads.get(row.tenant, row.id)
-            if now_there is None or now_there.status == "pending":
-                logger.error("a part's object is missing", extra={"upload_id": row.id})
-                raise ApiError(500, "A part of the upload is lost.", code="content_missing") from None
-            joined = now_there
+        except (ApiError, ObjectMissing) as error:
+            joined = await self._settled_meanwhile(row, error)
         await self._discard_parts(joined)
         return joined
+
+    async def _settled_meanwhile(self, row: UploadRow, error: ApiError | ObjectMissing) -> UploadRow:
+        """The row, if parts are missing because the upload was completed, cancelled or swept meanwhile."""
+        there = await self._uploads.get(row.tenant, row.id)
+        if there is not None and there.status != "pending":
+            return there
+        if isinstance(error, ApiError):
+            raise error
+        logger.error("a part's object is missing", extra={"upload_id": row.id, "error": str(error)})
+        raise ApiError(500, "A part of the upload is lost.", code="content_missing")
 
     async def _discard_parts(self, row: UploadRow) -> None:
         """What fails here the sweep does."""

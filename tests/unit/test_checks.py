@@ -1,6 +1,7 @@
 """What validation finds wrong with an input, in the words of the contract."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from batchwright.contracts.openai import Endpoint, Profile, ValidationError
 from batchwright.rules.checks import Limits
-from batchwright.rules.findings import MAX_LISTED
+from batchwright.rules.findings import MAX_LISTED, Code
 from batchwright.rules.lines import parse_line
 from batchwright.rules.validation import Validation, ValidationReport, validate
 from tests.unit.bad_lines import CASES, CHAT, EMBEDDINGS, Case, a_line, with_body
@@ -215,3 +216,8 @@ def test_any_bytes_are_accepted_lines_or_errors_of_their_line(
     texts = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     assert numbers | refused == {number for number, text in enumerate(texts, 1) if text.strip()}
     assert not numbers & refused
+
+
+def test_every_code_of_validation_is_in_the_reference() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/api.md").read_text()
+    assert [code for code in Code if f"`{code}`" not in page] == []

@@ -1,0 +1,89 @@
+"""Requests at the same instant, over the real tables."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import httpx
+import pytest
+
+from api.app import build_app
+from api.services import Services
+from batchwright.database.pool import Database
+from batchwright.settings import load
+from batchwright.telemetry.metrics import Metrics
+from tests.fakes.api import LINE, Served
+from tests.fakes.gateway import MemoryGateway
+from tests.fakes.storage import MemoryStorage
+
+pytestmark = pytest.mark.integration
+BODY = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
+UPLOAD = {"filename": "a.jsonl", "purpose": "batch", "bytes": len(LINE), "mime_type": "a/b"}
+
+
+class Api:
+    def __init__(self, database: Database) -> None:
+        self.storage = MemoryStorage()
+        self.temporal = MemoryGateway()
+        settings = load(max_live_batches=0)
+        services = Services(settings, database, self.storage, self.temporal, Served("m"), Metrics())
+        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(build_app(services)), base_url="http://a")
+
+    async def send(self, key: str | None = None) -> httpx.Response:
+        headers = {} if key is None else {"Idempotency-Key": key}
+        file = {"file": ("a.jsonl", LINE)}
+        return await self.http.post("/v1/files", files=file, data={"purpose": "batch"}, headers=headers)
+
+    async def create(self, file_id: str, key: str) -> httpx.Response:
+        body = {**BODY, "input_file_id": file_id}
+        return await self.http.post("/v1/batches", json=body, headers={"Idempotency-Key": key})
+
+
+@pytest.fixture
+async def api(database: Database) -> AsyncGenerator[Api]:
+    api = Api(database)
+    async with api.http:
+        yield api
+
+
+async def test_creates_with_one_key_at_the_same_instant_are_one_batch(api: Api) -> None:
+    file_id = (await api.send()).json()["id"]
+    answers = await asyncio.gather(*(api.create(file_id, "k") for _ in range(12)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.content for answer in answers}) == 1
+    assert list(api.temporal.orders) == [answers[0].json()["id"]]
+
+
+async def test_files_with_one_key_at_the_same_instant_are_one_file(api: Api) -> None:
+    answers = await asyncio.gather(*(api.send("k") for _ in range(12)))
+    assert len({answer.content for answer in answers}) == 1
+    assert len(api.storage.objects) == 1
+
+
+async def test_of_two_requests_with_one_key_one_wins_and_the_other_hears_of_it(api: Api) -> None:
+    files = [(await api.send()).json()["id"] for _ in range(2)]
+    answers = await asyncio.gather(*(api.create(files[i % 2], "k") for i in range(12)))
+    assert sorted(answer.status_code for answer in answers) == [200] * 6 + [409] * 6
+    assert len(api.temporal.orders) == 1
+
+
+async def test_a_file_deleted_while_its_batch_is_created_is_kept_or_gone_but_never_half(api: Api) -> None:
+    for number in range(15):
+        file_id = (await api.send()).json()["id"]
+        created, deleted = await asyncio.gather(
+            api.create(file_id, f"k{number}"), api.http.delete(f"/v1/files/{file_id}")
+        )
+        content = await api.http.get(f"/v1/files/{file_id}/content")
+        assert created.status_code == 200  # a batch of a file that is gone fails in validation
+        assert (deleted.status_code, content.status_code) in ((200, 404), (409, 200))
+
+
+async def test_completions_and_a_cancel_at_the_same_instant_agree(api: Api) -> None:
+    for _ in range(10):
+        upload = (await api.http.post("/v1/uploads", json=UPLOAD)).json()["id"]
+        path = f"/v1/uploads/{upload}"
+        part = (await api.http.post(path + "/parts", files={"data": ("b", LINE)})).json()["id"]
+        complete = [api.http.post(path + "/complete", json={"part_ids": [part]}) for _ in range(3)]
+        *done, cancelled = await asyncio.gather(*complete, api.http.post(path + "/cancel"))
+        statuses = {answer.status_code for answer in done}
+        assert (statuses, cancelled.status_code) in (({200}, 400), ({400}, 200))
+        assert len({answer.content for answer in done}) == 1

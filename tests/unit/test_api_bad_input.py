@@ -1,0 +1,174 @@
+"""Bad input, each with its answer: what is refused at once, and by which words."""
+
+import json
+from collections.abc import AsyncGenerator
+
+import httpx
+import pytest
+
+from api.objects import BatchObject
+from tests.fakes.api import LINE, House, error_of, open_house, read
+
+BODY: dict[str, object] = {
+    "input_file_id": "file-" + "0" * 32,
+    "endpoint": "/v1/chat/completions",
+    "completion_window": "24h",
+}
+NOT_JSONL = "Invalid file format for Batch API. Must be .jsonl"
+IDS = [
+    "a%2Fb",
+    "..%2F..%2Fetc",
+    "%2e%2e",
+    "a%0Ab",
+    "a%0D%0Ax:%20y",
+    "%00",
+    "%ff",
+    "%F0%9F%92%A9",
+    "a;b",
+    "*",
+    "'",
+]
+
+
+@pytest.fixture
+async def house() -> AsyncGenerator[House]:
+    async with open_house() as house:
+        yield house
+
+
+async def sent(house: House, content: bytes) -> tuple[int, str]:
+    """Status, and the error's message."""
+    answer = await house.http.post(
+        "/v1/files", files={"file": ("a.jsonl", content)}, data={"purpose": "batch"}
+    )
+    return answer.status_code, "" if answer.is_success else error_of(answer).message
+
+
+async def post(house: House, body: bytes) -> httpx.Response:
+    return await house.http.post("/v1/batches", content=body, headers={"Content-Type": "application/json"})
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "message"),
+    [
+        (b"", 400, NOT_JSONL),
+        (b"\xef\xbb\xbf", 200, ""),  # as good as blank: validation says empty_file
+        (LINE.strip(), 200, ""),
+        (b"\x00" * 100, 400, NOT_JSONL),
+        (b'{"a": "\x00"}\n', 400, NOT_JSONL),
+        (b'{"custom_id": "\\ud800"}\n', 400, NOT_JSONL),
+        (b'{"a": 1, "a": 2}\n', 200, ""),  # the last one counts
+        (b'{"n": 123456789012345678901234567890}\n', 200, ""),
+        (b"[" * 10_000 + b"]" * 10_000 + b"\n", 400, NOT_JSONL),
+    ],
+    ids=["empty", "mark only", "no newline", "NULs", "NUL in a string", "surrogate", "keys twice",
+         "large number", "deep"],
+)  # fmt: skip
+async def test_a_batch_file_is_looked_at_as_far_as_its_first_line(
+    house: House, content: bytes, status: int, message: str
+) -> None:
+    assert await sent(house, content) == (status, message)
+    assert len(house.storage.objects) == (status == 200)
+
+
+async def test_a_first_line_of_60_mb_is_left_to_validation(house: House) -> None:
+    line = b'{"custom_id": "' + b"x" * 60 * 1024 * 1024 + b'"}\n'
+    assert await sent(house, line) == (200, "")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"[" * 10_000 + b"]" * 10_000, "could not parse"),
+        (json.dumps(BODY).encode()[:-1] + b', "metadata": {"a": "\\ud800"}}', "could not parse"),
+        (json.dumps(BODY).encode() + b"\x00", "could not parse"),
+        (b"\xef\xbb\xbf" + json.dumps(BODY).encode(), "could not parse"),
+        (b"1" * 300, "must be an object"),
+        (b"1" * 400, "could not parse"),  # beyond what a number can be
+        (b'"' + b"x" * 99 + b'"', "must be an object"),
+    ],
+)
+async def test_a_body_that_is_no_plain_object_is_refused(house: House, body: bytes, words: str) -> None:
+    answer = await post(house, body)
+    assert (answer.status_code, words in error_of(answer).message) == (400, True)
+
+
+async def test_a_key_that_is_repeated_counts_once_with_its_last_value(house: House) -> None:
+    body = json.dumps(BODY).encode()[:-1] + b', "completion_window": "2h"}'
+    assert read(await post(house, body), BatchObject).completion_window == "2h"
+
+
+@pytest.mark.parametrize("seconds", [2**64, -(2**64), 10**30])
+async def test_a_number_beyond_64_bits_is_out_of_range_and_no_other_type(house: House, seconds: int) -> None:
+    answer = await house.post({**BODY, "output_expires_after": {"anchor": "created_at", "seconds": seconds}})
+    assert (error_of(answer).code, error_of(answer).param) == (
+        "invalid_value",
+        "output_expires_after.seconds",
+    )
+
+
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/batches"])
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("limit=abc", 400, "invalid_type"),
+        ("limit=1.5", 400, "invalid_type"),
+        ("limit=%00", 400, "invalid_type"),
+        ("limit=99999999999999999999", 400, "invalid_type"),
+        ("limit=\u0663", 400, "invalid_type"),
+        ("after=", 404, None),
+        ("after=%00", 404, None),
+        ("after=a/../b", 404, None),
+    ],
+)
+async def test_a_wrong_query_of_a_list_is_refused(
+    house: House, path: str, query: str, status: int, code: str | None
+) -> None:
+    answer = await house.http.get(f"{path}?{query}")
+    assert (answer.status_code, error_of(answer).code) == (status, code)
+
+
+async def test_the_last_object_of_another_list_or_tenant_is_no_cursor(house: House) -> None:
+    batch = await house.create()
+    blue = await house.create(tenant="blue")
+    answers = [
+        await house.http.get("/v1/files", params={"after": batch.id}),
+        await house.http.get("/v1/batches", params={"after": batch.input_file_id}),
+        await house.http.get("/v1/batches", params={"after": blue.id}),
+        await house.http.get("/v1/files", params={"after": blue.input_file_id}),
+    ]
+    assert [answer.status_code for answer in answers] == [404] * 4
+
+
+@pytest.mark.parametrize("id", IDS)
+@pytest.mark.parametrize("path", ["/v1/files/{}", "/v1/files/{}/content", "/v1/batches/{}", "/v1/models/{}"])
+async def test_an_id_that_cannot_be_is_not_found(house: House, path: str, id: str) -> None:
+    answer = await house.http.get(path.format(id))
+    assert (answer.status_code, error_of(answer).type) == (404, "invalid_request_error")
+    assert "\n" not in str(answer.headers)
+
+
+@pytest.mark.parametrize(
+    "content_type", ["multipart/form-data", "multipart/form-data; boundary=" + "x" * 300, "text/plain", ""]
+)
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/uploads/{}/parts"])
+async def test_a_form_without_a_boundary_is_refused(house: House, path: str, content_type: str) -> None:
+    body = {"filename": "a", "purpose": "batch", "bytes": 9, "mime_type": "a/b"}
+    upload = (await house.http.post("/v1/uploads", json=body)).json()["id"]
+    headers = {"Content-Type": content_type}
+    answer = await house.http.post(path.format(upload), content=b"--x\r\n", headers=headers)
+    assert (answer.status_code, "boundary" in error_of(answer).message) == (400, True)
+    assert house.storage.objects == {}
+
+
+async def test_a_file_name_of_bytes_that_are_no_text_is_refused(house: House) -> None:
+    form = (
+        b'--cut\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        b'--cut\r\nContent-Disposition: form-data; name="file"; filename="a\xff\x80.jsonl"\r\n\r\n'
+        + LINE
+        + b"\r\n--cut--\r\n"
+    )
+    headers = {"Content-Type": "multipart/form-data; boundary=cut"}
+    answer = await house.http.post("/v1/files", content=form, headers=headers)
+    assert (answer.status_code, error_of(answer).type) == (400, "invalid_request_error")
+    assert house.storage.objects == {}
