@@ -6,6 +6,7 @@ from temporalio import activity
 
 from activities.slices.attempt import SliceAttempt
 from activities.slices.moving import moved
+from activities.slices.refusal import check_needs
 from activities.slices.tools import Tools
 from batchwright.contracts.execution import ExecutionActivities, SliceRequest, SliceResult
 
@@ -28,6 +29,7 @@ class Execution(ExecutionActivities):
             OwnershipLost: another attempt has the slice.
             StorageUnavailable: retried. PlanDamaged, ResultsDamaged: never retried.
         """
+        check_needs(self._tools, request)
         if queue := await moved(self._tools.rates, request):
             return SliceResult(goes_on_at=queue)
         attempt = SliceAttempt(self._tools, request)

@@ -25,18 +25,12 @@ class Needs:
     ) -> None:
         self._checks, self._vital, self._every = checks, vital, every_seconds
         self._failures = 0
-        self._changed = asyncio.Event()
-        self.are_met = True
+        self.missing = ""  # names and sentences; empty while slices are taken
 
     async def look(self) -> dict[str, str]:
         """The state of each, asked now: `ok`, or what is wrong in a sentence."""
         found = await asyncio.gather(*(_state(check) for check in self._checks.values()))
         return dict(zip(self._checks, found, strict=True))
-
-    async def changed(self) -> None:
-        """Returns once `are_met` is something else than at the last call."""
-        await self._changed.wait()
-        self._changed.clear()
 
     async def run(self) -> None:
         """Looks for ever."""
@@ -47,16 +41,13 @@ class Needs:
 
     def _judge(self, missing: Mapping[str, str]) -> None:
         self._failures = self._failures + 1 if missing else 0
-        if self.are_met and self._failures >= _FAILURES:
-            logger.error("slices are no longer taken: what they need is away", extra={"missing": missing})
-            self._set(met=False)
-        elif not self.are_met and not missing:
+        if self._failures >= _FAILURES:
+            if not self.missing:
+                logger.error("slices are no longer taken: what they need is away", extra={"missing": missing})
+            self.missing = "; ".join(f"{name}: {state}" for name, state in missing.items())
+        elif self.missing and not missing:
+            self.missing = ""
             logger.info("slices are taken again")
-            self._set(met=True)
-
-    def _set(self, *, met: bool) -> None:
-        self.are_met = met
-        self._changed.set()
 
 
 async def _state(check: Check) -> str:

@@ -102,11 +102,11 @@ async def _poll(
     fleet = Fleet()
     fixed = [FollowingWorker(worker, parts.connection) for worker in _fixed(parts, roles)]
     running = [asyncio.create_task(worker.run()) for worker in fixed]
-    inference = InferenceWorkers(parts, progress)
+    inference = InferenceWorkers(parts, progress, lambda: needs.missing)
     helpers = [parts.connection.run(), parts.registry.run(), progress.run(), needs.run()]
     helpers.append(_tell_stats(parts, inference))
     if Role.INFERENCE in roles:
-        helpers += _slices(parts, needs, fleet, inference, models)
+        helpers += _slices(parts, fleet, inference, models)
     else:
         helpers.append(parts.rates.run())
     if Role.CONTROL in roles:
@@ -130,12 +130,12 @@ def _fixed(parts: Parts, roles: Sequence[Role]) -> list[Worker]:
 
 
 def _slices(
-    parts: Parts, needs: Needs, fleet: Fleet, inference: InferenceWorkers, models: Sequence[str]
+    parts: Parts, fleet: Fleet, inference: InferenceWorkers, models: Sequence[str]
 ) -> list[Coroutine[None, None, None]]:
     """What runs beside the workers of slices."""
     keeper = keeper_of(parts.temporal, parts.rates, parts.metrics, parts.settings.model_refresh_seconds)
     awaited = Awaited(parts.registry, parts.database.fleet.lines_left)
-    serving = Serving(fleet, inference.pollers, awaited=awaited, needs=needs, keeper=keeper, only=models)
+    serving = Serving(fleet, inference.pollers, awaited=awaited, keeper=keeper, only=models)
     return [serving.run(), fleet.failed(), keeper.run()]
 
 

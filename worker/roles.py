@@ -1,6 +1,6 @@
 """The wiring: which workers a process runs, and what they are made of. Nothing else builds real parts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -94,7 +94,8 @@ def io_worker(parts: Parts) -> Worker:
 class InferenceWorkers:
     """Makes the workers of slice queues; permits, circuits and bytes are shared by all of a process."""
 
-    def __init__(self, parts: Parts, progress: ProgressReporter) -> None:
+    def __init__(self, parts: Parts, progress: ProgressReporter, missing: Callable[[], str]) -> None:
+        """`missing` says what slices need and the worker cannot reach; empty: nothing."""
         self._parts = parts
         self.tools = for_temporal(
             storage=parts.storage,
@@ -105,6 +106,7 @@ class InferenceWorkers:
             settings=parts.settings,
             temporal=parts.temporal,
             rates=parts.rates,
+            missing=missing,
         )
         self._execution = Execution(self.tools)
 

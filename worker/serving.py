@@ -1,12 +1,20 @@
-"""Which slice queues a process polls: of the models that are awaited, while there is what slices need."""
+"""Which slice queues a process polls: those of the models that are awaited."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from worker.awaited import Awaited
 from worker.fleet import Fleet, Make
-from worker.needs import Needs
+
+
+class Models(Protocol):
+    """Those that are awaited."""
+
+    @property
+    def known(self) -> frozenset[str]: ...
+
+    async def changed(self) -> object:
+        """Returns once they are others than at the last call."""
+        ...
 
 
 class Keeper(Protocol):
@@ -23,35 +31,18 @@ class Serving:
         fleet: Fleet,
         pollers: Callable[[frozenset[str]], Mapping[str, Make]],
         *,
-        awaited: Awaited,
-        needs: Needs,
+        awaited: Models,
         keeper: Keeper,
         only: Sequence[str] = (),
     ) -> None:
         self._fleet, self._pollers = fleet, pollers
-        self._awaited, self._needs, self._keeper = awaited, needs, keeper
+        self._awaited, self._keeper = awaited, keeper
         self._only = frozenset(only)
 
     async def run(self) -> None:
         """Follows for ever; a queue has its limit before it is polled."""
         while True:
-            await self._something_changed()
+            await self._awaited.changed()
             await self._keeper.keep()
-            await self._fleet.follow(self._wanted())
-
-    def _wanted(self) -> Mapping[str, Make]:
-        if not self._needs.are_met:
-            return {}
-        known = self._awaited.known
-        return self._pollers(known & self._only if self._only else known)
-
-    async def _something_changed(self) -> None:
-        changes = [
-            asyncio.create_task(self._awaited.changed()),
-            asyncio.create_task(self._needs.changed()),
-        ]
-        try:
-            await asyncio.wait(changes, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for change in changes:
-                change.cancel()
+            known = self._awaited.known
+            await self._fleet.follow(self._pollers(known & self._only if self._only else known))

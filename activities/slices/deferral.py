@@ -8,7 +8,7 @@ from batchwright.inference.backends import Backend
 from batchwright.inference.circuit import Circuit
 from batchwright.telemetry.metrics import Metrics
 
-_REASONS = ("no_backend", "retry", "authentication", "capacity")
+_REASONS = ("no_backend", "retry", "authentication", "capacity", "dependency")
 _FORGOTTEN_SECONDS = 60.0
 _SHORTEST, _LONGEST = 5.0, 60.0
 _DOUBLINGS = 4

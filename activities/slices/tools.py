@@ -37,6 +37,7 @@ class Tools:
     waiting: WaitingSignals
     beat: Callable[[], Beat]  # called inside an activity: the beats of that one
     rates: Rates = field(default_factory=NoRates)
+    missing: Callable[[], str] = lambda: ""  # what the worker cannot reach of what slices need, in words
     permits: Permits = field(init=False)
     budget: ByteBudget = field(init=False)
     deferrals: Deferrals = field(init=False)
@@ -82,6 +83,7 @@ def for_temporal(
     settings: Settings,
     temporal: Client,
     rates: Rates,
+    missing: Callable[[], str],
 ) -> Tools:
     """The tools of a worker."""
     tools = Tools(
@@ -94,6 +96,7 @@ def for_temporal(
         waiting=WaitingSignals(temporal_tell(temporal)),
         beat=lambda: temporal_beat(temporal),
         rates=rates,
+        missing=missing,
     )
     registry.on_return = tools.returned
     return tools

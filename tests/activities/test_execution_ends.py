@@ -332,3 +332,17 @@ async def test_a_backend_that_returns_is_tried_at_once() -> None:
     assert circuit.wait() > 0
     house.tools.returned(frozenset({MODEL, "unknown"}))
     assert circuit.wait() == 0
+
+
+async def test_a_worker_that_misses_what_slices_need_puts_them_back_untouched() -> None:
+    house = House(ok)
+    await plan_slice(house.storage, [line_of(1)])
+    house.tools.missing = lambda: "storage: The bucket 'b' refuses writes."
+    error = await house.failure(request())
+    assert (error.type, error.category) == (Failure.DEFERRED, ApplicationErrorCategory.BENIGN)
+    assert "The bucket 'b' refuses writes." in error.message
+    assert (house.sent, await house.segment_names()) == ([], [])
+    await house.tools.waiting.settle()
+    assert [reason.reason for _, reason in house.told] == [error.message]
+    house.tools.missing = lambda: ""
+    assert (await house.run(request())).finished

@@ -1,4 +1,4 @@
-"""A process polls the queues of the models it serves, while there is what slices need."""
+"""A process polls the queues of models that are served or waited for, and knows what it misses."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -45,43 +45,40 @@ class Keeper:
 
 class House:
     def __init__(self, *only: str) -> None:
-        self.storage_is_away = False
         self.models, self.fleet, self.keeper = Models("a", "b"), Fleet(), Keeper()
         self.pollers = Pollers()
-        checks: dict[str, Callable[[], Awaitable[None]]] = {"storage": self._check, "temporal": self._fail}
-        self.needs = Needs(checks, vital=frozenset({"storage"}), every_seconds=0.01)
         self.database = MemoryDatabase()
         self.awaited = Awaited(self.models, self.database.fleet.lines_left, every_seconds=0.01)
-        self.serving = Serving(
-            self.fleet, self._pollers, awaited=self.awaited, needs=self.needs, keeper=self.keeper, only=only
-        )
+        self.serving = Serving(self.fleet, self._pollers, awaited=self.awaited, keeper=self.keeper, only=only)
 
     async def polls(self, *queues: str) -> None:
-        while self.fleet.queues != sorted(queues):  # noqa: ASYNC110 - the test's own timeout is the limit
-            await asyncio.sleep(0.005)
+        await until(lambda: self.fleet.queues == sorted(queues))
 
     def _pollers(self, models: frozenset[str]) -> dict[str, Make]:
         return self.pollers.of(*(f"inference.{model}" for model in models), "dispatch")
 
-    async def _check(self) -> None:
-        if self.storage_is_away:
-            raise StorageUnavailable("The bucket 'b' refuses writes.")
 
-    async def _fail(self) -> None:
-        raise StorageUnavailable("not vital")
+@asynccontextmanager
+async def running(run: Callable[[], Awaitable[None]]) -> AsyncGenerator[None]:
+    task = asyncio.ensure_future(run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @asynccontextmanager
 async def serving(*only: str) -> AsyncGenerator[House]:
     house = House(*only)
-    helpers = [asyncio.create_task(run()) for run in (house.serving.run, house.needs.run)]
-    try:
+    async with running(house.serving.run):
         yield house
-    finally:
-        for helper in helpers:
-            helper.cancel()
-        await asyncio.gather(*helpers, return_exceptions=True)
-        await house.fleet.shutdown()
+    await house.fleet.shutdown()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - the test's own timeout is the limit
+        await asyncio.sleep(0.005)
 
 
 async def a_batch_of(database: MemoryDatabase, *models: str) -> None:
@@ -132,24 +129,24 @@ async def test_only_the_named_models_are_served() -> None:
         await house.polls("dispatch", "inference.a")
 
 
-async def test_no_slices_are_taken_while_storage_is_away_and_again_afterwards() -> None:
-    async with serving() as house:
-        await house.polls("dispatch", "inference.a", "inference.b")
-        house.storage_is_away = True
-        await house.polls()
-        assert await house.needs.look() == {
-            "storage": "The bucket 'b' refuses writes.",
-            "temporal": "not vital",
-        }
-        house.storage_is_away = False
-        await house.polls("dispatch", "inference.a", "inference.b")
+async def test_what_is_away_is_missing_after_its_second_failure_until_it_is_back() -> None:
+    looks, is_away = 0, True
 
+    async def storage() -> None:
+        nonlocal looks
+        looks += 1
+        if is_away:
+            raise StorageUnavailable("The bucket 'b' refuses writes.")
 
-async def test_a_model_that_comes_while_storage_is_away_is_polled_once_it_is_back() -> None:
-    async with serving() as house:
-        await house.polls("dispatch", "inference.a", "inference.b")
-        house.storage_is_away = True
-        await house.polls()
-        house.models.become("c")
-        house.storage_is_away = False
-        await house.polls("dispatch", "inference.c")
+    async def temporal() -> None:
+        raise StorageUnavailable("not vital")
+
+    needs = Needs(
+        {"storage": storage, "temporal": temporal}, vital=frozenset({"storage"}), every_seconds=0.01
+    )
+    async with running(needs.run):
+        await until(lambda: bool(needs.missing))
+        assert (looks >= 2, needs.missing) == (True, "storage: The bucket 'b' refuses writes.")
+        is_away = False
+        await until(lambda: not needs.missing)
+        assert await needs.look() == {"storage": "ok", "temporal": "not vital"}
