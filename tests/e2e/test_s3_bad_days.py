@@ -38,7 +38,7 @@ class House(NamedTuple):
 async def house(server: S3Server) -> AsyncGenerator[House]:
     async with proxied(server.url) as proxy:
         settings = server.settings(fresh_prefix(), proxy.url) | {"BATCHWRIGHT_STORAGE_PATIENCE_SECONDS": "2"}
-        stack = dev(**server.keys, **settings)
+        stack = dev(data=None, **server.keys, **settings)
         # In a thread: the proxy has to answer while the stack starts and stops.
         opened = await asyncio.to_thread(stack.__enter__)
         try:
