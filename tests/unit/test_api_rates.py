@@ -113,9 +113,8 @@ async def test_a_database_that_is_away_is_a_503(house: House) -> None:
 
 
 async def test_rates_that_no_longer_fit_the_settings_are_shown_and_can_be_mended() -> None:
-    async with open_house() as before:
+    async with open_house() as before, open_house(models={"llama": {"requests_per_second": 20}}) as house:
         await put(before, None, 10)
-    async with open_house(models={"llama": {"requests_per_second": 20}}) as house:
         house.database.rows.rates = before.database.rows.rates
         assert read(await house.http.get("/admin/rates"), RateList).shared_requests_per_second == 0
         assert read(await put(house, None, 30), RateList).shared_requests_per_second == 10
