@@ -11,6 +11,7 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.telemetry.metrics import Metrics
 from worker.outlook import Outlook
 from worker.queues import QueueWatch
+from worker.retained import Retained
 
 logger = logging.getLogger(__name__)
 
@@ -27,11 +28,13 @@ class Observer:
         outlook: Outlook,
         queues: QueueWatch,
         metrics: Metrics,
+        retained: Retained,
         *,
         every_seconds: float,
         now: Callable[[], datetime] = _now,
     ) -> None:
         self._outlook, self._queues, self._metrics = outlook, queues, metrics
+        self._retained = retained
         self._every, self._now = every_seconds, now
         self._failing: set[str] = set()
 
@@ -44,6 +47,7 @@ class Observer:
     async def look(self) -> None:
         """Once; never raises for a database or a server that is away."""
         await self._try("batches", self._outlook.look(self._now()))
+        await self._try("retention", self._retained.look())
         await self._try("queues", self._queues.look(self._outlook.models))
 
     async def _try(self, source: str, looking: Awaitable[None]) -> None:

@@ -13,6 +13,7 @@ from activities.execution import Execution
 from activities.finalization import Finalization
 from activities.ingestion import Ingestion
 from activities.lifecycle import Lifecycle
+from activities.retention import Retention
 from activities.slices.progress import ProgressReporter
 from activities.slices.tools import for_temporal
 from batchwright.contracts import names
@@ -23,6 +24,7 @@ from batchwright.inference.rates import FleetRates
 from batchwright.rules.ids import safe_name
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
+from batchwright.storage.observed import Component, seen_as
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal import Connection
 from worker.fleet import Make
@@ -30,19 +32,21 @@ from worker.following import FollowingWorker
 from worker.observer import Observer
 from worker.outlook import Outlook
 from worker.queues import QueueWatch, ServerQueues
+from worker.retained import Retained
 from worker.steps import StepCounter
 from worker.versioning import deployment
 from workflows.batch import BatchWorkflow
 from workflows.model_run import ModelRunWorkflow
+from workflows.retention import RetentionWorkflow
 
 # Cancel and pause arrive with a heartbeat; the SDK's default would hold them back for up to a minute.
 _HEARTBEATS = timedelta(seconds=1)
-WORKFLOWS = (BatchWorkflow, ModelRunWorkflow)
+WORKFLOWS = (BatchWorkflow, ModelRunWorkflow, RetentionWorkflow)
 
 
 class Role(StrEnum):
     CONTROL = "control"  # workflows, ends without files
-    IO = "io"  # ingestion and finalization
+    IO = "io"  # ingestion, finalization, retention
     INFERENCE = "inference"  # slices
 
 
@@ -78,10 +82,11 @@ def io_worker(parts: Parts) -> Worker:
     shared = (parts.settings, parts.metrics)
     ingestion = Ingestion(parts.database, parts.storage, parts.registry, *shared, parts.rates)
     finalization = Finalization(parts.database, parts.storage, *shared)
+    retention = Retention(parts.database, seen_as(parts.storage, Component.COLLECTOR), *shared)
     return Worker(
         parts.temporal,
         task_queue=names.IO_QUEUE,
-        activities=[ingestion.ingest, finalization.finalize],
+        activities=[ingestion.ingest, finalization.finalize, retention.sweep],
         max_concurrent_activities=parts.settings.io_slots,
         max_heartbeat_throttle_interval=_HEARTBEATS,
         default_heartbeat_throttle_interval=_HEARTBEATS,
@@ -138,7 +143,8 @@ def observer(parts: Parts) -> Observer:
     registry, metrics = parts.registry, parts.metrics
     queues = QueueWatch(ServerQueues(parts.temporal), lambda: registry.known, metrics)
     outlook = Outlook(parts.database.fleet, metrics)
-    return Observer(outlook, queues, metrics, every_seconds=parts.settings.observe_seconds)
+    retained = Retained(parts.database.retention, metrics)
+    return Observer(outlook, queues, metrics, retained, every_seconds=parts.settings.observe_seconds)
 
 
 def slots(settings: Settings, roles: Sequence[Role], queues: Sequence[str]) -> int:

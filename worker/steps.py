@@ -64,7 +64,9 @@ class Attempt(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> object:
         info = activity.info()
         self._step, self._is_retry = info.activity_type, info.attempt > 1
-        self._took_over = self._is_retry and HANDED_BACK not in info.heartbeat_details
+        self._is_of_batch = self._step in (*_ABOUT, END)
+        lost = self._is_retry and HANDED_BACK not in info.heartbeat_details
+        self._took_over = lost and self._is_of_batch
         slots = 1 if self._step in _ABOUT else 0  # an end without files takes none
         self._metrics.active_workers.inc(slots)
         try:
@@ -114,6 +116,8 @@ class Attempt(ActivityInboundInterceptor):
 
     def _count_failure(self, error: BaseException, kind: Failure | None) -> None:
         self._metrics.step_failures.labels(self._step, kind or OTHER).inc()
+        if not self._is_of_batch:
+            return
         if self._step == FINALIZE and self._is_retry:
             self._metrics.finalization_retries.labels("error").inc()
         if not (isinstance(error, ApplicationError) and error.non_retryable):
@@ -122,7 +126,7 @@ class Attempt(ActivityInboundInterceptor):
 
     def _count_given_back(self, reason: str | None) -> None:
         """Without a reason, as after a cancel or a turn, it is one only where the worker shuts down."""
-        if activity.is_worker_shutdown():
+        if activity.is_worker_shutdown() and self._is_of_batch:
             reason = "guard_shutdown"
         if reason is not None:
             self._metrics.jobs_processed.labels("re_enqueued", reason).inc()

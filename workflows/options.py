@@ -11,6 +11,7 @@ with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.errors import NEVER_RETRIED
     from batchwright.contracts.execution import ModelRun
     from batchwright.contracts.names import CONTROL_QUEUE, IO_QUEUE, inference_queue
+    from batchwright.contracts.retention import Kind
 
 # What a cancelled step may take beyond its grace before the workflow goes on without it.
 STOP_MARGIN = timedelta(seconds=5)
@@ -22,6 +23,11 @@ CANCEL_STEP = timedelta(seconds=10)
 _INGEST_ATTEMPT = timedelta(hours=6)
 _FINALIZE_ATTEMPT = timedelta(hours=6)
 _END_ATTEMPT = timedelta(minutes=1)
+# A turn takes seconds; what comes on top is one ended batch with very many objects.
+_RETENTION_ATTEMPT = timedelta(minutes=10)
+_RETENTION_BEAT = timedelta(seconds=30)
+# The next run, an hour later, tries again anyway.
+_RETENTION_PATIENCE = timedelta(minutes=20)
 _FINALIZE_FIRST = 1  # priority key: what finalizes frees storage, slots and somebody's wait
 _LAST_PRIORITY = 5
 
@@ -71,6 +77,19 @@ def ending(order: BatchOrder, status: str) -> ActivityConfig:
         retry_policy=retries(),
         priority=_share(_FINALIZE_FIRST, order.tenant, order.weight),
         summary=f"end as {status}, without files",
+    )
+
+
+def retention(kind: Kind) -> ActivityConfig:
+    """Behind everything of the batches."""
+    return ActivityConfig(
+        task_queue=IO_QUEUE,
+        schedule_to_close_timeout=_RETENTION_PATIENCE,
+        start_to_close_timeout=_RETENTION_ATTEMPT,
+        heartbeat_timeout=_RETENTION_BEAT,
+        retry_policy=retries(),
+        priority=Priority(priority_key=_LAST_PRIORITY),
+        summary=f"delete {kind}",
     )
 
 

@@ -36,6 +36,8 @@ class Failure(StrEnum):
     INPUT_VANISHED = "InputVanished"
     PAYLOADS_TOO_LARGE = "PayloadsTooLarge"
     MODEL_RUN_FAILED = "ModelRunFailed"
+    FOREIGN_STORAGE = "ForeignStorage"  # marked by another database: rows and objects are not compared
+    RETENTION_FAILED = "RetentionFailed"
 
 
 NEVER_RETRIED: list[str] = [
@@ -43,4 +45,5 @@ NEVER_RETRIED: list[str] = [
     Failure.RESULTS_DAMAGED,
     Failure.INPUT_VANISHED,
     Failure.PAYLOADS_TOO_LARGE,
+    Failure.FOREIGN_STORAGE,
 ]

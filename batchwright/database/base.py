@@ -1,4 +1,4 @@
-"""What a database is: eight tables behind methods, every one of a tenant's rows asked for by its tenant.
+"""What a database is: tables behind methods, every one of a tenant's rows asked for by its tenant.
 
 All methods raise DatabaseUnavailable when the database cannot answer; a retry of any of them is safe.
 """
@@ -9,6 +9,8 @@ from typing import Protocol
 
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai import BatchStatus, ValidationError
+from batchwright.contracts.retention import START, Place
+from batchwright.database.retention_base import RetentionTable
 from batchwright.database.rows import (
     BatchRow,
     FileRow,
@@ -173,7 +175,7 @@ class UploadsTable(Protocol):
         """pending -> cancelled without its parts' rows, unless it has expired at `at`; the row as it is."""
         ...
 
-    async def unswept(self, before: datetime, limit: int) -> list[UploadRow]:
+    async def unswept(self, before: datetime, limit: int, after: Place = START) -> list[UploadRow]:
         """Of all tenants, the oldest first: what has expired at `before` and may have objects left."""
         ...
 
@@ -241,6 +243,8 @@ class DatabaseLike(Protocol):
     def uploads(self) -> UploadsTable: ...
     @property
     def claims(self) -> ClaimsTable: ...
+    @property
+    def retention(self) -> RetentionTable: ...
 
     async def check(self) -> None:
         """Raises DatabaseUnavailable unless the database answers a query."""

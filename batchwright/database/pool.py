@@ -11,6 +11,7 @@ from batchwright.database.migrate import missing_names
 from batchwright.database.models import Models
 from batchwright.database.progress import Progress
 from batchwright.database.rates import RateChanges
+from batchwright.database.retention import Retention
 from batchwright.database.uploads import Uploads
 from batchwright.database.workers import Workers
 from batchwright.settings import Settings
@@ -30,6 +31,7 @@ class Database(DatabaseLike):
         self._fleet = Fleet(connections)
         self._uploads = Uploads(connections, self._files)
         self._claims = Claims(connections, self._files, self._uploads)
+        self._retention = Retention(connections)
 
     @property
     def files(self) -> Files:
@@ -66,6 +68,10 @@ class Database(DatabaseLike):
     @property
     def claims(self) -> Claims:
         return self._claims
+
+    @property
+    def retention(self) -> Retention:
+        return self._retention
 
     async def check(self) -> None:
         await self._connections.fetchrow("SELECT 1")

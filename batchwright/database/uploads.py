@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from batchwright.contracts.retention import START, Place
 from batchwright.database.base import UploadsTable
 from batchwright.database.connection import Connections
 from batchwright.database.driver import Row, Session
 from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
-from batchwright.database.files import Files
+from batchwright.database.files import FIRST, Files
 from batchwright.database.rows import FileRow
 from batchwright.database.sql import queries
 from batchwright.database.upload_rows import PartRow, UploadRow
@@ -107,10 +108,10 @@ class Uploads(UploadsTable):
                 await session.execute(self._sql.clear_parts, tenant, upload_id)
         return None if record is None else _upload_row(record)
 
-    async def unswept(self, before: datetime, limit: int) -> list[UploadRow]:
-        return [
-            _upload_row(record) for record in await self._connections.fetch(self._sql.unswept, before, limit)
-        ]
+    async def unswept(self, before: datetime, limit: int, after: Place = START) -> list[UploadRow]:
+        place = (after.at or FIRST[0], after.tenant, after.id)
+        records = await self._connections.fetch(self._sql.unswept, before, *place, limit)
+        return [_upload_row(record) for record in records]
 
     async def swept(self, upload: UploadRow, at: datetime) -> None:
         async with self._connections.transaction() as session:

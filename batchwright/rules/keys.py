@@ -2,6 +2,14 @@
 
 from batchwright.rules.ids import tenant_hash
 
+# Says which database the storage belongs to.
+DATABASE_MARK = "database-mark"
+
+
+def tenant_root(tenant: str) -> str:
+    """Everything of a tenant lies below it."""
+    return f"{tenant_hash(tenant)}/"
+
 
 def upload_key(tenant: str, file_id: str, nonce: str) -> str:
     return f"{tenant_hash(tenant)}/files/{file_id}/{nonce}"

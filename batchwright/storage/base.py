@@ -8,7 +8,7 @@ StorageError
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
 
@@ -31,6 +31,14 @@ class StorageFull(StorageUnavailable):
 class ObjectInfo(NamedTuple):
     key: str
     size: int
+
+
+class DatedObject(NamedTuple):
+    """`written_at` is when its writer began (S3) or ended (a directory), by the storage's clock."""
+
+    key: str
+    size: int
+    written_at: datetime
 
 
 class ObjectWriter(Protocol):
@@ -63,6 +71,10 @@ class Storage(Protocol):
 
     def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """Every object whose key starts with `prefix`, in the order of keys."""
+        ...
+
+    def inventory(self, prefix: str, after: str = "") -> AsyncIterator[DatedObject]:
+        """The same with the time each was written, from behind the key `after` on."""
         ...
 
     async def delete(self, key: str) -> None:

@@ -6,6 +6,7 @@ import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from batchwright.storage.base import StorageError, StorageFull, StorageUnavailable
 
@@ -117,28 +118,42 @@ def read_at(fd: int, start: int, length: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def walk(root: Path, prefix: str) -> Iterator[tuple[str, int]]:
-    """Keys and sizes of the files whose key starts with `prefix`, in the order of keys."""
+class Entry(NamedTuple):
+    """`changed` is in Unix seconds."""
+
+    key: str
+    size: int
+    changed: float
+
+
+def walk(root: Path, prefix: str, after: str = "") -> Iterator[Entry]:
+    """The files whose key starts with `prefix` and comes behind `after`, in the order of keys."""
     folder, slash, begins = prefix.rpartition("/")
-    yield from _walk(inside(root, folder) if folder else root, folder + slash, begins)
+    yield from _walk(inside(root, folder) if folder else root, folder + slash, begins, after)
 
 
-def _walk(folder: Path, key: str, begins: str) -> Iterator[tuple[str, int]]:
+def _walk(folder: Path, key: str, begins: str, after: str) -> Iterator[Entry]:
+    for name in _names(folder, begins):
+        at = key + name
+        if at <= after and not after.startswith(at):
+            continue
+        if name.endswith("/"):
+            yield from _walk(folder / name, at, "", after)
+        elif at != after:
+            with suppress(FileNotFoundError):
+                found = os.lstat(folder / name)
+                if stat.S_ISREG(found.st_mode):
+                    yield Entry(at, found.st_size, found.st_mtime)
+
+
+def _names(folder: Path, begins: str) -> list[str]:
+    """A folder sorts as its name and a slash: so do the keys below it."""
     try:
         with os.scandir(folder) as entries:
-            # A folder sorts as its name and a slash: so do the keys below it.
-            names = sorted(
+            return sorted(
                 entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
                 for entry in entries
                 if entry.name.startswith(begins) and not entry.name.startswith(".")
             )
     except (FileNotFoundError, NotADirectoryError):
-        return
-    for name in names:
-        if name.endswith("/"):
-            yield from _walk(folder / name, key + name, "")
-            continue
-        with suppress(FileNotFoundError):
-            found = os.lstat(folder / name)
-            if stat.S_ISREG(found.st_mode):
-                yield key + name, found.st_size
+        return []

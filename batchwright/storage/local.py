@@ -4,13 +4,13 @@ import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from secrets import token_hex
 
 from batchwright.storage import disk
-from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage, StorageUnavailable
+from batchwright.storage.base import DatedObject, ObjectInfo, ObjectMissing, Storage, StorageUnavailable
 from batchwright.storage.files import FileWriter, NewFile, OpenFile, in_thread
 from batchwright.storage.keys import check_key, check_prefix
 
@@ -90,16 +90,24 @@ class LocalStorage(Storage):
             file.close()
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        found = self._walk(prefix)
+        async for entry in self._entries(prefix):
+            yield ObjectInfo(entry.key, entry.size)
+
+    async def inventory(self, prefix: str, after: str = "") -> AsyncIterator[DatedObject]:
+        async for entry in self._entries(prefix, after):
+            yield DatedObject(entry.key, entry.size, datetime.fromtimestamp(entry.changed, UTC))
+
+    async def _entries(self, prefix: str, after: str = "") -> AsyncIterator[disk.Entry]:
+        found = self._walk(prefix, after)
         while some := await in_thread(lambda: list(islice(found, _KEYS_AT_ONCE))):
-            for info in some:
-                yield info
+            for entry in some:
+                yield entry
 
     async def delete(self, key: str) -> None:
         await in_thread(lambda: self._remove(key))
 
     async def delete_prefix(self, prefix: str) -> int:
-        return await in_thread(lambda: sum(self._remove(info.key) for info in self._walk(prefix)))
+        return await in_thread(lambda: sum(self._remove(entry.key) for entry in self._walk(prefix)))
 
     async def check(self) -> None:
         key = f"check-{token_hex(8)}"
@@ -153,11 +161,10 @@ class LocalStorage(Storage):
         if not self._scratch.is_dir():
             raise StorageUnavailable(f"The storage {str(self._root)!r} is gone: is it mounted?")
 
-    def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
+    def _walk(self, prefix: str, after: str = "") -> Iterator[disk.Entry]:
         """An empty list is told only where the storage is: settled lines would be taken for unsettled."""
         with disk.explained("list", self._root / check_prefix(prefix)):
-            for key, size in disk.walk(self._root, prefix):
-                yield ObjectInfo(key, size)
+            yield from disk.walk(self._root, prefix, after)
         self._check_presence()
 
     def _remove(self, key: str) -> int:

@@ -7,7 +7,14 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TypeVar
 
-from batchwright.storage.base import ObjectInfo, ObjectMissing, ObjectWriter, Storage, StorageError
+from batchwright.storage.base import (
+    DatedObject,
+    ObjectInfo,
+    ObjectMissing,
+    ObjectWriter,
+    Storage,
+    StorageError,
+)
 from batchwright.storage.retries import Operation
 from batchwright.telemetry import tracing
 from batchwright.telemetry.metrics import Metrics
@@ -63,6 +70,9 @@ class Watch:
 
     def __init__(self, metrics: Metrics, component: Component) -> None:
         self._metrics, self._component = metrics, component
+
+    def seen_as(self, component: Component) -> "Watch":
+        return Watch(self._metrics, component)
 
     @contextmanager
     def operation(self, operation: Operation, key: str = "") -> Generator[Stopwatch]:
@@ -128,11 +138,19 @@ async def _closing(items: AsyncIterator[T]) -> AsyncGenerator[AsyncIterator[T], 
             await items.aclose()
 
 
+def seen_as(storage: Storage, component: Component) -> Storage:
+    """The same storage, used by another component of the process; one that nobody watches is itself."""
+    return storage.seen_as(component) if isinstance(storage, ObservedStorage) else storage
+
+
 class ObservedStorage(Storage):
     """The same storage, watched."""
 
     def __init__(self, inner: Storage, watch: Watch) -> None:
         self._inner, self._watch = inner, watch
+
+    def seen_as(self, component: Component) -> "ObservedStorage":
+        return ObservedStorage(self._inner, self._watch.seen_as(component))
 
     @asynccontextmanager
     async def writer(self, key: str) -> AsyncGenerator[_Writer, None]:
@@ -170,6 +188,13 @@ class ObservedStorage(Storage):
                 async for info in found:
                     with stopwatch.stopped():
                         yield info
+
+    async def inventory(self, prefix: str, after: str = "") -> AsyncIterator[DatedObject]:
+        with self._watch.operation(Operation.LIST, prefix) as stopwatch:
+            async with _closing(self._inner.inventory(prefix, after)) as found:
+                async for dated in found:
+                    with stopwatch.stopped():
+                        yield dated
 
     async def delete(self, key: str) -> None:
         with self._watch.operation(Operation.DELETE, key):

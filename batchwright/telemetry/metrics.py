@@ -13,13 +13,25 @@ from batchwright.telemetry.families.declare import Declare
 from batchwright.telemetry.families.fleet import FleetMetrics
 from batchwright.telemetry.families.objects import StorageMetrics
 from batchwright.telemetry.families.requests import RequestMetrics
+from batchwright.telemetry.families.retention import RetentionMetrics
 from batchwright.telemetry.families.traces import TraceMetrics
 from batchwright.telemetry.labels import Bounded
 
 _TENANTS = 20
+_FAMILIES = (
+    RequestMetrics,
+    BatchMetrics,
+    FleetMetrics,
+    StorageMetrics,
+    ApiMetrics,
+    TraceMetrics,
+    RetentionMetrics,
+)
 
 
-class Metrics(RequestMetrics, BatchMetrics, FleetMetrics, StorageMetrics, ApiMetrics, TraceMetrics):
+class Metrics(
+    RequestMetrics, BatchMetrics, FleetMetrics, StorageMetrics, ApiMetrics, TraceMetrics, RetentionMetrics
+):
     """Declared once a process, on the process's own registry; handed to whoever counts.
 
     A family with labels has no series before it counts something; one without begins at 0.
@@ -30,8 +42,7 @@ class Metrics(RequestMetrics, BatchMetrics, FleetMetrics, StorageMetrics, ApiMet
         self.registry = registry or CollectorRegistry()
         self.tenants = Bounded(tenants)
         declare = Declare(self.registry)
-        families = (RequestMetrics, BatchMetrics, FleetMetrics, StorageMetrics, ApiMetrics, TraceMetrics)
-        for family in families:
+        for family in _FAMILIES:
             family.__init__(self, declare)
         self.build = declare.gauge("build_info", "1, of the version that runs", ["version"])
         self.build.labels(version("batchwright")).set(1)

@@ -1,14 +1,24 @@
 """Batchwright's schedules in Temporal: `setup temporal` makes whatever SCHEDULES has."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from temporalio.client import (
     Client,
     Schedule,
+    ScheduleActionStartWorkflow,
     ScheduleAlreadyRunningError,
+    ScheduleIntervalSpec,
+    ScheduleOverlapPolicy,
+    SchedulePolicy,
+    ScheduleSpec,
     ScheduleUpdate,
     ScheduleUpdateInput,
 )
+
+from batchwright.contracts.names import CONTROL_QUEUE
+from batchwright.contracts.retention import DUE, LITTER, WORKFLOW, Kind, RetentionOrder
 
 
 @dataclass(frozen=True)
@@ -17,7 +27,22 @@ class Planned:
     schedule: Schedule
 
 
-SCHEDULES: tuple[Planned, ...] = ()
+# A run that is still going is not doubled; what was missed while Temporal was away is made up for once.
+_SKIP = SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=timedelta(hours=1))
+
+
+def _retention(id: str, kinds: Sequence[Kind], every: timedelta, jitter: timedelta) -> Planned:
+    action = ScheduleActionStartWorkflow(
+        WORKFLOW, RetentionOrder(left=list(kinds)), id=id, task_queue=CONTROL_QUEUE
+    )
+    spec = ScheduleSpec(intervals=[ScheduleIntervalSpec(every=every)], jitter=jitter)
+    return Planned(id, Schedule(action=action, spec=spec, policy=_SKIP))
+
+
+SCHEDULES: tuple[Planned, ...] = (
+    _retention("batchwright-retention", DUE, timedelta(hours=1), timedelta(minutes=5)),
+    _retention("batchwright-retention-litter", LITTER, timedelta(days=1), timedelta(hours=1)),
+)
 
 
 async def ensure(client: Client, planned: Planned) -> bool:

@@ -176,9 +176,43 @@ _WAITING = Row(
     ],
 )
 
+_SUCCESS = "batchwright_retention_last_success_timestamp_seconds"
+_RETENTION = Row(
+    "Retention",
+    [
+        Panel(
+            "Deleted",
+            "A minute, by kind: objects and rows.",
+            rates("batchwright_retention_deleted_total", "kind", every_minute=True),
+        ),
+        Panel(
+            "Bytes deleted",
+            "A second, of what lay in the storage.",
+            rates("batchwright_retention_deleted_bytes_total", "kind"),
+            "Bps",
+        ),
+        Panel(
+            "Since the last success",
+            "Of a kind: an hour or so, for unfinished, orphans and lost a day.",
+            [
+                Query(
+                    "time() - max by (kind) (batchwright_retention_last_success_timestamp_seconds)",
+                    "{{kind}}",
+                )
+            ],
+            "s",
+        ),
+        Panel(
+            "Failures",
+            "A minute: attempts that failed, and single things that cannot be deleted.",
+            rates("batchwright_retention_failures_total", "kind", every_minute=True),
+        ),
+    ],
+)
+
 STORAGE = Board(
     "batchwright-storage",
     "Batchwright / Storage",
-    "Whether objects are stored and read, and how fast.",
-    [_OPERATIONS, _WAITING],
+    "Whether objects are stored and read, how fast, and what is deleted.",
+    [_OPERATIONS, _WAITING, _RETENTION],
 )

@@ -11,11 +11,13 @@ from activities.execution import Execution
 from activities.finalization import Finalization
 from activities.ingestion import Ingestion
 from activities.lifecycle import Lifecycle
+from activities.retention import Retention
 from batchwright import contracts
 from batchwright.contracts.execution import ExecutionActivities
 from batchwright.contracts.finalization import FinalizationActivities
 from batchwright.contracts.ingestion import IngestionActivities
 from batchwright.contracts.lifecycle import LifecycleActivities
+from batchwright.contracts.retention import RetentionActivities
 
 CONTRACTS = list(pkgutil.iter_modules(contracts.__path__))
 PHASES: list[tuple[type, type]] = [
@@ -23,6 +25,7 @@ PHASES: list[tuple[type, type]] = [
     (ExecutionActivities, Execution),
     (FinalizationActivities, Finalization),
     (LifecycleActivities, Lifecycle),
+    (RetentionActivities, Retention),
 ]
 
 

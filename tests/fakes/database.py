@@ -27,6 +27,7 @@ from batchwright.database.rows import (
     WorkerBeat,
 )
 from tests.fakes.fleet import MemoryFleet
+from tests.fakes.retention import MemoryRetention
 from tests.fakes.rows import Rows, not_before, per_model, position, slices
 from tests.fakes.uploads import UploadsAndClaims
 
@@ -307,6 +308,10 @@ class MemoryDatabase(UploadsAndClaims, DatabaseLike):
     @property
     def fleet(self) -> MemoryFleet:
         return MemoryFleet(self.rows)
+
+    @property
+    def retention(self) -> MemoryRetention:
+        return MemoryRetention(self.rows)
 
     async def check(self) -> None:
         self.rows.enter()

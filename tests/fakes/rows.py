@@ -21,6 +21,9 @@ class Rows:
         self.uploads: dict[Key, UploadRow] = {}
         self.parts: dict[tuple[str, str, str], PartRow] = {}
         self.swept: dict[Key, datetime] = {}
+        self.cleared: dict[Key, datetime] = {}  # ended batches whose objects are gone
+        self.successes: dict[str, datetime] = {}
+        self.marked_at: datetime | None = None
         self.claims: dict[tuple[str, str, str], Claim] = {}
         self.rates: dict[str, RateChange] = {}
         self.beats: dict[str, datetime] = {}

@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
-from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage
+from batchwright.storage.base import DatedObject, ObjectInfo, ObjectMissing, Storage
 from batchwright.storage.keys import check_key, check_prefix
 
 PIECE = 1024 * 1024
@@ -19,10 +19,14 @@ class MemoryWriter:
 
 
 class MemoryStorage(Storage):
-    """`objects` is open to tests; `failing = StorageUnavailable(...)` makes every call fail."""
+    """`objects` is open to tests, and `written`, where one is not of now.
+
+    `failing = StorageUnavailable(...)` makes every call fail.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
+        self.written: dict[str, datetime] = {}
         self.failing: Exception | None = None
 
     @asynccontextmanager
@@ -54,6 +58,11 @@ class MemoryStorage(Storage):
         for key in sorted(self.objects):
             if key.startswith(prefix) and key in self.objects:
                 yield ObjectInfo(key, len(self.objects[key]))
+
+    async def inventory(self, prefix: str, after: str = "") -> AsyncIterator[DatedObject]:
+        async for key, size in self.list(prefix):
+            if key > after:
+                yield DatedObject(key, size, self.written.get(key, datetime.now(UTC)))
 
     async def delete(self, key: str) -> None:
         self._enter(check_key(key))

@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from batchwright.contracts.retention import START, Place
 from batchwright.database.base import ClaimsTable, UploadsTable
 from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
 from batchwright.database.rows import FileRow
@@ -51,12 +52,13 @@ class MemoryUploads(UploadsTable):
         self._clear(row)
         return self._put(row, status="cancelled")
 
-    async def unswept(self, before: datetime, limit: int) -> list[UploadRow]:
+    async def unswept(self, before: datetime, limit: int, after: Place = START) -> list[UploadRow]:
         rows = self._rows.enter()
         found = [
             row for key, row in rows.uploads.items() if key not in rows.swept and row.expires_at <= before
         ]
-        return sorted(found, key=lambda row: row.expires_at)[:limit]
+        found = [row for row in found if after.at is None or _key(row) > (after.at, after.tenant, after.id)]
+        return sorted(found, key=_key)[:limit]
 
     async def swept(self, upload: UploadRow, at: datetime) -> None:
         row = self._row(upload.tenant, upload.id)
@@ -78,6 +80,10 @@ class MemoryUploads(UploadsTable):
     def _clear(self, row: UploadRow) -> None:
         for key in [key for key in self._rows.parts if key[:2] == (row.tenant, row.id)]:
             del self._rows.parts[key]
+
+
+def _key(row: UploadRow) -> tuple[datetime, str, str]:
+    return row.expires_at, row.tenant, row.id
 
 
 class MemoryClaims(ClaimsTable):

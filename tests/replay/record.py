@@ -11,13 +11,15 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.client import WorkflowHistory
+from temporalio.client import WorkflowFailureError, WorkflowHistory
 
 from batchwright.contracts.batch import BatchPolicy
 from batchwright.contracts.names import DISPATCH_QUEUE
+from batchwright.contracts.retention import Kind, RetentionOrder
 from tests.workflows.house import POLICY, BatchHandle, House, time_skipping_server
-from tests.workflows.steps import Belongs, fails, finishes, ingested, share, until_cancelled
+from tests.workflows.steps import FOREIGN, Belongs, fails, finishes, ingested, share, until_cancelled
 from workflows.batch import BatchWorkflow
 
 HISTORIES = Path(__file__).parent / "histories"
@@ -106,6 +108,24 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
+async def everything_due(house: House) -> None:
+    """Several turns of one kind, and one kind that is given up."""
+    house.retention.turns[Kind.UPLOADS] = 3
+    house.retention.failing[Kind.BATCHES] = FOREIGN
+    with pytest.raises(WorkflowFailureError):
+        await (await house.start_retention(RetentionOrder())).result()
+
+
+async def continued_as_new_in_a_kind(house: House) -> None:
+    house.retention.turns[Kind.FILES] = 5
+    await (await house.start_retention(RetentionOrder(turns=3))).result()
+
+
+RETENTION: dict[str, Scenario] = {
+    scenario.__name__: scenario for scenario in (everything_due, continued_as_new_in_a_kind)
+}
+
+
 async def _cancelled(batch: BatchHandle) -> None:
     await batch.signal(BatchWorkflow.cancel)
     await batch.result()
@@ -143,9 +163,19 @@ def _anonymous(text: str) -> str:
     return re.sub(r'"identity": "[^"]*"', '"identity": "recorder"', text)
 
 
+async def _record_retention(name: str) -> None:
+    async with time_skipping_server() as environment:
+        house = House(environment)
+        async with house.workers():
+            await RETENTION[name](house)
+            run = await _write(house, "retention", house.first_run, f"retention_{name}")
+            if run.events[-1].HasField("workflow_execution_continued_as_new_event_attributes"):
+                await _write(house, "retention", None, f"retention_{name}_last")
+
+
 async def _main(names: list[str]) -> None:
-    for name in names or SCENARIOS:
-        await _record(name)
+    for name in names or (*SCENARIOS, *RETENTION):
+        await (_record_retention if name in RETENTION else _record)(name)
 
 
 if __name__ == "__main__":

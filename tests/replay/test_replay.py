@@ -12,9 +12,10 @@ from batchwright.contracts.batch import BatchOrder, BatchResult
 from batchwright.telemetry.interceptor import TelemetryInterceptor
 from batchwright.temporal import DATA_CONVERTER
 from tests.replay.fingerprint import BASELINE, fingerprint
-from tests.replay.record import HISTORIES, SCENARIOS
+from tests.replay.record import HISTORIES, RETENTION, SCENARIOS
 from workflows.batch import BatchWorkflow
 from workflows.model_run import ModelRunWorkflow
+from workflows.retention import RetentionWorkflow
 
 RECORDED = sorted(HISTORIES.glob("*.json"))
 
@@ -30,12 +31,14 @@ def replayer(*workflows: type) -> Replayer:
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 async def test_a_recorded_history_replays(path: Path) -> None:
-    await replayer(BatchWorkflow, ModelRunWorkflow).replay_workflow(history(path.stem))
+    await replayer(BatchWorkflow, ModelRunWorkflow, RetentionWorkflow).replay_workflow(history(path.stem))
 
 
 def test_every_scenario_is_recorded() -> None:
     batches = {path.stem.removeprefix("batch_") for path in RECORDED if path.stem.startswith("batch_")}
     assert batches == SCENARIOS.keys()
+    retained = {path.stem.removeprefix("retention_").removesuffix("_last") for path in RECORDED}
+    assert RETENTION.keys() <= retained
 
 
 async def test_a_changed_order_of_commands_is_noticed() -> None:

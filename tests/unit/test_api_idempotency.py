@@ -7,12 +7,13 @@ from datetime import datetime, timedelta
 import httpx
 import pytest
 
-from activities.sweeping import sweep_requests
 from api.services import now
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai import BatchStatus, Usage
+from batchwright.contracts.retention import Kind
 from batchwright.database.rows import Outcome
 from batchwright.temporal import TemporalUnavailable
+from tests.activities.retained import Runs
 from tests.fakes.api import LINE, House, error_of, open_house
 
 BATCH: dict[str, object] = {
@@ -149,8 +150,9 @@ async def test_a_key_is_free_again_after_a_day(house: House) -> None:
 
 async def test_old_keys_are_swept(house: House) -> None:
     await post(house, "batches", BATCH)
-    assert (await sweep_requests(house.database, house.storage, now())).keys == 0
-    assert (await sweep_requests(house.database, house.storage, now() + timedelta(hours=25))).keys == 1
+    retention = Runs(house.database, house.storage)
+    assert (await retention.run(Kind.KEYS, now())).count == 0
+    assert (await retention.run(Kind.KEYS, now() + timedelta(hours=25))).count == 1
     assert house.database.rows.claims == {}
 
 

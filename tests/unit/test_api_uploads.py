@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from activities.sweeping import Swept, sweep_requests
 from api.objects import PartObject, UploadObject
+from batchwright.contracts.retention import Kind
 from batchwright.database.errors import DatabaseUnavailable
+from tests.activities.retained import Runs
 from tests.fakes.api import LINE, House, error_of, keys_of, open_house, read
 
 BODY: dict[str, object] = {
@@ -267,7 +268,7 @@ async def test_unfinished_uploads_are_swept_an_hour_after_their_time(house: Hous
     house.storage.objects[orphan] = b"x"
     expire(house, unfinished)
     now = datetime.now(UTC)
-    assert await sweep_requests(house.database, house.storage, now) == Swept(uploads=1, objects=2, keys=0)
-    assert await sweep_requests(house.database, house.storage, now) == Swept(0, 0, 0)
+    retention = Runs(house.database, house.storage)
+    assert [(await retention.run(Kind.UPLOADS, now)).count for _ in range(2)] == [2, 0]
     assert house.database.rows.uploads["default", unfinished.id].status == "expired"
     assert await complete(house, fresh, [kept]) == (200, None)

@@ -14,6 +14,7 @@ from tests.integration.rows import after, an_order, told
 from worker.observer import Observer
 from worker.outlook import Outlook
 from worker.queues import Queues, QueueState, QueueWatch
+from worker.retained import Retained
 
 EMPTY = QueueState(depth=0, oldest_age_seconds=0.0, pollers=1)
 
@@ -43,7 +44,10 @@ class Watch:
         self.now = after(0)
         outlook = Outlook(self.database.fleet, self.metrics)
         queues = QueueWatch(self.server, lambda: self.served, self.metrics)
-        self.observer = Observer(outlook, queues, self.metrics, every_seconds=15, now=lambda: self.now)
+        retained = Retained(self.database.retention, self.metrics)
+        self.observer = Observer(
+            outlook, queues, self.metrics, retained, every_seconds=15, now=lambda: self.now
+        )
 
     async def look(self, at: datetime) -> None:
         self.now = at

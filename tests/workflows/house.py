@@ -18,17 +18,20 @@ from batchwright.contracts.batch import BatchOrder, BatchPolicy, BatchResult, Ba
 from batchwright.contracts.execution import ModelRun, ModelRunResult
 from batchwright.contracts.names import CONTROL_QUEUE, IO_QUEUE, inference_queue
 from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.retention import RetentionOrder, RetentionResult
 from batchwright.contracts.search import SEARCH_ATTRIBUTES
 from batchwright.temporal import DATA_CONVERTER
-from tests.workflows.steps import Execution, Finalization, Ingestion, Lifecycle, ingested, share
+from tests.workflows.steps import Execution, Finalization, Ingestion, Lifecycle, Retention, ingested, share
 from workflows.batch import BatchWorkflow
 from workflows.model_run import ModelRunWorkflow
+from workflows.retention import RetentionWorkflow
 
 DAY = timedelta(hours=24)
 POLICY = BatchPolicy(cancel_grace_seconds=0, expiry_grace_seconds=0, heartbeat_timeout_seconds=10)
 
 BatchHandle = WorkflowHandle[BatchWorkflow, BatchResult]
 RunHandle = WorkflowHandle[ModelRunWorkflow, ModelRunResult]
+RetentionHandle = WorkflowHandle[RetentionWorkflow, RetentionResult]
 
 
 @contextlib.asynccontextmanager
@@ -56,6 +59,8 @@ class House:
         self.execution = Execution()
         self.finalization = Finalization()
         self.lifecycle = Lifecycle()
+        self.retention = Retention()
+        self.first_run: str | None = None  # of retention
 
     @contextlib.asynccontextmanager
     async def workers(self, models: Sequence[str] = ("m",)) -> AsyncGenerator[None]:
@@ -93,7 +98,7 @@ class House:
         return Worker(
             self.client,
             task_queue=CONTROL_QUEUE,
-            workflows=[BatchWorkflow, ModelRunWorkflow],
+            workflows=[BatchWorkflow, ModelRunWorkflow, RetentionWorkflow],
             activities=[self.lifecycle.end],
             deployment_config=self._deployment,
             # A bug in a workflow fails the test instead of retrying until its time is up.
@@ -104,7 +109,7 @@ class House:
         return Worker(
             self.client,
             task_queue=IO_QUEUE,
-            activities=[self.ingestion.ingest, self.finalization.finalize],
+            activities=[self.ingestion.ingest, self.finalization.finalize, self.retention.sweep],
             deployment_config=self._deployment,
             max_heartbeat_throttle_interval=timedelta(seconds=0.1),
             default_heartbeat_throttle_interval=timedelta(seconds=0.1),
@@ -149,6 +154,13 @@ class House:
         return await self.client.start_workflow(
             ModelRunWorkflow.run, run, id="batch_1/m", task_queue=CONTROL_QUEUE
         )
+
+    async def start_retention(self, order: RetentionOrder) -> RetentionHandle:
+        handle = await self.client.start_workflow(
+            RetentionWorkflow.run, order, id="retention", task_queue=CONTROL_QUEUE
+        )
+        self.first_run = handle.first_execution_run_id
+        return handle
 
 
 async def _slices_done(run: RunHandle) -> int:

@@ -13,10 +13,19 @@ from batchwright.contracts.finalization import FinalizationActivities, FinalizeR
 from batchwright.contracts.ingestion import IngestionActivities, IngestResult, ModelShare
 from batchwright.contracts.lifecycle import EndRequest, LifecycleActivities
 from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.retention import (
+    Gone,
+    Kind,
+    Place,
+    RetentionActivities,
+    SweepRequest,
+    SweepResult,
+)
 
 LINES_A_SLICE = 10
 SliceBehaviour = Callable[[SliceRequest], Awaitable[SliceResult]]
 
+FOREIGN = ApplicationError("Whose is it?", type=Failure.FOREIGN_STORAGE, non_retryable=True)
 FINISHED = SliceResult(finished=True, completed=LINES_A_SLICE)
 
 
@@ -125,6 +134,29 @@ class Lifecycle(LifecycleActivities):
     async def end(self, request: EndRequest) -> BatchStatus:
         self.requests.append(request)
         return request.status
+
+
+class Retention(RetentionActivities):
+    """Each turn deletes one thing of a byte; `turns` says how many a kind has, `failing` how it fails."""
+
+    def __init__(self) -> None:
+        self.requests: list[SweepRequest] = []
+        self.turns: dict[Kind, int] = {}
+        self.failing: dict[Kind, ApplicationError] = {}
+        self.started = asyncio.Event()
+        self.released = asyncio.Event()
+        self.released.set()
+
+    @activity.defn
+    async def sweep(self, request: SweepRequest) -> SweepResult:
+        self.requests.append(request)
+        self.started.set()
+        await _beat_until(self.released)
+        if request.kind in self.failing:
+            raise self.failing[request.kind]
+        turn = int(request.place.id or "1")
+        place = Place(id=str(turn + 1)) if turn < self.turns.get(request.kind, 1) else None
+        return SweepResult(gone=Gone(kind=request.kind, count=1, bytes=1), place=place)
 
 
 async def _beat_until(event: asyncio.Event) -> None:

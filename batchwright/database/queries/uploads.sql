@@ -38,7 +38,10 @@ WHERE tenant = $1 AND id = $2 AND status = 'pending' AND expires_at > $3
 DELETE FROM upload_parts WHERE tenant = $1 AND upload_id = $2
 
 -- name: unswept
-SELECT * FROM uploads WHERE swept_at IS NULL AND expires_at <= $1 ORDER BY expires_at LIMIT $2
+SELECT * FROM uploads
+WHERE swept_at IS NULL AND expires_at <= $1 AND (expires_at, tenant, id) > ($2, $3, $4)
+ORDER BY expires_at, tenant, id
+LIMIT $5
 
 -- name: swept
 UPDATE uploads SET status = CASE WHEN status = 'pending' THEN 'expired' ELSE status END, swept_at = $3

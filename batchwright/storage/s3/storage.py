@@ -5,11 +5,11 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from secrets import token_hex
 from typing import TypedDict
 
-from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage, StorageUnavailable
+from batchwright.storage.base import DatedObject, ObjectInfo, ObjectMissing, Storage, StorageUnavailable
 from batchwright.storage.keys import check_key, check_prefix, is_key
 from batchwright.storage.retries import Operation
 from batchwright.storage.s3 import unfinished
@@ -21,8 +21,13 @@ _DELETED_AT_ONCE = 16
 _CHECKED_BY_WRITING_SECONDS = 300.0  # in a bucket with versions each such check leaves some
 
 
+# An object without a date is not taken for an old one.
+_NEW = datetime.max.replace(tzinfo=UTC)
+
+
 class _Page(TypedDict, total=False):
     ContinuationToken: str
+    StartAfter: str
 
 
 class S3Storage(Storage):
@@ -74,8 +79,14 @@ class S3Storage(Storage):
         return ObjectInfo(key, found["ContentLength"])
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        async for found in self.inventory(prefix):
+            yield ObjectInfo(found.key, found.size)
+
+    async def inventory(self, prefix: str, after: str = "") -> AsyncIterator[DatedObject]:
         client, bucket = self._bucket.client, self._bucket
         at, token = bucket.at(check_prefix(prefix)), _Page()
+        if after:
+            token = _Page(StartAfter=bucket.at(check_key(after)))
         while True:
             page = await bucket.call(
                 Operation.LIST,
@@ -85,8 +96,9 @@ class S3Storage(Storage):
             )
             for found in page.get("Contents", []):
                 key = found.get("Key", "").removeprefix(bucket.place.prefix)
-                if is_key(key):  # not the empty objects that consoles show as folders
-                    yield ObjectInfo(key, found.get("Size", 0))
+                # Not the empty objects that consoles show as folders; some servers ignore StartAfter.
+                if is_key(key) and key > after:
+                    yield DatedObject(key, found.get("Size", 0), found.get("LastModified", _NEW))
             if "NextContinuationToken" not in page:
                 return
             token = _Page(ContinuationToken=page["NextContinuationToken"])

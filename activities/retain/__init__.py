@@ -1,0 +1,1 @@
+"""Retention, kind by kind; `activities.retention` runs them in turns."""

@@ -1,0 +1,107 @@
+-- Over all tenants unless a tenant is named. `after` is the last row of the page before.
+
+-- name: expired_files
+-- Nobody reads it, nor did within the grace: whoever found the file known has its batch by now.
+SELECT f.* FROM files f
+WHERE f.expires_at <= $1 AND (f.expires_at, f.tenant, f.id) > ($2, $3, $4) AND NOT EXISTS (
+    SELECT FROM batches b
+    WHERE b.tenant = f.tenant AND b.input_file_id = f.id
+      AND coalesce(coalesce(b.completed_at, b.failed_at, b.expired_at, b.cancelled_at) > $1, true))
+ORDER BY f.expires_at, f.tenant, f.id
+LIMIT $5
+
+-- name: remove_file
+-- A second run finds nothing. Not one that a batch reads: its object goes only together with the row.
+DELETE FROM files f
+WHERE f.tenant = $1 AND f.id = $2 AND f.storage_key = $3 AND NOT EXISTS (
+    SELECT FROM batches b
+    WHERE b.tenant = f.tenant AND b.input_file_id = f.id
+      AND b.status IN ('validating', 'in_progress', 'finalizing'))
+RETURNING f.id
+
+-- name: ended_batches
+SELECT tenant, id, coalesce(completed_at, failed_at, expired_at, cancelled_at) AS ended_at FROM batches
+WHERE swept_at IS NULL
+  AND coalesce(completed_at, failed_at, expired_at, cancelled_at) <= $1
+  AND (coalesce(completed_at, failed_at, expired_at, cancelled_at), tenant, id) > ($2, $3, $4)
+ORDER BY 3, tenant, id
+LIMIT $5
+
+-- name: batch_swept
+UPDATE batches SET swept_at = $3 WHERE tenant = $1 AND id = $2 AND swept_at IS NULL RETURNING id
+
+-- name: clear_progress
+DELETE FROM slice_progress WHERE tenant = $1 AND batch_id = $2
+
+-- name: old_batches
+-- A row stays as long as the files it leads to.
+SELECT b.tenant, b.id, coalesce(b.completed_at, b.failed_at, b.expired_at, b.cancelled_at) AS ended_at
+FROM batches b
+WHERE b.swept_at IS NOT NULL
+  AND coalesce(b.completed_at, b.failed_at, b.expired_at, b.cancelled_at) <= $1
+  AND (coalesce(b.completed_at, b.failed_at, b.expired_at, b.cancelled_at), b.tenant, b.id) > ($2, $3, $4)
+  AND NOT EXISTS (
+    SELECT FROM files f WHERE f.tenant = b.tenant AND f.id IN (b.output_file_id, b.error_file_id))
+ORDER BY 3, b.tenant, b.id
+LIMIT $5
+
+-- name: remove_batch
+DELETE FROM batches WHERE tenant = $1 AND id = $2 AND swept_at IS NOT NULL RETURNING id
+
+-- name: old_uploads
+SELECT tenant, id, expires_at AS ended_at FROM uploads
+WHERE swept_at IS NOT NULL AND expires_at <= $1 AND (expires_at, tenant, id) > ($2, $3, $4)
+ORDER BY expires_at, tenant, id
+LIMIT $5
+
+-- name: remove_upload
+DELETE FROM uploads WHERE tenant = $1 AND id = $2 AND swept_at IS NOT NULL RETURNING id
+
+-- name: count_keys
+SELECT count(*) FROM idempotency_keys WHERE created_at <= $1
+
+-- name: remove_keys
+-- Some of them; those that another run is deleting are left to it.
+WITH gone AS (
+    DELETE FROM idempotency_keys WHERE (tenant, operation, key) IN (
+        SELECT tenant, operation, key FROM idempotency_keys WHERE created_at <= $1
+        ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+      AND created_at <= $1
+    RETURNING 1)
+SELECT count(*) FROM gone
+
+-- name: tenants
+SELECT tenant FROM (
+    SELECT tenant FROM files UNION SELECT tenant FROM batches UNION SELECT tenant FROM uploads) t
+WHERE tenant > $1
+ORDER BY tenant
+LIMIT $2
+
+-- name: keys_of
+SELECT id, storage_key FROM files WHERE tenant = $1 AND id = ANY($2::text[])
+
+-- name: open_uploads
+SELECT id FROM uploads WHERE tenant = $1 AND id = ANY($2::text[]) AND swept_at IS NULL
+
+-- name: live_batches
+SELECT id FROM batches WHERE tenant = $1 AND status IN ('validating', 'in_progress', 'finalizing')
+
+-- name: settled_files
+-- Not expired, and old enough: whatever is to become of them has.
+SELECT * FROM files
+WHERE tenant = $1 AND id > $2 AND created_at <= $3 AND (expires_at IS NULL OR expires_at > $4)
+ORDER BY id
+LIMIT $5
+
+-- name: note_success
+INSERT INTO retention (kind, succeeded_at) VALUES ($1, $2)
+ON CONFLICT (kind) DO UPDATE SET succeeded_at = greatest(retention.succeeded_at, excluded.succeeded_at)
+
+-- name: successes
+SELECT kind, succeeded_at FROM retention
+
+-- name: mark
+SELECT id, marked_at FROM storage_mark
+
+-- name: note_mark
+UPDATE storage_mark SET marked_at = coalesce(marked_at, $1)
