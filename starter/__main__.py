@@ -25,6 +25,7 @@ COMMANDS = (
     Later("validate", "validate:validate", "Check FILE as a batch's input, offline."),
     Later("rates", "rates:rates", "Show or change the rates of the whole fleet."),
     Later("storage", "storage:storage", "Check the storage of objects, or clear it of what crashes left."),
+    Later("retention", "retention:retention", "Delete what is past its life, or show what would go."),
     Later("dev", "dev:dev", "Run the whole stack here, in the foreground."),
     Later("demo", "demo:demo", "Run a batch of 1,000 requests through the whole stack."),
     Later("worker", "processes:worker", "Run a worker: workflows and activities.", _PASS_ON),
