@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 from secrets import token_hex
 
+import hypothesis
 import pytest
 
 from batchwright.database.base import DatabaseLike
@@ -21,6 +22,10 @@ from starter.stack.postgres import EmbeddedPostgres
 from tests.fakes.database import MemoryDatabase
 from tests.fakes.s3 import S3Server, moto_server, real_server
 from tests.fakes.storage import MemoryStorage
+
+# How long an example takes is the machine's business.
+hypothesis.settings.register_profile("batchwright", deadline=None)
+hypothesis.settings.load_profile("batchwright")
 
 # Nothing else than a real server does what they test.
 collect_ignore = [] if real_server() else ["integration/test_storage_s3_real.py"]

@@ -5,7 +5,7 @@ import pytest
 from tests.chaos.run import chaos
 from tests.chaos.schedule import Kind, disturbances
 
-SECONDS, SEED = 40, 5
+SECONDS, SEED = 25, 5
 
 
 @pytest.mark.e2e

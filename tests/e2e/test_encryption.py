@@ -70,11 +70,11 @@ async def test_without_the_key_a_batch_waits_and_with_another_one_in_front_it_go
     keys: None, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    lines = chat_lines(MODELS, each=60)
+    lines = chat_lines(MODELS, each=100)
     with dev(data=data, BATCHWRIGHT_PAYLOAD_KEYS='["a=env:KEY_A"]') as stack:
         async with stack.client() as client:
             for model in MODELS:
-                await stack.faults(model=model, kind="slow", seconds=0.5, rate=1.0)
+                await stack.faults(model=model, kind="slow", seconds=1.0, rate=1.0)
             batch = await submit(client, lines)
             await settled(client, batch.id, 20)
     with dev(data=data) as stack:

@@ -16,7 +16,7 @@ from tests.fakes.s3_proxy import S3Proxy, proxied
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 WRITES = ("PUT", "PUT uploadId", "POST uploads", "POST uploadId", "DELETE")
 READS = ("GET", "GET list-type", "HEAD")
-REFUSED = 20  # requests, before the bucket is well again
+REFUSED = 6  # requests, before the bucket is well again
 
 
 class House(NamedTuple):
@@ -56,7 +56,7 @@ async def batch_through(house: House, code: str, *what: str) -> Batch:
         batch = await submit(client, lines)
         await settled(client, batch.id, 50)
         house.refuse(code, *what)
-        await until(house.has_refused, 60)
+        await until(house.has_refused, 120)
         assert (await client.batches.retrieve(batch.id)).status == "in_progress"
         house.heal()
         done = await ended(client, batch.id)

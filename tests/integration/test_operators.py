@@ -142,8 +142,8 @@ async def test_a_namespace_that_is_not_there_names_the_remedy(tmp_path: Path, da
     [
         ("DELETE FROM migrations WHERE name = (SELECT max(name) FROM migrations)", "The database lacks "),
         (
-            "INSERT INTO migrations VALUES ('9999_later', 'x')",
-            "the migration '9999_later', which this version",
+            "INSERT INTO migrations (name, checksum, breaking) VALUES ('9999_later', 'x', true)",
+            "the migration '9999_later', with which this version",
         ),
         ("UPDATE migrations SET checksum = 'x'", "is not the one that was applied"),
     ],

@@ -1,9 +1,11 @@
 """Slices that belong on another task queue: what moves, and what is remembered."""
 
+import asyncio
+
 from batchwright.contracts.execution import ModelRunResult
 from batchwright.contracts.names import DISPATCH_QUEUE
 from batchwright.contracts.openai import BatchStatus
-from tests.workflows.house import POLICY, House
+from tests.workflows.house import POLICY, House, RunHandle
 from tests.workflows.steps import Belongs, ingested, share, until_cancelled
 from workflows.model_run import ModelRunWorkflow
 
@@ -64,10 +66,20 @@ async def test_a_run_that_continues_as_new_remembers_where_its_slices_go(house: 
     assert max(request.moves for request in house.execution.requests) == 1
 
 
+async def scheduled_at(run: RunHandle, queue: str) -> None:
+    """Waits until a slice has moved there: cancelled in between, the test's server refuses the cancel."""
+    while True:
+        events = (await run.fetch_history()).events
+        if any(event.activity_task_scheduled_event_attributes.task_queue.name == queue for event in events):
+            return
+        await asyncio.sleep(0.02)
+
+
 async def test_a_stopped_run_does_not_wait_for_slices_that_would_move(house: House) -> None:
     house.execution.behaviours = {"m": Belongs(DISPATCH_QUEUE), 1: until_cancelled}
     async with house.workers():  # nobody is at the other queue
         run = await house.start_run(await house.model_run(slices=2))
         await house.execution.asked(2)
+        await scheduled_at(run, DISPATCH_QUEUE)
         await run.signal(ModelRunWorkflow.stop)
         assert await run.result() == ModelRunResult(finished=False)
