@@ -1,5 +1,7 @@
 """What every storage promises; `any_storage` runs it on each."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage
@@ -200,3 +202,16 @@ async def test_a_key_that_is_none_is_refused_by_every_call(any_storage: Storage,
 async def test_a_prefix_that_begins_no_key_is_refused(any_storage: Storage, prefix: str) -> None:
     with pytest.raises(ValueError, match="beginning of a storage key"):
         await any_storage.delete_prefix(prefix)
+
+
+async def test_an_inventory_dates_objects_and_goes_on_behind_a_key(any_storage: Storage) -> None:
+    before = datetime.now(UTC) - timedelta(minutes=5)
+    keys = ["a/b", "a/b-c", "a/b.d/e", "a/b/c", "a/c/d", "b"]
+    for key in [key for key in keys if key != "a/b"]:
+        await any_storage.put(key, b"xy")
+    found = [dated async for dated in any_storage.inventory("a/")]
+    assert [(dated.key, dated.size) for dated in found] == [(key, 2) for key in keys[1:-1]]
+    assert all(dated.written_at > before for dated in found)
+    for place, key in enumerate(keys[1:-1], start=2):
+        behind = [dated.key async for dated in any_storage.inventory("a/", after=key)]
+        assert behind == keys[place:-1]
