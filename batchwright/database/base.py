@@ -195,10 +195,6 @@ class ClaimsTable(Protocol):
         """Takes the key and inserts `row` with it, all or nothing: None. Or the claim that has it."""
         ...
 
-    async def forget(self, before: datetime) -> int:
-        """Deletes all that were made by then; how many."""
-        ...
-
 
 class WorkersTable(Protocol):
     async def beat(self, worker_id: str, stats: dict[str, float], at: datetime) -> None: ...

@@ -17,7 +17,6 @@ from batchwright.database.uploads import Uploads
 class ClaimQueries:
     find: str
     claim: str
-    forget: str
 
 
 class Claims(ClaimsTable):
@@ -52,10 +51,6 @@ class Claims(ClaimsTable):
             held = await session.fetchrow(self._sql.find, claim.tenant, claim.operation, claim.key, since)
             assert held is not None
             return _claim(held)
-
-    async def forget(self, before: datetime) -> int:
-        record = await self._connections.fetchrow(self._sql.forget, before)
-        return 0 if record is None else record["count"]
 
     async def _insert(self, session: Session, row: FileRow | UploadRow | None) -> None:
         match row:

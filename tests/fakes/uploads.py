@@ -110,13 +110,6 @@ class MemoryClaims(ClaimsTable):
                 pass
         return None
 
-    async def forget(self, before: datetime) -> int:
-        claims = self._rows.enter().claims
-        old = [key for key, claim in claims.items() if claim.created_at <= before]
-        for key in old:
-            del claims[key]
-        return len(old)
-
 
 class UploadsAndClaims:
     """Their place in a database."""

@@ -7,6 +7,9 @@ from openai import AsyncOpenAI
 from temporalio.client import Client
 
 from batchwright.contracts.names import CONTROL_QUEUE
+from batchwright.database.driver import connect
+from batchwright.rules import keys
+from batchwright.temporal.schedules import SCHEDULES
 from tests.e2e.batches import chat_lines, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack
 from tests.observability.prometheus import Prometheus
@@ -31,7 +34,11 @@ async def make_history(stack: Stack, prometheus: Prometheus) -> None:
         await stack.faults(model=AWAY, kind="503", rate=1.0)
         await stack.faults(model=TROUBLED, kind="500", rate=0.5)
         await stack.faults(kind="slow", seconds=1.0, rate=1.0)
+        await _retention(stack, client)
         for counter in (
+            "batchwright_retention_deleted_total",
+            "batchwright_retention_deleted_bytes_total",
+            "batchwright_retention_failures_total",
             "batchwright_model_group_deferrals_total",
             "batchwright_request_retries_total",
             "batchwright_step_failures_total",
@@ -67,6 +74,18 @@ async def _torn_batch(stack: Stack, client: AsyncOpenAI) -> None:
     await settled(client, batch.id, 10)
     for shard in stack.objects.rglob(f"*/{batch.id}/**/*.jsonl"):
         shard.unlink()
+
+
+async def _retention(stack: Stack, client: AsyncOpenAI) -> None:
+    """A file goes, and the storage seems to be somebody else's."""
+    file = await client.files.create(file=("old.jsonl", b'{"a": 1}\n'), purpose="batch")
+    database = await connect(stack.now.postgres)
+    await database.execute("UPDATE files SET expires_at = now() - interval '2 hours' WHERE id = $1", file.id)
+    await database.close()
+    (stack.objects / keys.DATABASE_MARK).write_text("another")
+    temporal = await Client.connect(stack.now.temporal, namespace=stack.now.namespace)
+    for planned in SCHEDULES:
+        await temporal.get_schedule_handle(planned.id).trigger()
 
 
 async def _until_status(client: AsyncOpenAI, batch_id: str, status: str) -> None:

@@ -10,7 +10,3 @@ ON CONFLICT (tenant, operation, key) DO UPDATE SET
     fingerprint = excluded.fingerprint, made = excluded.made, created_at = excluded.created_at
 WHERE idempotency_keys.created_at <= $7
 RETURNING *
-
--- name: forget
-WITH gone AS (DELETE FROM idempotency_keys WHERE created_at <= $1 RETURNING 1)
-SELECT count(*) FROM gone
