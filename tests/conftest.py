@@ -24,7 +24,9 @@ from tests.fakes.s3 import S3Server, moto_server, real_server
 from tests.fakes.storage import MemoryStorage
 
 # How long an example takes is the machine's business.
-hypothesis.settings.register_profile("batchwright", deadline=None)
+hypothesis.settings.register_profile(
+    "batchwright", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("batchwright")
 
 # Nothing else than a real server does what they test.

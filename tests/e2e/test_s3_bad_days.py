@@ -1,4 +1,4 @@
-"""A bucket that refuses for a while in the middle of a batch: that costs time, and no request is asked again."""
+"""A bucket that refuses for a while in mid-batch: that costs time, and no request is asked again."""
 
 import asyncio
 from collections.abc import AsyncGenerator

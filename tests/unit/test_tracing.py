@@ -20,6 +20,8 @@ from batchwright.telemetry.spans import Spans
 from batchwright.telemetry.tracing import tracing as tracing_on
 from tests.fakes.collector import Collector, collector
 
+pytestmark = pytest.mark.integration
+
 BATCH = "batch_0199a0b0c0d070008000000000000001"
 TARGET = Target.of("http://gpu:8000/v1/chat/completions?key=in-the-query")
 

@@ -1,11 +1,15 @@
 """A batch from its start to its files."""
 
+import pytest
+
 from batchwright.contracts.batch import BatchResult
 from batchwright.contracts.finalization import FinalizeRequest
 from batchwright.contracts.ingestion import IngestResult
 from batchwright.contracts.openai import BatchStatus
 from tests.workflows.house import House
 from tests.workflows.steps import ingested, share
+
+pytestmark = pytest.mark.integration
 
 
 async def test_every_slice_runs_once_and_the_files_are_written(house: House) -> None:

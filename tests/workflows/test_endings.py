@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import pytest
 from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.batch import BatchPolicy, BatchResult
@@ -12,6 +13,8 @@ from batchwright.contracts.openai import BatchStatus, ValidationError
 from tests.workflows.house import POLICY, House
 from tests.workflows.steps import fails, ingested, share, until_cancelled
 from workflows.batch import BatchWorkflow
+
+pytestmark = pytest.mark.integration
 
 # Time is skipped only while no activity is pending, so these seconds are real ones.
 SHORT = timedelta(seconds=1)

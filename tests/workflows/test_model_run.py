@@ -15,6 +15,8 @@ from tests.workflows.house import POLICY, House
 from tests.workflows.steps import FINISHED, fails, finishes, until_cancelled
 from workflows.model_run import ModelRunWorkflow
 
+pytestmark = pytest.mark.integration
+
 
 def policy(**changes: float) -> BatchPolicy:
     return POLICY.model_copy(update=changes)

@@ -2,12 +2,16 @@
 
 import asyncio
 
+import pytest
+
 from batchwright.contracts.execution import ModelRunResult
 from batchwright.contracts.names import DISPATCH_QUEUE
 from batchwright.contracts.openai import BatchStatus
 from tests.workflows.house import POLICY, House, RunHandle
 from tests.workflows.steps import Belongs, ingested, share, until_cancelled
 from workflows.model_run import ModelRunWorkflow
+
+pytestmark = pytest.mark.integration
 
 OWN = "inference.m"
 

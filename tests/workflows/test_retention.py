@@ -9,6 +9,8 @@ from batchwright.contracts.retention import DUE, Gone, Kind, RetentionOrder, Ret
 from tests.workflows.house import House
 from tests.workflows.steps import FOREIGN
 
+pytestmark = pytest.mark.integration
+
 
 async def retained(house: House, order: RetentionOrder) -> RetentionResult:
     async with house.workers():

@@ -1,11 +1,15 @@
 """Pause, resume, and what a running batch says of itself."""
 
+import pytest
+
 from batchwright.contracts.batch import BatchState, ModelProgress, WaitingReason
 from batchwright.contracts.openai import BatchStatus
 from batchwright.contracts.search import DEADLINE, MODELS, STATUS, TENANT
 from tests.workflows.house import House, state_of
 from tests.workflows.steps import finishes, ingested, share, until_cancelled
 from workflows.batch import BatchWorkflow
+
+pytestmark = pytest.mark.integration
 
 
 async def test_a_paused_batch_goes_on_where_it_was(house: House) -> None:

@@ -7,6 +7,8 @@ from pydantic import JsonValue
 
 from tests.unit.deploy.chart import Values, at, check, pods, render, with_least
 
+pytestmark = pytest.mark.integration
+
 TLS: Values = {"existingSecret": "tls", "authority": True, "clientCertificate": True}
 POOLS: list[JsonValue] = [
     {"name": "core", "roles": ["control", "io"], "podDisruptionBudget": False, "spoolSize": "8Gi"},

@@ -14,6 +14,8 @@ from docs.chart import CHART, setting_names
 from tests.unit.deploy.chart import Values, at, check, names, one, render, with_least
 from tests.unit.deploy.files import ROOT
 
+pytestmark = pytest.mark.integration
+
 RULES = [
     path for path in sorted((ROOT / "deploy" / "prometheus").glob("*.yaml")) if "groups" in path.read_text()
 ]

@@ -11,6 +11,8 @@ from tests.unit.deploy.chart import Values, at, names, notes, one, pods, render,
 from tests.unit.deploy.files import image_environment
 from tests.unit.deploy.test_chart import POOLS, TLS, scaled
 
+pytestmark = pytest.mark.integration
+
 
 def test_the_spool_is_where_the_image_writes() -> None:
     for pod in pods(render()).values():

@@ -8,6 +8,8 @@ from pydantic import JsonValue
 
 from tests.unit.deploy.chart import CHART, LEAST, Refused, Values, render, with_least
 
+pytestmark = pytest.mark.integration
+
 
 def pool(**values: JsonValue) -> Values:
     """One pool with all the roles, and `values`."""

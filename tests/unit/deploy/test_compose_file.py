@@ -7,6 +7,8 @@ import pytest
 from batchwright.settings import Settings
 from tests.unit.deploy.files import Service, compose, image_environment
 
+pytestmark = pytest.mark.integration
+
 SERVICES = compose().services
 OURS = {name: service for name, service in SERVICES.items() if service.ours}
 LASTING = {name: service for name, service in SERVICES.items() if service.restart != "no"}

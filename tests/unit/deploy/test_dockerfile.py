@@ -11,6 +11,8 @@ import pytest
 from batchwright.settings import Settings
 from tests.unit.deploy.files import ROOT, dockerfile, image_environment, stage
 
+pytestmark = pytest.mark.integration
+
 PACKAGES = {"activities", "api", "batchwright", "simulator", "starter", "worker", "workflows"}
 LINTER = Path(sys.executable).with_name("hadolint")
 
