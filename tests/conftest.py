@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Generator
@@ -24,10 +25,10 @@ from tests.fakes.s3 import S3Server, moto_server, real_server
 from tests.fakes.storage import MemoryStorage
 
 # How long an example takes is the machine's business.
-hypothesis.settings.register_profile(
-    "batchwright", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("batchwright")
+_PATIENT = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("thorough", _PATIENT)
+hypothesis.settings.register_profile("quick", _PATIENT, max_examples=15)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "thorough"))
 
 # Nothing else than a real server does what they test.
 collect_ignore = [] if real_server() else ["integration/test_storage_s3_real.py"]
