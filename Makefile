@@ -4,7 +4,7 @@ TOOLS := .venv/.tools
 UV := $(TOOLS)/bin/uv
 RUN := .venv/bin/
 
-.PHONY: help install demo dev test test-fast test-observability lint format docs chaos bench clean
+.PHONY: help install demo dev test test-fast test-slow test-observability conformance fuzz lint format docs chaos bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -27,8 +27,11 @@ demo: install ## 1,000 requests over three models through the whole stack
 dev: install ## the embedded stack in the foreground
 	$(RUN)batchwright dev
 
-test: install ## all tests but those of test-observability
-	$(RUN)pytest -n 4 --dist loadfile -m "not prometheus"
+test: install ## units, real servers, whole stacks that lose their parts
+	$(RUN)pytest -n 4 --dist loadfile -m "not prometheus and not slow"
+
+test-slow: install ## chaos, conformance, S3, encryption, traces, retention, containers: a stack each
+	$(RUN)pytest -n 2 --dist loadfile -m slow
 
 test-observability: install $(TOOLS)/prometheus ## dashboards and alerts against a real Prometheus
 	PATH="$(CURDIR)/$(TOOLS)/prometheus:$$PATH" $(RUN)pytest -m prometheus tests/observability

@@ -9,6 +9,7 @@ SECONDS, SEED = 25, 5
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 async def test_a_stack_that_is_killed_frozen_and_cut_loses_nothing() -> None:
     told: list[str] = []

@@ -12,7 +12,7 @@ from tests.conformance.table import PAGE, checks, page
 from tests.conformance.verdicts import VERDICT, Tell, told
 from tests.e2e.stack import Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 def cases() -> list[tuple[Profile, Row]]:

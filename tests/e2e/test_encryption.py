@@ -13,7 +13,7 @@ from temporalio.client import Client
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack, dev
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.deploy.files import ROOT, Instruction, stage
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 UV = shutil.which("uv") or str(ROOT / ".venv" / ".tools" / "bin" / "uv")
 
 

@@ -17,7 +17,7 @@ from tests.e2e.batches import chat_lines, check_conservation, ended, submit, unt
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.integration.commands import batchwright
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 LONG_AGO = datetime.now(UTC) - timedelta(days=4)
 TENANT = "default"
 

@@ -17,7 +17,7 @@ from tests.e2e.batches import chat_lines, check_conservation, ended, settled, su
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.fakes.s3 import S3Server, fresh_prefix
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @contextmanager
@@ -43,13 +43,13 @@ async def test_workers_killed_in_mid_slice_lose_nothing_that_lies_in_s3(
     prefix = fresh_prefix()
     for name, value in s3.settings(prefix).items():
         monkeypatch.setenv(name, value)
-    lines = chat_lines(MODELS, each=300)
+    lines = chat_lines(MODELS, each=1_667)
     with dev_on(s3, prefix) as stack:
         async with stack.client() as client, open_storage(load(), Metrics(), Component.WORKER) as storage:
             for model in MODELS:
                 await stack.faults(model=model, kind="slow", seconds=0.2, rate=1.0)
             batch = await submit(client, lines)
-            await settled(client, batch.id, 100)
+            await settled(client, batch.id, 1_000)
             killed = stack.kill("worker")
             kept = await settled_requests(storage, batch.id)
             assert kept

@@ -13,7 +13,7 @@ from tests.e2e.stack import MODELS, Stack, dev
 from tests.fakes.s3 import S3Server, fresh_prefix
 from tests.fakes.s3_proxy import S3Proxy, proxied
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 WRITES = ("PUT", "PUT uploadId", "POST uploads", "POST uploadId", "DELETE")
 READS = ("GET", "GET list-type", "HEAD")
 REFUSED = 6  # requests, before the bucket is well again

@@ -12,7 +12,7 @@ from tests.e2e.batches import CHAT, chat_line, chat_lines, ended, settled, submi
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.fakes.collector import Collector, Spanned, collector
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(180)]
 SECRET = "sk-planted-in-the-settings"
 
 
