@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit
 from tests.e2e.stack import MODELS, Stack, dev
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
 
 RATED, FREE = MODELS[:2]
 RATE, LINES, TURNS_PER_SECOND = 4, 8, 0.5  # turns of two seconds

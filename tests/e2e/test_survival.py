@@ -1,7 +1,6 @@
 """What a user of the official client sees when parts of the stack die."""
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from batchwright.rules import ids, keys
 from batchwright.rules.segments import Kind, read_index
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
-from tests.e2e.stack import MODELS, Part, Stack, dev
+from tests.e2e.stack import MODELS, Part, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 IN_FLIGHT = 100  # of a worker, by default
@@ -73,41 +72,3 @@ async def test_a_killed_part_costs_time_and_no_line(stack: Stack, part: Part) ->
         await check_conservation(client, done, lines)
     assert done.status == "completed"
     assert done.error_file_id is None
-
-
-async def test_an_outage_of_one_of_three_models_delays_it_and_fails_no_line(stack: Stack) -> None:
-    async with stack.client() as client:
-        await stack.faults(model=MODELS[0], kind="503", rate=1.0)
-        lines = chat_lines(MODELS, each=60)
-        broken = time.monotonic()
-        batch = await submit(client, lines)
-        await settled(client, batch.id, 120)
-
-        async def long_enough() -> bool:
-            return time.monotonic() - broken >= 90
-
-        await until(long_enough, 120)
-        halfway = await client.batches.retrieve(batch.id)
-        assert halfway.request_counts is not None
-        assert halfway.request_counts.failed == 0
-        assert halfway.status == "in_progress"
-        await stack.heal()
-        done = await ended(client, batch.id)
-        await check_conservation(client, done, lines)
-    assert done.status == "completed"
-    assert done.error_file_id is None
-
-
-async def test_a_stack_that_is_stopped_and_started_goes_on_where_it_was(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    with dev(data=data) as stack:
-        async with stack.client() as client:
-            await stack.faults(model=MODELS[0], kind="slow", seconds=0.3, rate=1.0)
-            lines = chat_lines(MODELS, each=100)
-            batch = await submit(client, lines)
-            await settled(client, batch.id, 40)
-    with dev(data=data) as stack:
-        async with stack.client() as client:
-            done = await ended(client, batch.id)
-            await check_conservation(client, done, lines)
-    assert done.status == "completed"

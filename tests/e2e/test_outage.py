@@ -1,0 +1,33 @@
+"""A model that takes nothing for longer than any retry waits: that costs time, and no line."""
+
+import time
+
+import pytest
+
+from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
+from tests.e2e.stack import MODELS, Stack
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+
+async def test_an_outage_of_one_of_three_models_delays_it_and_fails_no_line(stack: Stack) -> None:
+    async with stack.client() as client:
+        await stack.faults(model=MODELS[0], kind="503", rate=1.0)
+        lines = chat_lines(MODELS, each=60)
+        broken = time.monotonic()
+        batch = await submit(client, lines)
+        await settled(client, batch.id, 120)
+
+        async def long_enough() -> bool:
+            return time.monotonic() - broken >= 90
+
+        await until(long_enough, 120)
+        halfway = await client.batches.retrieve(batch.id)
+        assert halfway.request_counts is not None
+        assert halfway.request_counts.failed == 0
+        assert halfway.status == "in_progress"
+        await stack.heal()
+        done = await ended(client, batch.id)
+        await check_conservation(client, done, lines)
+    assert done.status == "completed"
+    assert done.error_file_id is None
