@@ -6,8 +6,8 @@ from prometheus_client import Counter, Gauge, Histogram
 from pydantic_core import PydanticUndefined
 
 from batchwright.contracts.errors import LINE_MESSAGES, NEVER_RETRIED, Failure, LineCode
-from batchwright.otel import variable
 from batchwright.settings import Settings
+from batchwright.settings.otel import variable
 from batchwright.telemetry.metrics import Metrics
 from docs import chart
 from docs.dashboards.machinery import STORAGE, WORKER

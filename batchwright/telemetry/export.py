@@ -16,8 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider,
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
-from batchwright import otel
-from batchwright.settings import Settings
+from batchwright.settings import Settings, otel
 from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)

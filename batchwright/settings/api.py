@@ -1,0 +1,37 @@
+"""The HTTP API, and the command line that talks to it."""
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings
+
+from batchwright.settings.urls import http_url
+
+
+class ApiSettings(BaseSettings):
+    api_host: str = Field(
+        "127.0.0.1",
+        description="address the API listens on; beyond loopback only with `api_trusted_network`",
+    )
+    api_port: int = Field(8000, ge=0, le=65535, description="0: a free port")
+    api_trusted_network: bool = Field(
+        False,
+        description="only callers who may act for every tenant reach the API: a gateway, a network policy",
+    )
+    api_cors_origins: list[str] = Field(
+        default=[], description="origins whose web pages may call the API, as a JSON list; unset: none"
+    )
+    api_header_seconds: float = Field(15.0, gt=0, description="time for a request's headers to come")
+    api_silence_seconds: float = Field(
+        60.0, gt=0, description="longest silence in a request's body, and of a client that reads no answer"
+    )
+    default_tenant: str = Field("default", description="tenant of a request without X-Tenant")
+    tenant_weights: dict[str, float] = Field(default={}, description="share of a tenant; 1.0 where unset")
+
+    # Command line
+    url: str = Field("http://127.0.0.1:8000", description="address of the API that the CLI talks to")
+    api_key: str = Field("", description="sent as Bearer to the API by the CLI")
+    tenant: str = Field("", description="sent as X-Tenant by the CLI; empty: not sent")
+
+    @field_validator("url")
+    @classmethod
+    def _http_url(cls, url: str) -> str:
+        return http_url(url)

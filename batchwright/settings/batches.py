@@ -1,0 +1,35 @@
+"""How a batch goes: grace, patience, plans and slices."""
+
+from pydantic import Field
+from pydantic_settings import BaseSettings
+
+_MIB = 1024 * 1024
+
+
+class BatchSettings(BaseSettings):
+    cancel_grace_seconds: float = Field(
+        30.0, ge=0, le=600, description="time for requests in flight when a batch is cancelled or paused (R3)"
+    )
+    expiry_grace_seconds: float = Field(
+        5.0, ge=0, le=600, description="time for requests in flight when the window closes (R4)"
+    )
+    finalize_patience_seconds: float = Field(
+        86_400.0, ge=60, description="how long finalization is retried before the batch fails (S0-46)"
+    )
+    heartbeat_timeout_seconds: float = Field(
+        30.0, ge=10, description="silence after which a worker counts as dead"
+    )
+    slice_seconds: float = Field(30.0, ge=1, description="a slice's turn, from its first permit")
+    outstanding_slices: int = Field(32, ge=1, le=500, description="scheduled at once per model run")
+    continue_as_new_events: int = Field(
+        0,
+        ge=0,
+        description="history length at which a model run continues as new; 0: when the server suggests it",
+    )
+    plan_order: str = Field(
+        "prefix",
+        pattern="^(prefix|hash|file)$",
+        description="order of lines inside a plan: prefix, hash or file (R17)",
+    )
+    slice_lines: int = Field(256, ge=1, le=10_000, description="lines per slice at most")
+    slice_bytes: int = Field(4 * _MIB, ge=1024, description="bytes per slice at most, or one line")

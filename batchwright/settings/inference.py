@@ -1,0 +1,41 @@
+"""Backends: where they are, how a request is sent to them, and when it is sent again."""
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings
+
+from batchwright.settings.urls import http_urls
+
+_MIB = 1024 * 1024
+
+
+class InferenceSettings(BaseSettings):
+    backends: list[str] = Field(default=[], description="URLs of OpenAI-compatible backends, as a JSON list")
+    backend_api_key: str = Field("", description="sent as Bearer to every backend")
+    default_model: str = Field("", description="serves lines without a model where the endpoint allows that")
+    max_response_bytes: int = Field(16 * _MIB, ge=1024, description="size of one answer")
+    request_timeout_seconds: float = Field(
+        600.0, gt=0, description="time for one request, from sending to the whole answer"
+    )
+    connect_timeout_seconds: float = Field(10.0, gt=0, description="time to connect to a backend")
+    max_attempts: int = Field(
+        5, ge=1, description="times a line is asked when the answer may be its own fault (R8)"
+    )
+    initial_backoff_seconds: float = Field(1.0, gt=0, description="wait before the second attempt, doubling")
+    max_backoff_seconds: float = Field(60.0, gt=0, description="longest wait between attempts")
+    give_up_after_seconds: float = Field(0.0, ge=0, description="capacity waits per line; 0: the deadline")
+    circuit_failures: int = Field(
+        5, ge=1, description="capacity answers in a row that open a model's circuit"
+    )
+    http_engine: str = Field(
+        "socket",
+        pattern="^(socket|httpx)$",
+        description="what sends requests: our own sockets, or httpx's (R20)",
+    )
+    model_refresh_seconds: float = Field(
+        5.0, gt=0, description="how often the list of served models is read again"
+    )
+
+    @field_validator("backends")
+    @classmethod
+    def _urls(cls, urls: list[str]) -> list[str]:
+        return http_urls(urls)
