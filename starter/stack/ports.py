@@ -1,7 +1,12 @@
 """TCP ports on the loopback address."""
 
+import fcntl
+import os
 import random
 import socket
+import tempfile
+from pathlib import Path
+from typing import IO
 
 from starter.stack.errors import StackError
 
@@ -10,15 +15,33 @@ LOOPBACK = "127.0.0.1"
 # between our look at it and the server's bind, or while a killed server is being started again.
 _FIRST, _LAST = 20_000, 32_000
 _TRIES = 200
+_reserved: list[IO[bytes]] = []
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
+    """A port nobody listens on now, and that no other call gives away while this process lives.
+
+    Its server listens seconds later: another stack that starts meanwhile must not choose it too.
+    """
     for _ in range(_TRIES):
         port = random.randint(_FIRST, _LAST)
-        if is_free(port):
+        if is_free(port) and _reserve(port):
             return port
     raise StackError(f"No free TCP port was found between {_FIRST} and {_LAST} on {LOOPBACK}.")
+
+
+def _reserve(port: int) -> bool:
+    """Whether no living process has reserved it; the lock of an ended one is gone with it."""
+    folder = Path(tempfile.gettempdir()) / f"batchwright-ports-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    lock = (folder / str(port)).open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return False
+    _reserved.append(lock)
+    return True
 
 
 def is_free(port: int) -> bool:

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from batchwright.settings import SettingsError, load
-from starter.stack import temporal
+from starter.stack import ports, temporal
 from starter.stack.directory import StackDirectory
 from starter.stack.errors import StackError
 from starter.stack.part import how_it_ended, last_lines
@@ -63,6 +63,21 @@ def test_a_free_port_can_be_listened_on() -> None:
     with socket.create_server(("127.0.0.1", port)):
         assert not is_free(port)
     assert is_free(port)
+
+
+def test_a_port_that_a_living_process_chose_is_not_given_away_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose = "from starter.stack.ports import free_port; print(free_port(), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", choose], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as another:
+        assert another.stdout is not None
+        port = int(another.stdout.readline())
+        monkeypatch.setattr(ports, "_FIRST", port)
+        monkeypatch.setattr(ports, "_LAST", port)
+        with pytest.raises(StackError, match="No free TCP port"):
+            free_port()
+        another.communicate("")
+    assert free_port() == port
 
 
 def test_a_taken_port_is_refused_with_its_option() -> None:
