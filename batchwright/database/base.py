@@ -22,6 +22,7 @@ from batchwright.database.rows import (
     SliceProgress,
     WorkerBeat,
 )
+from batchwright.database.tenants_base import ApiKeysTable, TenantsTable
 from batchwright.database.upload_rows import Claim, PartRow, UploadRow
 
 
@@ -241,6 +242,10 @@ class DatabaseLike(Protocol):
     def claims(self) -> ClaimsTable: ...
     @property
     def retention(self) -> RetentionTable: ...
+    @property
+    def tenants(self) -> TenantsTable: ...
+    @property
+    def api_keys(self) -> ApiKeysTable: ...
 
     async def check(self) -> None:
         """Raises DatabaseUnavailable unless the database answers a query."""

@@ -25,6 +25,7 @@ PASSING = (
     asyncpg.ObjectNotInPrerequisiteStateError,  # a lock not had, a database that takes no connections
     asyncpg.InvalidCachedStatementError,  # the tables changed under a prepared statement
 )
+ReferenceMissing = asyncpg.ForeignKeyViolationError
 REFUSED = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 
 

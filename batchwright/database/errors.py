@@ -10,6 +10,7 @@ DatabaseError
   UnknownUpload         the tenant has no such upload
   UploadClosed          the upload takes nothing any more: completed, cancelled or expired
   UploadFull            its parts would be too many, or too many bytes
+  UnknownTenant         a key for a tenant that nobody made
 """
 
 
@@ -67,3 +68,9 @@ class UploadFull(DatabaseError):
     def __init__(self, upload_id: str) -> None:
         super().__init__(f"Upload {upload_id!r} takes no more parts: there are too many, or too many bytes.")
         self.upload_id = upload_id
+
+
+class UnknownTenant(DatabaseError):
+    def __init__(self, tenant: str) -> None:
+        super().__init__(f"There is no tenant {tenant!r}: `batchwright tenants create {tenant}` makes it.")
+        self.tenant = tenant

@@ -1,5 +1,6 @@
 """The database of this process: PostgreSQL, through one pool."""
 
+from batchwright.database.api_keys import ApiKeys
 from batchwright.database.base import DatabaseLike
 from batchwright.database.batches import Batches
 from batchwright.database.claims import Claims
@@ -12,6 +13,7 @@ from batchwright.database.models import Models
 from batchwright.database.progress import Progress
 from batchwright.database.rates import RateChanges
 from batchwright.database.retention import Retention
+from batchwright.database.tenants import Tenants
 from batchwright.database.uploads import Uploads
 from batchwright.database.workers import Workers
 from batchwright.settings import Settings
@@ -32,6 +34,8 @@ class Database(DatabaseLike):
         self._uploads = Uploads(connections, self._files)
         self._claims = Claims(connections, self._files, self._uploads)
         self._retention = Retention(connections)
+        self._tenants = Tenants(connections)
+        self._api_keys = ApiKeys(connections)
 
     @property
     def files(self) -> Files:
@@ -72,6 +76,14 @@ class Database(DatabaseLike):
     @property
     def retention(self) -> Retention:
         return self._retention
+
+    @property
+    def tenants(self) -> Tenants:
+        return self._tenants
+
+    @property
+    def api_keys(self) -> ApiKeys:
+        return self._api_keys
 
     async def check(self) -> None:
         await self._connections.fetchrow("SELECT 1")

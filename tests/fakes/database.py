@@ -29,6 +29,7 @@ from batchwright.database.rows import (
 from tests.fakes.fleet import MemoryFleet
 from tests.fakes.retention import MemoryRetention
 from tests.fakes.rows import Rows, not_before, per_model, position, slices
+from tests.fakes.tenants import TenantsAndKeys
 from tests.fakes.uploads import UploadsAndClaims
 
 
@@ -275,7 +276,7 @@ class MemoryWorkers(WorkersTable):
         ]
 
 
-class MemoryDatabase(UploadsAndClaims, DatabaseLike):
+class MemoryDatabase(UploadsAndClaims, TenantsAndKeys, DatabaseLike):
     """`rows` is open to tests; `rows.failing = DatabaseUnavailable(...)` makes every call fail."""
 
     def __init__(self) -> None:

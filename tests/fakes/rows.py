@@ -5,6 +5,7 @@ from datetime import datetime
 from batchwright.database.counts import LIVE
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.rows import BatchRow, FileRow, ModelCount, RateChange, ServedModel, SliceProgress
+from batchwright.database.tenant_rows import FoundKey, TenantRow
 from batchwright.database.upload_rows import Claim, PartRow, UploadRow
 
 Key = tuple[str, str]  # tenant, id
@@ -25,6 +26,9 @@ class Rows:
         self.successes: dict[str, datetime] = {}
         self.marked_at: datetime | None = None
         self.claims: dict[tuple[str, str, str], Claim] = {}
+        self.tenants: dict[str, TenantRow] = {}
+        self.api_keys: dict[str, FoundKey] = {}  # by prefix
+        self.key_lookups = 0
         self.rates: dict[str, RateChange] = {}
         self.beats: dict[str, datetime] = {}
         self.stats: dict[str, dict[str, float]] = {}

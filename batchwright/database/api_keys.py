@@ -1,0 +1,66 @@
+"""The table of API keys."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from batchwright.database.connection import Connections
+from batchwright.database.driver import ReferenceMissing, Row
+from batchwright.database.errors import UnknownTenant
+from batchwright.database.sql import queries
+from batchwright.database.tenant_rows import FoundKey, KeyRow
+from batchwright.database.tenants_base import ApiKeysTable
+from batchwright.rules.api_keys import Kept
+
+
+@dataclass(frozen=True)
+class ApiKeyQueries:
+    insert: str
+    find: str
+    all: str
+    revoke: str
+    note_used: str
+
+
+class ApiKeys(ApiKeysTable):
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._sql = queries(ApiKeyQueries, "api_keys")
+
+    async def insert(self, key: KeyRow, kept: Kept) -> None:
+        try:
+            await self._connections.execute(
+                self._sql.insert,
+                key.id,
+                key.tenant,
+                key.prefix,
+                kept.salt,
+                kept.hash,
+                [scope.value for scope in key.scopes],
+                key.label,
+                key.created_at,
+                key.expires_at,
+            )
+        except ReferenceMissing:
+            raise UnknownTenant(key.tenant) from None
+
+    async def find(self, prefix: str) -> FoundKey | None:
+        record = await self._connections.fetchrow(self._sql.find, prefix)
+        if record is None:
+            return None
+        kept = Kept(record["salt"], record["hash"])
+        return FoundKey(key=_key(record), kept=kept, tenant_disabled_at=record["disabled_at"])
+
+    async def all(self, tenant: str | None = None) -> list[KeyRow]:
+        return [_key(record) for record in await self._connections.fetch(self._sql.all, tenant)]
+
+    async def revoke(self, key: str, at: datetime) -> KeyRow | None:
+        record = await self._connections.fetchrow(self._sql.revoke, key, at)
+        return None if record is None else _key(record)
+
+    async def note_used(self, uses: Mapping[str, datetime]) -> None:
+        await self._connections.execute(self._sql.note_used, list(uses), list(uses.values()))
+
+
+def _key(record: Row) -> KeyRow:
+    return KeyRow.model_validate({name: record[name] for name in KeyRow.model_fields})

@@ -1,0 +1,44 @@
+"""What the tables of tenants and their keys hold, as values."""
+
+from datetime import datetime
+
+from pydantic import Field
+
+from batchwright.contracts.message import Message
+from batchwright.rules.api_keys import Kept, Scope, is_usable
+
+
+class TenantRow(Message):
+    name: str
+    created_at: datetime
+    disabled_at: datetime | None = None
+
+
+class KeyRow(Message):
+    """All of a key that may be shown: neither its secret nor the secret's hash."""
+
+    id: str
+    tenant: str
+    prefix: str
+    scopes: list[Scope]
+    label: str = ""
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    last_used_at: datetime | None = None
+
+
+class FoundKey(Message):
+    """What a key is checked against; never shown or logged."""
+
+    key: KeyRow
+    kept: Kept = Field(repr=False)
+    tenant_disabled_at: datetime | None = None
+
+    def is_usable(self, at: datetime) -> bool:
+        return is_usable(
+            at,
+            expires_at=self.key.expires_at,
+            revoked_at=self.key.revoked_at,
+            disabled_at=self.tenant_disabled_at,
+        )

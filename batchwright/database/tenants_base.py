@@ -1,0 +1,50 @@
+"""What a database promises of tenants and their keys."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Protocol
+
+from batchwright.database.tenant_rows import FoundKey, KeyRow, TenantRow
+from batchwright.rules.api_keys import Kept
+
+
+class TenantsTable(Protocol):
+    """Tenants that were made by an operator; a row's name never changes and no row goes."""
+
+    async def create(self, name: str, at: datetime) -> bool:
+        """False where there is such a tenant already."""
+        ...
+
+    async def get(self, name: str) -> TenantRow | None: ...
+
+    async def all(self) -> list[TenantRow]:
+        """By name."""
+        ...
+
+    async def disable(self, name: str, at: datetime) -> TenantRow | None:
+        """Of a disabled one the first time stays. None where there is no such tenant."""
+        ...
+
+    async def enable(self, name: str) -> TenantRow | None: ...
+
+
+class ApiKeysTable(Protocol):
+    async def insert(self, key: KeyRow, kept: Kept) -> None:
+        """A second insert of the same row changes nothing. Raises UnknownTenant."""
+        ...
+
+    async def find(self, prefix: str) -> FoundKey | None:
+        """Whatever has become of it: what is not usable any more is found too."""
+        ...
+
+    async def all(self, tenant: str | None = None) -> list[KeyRow]:
+        """Of one tenant or of all, by tenant, then by creation; revoked ones too."""
+        ...
+
+    async def revoke(self, key: str, at: datetime) -> KeyRow | None:
+        """`key` is an id or a prefix. Of a revoked one the first time stays."""
+        ...
+
+    async def note_used(self, uses: Mapping[str, datetime]) -> None:
+        """By id. A minute goes by between two times that are kept."""
+        ...

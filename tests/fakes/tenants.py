@@ -1,0 +1,93 @@
+"""Tenants and their keys in memory, held to the same suite as PostgreSQL's."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from batchwright.database.errors import UnknownTenant
+from batchwright.database.tenant_rows import FoundKey, KeyRow, TenantRow
+from batchwright.database.tenants_base import ApiKeysTable, TenantsTable
+from batchwright.rules.api_keys import Kept
+from tests.fakes.rows import Rows
+
+
+class MemoryTenants(TenantsTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def create(self, name: str, at: datetime) -> bool:
+        tenants = self._rows.enter().tenants
+        fresh = TenantRow(name=name, created_at=at)
+        return tenants.setdefault(name, fresh) is fresh
+
+    async def get(self, name: str) -> TenantRow | None:
+        return self._rows.enter().tenants.get(name)
+
+    async def all(self) -> list[TenantRow]:
+        return [row for _, row in sorted(self._rows.enter().tenants.items())]
+
+    async def disable(self, name: str, at: datetime) -> TenantRow | None:
+        row = await self.get(name)
+        return row and self._put(row, row.disabled_at or at)
+
+    async def enable(self, name: str) -> TenantRow | None:
+        row = await self.get(name)
+        return row and self._put(row, None)
+
+    def _put(self, row: TenantRow, disabled_at: datetime | None) -> TenantRow:
+        changed = row.model_copy(update={"disabled_at": disabled_at})
+        self._rows.tenants[row.name] = changed
+        return changed
+
+
+class MemoryApiKeys(ApiKeysTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def insert(self, key: KeyRow, kept: Kept) -> None:
+        if key.tenant not in self._rows.enter().tenants:
+            raise UnknownTenant(key.tenant)
+        self._rows.api_keys.setdefault(key.prefix, FoundKey(key=key, kept=kept))
+
+    async def find(self, prefix: str) -> FoundKey | None:
+        self._rows.key_lookups += 1
+        found = self._rows.enter().api_keys.get(prefix)
+        if found is None:
+            return None
+        disabled_at = self._rows.tenants[found.key.tenant].disabled_at
+        return found.model_copy(update={"tenant_disabled_at": disabled_at})
+
+    async def all(self, tenant: str | None = None) -> list[KeyRow]:
+        keys = [found.key for found in self._rows.enter().api_keys.values()]
+        chosen = [key for key in keys if tenant in (None, key.tenant)]
+        return sorted(chosen, key=lambda key: (key.tenant, key.created_at, key.id))
+
+    async def revoke(self, key: str, at: datetime) -> KeyRow | None:
+        for found in self._rows.enter().api_keys.values():
+            if key in (found.key.id, found.key.prefix):
+                return self._put(found, revoked_at=found.key.revoked_at or at)
+        return None
+
+    async def note_used(self, uses: Mapping[str, datetime]) -> None:
+        for found in list(self._rows.enter().api_keys.values()):
+            at, last = uses.get(found.key.id), found.key.last_used_at
+            if at is not None and (last is None or last <= at - timedelta(minutes=1)):
+                self._put(found, last_used_at=at)
+
+    def _put(self, found: FoundKey, **changes: object) -> KeyRow:
+        key = found.key.model_copy(update=changes)
+        self._rows.api_keys[key.prefix] = found.model_copy(update={"key": key})
+        return key
+
+
+class TenantsAndKeys:
+    """Their place in a database."""
+
+    rows: Rows
+
+    @property
+    def tenants(self) -> MemoryTenants:
+        return MemoryTenants(self.rows)
+
+    @property
+    def api_keys(self) -> MemoryApiKeys:
+        return MemoryApiKeys(self.rows)

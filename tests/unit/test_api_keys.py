@@ -1,0 +1,93 @@
+"""API keys: their form, what is kept of them, what they open."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from batchwright.rules.api_keys import Kept, Scope, is_usable, keep, life, needed, new_key, opens, parse
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def test_a_new_key_is_read_back_and_no_two_are_alike() -> None:
+    keys = [new_key() for _ in range(50)]
+    assert [parse(key.text) for key in keys] == keys
+    assert len({key.prefix for key in keys}) == len({key.secret for key in keys}) == 50
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "bw_", "none", "sk-abc", "bw_abcdefghijkl_short", "bw_ABCDEFGHIJKL_" + "a" * 40, "bw_a_" + "b" * 40],
+)
+def test_what_has_another_form_is_no_key(text: str) -> None:
+    assert parse(text) is None
+
+
+@pytest.mark.parametrize("more", ["x", " ", "\n", "\x00", "é"])
+def test_a_key_with_anything_more_is_none(more: str) -> None:
+    key = new_key().text
+    assert parse(key + more) is parse(more + key) is None
+
+
+def test_only_the_secret_itself_opens_what_is_kept_of_it() -> None:
+    key, other = new_key(), new_key()
+    kept = keep(key)
+    assert opens(key, kept)
+    assert not opens(other, kept)
+    assert not opens(key, None)
+    assert not opens(key, Kept(b"", b""))
+
+
+def test_equal_secrets_are_kept_differently_and_unreadably() -> None:
+    key = new_key()
+    one, two = keep(key), keep(key)
+    assert one.hash != two.hash
+    assert key.secret.encode() not in one.hash + one.salt
+
+
+def test_no_representation_has_the_secret() -> None:
+    key = new_key()
+    assert key.secret not in f"{key!r} {key} {[key]}"
+    assert key.prefix in repr(key)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "scope"),
+    [
+        ("GET", "/v1/files", Scope.READ),
+        ("HEAD", "/v1/files", Scope.READ),
+        ("POST", "/v1/batches", Scope.WRITE),
+        ("DELETE", "/v1/files/x", Scope.WRITE),
+        ("BREW", "/v1/files", Scope.WRITE),
+        ("GET", "/admin/rates", Scope.ADMIN),
+        ("PUT", "/admin/rates", Scope.ADMIN),
+        ("GET", "/admin", Scope.ADMIN),
+        ("GET", "/administration", Scope.READ),
+    ],
+)
+def test_what_a_request_needs(method: str, path: str, scope: Scope) -> None:
+    assert needed(method, path) is scope
+
+
+@pytest.mark.parametrize(
+    ("change", "usable"),
+    [
+        ({}, True),
+        ({"expires_at": NOW + timedelta(seconds=1)}, True),
+        ({"expires_at": NOW}, False),
+        ({"revoked_at": NOW + timedelta(days=1)}, False),
+        ({"disabled_at": NOW - timedelta(days=1)}, False),
+    ],
+)
+def test_a_key_is_usable_until_it_expires_is_revoked_or_its_tenant_is_disabled(
+    change: dict[str, datetime], usable: bool
+) -> None:
+    nothing: dict[str, datetime | None] = {"expires_at": None, "revoked_at": None, "disabled_at": None}
+    assert is_usable(NOW, **(nothing | change)) is usable
+
+
+def test_a_life_is_hours_or_days() -> None:
+    assert (life("12h"), life("90d")) == (timedelta(hours=12), timedelta(days=90))
+    for text in ("", "0d", "5", "5m", "-1d", "1.5h", "99999999d"):
+        with pytest.raises(ValueError, match="12h or 90d"):
+            life(text)
