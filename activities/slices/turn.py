@@ -90,6 +90,7 @@ class Turn:
     ) -> None:
         self._tools, self._request, self._target = tools, request, target
         self._work, self._judge, self._sink, self._owner, self._stop = work, judge, sink, owner, stop
+        self._sender = tools.sender(request.model, request.endpoint)
         self._circuit: Circuit = tools.circuit(request.model)
         self._pace = Pace(lambda: tools.rates.pacing_of(request.model))
         self._sending: dict[asyncio.Task[None], _Flight] = {}
@@ -209,7 +210,7 @@ class Turn:
     async def _ask(self, flight: _Flight) -> None:
         line, begun = flight.line, flight.begun
         request = self._judge.request(line, self._work.bytes_of(line))
-        outcome = await self._tools.client.send(self._target, request.body, request.request_id)
+        outcome = await self._sender.send(self._target, request.body, request.request_id)
         self._tools.budget.learn(len(outcome.body))
         if self._stop.end is End.LOST:
             return

@@ -11,10 +11,15 @@ _MIB = 1024 * 1024
 
 
 class ModelLimits(BaseModel):
-    """One model's own limits, where they differ from the defaults below. The rate is the whole fleet's."""
+    """One model's own limits, where they differ from the defaults below. The rate is the whole fleet's.
+
+    `inputs_per_request`: lines of `/v1/embeddings` that may share a request (S1-201); unset: one each.
+    """
 
     in_flight: int | None = Field(None, ge=1)
     requests_per_second: float | None = Field(None, ge=LEAST, le=MOST)
+    inputs_per_request: int = Field(1, ge=1, le=2048)
+    input_tokens_per_request: int = Field(32_000, ge=1)  # estimated
 
 
 class WorkerSettings(BaseSettings):
@@ -35,7 +40,9 @@ class WorkerSettings(BaseSettings):
     )
     build_id: str = Field("", max_length=63, description="of this build, where `deployment_name` is set")
     models: dict[Annotated[str, Field(min_length=1)], ModelLimits] = Field(
-        default={}, description="limits of single models, as JSON: `in_flight`, `requests_per_second`"
+        default={},
+        description="limits of single models, as JSON: `in_flight`, `requests_per_second`, "
+        "`inputs_per_request`, `input_tokens_per_request`",
     )
     requests_per_second: float = Field(
         0.0, ge=0, le=MOST, description="of the whole fleet, over all models; 0: no limit"

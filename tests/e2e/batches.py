@@ -3,13 +3,14 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Literal
 
 from openai import AsyncOpenAI
 from openai.types import Batch
 from pydantic import BaseModel, ConfigDict
 
 ENDED = {"completed", "failed", "expired", "cancelled"}
-CHAT = "/v1/chat/completions"
+CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 
 
 class Error(BaseModel):
@@ -44,12 +45,17 @@ def chat_lines(models: Iterable[str], each: int) -> list[dict[str, object]]:
     return [chat_line(f"line-{i:05d}", names[i % len(names)]) for i in range(each * len(names))]
 
 
-async def submit(client: AsyncOpenAI, lines: list[dict[str, object]], window: str = "24h") -> Batch:
+async def submit(
+    client: AsyncOpenAI,
+    lines: list[dict[str, object]],
+    window: str = "24h",
+    endpoint: Literal["/v1/chat/completions", "/v1/embeddings"] = CHAT,
+) -> Batch:
     content = "".join(json.dumps(line) + "\n" for line in lines).encode()
     file = await client.files.create(file=("input.jsonl", content), purpose="batch")
     return await client.batches.create(
         input_file_id=file.id,
-        endpoint=CHAT,
+        endpoint=endpoint,
         completion_window=window,  # pyright: ignore[reportArgumentType]
     )
 

@@ -1,0 +1,185 @@
+"""Lines of one model sent several in a request, where its settings say so (S1-194 to S1-209).
+
+A group that fails costs no line anything: it is asked again as a group, then as halves, then line by line;
+only an answer to a line alone counts against that line.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from batchwright.contracts.errors import LineCode
+from batchwright.inference.client import Outcome
+from batchwright.inference.engine import Target
+from batchwright.rules import retries
+from batchwright.rules.microbatch import Adapter, CannotSplit, ChunkSize, Part, Result
+from batchwright.rules.retries import Budget
+from batchwright.telemetry.metrics import Metrics
+
+LINGER_SECONDS = 0.01  # a slice hands its lines over one after the other
+
+
+class Sender(Protocol):
+    async def send(self, target: Target, body: bytes, request_id: str) -> Outcome:
+        """As `InferenceClient.send`."""
+        ...
+
+
+class _Member(NamedTuple):
+    part: Part
+    body: bytes
+    request_id: str
+    answered: "asyncio.Future[Outcome]"
+
+
+@dataclass
+class _Group:
+    target: Target
+    members: list[_Member] = field(default_factory=list[_Member])
+    tokens: int = 0
+    timer: asyncio.TimerHandle | None = None
+
+
+class GroupingSender:
+    """Of one model; one in a process, so that lines of all its slices and batches meet.
+
+    `most` lines and `tokens` estimated input tokens share a request; `pause(n)`: seconds before the n-th
+    repetition of a group.
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        adapter: Adapter,
+        *,
+        model: str,
+        most: int,
+        tokens: int,
+        pause: Callable[[int], float],
+        metrics: Metrics,
+    ) -> None:
+        self._sender, self._adapter, self._tokens, self._pause = sender, adapter, tokens, pause
+        self._size = ChunkSize(most)
+        self._open: dict[tuple[Target, bytes], _Group] = {}
+        self._asking: set[asyncio.Task[None]] = set()
+        self._requests = metrics.microbatch_requests
+        self._lines = metrics.microbatch_lines.labels(model)
+        self._model = model
+
+    async def send(self, target: Target, body: bytes, request_id: str) -> Outcome:
+        """As `InferenceClient.send`; a call that is cancelled leaves its group to the others."""
+        part = self._adapter.part(body) if self._size.now > 1 else None
+        if part is None or part.tokens > self._tokens:
+            return await self._sender.send(target, body, request_id)
+        answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._join(target, _Member(part, body, request_id, answered))
+        return await answered
+
+    def _join(self, target: Target, member: _Member) -> None:
+        key = (target, member.part.shared)
+        group = self._open.get(key)
+        if group is not None and group.tokens + member.part.tokens > self._tokens:
+            self._close(key)
+            group = None
+        if group is None:
+            group = self._open[key] = _Group(target)
+            group.timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._close, key)
+        group.members.append(member)
+        group.tokens += member.part.tokens
+        if len(group.members) >= self._size.now:
+            self._close(key)
+
+    def _close(self, key: tuple[Target, bytes]) -> None:
+        group = self._open.pop(key)
+        if group.timer is not None:
+            group.timer.cancel()
+        task = asyncio.create_task(self._answer(group))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        waiting = {member.request_id for member in group.members}
+        for member in group.members:
+            member.answered.add_done_callback(lambda _, one=member: self._left(one, waiting, task))
+
+    def _left(self, member: _Member, waiting: set[str], task: "asyncio.Task[None]") -> None:
+        """Answered or withdrawn; a request that nobody waits for any more is not finished."""
+        waiting.discard(member.request_id)
+        if not waiting:
+            task.cancel()
+
+    async def _answer(self, group: _Group) -> None:
+        try:
+            await self._ask(group.target, group.members, repetitions=0)
+        except Exception as error:  # each line's own to tell, as if it had been sent alone
+            for member in group.members:
+                if not member.answered.done():
+                    member.answered.set_exception(error)
+
+    async def _ask(self, target: Target, members: Sequence[_Member], repetitions: int) -> None:
+        members = [member for member in members if not member.answered.done()]
+        if len(members) < 2:
+            return await self._one_by_one(target, members)
+        outcome = await self._send_group(target, members)
+        budget = outcome.verdict.budget
+        if budget in (Budget.CAPACITY, Budget.BLOCKED):
+            self._size.failed()
+            for member in members:
+                _tell(member, outcome)
+        elif outcome.verdict is retries.SUCCESS:
+            await self._share(target, members, outcome)
+        elif budget is Budget.ATTEMPT:
+            await self._again(target, members, repetitions)
+        else:  # one line's mistake must not be the others' end
+            self._size.failed()
+            await self._one_by_one(target, members)
+
+    async def _again(self, target: Target, members: Sequence[_Member], repetitions: int) -> None:
+        """Once as it was, then in halves (S1-205)."""
+        self._size.failed()
+        await asyncio.sleep(self._pause(repetitions + 1))
+        if not repetitions:
+            return await self._ask(target, members, 1)
+        middle = len(members) // 2
+        for half in (members[:middle], members[middle:]):
+            await self._ask(target, half, repetitions + 1)
+
+    async def _share(self, target: Target, members: Sequence[_Member], outcome: Outcome) -> None:
+        try:
+            results = self._adapter.split(outcome.body, [member.part for member in members])
+        except CannotSplit:
+            self._size.failed()
+            self._requests.labels(self._model, "not_split").inc()
+            return await self._one_by_one(target, members)  # S1-204
+        self._size.succeeded()
+        self._lines.inc(len(members))
+        for member, result in zip(members, results, strict=True):
+            _tell(member, _own(outcome, result))
+
+    async def _one_by_one(self, target: Target, members: Sequence[_Member]) -> None:
+        async def ask(member: _Member) -> None:
+            _tell(member, await self._sender.send(target, member.body, member.request_id))
+
+        await asyncio.gather(*(ask(member) for member in members))
+
+    async def _send_group(self, target: Target, members: Sequence[_Member]) -> Outcome:
+        ids = "\n".join(member.request_id for member in members)
+        group_id = "group_" + hashlib.sha256(ids.encode()).hexdigest()[:24]
+        body = self._adapter.join([member.part for member in members])
+        outcome = await self._sender.send(target, body, group_id)
+        self._requests.labels(self._model, outcome.verdict.category).inc()
+        return outcome
+
+
+def _tell(member: _Member, outcome: Outcome) -> None:
+    if not member.answered.done():
+        member.answered.set_result(outcome)
+
+
+def _own(whole: Outcome, result: Result) -> Outcome:
+    """A line's share, judged as if the backend had answered it alone (S1-225, S1-226)."""
+    verdict = retries.judge(result.status)
+    if verdict.budget is Budget.SETTLED:
+        return whole._replace(verdict=verdict, status=result.status, body=result.body)
+    message = f"The backend answered {result.status} for this line of a shared request."
+    return Outcome(verdict, code=LineCode.CONNECTION_ERROR, message=message)

@@ -1,0 +1,209 @@
+"""Lines of embeddings that share requests: what is asked, who gets what, and who pays for failures."""
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import httpx
+from pydantic import BaseModel
+
+from batchwright.contracts.openai import Endpoint
+from batchwright.inference.client import Outcome
+from batchwright.inference.engine import Target
+from batchwright.inference.grouping import GroupingSender
+from batchwright.rules import retries
+from batchwright.rules.microbatch import Embeddings
+from batchwright.rules.segments import Kind
+from batchwright.telemetry.metrics import Metrics
+from tests.activities.execution_house import House, eventually, ok, plan_slice, request
+
+TARGET = Target.of("http://backend/v1/embeddings")
+
+
+def body_of(text: str) -> bytes:
+    return json.dumps({"model": "m", "input": text}).encode()
+
+
+def line_of(text: str) -> bytes:
+    return b'{"custom_id":"c-%s","body":%s}' % (text.encode(), body_of(text))
+
+
+def embedded(inputs: list[str]) -> httpx.Response:
+    """In reverse order: only the index says whose it is."""
+    items = [{"index": place, "embedding": [len(text), place]} for place, text in enumerate(inputs)]
+    usage = {"prompt_tokens": 10 * len(inputs), "total_tokens": 10 * len(inputs)}
+    return httpx.Response(200, json={"object": "list", "data": items[::-1], "model": "m", "usage": usage})
+
+
+class _Asked(BaseModel):
+    input: str | list[str]
+
+
+def inputs_of(asked: httpx.Request) -> list[str]:
+    own = _Asked.model_validate_json(asked.content).input
+    return [own] if isinstance(own, str) else own
+
+
+class _Answer(BaseModel):
+    class Body(BaseModel):
+        class Item(BaseModel):
+            index: int
+            embedding: list[int]
+
+        data: list[Item] = []
+        usage: dict[str, int] = {}
+
+    status_code: int
+    body: Body
+
+
+class _Line(BaseModel):
+    response: _Answer
+
+
+class Embedder:
+    """A house with a backend of embeddings; `asked` are the inputs of each request."""
+
+    def __init__(self, refuse: Callable[[list[str]], httpx.Response | None], share: int = 4) -> None:
+        models = {"m": {"inputs_per_request": share, "in_flight": 16}}
+        self.house = House(ok, models=models, max_backoff_seconds=0.002)
+        self.house.answer = self._answer
+        self.asked: list[list[str]] = []
+        self._refuse = refuse
+
+    async def embed(self, *texts: str) -> list[_Answer]:
+        """The answers, in the order of the lines."""
+        await plan_slice(self.house.storage, [line_of(text) for text in texts])
+        while True:
+            result = await self.house.turn(request(endpoint=Endpoint.EMBEDDINGS))
+            if result is not None and result.finished:
+                break
+            self.house.next_attempt()
+        settled = await self.house.settled()
+        return [_Line.model_validate_json(settled[offset].payload).response for offset in sorted(settled)]
+
+    async def attempts(self) -> int:
+        return sum(record.kind is Kind.ATTEMPT for record in await self.house.records())
+
+    async def _answer(self, asked: httpx.Request) -> httpx.Response:
+        inputs = inputs_of(asked)
+        self.asked.append(inputs)
+        return self._refuse(inputs) or embedded(inputs)
+
+
+def lengths(answers: list[_Answer]) -> list[int]:
+    """What the backend made of each line's text."""
+    return [answer.body.data[0].embedding[0] for answer in answers]
+
+
+TEXTS = ["x" * number for number in range(1, 11)]
+
+
+async def test_lines_share_requests_and_each_gets_its_own_answer() -> None:
+    embedder = Embedder(lambda inputs: None)
+    answers = await embedder.embed(*TEXTS)
+    assert sorted(len(inputs) for inputs in embedder.asked) == [2, 4, 4]
+    assert lengths(answers) == list(range(1, 11))
+    assert all(answer.body.data[0].index == 0 for answer in answers)
+    assert sum(answer.body.usage["prompt_tokens"] for answer in answers) == 100
+
+
+async def test_without_the_setting_each_line_is_a_request() -> None:
+    embedder = Embedder(lambda inputs: None, share=1)
+    await embedder.embed(*TEXTS)
+    assert sorted(embedder.asked) == [[text] for text in TEXTS]
+
+
+async def test_a_line_the_backend_refuses_takes_no_other_with_it() -> None:
+    embedder = Embedder(lambda inputs: httpx.Response(400, json={"error": {}}) if "xxx" in inputs else None)
+    answers = await embedder.embed(*TEXTS)
+    assert [answer.status_code for answer in answers] == [200, 200, 400, *[200] * 7]
+    assert embedder.asked.count(["xxx"]) == 1
+
+
+async def test_a_group_that_breaks_is_asked_again_then_halved_and_costs_no_line_an_attempt() -> None:
+    embedder = Embedder(lambda inputs: httpx.Response(500, json={}) if len(inputs) > 2 else None)
+    answers = await embedder.embed(*TEXTS[:4])
+    assert lengths(answers) == [1, 2, 3, 4]
+    assert [len(inputs) for inputs in embedder.asked] == [4, 4, 2, 2]
+    assert await embedder.attempts() == 0
+
+
+async def test_a_line_that_breaks_every_group_fails_alone_after_its_own_attempts() -> None:
+    embedder = Embedder(lambda inputs: httpx.Response(500, json={}) if "xx" in inputs else None)
+    answers = await embedder.embed(*TEXTS[:4])
+    assert [answer.status_code for answer in answers] == [200, 500, 200, 200]
+    assert embedder.asked.count(["xx"]) == embedder.house.settings.max_attempts
+
+
+async def test_a_busy_backend_costs_time_only() -> None:
+    busy = iter([httpx.Response(503), httpx.Response(429)])
+    embedder = Embedder(lambda inputs: next(busy, None))
+    assert lengths(await embedder.embed(*TEXTS)) == list(range(1, 11))
+    assert await embedder.attempts() == 0
+
+
+async def test_an_answer_that_cannot_be_divided_is_asked_for_line_by_line() -> None:
+    def mixed_up(inputs: list[str]) -> httpx.Response | None:
+        return embedded(inputs[1:]) if len(inputs) > 1 else None
+
+    embedder = Embedder(mixed_up)
+    assert lengths(await embedder.embed(*TEXTS[:4])) == [1, 2, 3, 4]
+    assert [len(inputs) for inputs in embedder.asked] == [4, 1, 1, 1, 1]
+
+
+class Slow:
+    """A sender that answers when it is told to; `cancelled` counts requests that were given up."""
+
+    def __init__(self) -> None:
+        self.release, self.asked = asyncio.Event(), asyncio.Event()
+        self.cancelled = 0
+
+    async def send(self, target: Target, body: bytes, request_id: str) -> Outcome:
+        self.asked.set()
+        try:
+            await self.release.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        inputs = inputs_of(httpx.Request("POST", "http://backend", content=body))
+        return Outcome(retries.SUCCESS, 200, embedded(inputs).content)
+
+
+def grouping(sender: Slow) -> GroupingSender:
+    return GroupingSender(
+        sender, Embeddings(), model="m", most=2, tokens=1000, pause=lambda _: 0.0, metrics=Metrics()
+    )
+
+
+async def test_a_call_that_is_withdrawn_leaves_its_group_to_the_others() -> None:
+    slow = Slow()
+    sender = grouping(slow)
+    calls = [asyncio.create_task(sender.send(TARGET, body_of(text), text)) for text in ("a", "bb")]
+    await slow.asked.wait()
+    calls[0].cancel()
+    await asyncio.wait(calls[:1])
+    slow.release.set()
+    assert (await calls[1]).status == 200
+    assert slow.cancelled == 0
+
+
+async def test_a_request_nobody_waits_for_is_given_up() -> None:
+    slow = Slow()
+    sender = grouping(slow)
+    calls = [asyncio.create_task(sender.send(TARGET, body_of(text), text)) for text in ("a", "bb")]
+    await slow.asked.wait()
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+    await eventually(lambda: slow.cancelled == 1)
+
+
+async def test_lines_with_more_tokens_than_a_request_may_have_are_not_joined() -> None:
+    slow = Slow()
+    slow.release.set()
+    sender = GroupingSender(
+        slow, Embeddings(), model="m", most=8, tokens=3, pause=lambda _: 0.0, metrics=Metrics()
+    )
+    outcomes = await asyncio.gather(*(sender.send(TARGET, body_of("x" * 10), f"r-{n}") for n in range(3)))
+    assert [len(json.loads(outcome.body)["data"]) for outcome in outcomes] == [1, 1, 1]
