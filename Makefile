@@ -4,7 +4,7 @@ TOOLS := .venv/.tools
 UV := $(TOOLS)/bin/uv
 RUN := .venv/bin/
 
-.PHONY: help install demo dev test test-fast test-slow test-observability conformance fuzz lint format docs chaos bench clean
+.PHONY: help install demo dev test test-fast test-slow test-observability conformance fuzz lint format docs chaos bench bench-compare profile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -65,8 +65,22 @@ docs: install ## the generated reference pages
 chaos: install ## kill, freeze and cut a running stack for SECONDS (600) by SEED (1)
 	$(RUN)python -m tests.chaos --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
 
-bench: install ## ingestion, and a whole batch beside a bare client loop
-	$(RUN)python -m bench
+bench: install $(TOOLS)/peers/.installed ## every target beside its yardstick, 20 minutes (BENCH="--quick --only whole")
+	$(RUN)python -m bench $(BENCH)
+
+bench-compare: install ## the same figures of OLD=ref and of these files, in turns (SECTIONS="ingestion whole")
+	$(RUN)python -m bench.compare $(OLD) $(addprefix --only ,$(SECTIONS))
+
+profile: install $(TOOLS)/py-spy/.installed ## where ingestion, slices and finalization spend their time
+	$(RUN)python -m bench.profile
+
+$(TOOLS)/peers/.installed: bench/peers/requirements.txt
+	$(PYTHON) -m venv $(@D) && $(@D)/bin/python -m pip install --quiet -r $<
+	@touch $@
+
+$(TOOLS)/py-spy/.installed:
+	$(PYTHON) -m venv $(@D) && $(@D)/bin/python -m pip install --quiet "py-spy>=0.4,<1"
+	@touch $@
 
 clean: ## remove the environment and the data of `make dev`
 	rm -rf .venv .batchwright

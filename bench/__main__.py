@@ -1,6 +1,8 @@
-"""`python -m bench` (`make bench`): ingestion, and a whole batch beside a bare client loop."""
+"""`python -m bench` (`make bench`): every target with what was measured."""
 
 import tempfile
+import time
+import traceback
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -8,52 +10,83 @@ from typing import Annotated
 import msgspec
 import typer
 
-from bench import bare, ingestion, whole
-from bench.requests import write_input
-from bench.results import Round, table
+from bench.machine import commit, describe
+from bench.options import Options
+from bench.results import Report, SectionResult
+from bench.section import Section
+from bench.sections import SECTIONS
+from bench.table import summary, table
 
 RESULTS = Path(__file__).parent / "results"
-
-
-class Report(msgspec.Struct):
-    at: str
-    in_flight: int
-    rounds: list[Round]
-    ingestion: ingestion.Measured | None
+_PEERS_PYTHON = Path(__file__).parents[1] / ".venv/.tools/peers/bin/python"
+_NAMES = ", ".join(section.name for section in SECTIONS)
 
 
 def run(
-    size: Annotated[int, typer.Option(min=1, help="Requests in the batch.")] = 10_000,
-    rounds: Annotated[int, typer.Option(min=0, help="Whole batches; 0: only ingestion.")] = 3,
-    in_flight: Annotated[int, typer.Option(min=1, help="Requests at once, on both sides.")] = 64,
-    with_ingestion: Annotated[bool, typer.Option("--ingestion/--no-ingestion")] = True,
+    only: Annotated[list[str] | None, typer.Option(help=f"A section; repeatable: {_NAMES}.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Of each; fewer where its time is over.")] = 5,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: is all in order?")] = False,
+    with_peers: Annotated[bool, typer.Option("--peers/--no-peers", help="The slow ones too.")] = True,
+    minutes: Annotated[float, typer.Option(help="No section begins that could end later.")] = 20.0,
+    json: Annotated[Path | None, typer.Option(help="Where the figures go; else bench/results/.")] = None,
 ) -> None:
-    """Measure ingestion, and a whole batch at a zero-latency simulator beside a bare client loop."""
-    ingested = ingestion.run() if with_ingestion else None
-    measured = _rounds(size, rounds, in_flight) if rounds else []
-    if measured:
-        print(f"\n{size:,} requests, {in_flight} in flight, median of {rounds} (memory: the most)")
-        print(table(measured))
-    at = datetime.now().astimezone().isoformat(timespec="seconds")
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{at.replace(':', '-')}.json"
-    path.write_bytes(msgspec.json.encode(Report(at, in_flight, measured, ingested)))
-    print(f"\nall figures: {path}")
-
-
-def _rounds(size: int, rounds: int, in_flight: int) -> list[Round]:
-    measured: list[Round] = []
+    """Measure everything beside its yardstick, on this machine, now."""
+    chosen = _chosen(only or [])
+    started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="batchwright-bench-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        path = folder / "input.jsonl"
-        with whole.running(folder, in_flight) as stack:
-            write_input(path, size, whole.served_models(stack))
-            for number in range(1, rounds + 1):
-                alone = bare.measure(stack.simulator, path, in_flight)
-                both = Round(alone, whole.measure(stack, path, size))
-                print(f"round {number}: {alone.rate:,.0f} requests/s bare, {both.batch.rate:,.0f} as a batch")
-                measured.append(both)
-    return measured
+        peers = _PEERS_PYTHON if _PEERS_PYTHON.exists() else None
+        options = Options(Path(name), rounds, quick, with_peers, peers)
+        found: list[SectionResult] = []
+        for section in chosen:
+            left = minutes * 60 - (time.monotonic() - started)
+            found.append(_measured(section, options, left))
+        report = Report(
+            at=datetime.now().astimezone().isoformat(timespec="seconds"),
+            commit=commit(),
+            quick=quick,
+            rounds=rounds,
+            seconds=round(time.monotonic() - started, 1),
+            machine=describe(peers),
+            sections=found,
+        )
+    print(summary(report))
+    print(f"\nall figures: {_write(report, json)}")
+    if any(section.error for section in found):
+        raise typer.Exit(1)
+
+
+def _chosen(names: list[str]) -> list[Section]:
+    unknown = set(names) - {section.name for section in SECTIONS}
+    if unknown:
+        raise typer.BadParameter(f"{', '.join(sorted(unknown))}: there are only {_NAMES}")
+    return [section for section in SECTIONS if not names or section.name in names]
+
+
+def _measured(section: Section, options: Options, seconds_left: float) -> SectionResult:
+    """A section that fails takes no other with it."""
+    print(f"\n{section.title} ({section.name})", flush=True)
+    if not options.quick and seconds_left < section.minutes * 60:
+        error = "not measured: the time was over"
+        print(f"  {error}", flush=True)
+        return SectionResult(section.name, section.title, section.setting, 0.0, [], error)
+    started, error = time.monotonic(), ""
+    try:
+        figures = section.measure(options)
+    except (Exception, SystemExit) as problem:
+        traceback.print_exc()
+        figures, error = [], f"{type(problem).__name__}: {problem}"
+    seconds = round(time.monotonic() - started, 1)
+    result = SectionResult(section.name, section.title, section.setting, seconds, figures, error)
+    print(table(figures), f"\n  {seconds:.0f} s", flush=True)
+    return result
+
+
+def _write(report: Report, path: Path | None) -> Path:
+    if path is None:
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / f"{report.at.replace(':', '-')}.json"
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    return path
 
 
 def main() -> None:

@@ -1,67 +1,106 @@
-"""What is measured, and how it is printed."""
+"""What a run of the benchmark found: figures, each the median of its rounds, some with a target."""
 
 from statistics import median
+from typing import Literal
 
 import msgspec
 
 
-class Measured(msgspec.Struct):
-    """One run: `cpu_seconds` and `peak_mib` of the processes that send, `stack_cpu_seconds` of all but the
-    simulator."""
+class Target(msgspec.Struct, frozen=True):
+    """`aim` is where it should go, `limit` where it has to be."""
 
-    requests: int
+    limit: float
+    kind: Literal["at least", "at most"] = "at most"
+    aim: float | None = None
+
+    def met_by(self, value: float) -> bool:
+        return value >= self.limit if self.kind == "at least" else value <= self.limit
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """`rounds` holds what each round measured; `unit` is empty for a ratio. `how` says what it is of."""
+
+    key: str
+    what: str
+    rounds: list[float]
+    unit: str = ""
+    target: Target | None = None
+    how: str = ""
+
+    @property
+    def value(self) -> float:
+        return median(self.rounds)
+
+    @property
+    def is_met(self) -> bool | None:
+        """None where there is no target."""
+        return None if self.target is None else self.target.met_by(self.value)
+
+    @property
+    def shown(self) -> str:
+        return _with_unit(self.value, self.unit)
+
+    @property
+    def wanted(self) -> str:
+        if self.target is None:
+            return ""
+        text = f"{self.target.kind} {_with_unit(self.target.limit, self.unit)}"
+        return text if self.target.aim is None else f"{text}, aim {_with_unit(self.target.aim, self.unit)}"
+
+    @property
+    def verdict(self) -> str:
+        """`met`, or by what factor it falls short."""
+        if self.target is None:
+            return ""
+        if self.is_met:
+            return "met"
+        below, above = sorted((self.value, self.target.limit))
+        return f"short by {above / below:.2f}x" if below > 0 else "short"
+
+
+class SectionResult(msgspec.Struct, frozen=True):
+    """`error` says why there are no figures, or not all."""
+
+    name: str
+    title: str
+    setting: str
     seconds: float
-    cpu_seconds: float
-    peak_mib: float
-    stack_cpu_seconds: float | None = None
+    figures: list[Figure]
+    error: str = ""
+
+
+class Machine(msgspec.Struct, frozen=True):
+    cores: int
+    memory_gib: float
+    processor: str
+    system: str
+    versions: dict[str, str]
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The JSON of a run. `quick`: small sizes, whose figures judge nothing."""
+
+    at: str
+    commit: str
+    quick: bool
+    rounds: int
+    seconds: float
+    machine: Machine
+    sections: list[SectionResult]
 
     @property
-    def rate(self) -> float:
-        return self.requests / self.seconds
-
-    @property
-    def cpu_per_thousand(self) -> float:
-        return self.cpu_seconds / self.requests * 1000
+    def figures(self) -> list[Figure]:
+        return [figure for section in self.sections for figure in section.figures]
 
 
-class Round(msgspec.Struct):
-    """Measured one after the other, so that both saw the same machine."""
-
-    bare: Measured
-    batch: Measured
-
-    @property
-    def rate_ratio(self) -> float:
-        return self.batch.rate / self.bare.rate
-
-    @property
-    def cpu_ratio(self) -> float:
-        return self.batch.cpu_per_thousand / self.bare.cpu_per_thousand
+def _with_unit(value: float, unit: str) -> str:
+    return f"{number(value)} {unit}".rstrip()
 
 
-def table(rounds: list[Round]) -> str:
-    """Medians over the rounds."""
-    bare, batch = [r.bare for r in rounds], [r.batch for r in rounds]
-    rows = [
-        ("", "requests/s", "CPU s per 1,000", "peak MiB"),
-        _row("bare aiohttp loop", bare),
-        _row("batch, workers", batch),
-        (
-            "ratio",
-            f"{median(r.rate_ratio for r in rounds):.2f}",
-            f"{median(r.cpu_ratio for r in rounds):.2f}",
-            "",
-        ),
-    ]
-    return "\n".join(
-        f"{name:<20}{rate:>12}{cpu:>18}{memory:>12}".rstrip() for name, rate, cpu, memory in rows
-    )
-
-
-def _row(name: str, runs: list[Measured]) -> tuple[str, str, str, str]:
-    return (
-        name,
-        f"{median(run.rate for run in runs):,.0f}",
-        f"{median(run.cpu_per_thousand for run in runs):.2f}",
-        f"{max(run.peak_mib for run in runs):.0f}",
-    )
+def number(value: float) -> str:
+    """Three figures that count: 0.123, 1.23, 12.3, 1,234."""
+    if value == 0 or abs(value) >= 100:
+        return f"{value:,.0f}"
+    if abs(value) >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"

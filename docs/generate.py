@@ -9,6 +9,7 @@ from batchwright.contracts.errors import LINE_MESSAGES, NEVER_RETRIED, Failure, 
 from batchwright.settings import Settings
 from batchwright.settings.otel import variable
 from batchwright.telemetry.metrics import Metrics
+from bench import page
 from docs import chart, registry
 from docs.dashboards.machinery import STORAGE, WORKER
 from docs.dashboards.overview import OVERVIEW
@@ -29,6 +30,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "registry.md": registry.page(GENERATED),
         **{DASHBOARDS / f"{board.uid.removeprefix('batchwright-')}.json": board.render() for board in BOARDS},
         **chart.pages(),
+        **page.pages(),
     }
 
 

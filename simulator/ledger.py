@@ -29,6 +29,8 @@ class Entry(msgspec.Struct):
 
 
 class ModelTotals(msgspec.Struct):
+    """Times are Unix seconds; None: never."""
+
     asked: int = 0
     answered: int = 0
     in_flight: int = 0
@@ -36,6 +38,8 @@ class ModelTotals(msgspec.Struct):
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    first_asked_at: float | None = None
+    last_answered_at: float | None = None
     statuses: dict[str, int] = {}
 
 
@@ -80,6 +84,7 @@ class Ledger:
         entry.last_asked_at = now
         totals = self.totals(model)
         totals.asked += 1
+        totals.first_asked_at = totals.first_asked_at or now
         totals.in_flight += 1
         totals.max_in_flight = max(totals.max_in_flight, totals.in_flight)
         self._running[model] += 1
@@ -97,7 +102,7 @@ class Ledger:
         if status == "200":
             totals.answered += 1
             entry.answered += 1
-            entry.last_answered_at = time.time()
+            entry.last_answered_at = totals.last_answered_at = time.time()
             entry.first_answered_at = entry.first_answered_at or entry.last_answered_at
 
     def totals(self, model: str) -> ModelTotals:

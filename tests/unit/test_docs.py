@@ -11,7 +11,7 @@ from docs.generate import CAUSES, LINE_MESSAGES, pages
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("path", list(pages()), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", list(pages()), ids=lambda path: path.name)
 def test_a_generated_page_is_up_to_date(path: Path) -> None:
     assert path.read_text() == pages()[path], "run `make docs`"
 

@@ -1,0 +1,118 @@
+"""`python -m bench.compare OLD` (`make bench-compare OLD=ref`): two commits in turns, on one machine."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.page import read
+from bench.results import Figure, number
+
+_ROOT = Path(__file__).parents[1]
+_DEFAULT = ["ingestion", "finalization", "whole"]
+_NOTICEABLE = 1.1
+_Pairs = dict[str, tuple[Figure, Figure]]
+
+
+def run(
+    old: Annotated[str, typer.Argument(help="A commit, tag or branch.")],
+    only: Annotated[list[str] | None, typer.Option(help="A section; repeatable.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of both.")] = 3,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes.")] = False,
+) -> None:
+    """The same figures of OLD and of these files; exits with 1 where something became worse by a tenth."""
+    arguments = ["--rounds", "1", "--no-peers", *(["--quick"] if quick else [])]
+    arguments += [word for name in only or _DEFAULT for word in ("--only", name)]
+    found: list[_Pairs] = []
+    with _checkout(old) as folder, tempfile.TemporaryDirectory(prefix="batchwright-bench-") as name:
+        for number_ in range(1, rounds + 1):
+            print(f"turn {number_}: {old}, then these files", flush=True)
+            before = _measure(folder, Path(name) / "old.json", arguments)
+            after = _measure(_ROOT, Path(name) / "new.json", arguments)
+            found.append({key: (before[key], after[key]) for key in before if key in after})
+    pairs = merged(found)
+    print(compared(pairs))
+    if any(is_worse(*pair) for pair in pairs.values()):
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _checkout(ref: str) -> Generator[Path]:
+    """That commit's files, but this benchmark: what is measured differs, how does not.
+
+    Raises SystemExit where there is no such commit.
+    """
+    with tempfile.TemporaryDirectory(prefix="batchwright-old-") as name:
+        folder = Path(name) / "checkout"
+        made = subprocess.run(["git", "worktree", "add", "--detach", folder, ref], cwd=_ROOT)
+        if made.returncode:
+            raise SystemExit(f"there is no commit {ref!r} here; see `git log --oneline`")
+        try:
+            shutil.rmtree(folder / "bench", ignore_errors=True)
+            shutil.copytree(_ROOT / "bench", folder / "bench", ignore=shutil.ignore_patterns("results"))
+            yield folder
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", folder], cwd=_ROOT, check=True)
+
+
+def _measure(folder: Path, out: Path, arguments: list[str]) -> dict[str, Figure]:
+    """In that folder, whose files go before the installed ones."""
+    command = [sys.executable, "-m", "bench", *arguments, "--json", str(out)]
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
+    return {figure.key: figure for figure in read(out).figures}
+
+
+def merged(turns: list[_Pairs]) -> _Pairs:
+    """All turns' rounds as one figure each, of those that every turn has."""
+    keys = [key for key in turns[0] if all(key in turn for turn in turns)]
+    return {
+        key: (_joined([turn[key][0] for turn in turns]), _joined([turn[key][1] for turn in turns]))
+        for key in keys
+    }
+
+
+def _joined(figures: list[Figure]) -> Figure:
+    first = figures[0]
+    rounds = [value for figure in figures for value in figure.rounds]
+    return Figure(first.key, first.what, rounds, first.unit, first.target)
+
+
+def change(before: Figure, after: Figure) -> float:
+    """How many times the old value the new one is."""
+    return after.value / before.value if before.value else 1.0
+
+
+def is_worse(before: Figure, after: Figure) -> bool:
+    """By a tenth or more; of figures without a target nobody knows which way is worse."""
+    if after.target is None:
+        return False
+    factor = change(before, after)
+    return factor < 1 / _NOTICEABLE if after.target.kind == "at least" else factor > _NOTICEABLE
+
+
+def compared(pairs: _Pairs) -> str:
+    lines = [f"{'':62} {'old':>10} {'new':>10} {'new/old':>8}"]
+    for before, after in pairs.values():
+        mark = "  worse" if is_worse(before, after) else ""
+        name = f"{before.key}: {before.what}"[:62]
+        factor = number(change(before, after))
+        lines.append(f"{name:62} {number(before.value):>10} {number(after.value):>10} {factor:>8}{mark}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command()(run)
+    app(prog_name="python -m bench.compare")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What a user would write or install instead; each runs as a process of its own."""

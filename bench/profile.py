@@ -1,0 +1,121 @@
+"""`python -m bench.profile` (`make profile`): where ingestion, slices and finalization spend their time."""
+
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench import batches
+from bench.inputs import write_input
+from bench.sections import ingestion
+from bench.stack import running, simulator
+
+_ROOT = Path(__file__).parents[1]
+_PY_SPY = _ROOT / ".venv/.tools/py-spy/bin/py-spy"
+_RATE = 400
+_SHOWN = 25
+_IN_FLIGHT = 64
+_LEFT_OUT = ("<frozen importlib", "yardstick ", "settle (bench")
+_WAITING = ("_worker (concurrent/futures/thread", "EpollSelector.select")
+Stacks = Counter[tuple[str, ...]]
+
+
+def run(
+    lines: Annotated[int, typer.Option(min=100, help="Of the batch that is profiled.")] = 20_000,
+    only: Annotated[str, typer.Option(help="ingestion, slices or finalization; else all.")] = "",
+) -> None:
+    """Samples the stacks of each and prints the functions in which most time goes."""
+    if not _PY_SPY.exists():
+        raise SystemExit(f"{_PY_SPY} is missing: `make profile` installs it")
+    with tempfile.TemporaryDirectory(prefix="batchwright-profile-") as name:
+        folder = Path(name)
+        steps = {"ingestion": _ingestion, "finalization": _finalization, "slices": _slices}
+        for step, profile in steps.items():
+            if only in ("", step):
+                print(f"\n{step}, {lines:,} lines", flush=True)
+                print(report(profile(folder, lines)), flush=True)
+
+
+def _ingestion(folder: Path, lines: int) -> Stacks:
+    place = folder / "ingestion"
+    place.mkdir()
+    ingestion.write_input(place, lines, 4_190)
+    return _recorded(folder, "bench.ingest_once", str(place), "prefix")
+
+
+def _finalization(folder: Path, lines: int) -> Stacks:
+    place = folder / "finalization"
+    place.mkdir()
+    ingestion.write_input(place, lines, 220)
+    command = [sys.executable, "-m", "bench.finalize_once", "settle", str(place), "8000"]
+    subprocess.run(command, check=True, cwd=_ROOT)
+    return _recorded(folder, "bench.finalize_once", "finalize", str(place))
+
+
+def _slices(folder: Path, lines: int) -> Stacks:
+    """The worker's, while a whole batch runs before a simulator that answers at once."""
+    path, out = folder / "slices.jsonl", folder / "slices.raw"
+    write_input(path, lines)
+    with (
+        simulator() as backend,
+        running(folder / "stack", backend.url, in_flight=_IN_FLIGHT) as stack,
+        subprocess.Popen([*_record(out), "--pid", str(stack.pids.worker[0])]) as sampling,
+    ):
+        batches.measure(stack, path, lines)
+        sampling.send_signal(signal.SIGINT)
+        sampling.wait(60)
+    return read_stacks(out.read_text().splitlines())
+
+
+def _recorded(folder: Path, module: str, *arguments: str) -> Stacks:
+    out = folder / "profile.raw"
+    command = [*_record(out), "--", sys.executable, "-m", module, *arguments]
+    subprocess.run(command, check=True, cwd=_ROOT, stdout=subprocess.DEVNULL)
+    return read_stacks(out.read_text().splitlines())
+
+
+def _record(out: Path) -> list[str]:
+    options = ["--rate", str(_RATE), "--format", "raw", "--function", "--output", str(out)]
+    return [str(_PY_SPY), "record", *options]
+
+
+def read_stacks(lines: Iterable[str]) -> Stacks:
+    """`outermost;...;innermost count`, a line each; without imports, yardsticks and waiting threads."""
+    found: Stacks = Counter()
+    for line in lines:
+        text, _, count = line.rpartition(" ")
+        stack = tuple(text.split(";"))
+        if not any(name in text for name in _LEFT_OUT) and not stack[-1].startswith(_WAITING):
+            found[stack] += int(count)
+    return found
+
+
+def report(stacks: Stacks) -> str:
+    """Of each function its own share of the samples, and that with all it calls."""
+    total = stacks.total() or 1
+    own, within = Counter[str](), Counter[str]()
+    for stack, count in stacks.items():
+        own[stack[-1]] += count
+        for name in set(stack):
+            within[name] += count
+    rows = [
+        f"  {own[name] / total:6.1%}  {within[name] / total:6.1%}  {name}"
+        for name, _ in own.most_common(_SHOWN)
+    ]
+    return "\n".join([f"  {'own':>6}  {'all':>6}  function ({total} samples)", *rows])
+
+
+def main() -> None:
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command()(run)
+    app(prog_name="python -m bench.profile")
+
+
+if __name__ == "__main__":
+    main()

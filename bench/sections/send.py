@@ -1,0 +1,71 @@
+"""The send phase before a backend that takes its time: how much of it is left unused?"""
+
+from bench import batches
+from bench.inputs import write_input
+from bench.options import Options
+from bench.peers import run as peers
+from bench.results import Figure, Target
+from bench.section import Section
+from bench.stack import Simulator, running, simulator, wait_until_quiet
+from starter.client import Client
+
+IN_FLIGHT, LATENCY_MS = 256, 50
+IDEAL = IN_FLIGHT / (LATENCY_MS / 1000)  # requests/s of one process that loses no time
+_SECONDS = 70.0
+
+
+def measure(options: Options) -> list[Figure]:
+    """One process against the bare loop, and two against what two could do at best."""
+    count = options.size(20_000, 2_000)
+    path = options.folder / "send.jsonl"
+    write_input(path, count)
+    bare: list[float] = []
+    rates: dict[int, list[float]] = {}
+    with simulator("--latency-ms", str(LATENCY_MS)) as backend:
+        for workers in (1, 2):
+            folder = options.folder / f"send-{workers}"
+            with (
+                running(folder, backend.url, in_flight=IN_FLIGHT // workers, workers=workers) as stack,
+                Client(stack.api) as client,
+            ):
+                file_id = batches.upload(client, path)
+                for number in options.turns(_SECONDS):
+                    wait_until_quiet(stack)
+                    if workers == 1:
+                        backend.reset()
+                        peers.measure("bare", backend.url, path, IN_FLIGHT)
+                        bare.append(count / backend.ledger().send_seconds)
+                    rate = _sent(client, backend, file_id, count)
+                    options.say(f"round {number}: {rate:,.0f} requests/s with {workers} worker(s)")
+                    rates.setdefault(workers, []).append(rate)
+    path.unlink()
+    return _figures(bare, rates[1], rates[2])
+
+
+def _sent(client: Client, backend: Simulator, file_id: str, count: int) -> float:
+    """Requests/s between the first that the simulator saw and its last answer."""
+    backend.reset()
+    batches.run_batch(client, file_id, count)
+    return count / backend.ledger().send_seconds
+
+
+def _figures(bare: list[float], one: list[float], two: list[float]) -> list[Figure]:
+    of_bare = [mine / alone for mine, alone in zip(one, bare, strict=True)]
+    return [
+        Figure("send.of_bare", "one worker, of the bare loop's rate", of_bare,
+               target=Target(0.95, "at least")),
+        Figure("send.two_of_ideal", "two workers, of the ideal", [rate / IDEAL for rate in two],
+               target=Target(0.9, "at least")),
+        Figure("send.one_of_ideal", "one worker, of the ideal", [rate / IDEAL for rate in one]),
+        Figure("send.bare_of_ideal", "bare loop, of the ideal", [rate / IDEAL for rate in bare]),
+    ]  # fmt: skip
+
+
+SECTION = Section(
+    "send",
+    "The send phase before a slow backend",
+    f"20,000 requests, every answer after {LATENCY_MS} ms, {IN_FLIGHT} in flight over all workers: "
+    f"{IDEAL:,.0f} requests/s is the ideal. Between the simulator's first request and its last answer.",
+    3.0,
+    measure,
+)

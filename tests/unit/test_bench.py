@@ -1,0 +1,166 @@
+"""The benchmark's own judgement: medians, targets, the page, the inputs; nothing is timed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench import page
+from bench.compare import compared, merged
+from bench.inputs import MODELS, chat_line, write_input, write_unshared
+from bench.options import Options
+from bench.plot import bars
+from bench.profile import read_stacks, report
+from bench.results import Figure, Machine, Report, SectionResult, Target, number
+from bench.sections import SECTIONS
+from bench.sections.ingestion import lines
+from bench.table import summary
+
+MOST, LEAST = Target(3.0), Target(0.5, "at least", 0.8)
+
+
+def a_figure(*rounds: float, target: Target | None = None, key: str = "x", unit: str = "") -> Figure:
+    return Figure(key, "what", list(rounds), unit, target)
+
+
+def a_report(*figures: Figure, quick: bool = False, error: str = "") -> Report:
+    machine = Machine(2, 24.0, "a processor", "Linux 6", {"python": "3.11"})
+    section = SectionResult("one", "First", "What was run.", 1.0, list(figures), error)
+    return Report("2026-01-01T00:00:00", "abc", quick, 5, 60.0, machine, [section])
+
+
+def test_a_figure_is_the_median_of_its_rounds() -> None:
+    assert a_figure(9.0, 1.0, 2.0).value == 2.0
+
+
+@pytest.mark.parametrize(
+    ("value", "target", "verdict"),
+    [
+        (3.0, MOST, "met"),
+        (6.0, MOST, "short by 2.00x"),
+        (0.5, LEAST, "met"),
+        (0.25, LEAST, "short by 2.00x"),
+        (0.0, LEAST, "short"),
+        (7.0, None, ""),
+    ],
+)
+def test_a_verdict_says_met_or_how_far_it_falls_short(
+    value: float, target: Target | None, verdict: str
+) -> None:
+    assert a_figure(value, target=target).verdict == verdict
+
+
+def test_a_target_is_worded_with_its_aim_and_unit() -> None:
+    assert a_figure(1.0, target=LEAST).wanted == "at least 0.500, aim 0.800"
+    assert a_figure(1.0, target=MOST, unit="s").wanted == "at most 3.00 s"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0"), (0.1234, "0.123"), (1.234, "1.23"), (12.34, "12.3"), (1234.5, "1,234")]
+)
+def test_numbers_have_three_figures(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_the_page_names_each_target_and_its_shortfall() -> None:
+    text = page.text(a_report(a_figure(6.0, target=MOST)), "Notes.")
+    assert "0 of 1 are met." in text
+    assert "| First: what | 6.00 | at most 3.00 | **short by 2.00x** |" in text
+    assert text.endswith("## What this means\n\nNotes.\n")
+
+
+def test_the_page_says_when_a_run_was_small_or_a_section_failed() -> None:
+    text = page.text(a_report(quick=True, error="SystemExit: no simulator"), "")
+    assert "they judge nothing" in text
+    assert "**SystemExit: no simulator**" in text
+    assert "they judge nothing" not in page.text(a_report(), "")
+
+
+def test_the_page_and_the_plot_follow_from_the_json_that_is_kept() -> None:
+    for path, content in page.pages().items():
+        assert path.read_text() == content, "run `make docs`"
+
+
+def test_the_json_that_is_kept_has_every_section_of_the_benchmark() -> None:
+    kept = page.read(Path(page.__file__).parents[1] / "docs" / "performance.json")
+    assert [section.name for section in kept.sections] == [section.name for section in SECTIONS]
+
+
+def test_the_summary_counts_what_is_met_and_tells_what_failed() -> None:
+    text = summary(a_report(a_figure(1.0, target=MOST), a_figure(6.0, target=MOST), error="broken"))
+    assert "1 of 2 targets met" in text
+    assert "one: broken" in text
+
+
+def test_longer_bars_are_larger_values_and_names_are_escaped() -> None:
+    svg = bars("<title>", [("a", 1000.0), ("b & c", 10.0)])
+    assert "&lt;title&gt;" in svg
+    assert "b &amp; c" in svg
+    assert svg.count("<rect") == 2
+    assert 'width="470" height="24"' in svg
+
+
+def test_a_section_stops_its_rounds_when_its_time_is_over(tmp_path: Path) -> None:
+    options = Options(tmp_path, rounds=5)
+    assert list(options.turns(3600.0)) == [1, 2, 3, 4, 5]
+    assert list(options.turns(-1.0)) == [1]
+    assert list(options.turns(3600.0, rounds=2)) == [1, 2]
+
+
+def test_sections_have_names_of_their_own_and_fit_twenty_minutes() -> None:
+    names = [section.name for section in SECTIONS]
+    assert len(set(names)) == len(names)
+    assert sum(section.minutes for section in SECTIONS) <= 20.0
+
+
+@pytest.mark.parametrize("line_bytes", [700, 1024, 4000])
+def test_a_request_has_the_size_asked_for(line_bytes: int) -> None:
+    line = chat_line(7, "m", line_bytes)
+    assert abs(len(line) - line_bytes) <= 16
+    assert json.loads(line)["custom_id"] == "line-7"
+
+
+def test_an_input_spreads_its_lines_over_the_models(tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 6)
+    written = [json.loads(line)["body"]["model"] for line in (tmp_path / "in").read_text().splitlines()]
+    assert written == [*MODELS, *MODELS]
+
+
+def test_unshared_lines_begin_differently(tmp_path: Path) -> None:
+    write_unshared(tmp_path / "in", 50)
+    found = [json.loads(line)["body"]["messages"] for line in (tmp_path / "in").read_text().splitlines()]
+    assert len({messages[0]["content"][:7] for messages in found}) == 50
+
+
+def test_lines_for_ingestion_have_their_size_and_are_json() -> None:
+    made = list(lines(20, 4_190))
+    assert {len(line) for line in made} == {4_190}
+    assert all(json.loads(line)["body"]["model"] in MODELS for line in made)
+
+
+def test_a_comparison_names_what_became_worse() -> None:
+    slower = (a_figure(1.0, target=MOST), a_figure(1.2, target=MOST))
+    faster = (a_figure(0.5, target=LEAST), a_figure(0.6, target=LEAST))
+    neither = (a_figure(1.0), a_figure(9.0))
+    text = compared({"slower": slower, "faster": faster, "neither": neither})
+    assert [("worse" in line) for line in text.splitlines()] == [False, True, False, False]
+
+
+def test_turns_of_a_comparison_become_the_rounds_of_one_figure() -> None:
+    first = {"x": (a_figure(1.0), a_figure(2.0)), "gone": (a_figure(1.0), a_figure(1.0))}
+    second = {"x": (a_figure(3.0), a_figure(4.0))}
+    both = merged([first, second])
+    assert {key: (old.rounds, new.rounds) for key, (old, new) in both.items()} == {
+        "x": ([1.0, 3.0], [2.0, 4.0])
+    }
+
+
+def test_a_profile_tells_own_time_from_that_of_what_is_called() -> None:
+    text = report(
+        read_stacks(["main;work 1", "main;work;inner 3", "main 0", "main;<frozen importlib._bootstrap> 9"])
+    )
+    assert [line.split() for line in text.splitlines()[1:]] == [
+        ["75.0%", "75.0%", "inner"],
+        ["25.0%", "100.0%", "work"],
+        ["0.0%", "100.0%", "main"],
+    ]
