@@ -6,7 +6,6 @@ import random
 import socket
 import tempfile
 from pathlib import Path
-from typing import IO
 
 from starter.stack.errors import StackError
 
@@ -15,7 +14,7 @@ LOOPBACK = "127.0.0.1"
 # between our look at it and the server's bind, or while a killed server is being started again.
 _FIRST, _LAST = 20_000, 32_000
 _TRIES = 200
-_reserved: list[IO[bytes]] = []
+_reserved: list[int] = []  # open locks, for as long as the process lives
 
 
 def free_port() -> int:
@@ -34,11 +33,11 @@ def _reserve(port: int) -> bool:
     """Whether no living process has reserved it; the lock of an ended one is gone with it."""
     folder = Path(tempfile.gettempdir()) / f"batchwright-ports-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    lock = (folder / str(port)).open("ab")
+    lock = os.open(folder / str(port), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        lock.close()
+        os.close(lock)
         return False
     _reserved.append(lock)
     return True
