@@ -19,6 +19,7 @@ from batchwright.inference.backends import Registry
 from batchwright.inference.client import InferenceClient
 from batchwright.inference.opening import open_engine
 from batchwright.inference.rates import FleetRates
+from batchwright.inference.senders import chat_executors
 from batchwright.rules.rates import RatesConflict
 from batchwright.settings import Settings, SettingsError
 from batchwright.storage.observed import Component
@@ -50,8 +51,10 @@ async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]
     Raises:
         TemporalUnavailable, DatabaseError, StorageUnavailable: something it needs is not there.
         OSError: the metrics port cannot be had.
-        SettingsError: with the rates changed at run time, the settings leave nothing for some models.
+        SettingsError: with the rates changed at run time, the settings leave nothing for some models; or what
+            they name cannot be imported.
     """
+    chat_executors(settings)
     stop = StopSignal()
     stop.install()
     async with _parts(settings) as (parts, needs, sdk):

@@ -11,16 +11,12 @@ from activities.slices.ownership import Beat, temporal_beat
 from activities.slices.pace import NoRates, Rates
 from activities.slices.progress import ProgressReporter
 from activities.slices.waiting import WaitingSignals, temporal_tell
-from batchwright.contracts.openai import Endpoint
 from batchwright.inference.backends import Backend, Registry
 from batchwright.inference.circuit import Circuit
 from batchwright.inference.client import InferenceClient
-from batchwright.inference.grouping import GroupingSender, Sender
 from batchwright.inference.limits import ByteBudget, Permits
-from batchwright.rules.microbatch import Embeddings
-from batchwright.rules.retries import backoff
+from batchwright.inference.senders import Senders
 from batchwright.settings import Settings
-from batchwright.settings.worker import ModelLimits
 from batchwright.storage.base import Storage
 from batchwright.telemetry.metrics import Metrics
 
@@ -46,8 +42,8 @@ class Tools:
     permits: Permits = field(init=False)
     budget: ByteBudget = field(init=False)
     deferrals: Deferrals = field(init=False)
+    senders: Senders = field(init=False)
     _circuits: dict[str, Circuit] = field(default_factory=dict[str, Circuit])
-    _grouping: dict[str, GroupingSender] = field(default_factory=dict[str, GroupingSender])
 
     def __post_init__(self) -> None:
         settings, metrics = self.settings, self.metrics
@@ -59,6 +55,7 @@ class Tools:
         metrics.held_bytes.set_function(lambda: self.budget.held)
         metrics.held_bytes_max.set(settings.byte_budget)
         self.deferrals = Deferrals(metrics)
+        self.senders = Senders(self.client, settings, metrics)
 
     def circuit(self, model: str) -> Circuit:
         found = self._circuits.get(model)
@@ -66,28 +63,6 @@ class Tools:
             found = self._circuits[model] = Circuit(self.settings.circuit_failures)
             self._show(model, found)
         return found
-
-    def sender(self, model: str, endpoint: Endpoint) -> Sender:
-        """What sends this model's lines: one by one, or several in a request where its settings say so."""
-        limits = self.settings.models.get(model)
-        if endpoint is not Endpoint.EMBEDDINGS or limits is None or limits.inputs_per_request == 1:
-            return self.client
-        found = self._grouping.get(model)
-        if found is None:
-            found = self._grouping[model] = self._group(model, limits)
-        return found
-
-    def _group(self, model: str, limits: ModelLimits) -> GroupingSender:
-        first, longest = self.settings.initial_backoff_seconds, self.settings.max_backoff_seconds
-        return GroupingSender(
-            self.client,
-            Embeddings(),
-            model=model,
-            most=limits.inputs_per_request,
-            tokens=limits.input_tokens_per_request,
-            pause=lambda failures: backoff(failures, initial=first, longest=longest),
-            metrics=self.metrics,
-        )
 
     def _show(self, model: str, circuit: Circuit) -> None:
         metrics, permits = self.metrics, self.permits

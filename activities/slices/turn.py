@@ -90,7 +90,7 @@ class Turn:
     ) -> None:
         self._tools, self._request, self._target = tools, request, target
         self._work, self._judge, self._sink, self._owner, self._stop = work, judge, sink, owner, stop
-        self._sender = tools.sender(request.model, request.endpoint)
+        self._sender = tools.senders.of(request.model, request.endpoint)
         self._circuit: Circuit = tools.circuit(request.model)
         self._pace = Pace(lambda: tools.rates.pacing_of(request.model))
         self._sending: dict[asyncio.Task[None], _Flight] = {}

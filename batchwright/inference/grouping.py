@@ -6,6 +6,7 @@ only an answer to a line alone counts against that line.
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -14,10 +15,11 @@ from batchwright.contracts.errors import LineCode
 from batchwright.inference.client import Outcome
 from batchwright.inference.engine import Target
 from batchwright.rules import retries
-from batchwright.rules.microbatch import Adapter, CannotSplit, ChunkSize, Part, Result
+from batchwright.rules.microbatch import Adapter, CannotShare, ChunkSize, Part, Result
 from batchwright.rules.retries import Budget
 from batchwright.telemetry.metrics import Metrics
 
+logger = logging.getLogger(__name__)
 LINGER_SECONDS = 0.01  # a slice hands its lines over one after the other
 
 
@@ -120,7 +122,11 @@ class GroupingSender:
         members = [member for member in members if not member.answered.done()]
         if len(members) < 2:
             return await self._one_by_one(target, members)
-        outcome = await self._send_group(target, members)
+        try:
+            body = self._adapter.join([member.part for member in members])
+        except CannotShare as error:
+            return await self._apart(target, members, error)
+        outcome = await self._send_group(target, members, body)
         budget = outcome.verdict.budget
         if budget in (Budget.CAPACITY, Budget.BLOCKED):
             self._size.failed()
@@ -147,14 +153,19 @@ class GroupingSender:
     async def _share(self, target: Target, members: Sequence[_Member], outcome: Outcome) -> None:
         try:
             results = self._adapter.split(outcome.body, [member.part for member in members])
-        except CannotSplit:
-            self._size.failed()
-            self._requests.labels(self._model, "not_split").inc()
-            return await self._one_by_one(target, members)  # S1-204
+        except CannotShare as error:
+            return await self._apart(target, members, error)
         self._size.succeeded()
         self._lines.inc(len(members))
         for member, result in zip(members, results, strict=True):
             _tell(member, _own(outcome, result))
+
+    async def _apart(self, target: Target, members: Sequence[_Member], why: CannotShare) -> None:
+        """Line by line (S1-204)."""
+        self._size.failed()
+        self._requests.labels(self._model, "not_shared").inc()
+        logger.warning("lines cannot share a request", extra={"model": self._model, "reason": str(why)})
+        await self._one_by_one(target, members)
 
     async def _one_by_one(self, target: Target, members: Sequence[_Member]) -> None:
         async def ask(member: _Member) -> None:
@@ -162,10 +173,9 @@ class GroupingSender:
 
         await asyncio.gather(*(ask(member) for member in members))
 
-    async def _send_group(self, target: Target, members: Sequence[_Member]) -> Outcome:
+    async def _send_group(self, target: Target, members: Sequence[_Member], body: bytes) -> Outcome:
         ids = "\n".join(member.request_id for member in members)
         group_id = "group_" + hashlib.sha256(ids.encode()).hexdigest()[:24]
-        body = self._adapter.join([member.part for member in members])
         outcome = await self._sender.send(target, body, group_id)
         self._requests.labels(self._model, outcome.verdict.category).inc()
         return outcome
@@ -178,6 +188,8 @@ def _tell(member: _Member, outcome: Outcome) -> None:
 
 def _own(whole: Outcome, result: Result) -> Outcome:
     """A line's share, judged as if the backend had answered it alone (S1-225, S1-226)."""
+    if result.problem:
+        return Outcome(retries.BROKEN_SHARE, code=LineCode.INVALID_RESPONSE, message=result.problem)
     verdict = retries.judge(result.status)
     if verdict.budget is Budget.SETTLED:
         return whole._replace(verdict=verdict, status=result.status, body=result.body)

@@ -27,14 +27,18 @@ class Part(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A line's share of the answer, as a backend would have answered it alone."""
+    """A line's share of the answer, as a backend would have answered it alone.
+
+    `problem`: the line ends with an error that says this; `status` is 0 then.
+    """
 
     status: int
     body: bytes
+    problem: str = ""
 
 
-class CannotSplit(Exception):
-    """The answer does not say which line gets what; the message says why."""
+class CannotShare(Exception):
+    """Lines cannot be joined, or their answer does not say which line gets what; the message says why."""
 
 
 class Adapter(Protocol):
@@ -45,11 +49,11 @@ class Adapter(Protocol):
         ...
 
     def join(self, parts: Sequence[Part]) -> bytes:
-        """One body for parts whose `shared` is equal."""
+        """One body for parts whose `shared` is equal. May raise CannotShare."""
         ...
 
     def split(self, answer: bytes, parts: Sequence[Part]) -> list[Result]:
-        """In the order of `parts`, one each. Raises CannotSplit."""
+        """In the order of `parts`, one each. Raises CannotShare."""
         ...
 
 
@@ -83,11 +87,11 @@ class Embeddings:
             places = [_integer.decode(item["index"]) for item in items]
             usage = _shares_of(whole.pop("usage", None), [part.tokens for part in parts])
         except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
-            raise CannotSplit(f"the answer is not a list of embeddings: {error}") from error
+            raise CannotShare(f"the answer is not a list of embeddings: {error}") from error
         if sorted(places) != list(range(len(parts))):
-            raise CannotSplit(f"the answer has the indexes {places[:20]} for {len(parts)} inputs")
+            raise CannotShare(f"the answer has the indexes {places[:20]} for {len(parts)} inputs")
         if any("embedding" not in item for item in items):
-            raise CannotSplit("an item of the answer has no embedding")
+            raise CannotShare("an item of the answer has no embedding")
         by_place = dict(zip(places, items, strict=True))
         return [Result(200, _alone(whole, by_place[place], usage[place])) for place in range(len(parts))]
 

@@ -55,6 +55,7 @@ NO_ANSWER_IN_TIME = Verdict(Budget.ATTEMPT, Category.TIMEOUT)
 ANSWER_BROKE = Verdict(Budget.ATTEMPT, Category.TRANSPORT)
 UNREADABLE = Verdict(Budget.ATTEMPT, Category.RESPONSE_SHAPE)
 TOO_LARGE = Verdict(Budget.SETTLED, Category.RESPONSE_SHAPE)
+BROKEN_SHARE = Verdict(Budget.SETTLED, Category.RESPONSE_SHAPE)  # of a request that lines shared (S1-224)
 
 _BLOCKED = Verdict(Budget.BLOCKED, Category.AUTHENTICATION)
 _RATE_LIMIT = Verdict(Budget.CAPACITY, Category.RATE_LIMIT)

@@ -14,12 +14,14 @@ class ModelLimits(BaseModel):
     """One model's own limits, where they differ from the defaults below. The rate is the whole fleet's.
 
     `inputs_per_request`: lines of `/v1/embeddings` that may share a request (S1-201); unset: one each.
+    `chat_executor`: a `module:attribute` that joins chats, so that they may share requests too (S1-213).
     """
 
     in_flight: int | None = Field(None, ge=1)
     requests_per_second: float | None = Field(None, ge=LEAST, le=MOST)
     inputs_per_request: int = Field(1, ge=1, le=2048)
-    input_tokens_per_request: int = Field(32_000, ge=1)  # estimated
+    input_tokens_per_request: int = Field(32_000, ge=1)  # estimated (S1-217)
+    chat_executor: str = ""
 
 
 class WorkerSettings(BaseSettings):
@@ -42,7 +44,7 @@ class WorkerSettings(BaseSettings):
     models: dict[Annotated[str, Field(min_length=1)], ModelLimits] = Field(
         default={},
         description="limits of single models, as JSON: `in_flight`, `requests_per_second`, "
-        "`inputs_per_request`, `input_tokens_per_request`",
+        "`inputs_per_request`, `input_tokens_per_request`, `chat_executor`",
     )
     requests_per_second: float = Field(
         0.0, ge=0, le=MOST, description="of the whole fleet, over all models; 0: no limit"

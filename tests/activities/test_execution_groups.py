@@ -36,11 +36,11 @@ def embedded(inputs: list[str]) -> httpx.Response:
 
 
 class _Asked(BaseModel):
-    input: str | list[str]
+    input: str | list[str] = ""
 
 
-def inputs_of(asked: httpx.Request) -> list[str]:
-    own = _Asked.model_validate_json(asked.content).input
+def inputs_of(body: bytes) -> list[str]:
+    own = _Asked.model_validate_json(body).input
     return [own] if isinstance(own, str) else own
 
 
@@ -86,7 +86,7 @@ class Embedder:
         return sum(record.kind is Kind.ATTEMPT for record in await self.house.records())
 
     async def _answer(self, asked: httpx.Request) -> httpx.Response:
-        inputs = inputs_of(asked)
+        inputs = inputs_of(asked.content)
         self.asked.append(inputs)
         return self._refuse(inputs) or embedded(inputs)
 
@@ -166,8 +166,7 @@ class Slow:
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        inputs = inputs_of(httpx.Request("POST", "http://backend", content=body))
-        return Outcome(retries.SUCCESS, 200, embedded(inputs).content)
+        return Outcome(retries.SUCCESS, 200, embedded(inputs_of(body)).content)
 
 
 def grouping(sender: Slow) -> GroupingSender:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.rules.microbatch import CannotSplit, ChunkSize, Embeddings, Part, divide
+from batchwright.rules.microbatch import CannotShare, ChunkSize, Embeddings, Part, divide
 
 KIND = Embeddings()
 
@@ -135,7 +135,7 @@ def test_an_answer_without_usage_gives_none() -> None:
     ],
 )
 def test_an_answer_that_does_not_say_who_gets_what_is_not_split(data: bytes) -> None:
-    with pytest.raises(CannotSplit):
+    with pytest.raises(CannotShare):
         KIND.split(data, [part("a"), part("b")])
 
 

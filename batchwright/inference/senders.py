@@ -1,0 +1,76 @@
+"""What sends a model's lines: each in a request of its own, or several in one where its settings say so."""
+
+from typing import cast
+
+from batchwright.contracts.openai import Endpoint
+from batchwright.inference.grouping import GroupingSender, Sender
+from batchwright.inference.importing import NotImportable, imported
+from batchwright.rules.chat_groups import ChatExecutor, Chats
+from batchwright.rules.microbatch import Adapter, Embeddings
+from batchwright.rules.retries import backoff
+from batchwright.settings import Settings, SettingsError
+from batchwright.settings.worker import ModelLimits
+from batchwright.telemetry.metrics import Metrics
+
+
+def chat_executors(settings: Settings) -> dict[str, ChatExecutor]:
+    """By model, those that the settings name.
+
+    Raises:
+        SettingsError: one cannot be imported, or has no `join` or `split`.
+    """
+    named = {model: limits.chat_executor for model, limits in settings.models.items() if limits.chat_executor}
+    return {model: _executor(model, reference) for model, reference in named.items()}
+
+
+def _executor(model: str, reference: str) -> ChatExecutor:
+    place = f"BATCHWRIGHT_MODELS is wrong: chat_executor of {model!r}"
+    try:
+        found = imported(reference)
+    except NotImportable as error:
+        raise SettingsError(f"{place}: {error}.") from error
+    for name in ("join", "split"):
+        if not callable(getattr(found, name, None)):
+            raise SettingsError(f"{place}: {reference!r} has no method {name!r}.")
+    return cast("ChatExecutor", found)
+
+
+class Senders:
+    """One a process, so that lines of all slices of a model meet. Raises SettingsError when made."""
+
+    def __init__(self, plain: Sender, settings: Settings, metrics: Metrics) -> None:
+        self._plain, self._settings, self._metrics = plain, settings, metrics
+        self._executors = chat_executors(settings)
+        self._grouping: dict[tuple[str, Endpoint], GroupingSender] = {}
+
+    def of(self, model: str, endpoint: Endpoint) -> Sender:
+        limits = self._settings.models.get(model)
+        if limits is None or limits.inputs_per_request == 1:
+            return self._plain
+        adapter = self._adapter(model, endpoint)
+        if adapter is None:
+            return self._plain
+        key = (model, endpoint)
+        found = self._grouping.get(key)
+        if found is None:
+            found = self._grouping[key] = self._group(model, limits, adapter)
+        return found
+
+    def _adapter(self, model: str, endpoint: Endpoint) -> Adapter | None:
+        if endpoint is Endpoint.EMBEDDINGS:
+            return Embeddings()
+        if endpoint is Endpoint.CHAT_COMPLETIONS and model in self._executors:
+            return Chats(self._executors[model])
+        return None
+
+    def _group(self, model: str, limits: ModelLimits, adapter: Adapter) -> GroupingSender:
+        first, longest = self._settings.initial_backoff_seconds, self._settings.max_backoff_seconds
+        return GroupingSender(
+            self._plain,
+            adapter,
+            model=model,
+            most=limits.inputs_per_request,
+            tokens=limits.input_tokens_per_request,
+            pause=lambda failures: backoff(failures, initial=first, longest=longest),
+            metrics=self._metrics,
+        )

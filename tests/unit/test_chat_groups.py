@@ -1,0 +1,156 @@
+"""Chats that share a request through an executor of the user's: which may, and what each result must hold."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from batchwright.contracts.openai import Endpoint
+from batchwright.inference.engine import Target
+from batchwright.inference.grouping import GroupingSender
+from batchwright.inference.senders import Senders, chat_executors
+from batchwright.rules.chat_groups import ChatResult, Chats
+from batchwright.rules.microbatch import CannotShare, Part
+from batchwright.settings import Settings, SettingsError, load
+from batchwright.telemetry.metrics import Metrics
+from tests.activities.test_execution_groups import Slow
+
+TARGET = Target.of("http://backend/v1/chat/completions")
+ANSWER = b'{"choices":[],"usage":{"prompt_tokens":1}}'
+HERE = "tests.unit.test_chat_groups"
+
+
+class Executor:
+    """Conversations as a list; the answer is a list of `[status, body]`."""
+
+    def join(self, params: bytes, conversations: Sequence[bytes]) -> bytes:
+        return b'{"params":%s,"conversations":[%s]}' % (params, b",".join(conversations))
+
+    def split(self, answer: bytes, count: int) -> Sequence[ChatResult]:
+        return [ChatResult(status, json.dumps(body).encode()) for status, body in json.loads(answer)]
+
+
+NOT_AN_EXECUTOR = object()
+
+
+def chat(words: str = "hello", **more: object) -> bytes:
+    return json.dumps({"model": "m", "messages": [{"role": "user", "content": words}], **more}).encode()
+
+
+PLAIN = [
+    "{}",
+    '{"n":1}',
+    '{"stream":false}',
+    '{"tools":[]}',
+    '{"response_format":{"type":"text"}}',
+    '{"n":null}',
+]
+MORE_THAN_A_MESSAGE = [
+    '{"n":2}',
+    '{"stream":true}',
+    '{"tools":[{"type":"function"}]}',
+    '{"functions":[{"name":"f"}]}',
+    '{"tool_choice":"auto"}',
+    '{"response_format":{"type":"json_schema"}}',
+    '{"response_format":"text"}',
+    '{"messages":"hello"}',
+    '{"logprobs":true}',
+]
+
+
+def with_parameters(more: str) -> bytes:
+    return json.dumps({**json.loads(chat()), **json.loads(more)}).encode()
+
+
+def parts(count: int = 2) -> list[Part]:
+    found = [Chats(Executor()).part(chat(str(number))) for number in range(count)]
+    return [part for part in found if part is not None]
+
+
+@pytest.mark.parametrize("more", PLAIN)
+def test_a_plain_chat_may_share_a_request(more: str) -> None:
+    assert Chats(Executor()).part(with_parameters(more)) is not None
+
+
+@pytest.mark.parametrize("more", MORE_THAN_A_MESSAGE)
+def test_a_chat_whose_answer_is_more_than_a_message_is_asked_alone(more: str) -> None:
+    assert Chats(Executor()).part(with_parameters(more)) is None
+
+
+def test_only_chats_with_equal_parameters_share_a_request() -> None:
+    kind = Chats(Executor())
+    one, other, hotter = kind.part(chat("a")), kind.part(chat("b")), kind.part(chat("a", temperature=2))
+    assert one is not None
+    assert other is not None
+    assert hotter is not None
+    assert one.shared == other.shared != hotter.shared
+
+
+def test_the_executor_gets_the_common_parameters_and_each_conversation() -> None:
+    sent = json.loads(Chats(Executor()).join(parts()))
+    assert sent["params"] == {"model": "m"}
+    assert [messages[0]["content"] for messages in sent["conversations"]] == ["0", "1"]
+
+
+def test_a_result_without_usage_fails_its_line_and_no_other() -> None:
+    answer = json.dumps([[200, {"choices": []}], [200, json.loads(ANSWER)]]).encode()
+    first, second = Chats(Executor()).split(answer, parts())
+    assert (first.status, bool(first.problem)) == (0, True)
+    assert (second.status, second.problem) == (200, "")
+
+
+def test_an_error_without_form_is_an_invalid_request_of_its_line() -> None:
+    answer = json.dumps([[None, "too long"], [429, {}]]).encode()
+    first, second = Chats(Executor()).split(answer, parts())
+    assert (first.status, json.loads(first.body)["error"]["type"]) == (400, "invalid_request_error")
+    assert second.status == 429
+
+
+@pytest.mark.parametrize("answer", [b"[]", b"[[200, {}]]", b"no json"])
+def test_an_answer_for_another_number_of_chats_is_not_divided(answer: bytes) -> None:
+    with pytest.raises(CannotShare):
+        Chats(Executor()).split(answer, parts())
+
+
+class Broken(Executor):
+    def join(self, params: bytes, conversations: Sequence[bytes]) -> bytes:
+        raise RuntimeError("broken")
+
+
+async def test_an_executor_that_raises_costs_its_chats_no_more_than_company() -> None:
+    slow = Slow()
+    slow.release.set()
+    senders = Senders(slow, settings(chat_executor=f"{HERE}:Broken"), Metrics())
+    sender = senders.of("m", Endpoint.CHAT_COMPLETIONS)
+    outcomes = await asyncio.gather(*(sender.send(TARGET, chat(str(n)), f"r-{n}") for n in range(4)))
+    assert [outcome.status for outcome in outcomes] == [200] * 4
+
+
+def settings(**limits: object) -> Settings:
+    return load(models={"m": {"inputs_per_request": 4, **limits}})
+
+
+def test_chats_are_joined_only_where_an_executor_is_named() -> None:
+    plain = Slow()
+    without = Senders(plain, settings(), Metrics())
+    assert without.of("m", Endpoint.CHAT_COMPLETIONS) is plain
+    assert without.of("other", Endpoint.EMBEDDINGS) is plain
+    named = Senders(plain, settings(chat_executor=f"{HERE}:Executor"), Metrics())
+    assert isinstance(named.of("m", Endpoint.CHAT_COMPLETIONS), GroupingSender)
+    assert named.of("m", Endpoint.RESPONSES) is plain
+    assert named.of("m", Endpoint.EMBEDDINGS) is named.of("m", Endpoint.EMBEDDINGS)
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("no-colon", "form module:attribute"),
+        ("no_such_module:Executor", "cannot be imported: ModuleNotFoundError"),
+        (f"{HERE}:Nothing", "cannot be imported: AttributeError"),
+        (f"{HERE}:NOT_AN_EXECUTOR", "has no method 'join'"),
+    ],
+)
+def test_an_executor_that_is_none_is_a_wrong_setting(reference: str, said: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^BATCHWRIGHT_MODELS is wrong: chat_executor of 'm': .*{said}"):
+        chat_executors(settings(chat_executor=reference))
