@@ -34,6 +34,10 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
 
+    def lead_to(self, port: int) -> None:
+        """Where new connections go from now on."""
+        self._target = port
+
     def cut(self) -> None:
         """Every connection is reset."""
         for writer in self._writers:

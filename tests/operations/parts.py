@@ -1,0 +1,61 @@
+"""Our processes against servers that a test brings, each with its own code and settings."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import httpx
+from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
+
+from tests.e2e.stack import SETTINGS
+
+_READY_SECONDS = 60
+T = TypeVar("T")
+
+
+@contextmanager
+def process(
+    module: str, *arguments: str, well: str, environment: dict[str, str], code: Path | None = None
+) -> Generator[int]:
+    """`python -m module` until the end, from when `well` answers 200; `code` stands before ours. Its pid."""
+    paths = [*([str(code)] if code else []), os.environ.get("PYTHONPATH", "")]
+    told = {**os.environ, **SETTINGS, **environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    with subprocess.Popen([sys.executable, "-P", "-m", module, *arguments], env=told) as running:
+        try:
+            _until_well(well, running)
+            yield running.pid
+        finally:
+            running.send_signal(signal.SIGTERM)
+            try:
+                running.wait(30)
+            finally:
+                running.kill()
+
+
+@asynccontextmanager
+async def beside(context: AbstractContextManager[T]) -> AsyncGenerator[T]:
+    """Entered and left in a thread: what the test serves in its loop has to answer meanwhile."""
+    entered = await asyncio.to_thread(context.__enter__)
+    try:
+        yield entered
+    finally:
+        await asyncio.to_thread(context.__exit__, None, None, None)
+
+
+def _until_well(url: str, running: subprocess.Popen[bytes]) -> None:
+    def answers() -> bool:
+        assert running.poll() is None, f"{running.args} ended with {running.returncode}"
+        return httpx.get(url, trust_env=False).status_code == 200
+
+    Retrying(
+        retry=retry_if_exception_type(httpx.TransportError) | retry_if_result(lambda well: not well),
+        stop=stop_after_delay(_READY_SECONDS),
+        wait=wait_fixed(0.2),
+        reraise=True,
+    )(answers)
