@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
 import httpx
@@ -46,17 +46,22 @@ class House:
 
 
 @pytest.fixture
-async def replicated() -> AsyncGenerator[Replicated]:
-    # Not below pytest's own folder: the server may run as another user, who could not enter it.
+def open_folder() -> Generator[Path]:
+    """Not below pytest's own: the server may run as another user, who could not enter it."""
     folder = Path(tempfile.mkdtemp(prefix="batchwright-replicated-"))
     folder.chmod(0o755)
-    servers = Replicated(folder)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+async def replicated(open_folder: Path) -> AsyncGenerator[Replicated]:
+    servers = Replicated(open_folder)
     try:
         await servers.start()
         yield servers
     finally:
         servers.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
