@@ -11,6 +11,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from activities.ending import count_refused, count_skipped, size_bucket, trace_end
 from activities.errors import translated
 from activities.heartbeat import beating
+from activities.ingest.access import Access
 from activities.ingest.publish import Publisher
 from activities.ingest.scan import Scanner
 from activities.ingest.spool import Spool
@@ -23,7 +24,8 @@ from batchwright.database.base import DatabaseLike
 from batchwright.database.rows import BatchRow, FileRow, ModelCount
 from batchwright.inference.backends import ServedModels
 from batchwright.rules import keys
-from batchwright.rules.findings import large_file, missing_file
+from batchwright.rules.findings import large_file, missing_file, over_quota
+from batchwright.rules.quotas import Enqueued, Excess
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectMissing, Storage
 from batchwright.telemetry import tracing
@@ -92,10 +94,10 @@ class Ingestion(IngestionActivities):
         most = self._settings.max_batch_file_bytes
         if file.bytes > most:
             return await self._fail(order, [large_file(file.bytes, most)])
-        served = await self._served(order)
+        access = Access(await self._served(order), await self._database.quotas.get(order.tenant))
         with Spool(self._settings.spool_dir) as spool:
             spool.require(file.bytes)
-            return await self._plan(order, file, served, spool)
+            return await self._plan(order, file, access, spool)
 
     async def _served(self, order: BatchOrder) -> frozenset[str]:
         """No line is refused because every backend is out of reach when the batch arrives."""
@@ -109,21 +111,30 @@ class Ingestion(IngestionActivities):
             next_retry_delay=_ASK_AGAIN,
         )
 
-    async def _plan(
-        self, order: BatchOrder, file: FileRow, served: frozenset[str], spool: Spool
-    ) -> IngestResult:
-        scanner = Scanner(order.endpoint, order.policy.profile, self._settings, served, spool)
+    async def _plan(self, order: BatchOrder, file: FileRow, access: Access, spool: Spool) -> IngestResult:
+        scanner = Scanner(order.endpoint, order.policy.profile, self._settings, access, spool)
         try:
             await self._scan(file.storage_key, scanner, spool)
         except ObjectMissing:
             return await self._fail(order, [missing_file(file.id, order.tenant)])
         if found := scanner.findings.count:
             return await self._fail(order, scanner.findings.listed(), found, scanner.total)
+        if excess := await self._reserve(order, scanner.enqueued, access):
+            return await self._fail(order, [over_quota(excess)], total=scanner.total)
         prefix = keys.ingest_prefix(order.tenant, order.batch_id, uuid4().hex)
         unserved = scanner.unserved.counts()
-        publisher = Publisher(self._storage, self._settings, order, prefix, self._rates)
+        publisher = Publisher(self._storage, self._settings, order, prefix, rates=self._rates, access=access)
         shares = await publisher.publish(scanner, spool)
         return await self._begin(order, prefix, shares, unserved)
+
+    async def _reserve(self, order: BatchOrder, asked: Enqueued, access: Access) -> Excess | None:
+        """Before anything is written; what a batch has left of it follows from its progress."""
+        limits = access.own.limits(self._settings.quotas)
+        excess = await self._database.quotas.reserve(order.tenant, order.batch_id, asked, limits)
+        if excess is not None:
+            tenant = self._metrics.tenants(order.tenant)
+            self._metrics.quota_refusals.labels(tenant, excess.quota.value).inc()
+        return excess
 
     async def _scan(self, key: str, scanner: Scanner, spool: Spool) -> None:
         """Reading and scanning take turns, a piece at a time."""

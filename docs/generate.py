@@ -92,6 +92,8 @@ CAUSES = {
     LineCode.INVALID_RESPONSE: "The backend's answer could not be read, on every attempt.",
     LineCode.RESPONSE_TOO_LARGE: "The answer is larger than `BATCHWRIGHT_MAX_RESPONSE_BYTES`.",
     LineCode.MODEL_NOT_FOUND: "No backend serves the line's model; `GET /v1/models` lists what is served.",
+    LineCode.POLICY_REJECTED: "The tenant may not use the line's model, or may not any more; "
+    "`GET /v1/models` lists what it may use.",
 }
 
 

@@ -139,7 +139,7 @@ def _slices(
     keeper = keeper_of(parts.temporal, parts.rates, parts.metrics, parts.settings.model_refresh_seconds)
     awaited = Awaited(parts.registry, parts.database.fleet.lines_left)
     serving = Serving(fleet, inference.pollers, awaited=awaited, keeper=keeper, only=models)
-    return [serving.run(), fleet.failed(), keeper.run()]
+    return [inference.permissions.run(), serving.run(), fleet.failed(), keeper.run()]
 
 
 async def _drain(

@@ -14,6 +14,7 @@ from activities.finalization import Finalization
 from activities.ingestion import Ingestion
 from activities.lifecycle import Lifecycle
 from activities.retention import Retention
+from activities.slices.permissions import KnownPermissions
 from activities.slices.progress import ProgressReporter
 from activities.slices.tools import for_temporal
 from batchwright.contracts import names
@@ -102,6 +103,7 @@ class InferenceWorkers:
     def __init__(self, parts: Parts, progress: ProgressReporter, missing: Callable[[], str]) -> None:
         """`missing` says what slices need and the worker cannot reach; empty: nothing."""
         self._parts = parts
+        self.permissions = KnownPermissions(parts.database.quotas)
         self.tools = for_temporal(
             storage=parts.storage,
             client=parts.client,
@@ -111,6 +113,7 @@ class InferenceWorkers:
             settings=parts.settings,
             temporal=parts.temporal,
             rates=parts.rates,
+            permissions=self.permissions,
             missing=missing,
         )
         self._execution = Execution(self.tools)

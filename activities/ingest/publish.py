@@ -6,6 +6,7 @@ from itertools import islice
 
 import msgspec
 
+from activities.ingest.access import Access, not_allowed, not_served
 from activities.ingest.scan import Scanner
 from activities.ingest.spool import Spool
 from activities.slices.pace import Rates
@@ -59,10 +60,18 @@ class Publisher:
     """One attempt's objects; the commit is the activity's result, so none is ever renamed (S0-20)."""
 
     def __init__(
-        self, storage: Storage, settings: Settings, order: BatchOrder, prefix: str, rates: Rates
+        self,
+        storage: Storage,
+        settings: Settings,
+        order: BatchOrder,
+        prefix: str,
+        *,
+        rates: Rates,
+        access: Access,
     ) -> None:
         self._storage = storage
         self._rates = rates
+        self._access = access
         self._settings = settings
         self._order = order
         self._prefix = prefix
@@ -101,7 +110,7 @@ class Publisher:
         return most - most % pacing.lines if pacing else most
 
     async def _publish_unserved(self, scanner: Scanner, spool: Spool) -> None:
-        """The lines no backend serves, settled as errors in the order of the input."""
+        """The lines that nothing serves for this tenant, settled as errors in the order of the input."""
         if not len(scanner.unserved):
             return
         segment = SegmentWriter()
@@ -113,18 +122,18 @@ class Publisher:
     def _settle(self, segment: SegmentWriter, places: list[tuple[int, int]], spool: Spool) -> None:
         for offset, length in places:
             line = parse_line(spool.read_line(offset, length))
-            payload = error_line(
-                request_id(self._order.batch_id, offset),
-                line.custom_id,
-                LineCode.MODEL_NOT_FOUND,
-                self._why(line.model or self._settings.default_model),
-            )
+            code, why = self._why(line.model or self._settings.default_model)
+            payload = error_line(request_id(self._order.batch_id, offset), line.custom_id, code, why)
             segment.add(Record(Kind.SETTLED, offset, payload))
 
-    def _why(self, model: str) -> str:
+    def _why(self, model: str) -> tuple[LineCode, str]:
+        if self._access.refusal(model) is LineCode.POLICY_REJECTED:
+            return LineCode.POLICY_REJECTED, not_allowed(model)
         if model:
-            return f"The model '{model[:256]}' is not served by any backend."
-        return f"The request names no model, and there is no default model for {self._order.endpoint.value}."
+            return LineCode.MODEL_NOT_FOUND, not_served(model)
+        endpoint = self._order.endpoint.value
+        message = f"The request names no model, and there is no default model for {endpoint}."
+        return LineCode.MODEL_NOT_FOUND, message
 
     async def _publish_map(self, shares: list[ModelShare], total: int) -> None:
         """Written last: an attempt without it was not finished."""

@@ -3,6 +3,7 @@
 from array import array
 from collections import Counter
 
+from activities.ingest.access import Access
 from activities.ingest.spool import Spool
 from batchwright.contracts.openai import Endpoint, Profile
 from batchwright.database.rows import ModelCount
@@ -12,6 +13,7 @@ from batchwright.rules.lines import Line
 from batchwright.rules.ordering import ModelLines, PlanOrder, Prefixes
 from batchwright.rules.plan import PlanEntry
 from batchwright.rules.prefix import prompt_of
+from batchwright.rules.quotas import Enqueued, estimated_tokens
 from batchwright.rules.slicing import work_units
 from batchwright.rules.validation import Validation
 from batchwright.settings import Settings
@@ -31,7 +33,7 @@ def limits_of(settings: Settings) -> Limits:
 
 
 class Unserved:
-    """Lines whose model no backend serves: where they are, and how many of which model."""
+    """Lines whose model is not served, or not to this tenant: where they are, and how many of which model."""
 
     def __init__(self) -> None:
         self.offsets = array("Q")
@@ -56,19 +58,25 @@ class Scanner:
     """Fed with the pieces of the input, by one thread at a time."""
 
     def __init__(
-        self, endpoint: Endpoint, profile: Profile, settings: Settings, served: frozenset[str], spool: Spool
+        self, endpoint: Endpoint, profile: Profile, settings: Settings, access: Access, spool: Spool
     ) -> None:
         self.models: dict[str, ModelLines] = {}
         self.prefixes = Prefixes()
         self.unserved = Unserved()
         self._validation = Validation(endpoint, profile, limits_of(settings))
         self._settings = settings
-        self._served = served
+        self._tokens = 0
+        self._access = access
         self._spool = spool
 
     @property
     def total(self) -> int:
         return self._validation.total
+
+    @property
+    def enqueued(self) -> Enqueued:
+        """What is left to the workers."""
+        return Enqueued(self._validation.total - len(self.unserved), self._tokens)
 
     @property
     def findings(self) -> Findings:
@@ -87,7 +95,7 @@ class Scanner:
 
     def _place(self, line: Line, request: Request) -> None:
         model = request.model or self._settings.default_model
-        if model not in self._served:
+        if self._access.refusal(model) is not None:
             self._refuse(line, model)
         elif not self.findings.count:  # a batch that fails is not planned
             self._plan(line, request, model)
@@ -100,6 +108,7 @@ class Scanner:
         self.findings.add(Code.MODEL_NOT_FOUND, message, param="body.model", line=line.number)
 
     def _plan(self, line: Line, request: Request, model: str) -> None:
+        self._tokens += estimated_tokens(request.body)
         prompt = prompt_of(request.body)
         prefix, prefix_hash = self.prefixes.intern(prompt, line.offset, line.length)
         lines = self.models.get(model)

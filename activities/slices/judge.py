@@ -4,8 +4,10 @@ import logging
 import time
 from typing import NamedTuple
 
+from activities.ingest.access import not_allowed
 from activities.slices.sink import SegmentSink
 from activities.slices.work import Attempt, Line
+from batchwright.contracts.errors import LineCode
 from batchwright.contracts.execution import SliceRequest
 from batchwright.inference.circuit import Circuit, Try
 from batchwright.inference.client import Outcome
@@ -64,6 +66,14 @@ class Judge:
         except LineDamaged as error:
             raise PlanDamaged(f"{self._batch_id}: the line at {line.offset}: {error}") from error
         return Request(ids.request_id(self._batch_id, line.offset), custom_id, body)
+
+    def reject(self, line: Line, data: bytes) -> None:
+        """Settles a line that may not be sent. Raises PlanDamaged."""
+        request = self.request(line, data)
+        message = not_allowed(self._model)
+        payload = answers.error_line(request.request_id, request.custom_id, LineCode.POLICY_REJECTED, message)
+        self._errors.inc()
+        self._sink.add(Record(Kind.SETTLED, line.offset, payload))
 
     def settle(self, line: Line, request: Request, outcome: Outcome, begun: Try) -> bool:
         """Whether the line has its final result; if not, its attempt says when it may be asked again."""

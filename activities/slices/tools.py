@@ -9,6 +9,7 @@ from temporalio.client import Client
 from activities.slices.deferral import Deferrals
 from activities.slices.ownership import Beat, temporal_beat
 from activities.slices.pace import NoRates, Rates
+from activities.slices.permissions import NoPermissions, Permissions
 from activities.slices.progress import ProgressReporter
 from activities.slices.waiting import WaitingSignals, temporal_tell
 from batchwright.inference.backends import Backend, Registry
@@ -38,6 +39,7 @@ class Tools:
     waiting: WaitingSignals
     beat: Callable[[], Beat]  # called inside an activity: the beats of that one
     rates: Rates = field(default_factory=NoRates)
+    permissions: Permissions = field(default_factory=NoPermissions)
     missing: Callable[[], str] = lambda: ""  # what the worker cannot reach of what slices need, in words
     permits: Permits = field(init=False)
     budget: ByteBudget = field(init=False)
@@ -86,6 +88,7 @@ def for_temporal(
     settings: Settings,
     temporal: Client,
     rates: Rates,
+    permissions: Permissions,
     missing: Callable[[], str],
 ) -> Tools:
     """The tools of a worker."""
@@ -99,6 +102,7 @@ def for_temporal(
         waiting=WaitingSignals(temporal_tell(temporal)),
         beat=lambda: temporal_beat(temporal),
         rates=rates,
+        permissions=permissions,
         missing=missing,
     )
     registry.on_return = tools.returned

@@ -129,11 +129,23 @@ class Turn:
             if line is None:
                 await self._rest(min(self._blocked() or _LOOK_AGAIN_SECONDS, _LOOK_AGAIN_SECONDS))
                 continue
+            if self._rejects(line):
+                continue
             permit = await self._permit()
             if permit is None:
                 self._work.return_first(line)
+            elif self._rejects(line):
+                permit.release()
             else:
                 self._send(line, permit)
+
+    def _rejects(self, line: Line) -> bool:
+        """Whether the tenant may not send the line any more, which then is settled."""
+        if self._tools.permissions.may_use(self._request.tenant, self._request.model):
+            return False
+        self._judge.reject(line, self._work.bytes_of(line))
+        self._work.unsettled -= 1
+        return True
 
     def _ending(self) -> End | None:
         end = self._stop.now()
@@ -158,6 +170,7 @@ class Turn:
             and not self._sink.is_overdue
             and self._tools.budget.has_room
             and self._pace.may_send
+            and self._tools.permissions.is_fresh
         )
 
     async def _rest(self, seconds: float) -> None:

@@ -16,6 +16,7 @@ class LineCode(StrEnum):
     INVALID_RESPONSE = "invalid_response"
     RESPONSE_TOO_LARGE = "response_too_large"
     MODEL_NOT_FOUND = "model_not_found"
+    POLICY_REJECTED = "policy_rejected"
 
 
 LINE_MESSAGES: dict[LineCode, str] = {

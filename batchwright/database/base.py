@@ -10,6 +10,7 @@ from typing import Protocol
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai import BatchStatus, ValidationError
 from batchwright.contracts.retention import START, Place
+from batchwright.database.quotas_base import QuotasTable
 from batchwright.database.retention_base import RetentionTable
 from batchwright.database.rows import (
     BatchRow,
@@ -234,6 +235,8 @@ class DatabaseLike(Protocol):
     def workers(self) -> WorkersTable: ...
     @property
     def rates(self) -> RatesTable: ...
+    @property
+    def quotas(self) -> QuotasTable: ...
     @property
     def fleet(self) -> FleetView: ...
     @property

@@ -11,6 +11,7 @@ from batchwright.database.fleet import Fleet
 from batchwright.database.migrate import missing_names
 from batchwright.database.models import Models
 from batchwright.database.progress import Progress
+from batchwright.database.quotas import Quotas
 from batchwright.database.rates import RateChanges
 from batchwright.database.retention import Retention
 from batchwright.database.tenants import Tenants
@@ -30,6 +31,7 @@ class Database(DatabaseLike):
         self._models = Models(connections)
         self._workers = Workers(connections)
         self._rates = RateChanges(connections)
+        self._quotas = Quotas(connections, self._batches)
         self._fleet = Fleet(connections)
         self._uploads = Uploads(connections, self._files)
         self._claims = Claims(connections, self._files, self._uploads)
@@ -60,6 +62,10 @@ class Database(DatabaseLike):
     @property
     def rates(self) -> RateChanges:
         return self._rates
+
+    @property
+    def quotas(self) -> Quotas:
+        return self._quotas
 
     @property
     def fleet(self) -> Fleet:

@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from batchwright.contracts.openai import ValidationError
+from batchwright.rules.quotas import Excess, Quota
 
 MAX_LISTED = 1_000
 
@@ -25,6 +26,7 @@ class Code(StrEnum):
     LINE_TOO_LONG = "line_too_long"
     TOO_MANY_TASKS = "too_many_tasks"
     TOO_MANY_ERRORS = "too_many_errors"
+    TOKEN_LIMIT_EXCEEDED = "token_limit_exceeded"
 
 
 class Findings:
@@ -57,3 +59,17 @@ def missing_file(file_id: str, tenant: str) -> ValidationError:
 def large_file(size: int, most: int) -> ValidationError:
     message = f"The input file has {size} bytes; a batch takes at most {most}. Split it into several batches."
     return ValidationError(code=Code.INVALID_REQUEST.value, message=message, param="file_id")
+
+
+def over_quota(excess: Excess) -> ValidationError:
+    """More lines or tokens than the tenant may have enqueued."""
+    what = "lines" if excess.quota is Quota.ENQUEUED_LINES else "tokens"
+    message = f"Enqueued {what} limit reached. Limit: {excess.limit:,} enqueued {what}; "
+    if excess.asked > excess.limit:
+        message += f"this batch alone has {excess.asked:,}. Split it into smaller batches."
+    else:
+        message += (
+            f"{excess.used:,} are enqueued and this batch has {excess.asked:,}. "
+            "Please try again once some in_progress batches have been completed."
+        )
+    return ValidationError(code=Code.TOKEN_LIMIT_EXCEEDED.value, message=message)

@@ -4,6 +4,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings
 
 from batchwright.contracts.openai import Profile
+from batchwright.rules.quotas import MOST, Limits
 
 _MIB = 1024 * 1024
 
@@ -17,7 +18,19 @@ class LimitSettings(BaseSettings):
     upload_seconds: int = Field(3600, ge=1, description="time an upload in parts is open")
     max_line_bytes: int = Field(10 * _MIB, ge=1, description="size of one line of an input")
     max_embedding_inputs: int = Field(50_000, ge=1, description="embedding inputs over all lines of a batch")
-    max_live_batches: int = Field(50, ge=0, description="per tenant; 0: no limit")
+    max_live_batches: int = Field(50, ge=0, le=MOST, description="quota of a tenant; 0: no limit")
+    max_stored_bytes: int = Field(
+        0, ge=0, le=MOST, description="quota of a tenant: files, and uploads under way; 0: no limit"
+    )
+    max_enqueued_lines: int = Field(
+        0, ge=0, le=MOST, description="quota of a tenant: lines of live batches without a result; 0: no limit"
+    )
+    max_enqueued_tokens: int = Field(
+        0, ge=0, le=MOST, description="the same in tokens of prompts, as they are estimated; 0: no limit"
+    )
+    max_requests_per_minute: int = Field(
+        0, ge=0, le=MOST, description="quota of a tenant at the API, all processes together; 0: no limit"
+    )
     one_model_per_batch: bool = Field(False, description="refuse batches with several models (R6)")
     strict_models: bool = Field(
         False, description="a model nobody serves fails the batch, not only its lines"
@@ -29,3 +42,14 @@ class LimitSettings(BaseSettings):
     max_window_seconds: int = Field(
         14 * 86_400, ge=60, description="longest completion window of profile relaxed"
     )
+
+    @property
+    def quotas(self) -> Limits:
+        """Of a tenant that has none of its own."""
+        return Limits(
+            live_batches=self.max_live_batches,
+            stored_bytes=self.max_stored_bytes,
+            enqueued_lines=self.max_enqueued_lines,
+            enqueued_tokens=self.max_enqueued_tokens,
+            requests_per_minute=self.max_requests_per_minute,
+        )

@@ -27,6 +27,7 @@ from batchwright.database.rows import (
     WorkerBeat,
 )
 from tests.fakes.fleet import MemoryFleet
+from tests.fakes.quotas import MemoryQuotas
 from tests.fakes.retention import MemoryRetention
 from tests.fakes.rows import Rows, not_before, per_model, position, slices
 from tests.fakes.tenants import TenantsAndKeys
@@ -305,6 +306,10 @@ class MemoryDatabase(UploadsAndClaims, TenantsAndKeys, DatabaseLike):
     @property
     def rates(self) -> MemoryRates:
         return MemoryRates(self.rows)
+
+    @property
+    def quotas(self) -> MemoryQuotas:
+        return MemoryQuotas(self.rows)
 
     @property
     def fleet(self) -> MemoryFleet:

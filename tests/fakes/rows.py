@@ -4,9 +4,11 @@ from datetime import datetime
 
 from batchwright.database.counts import LIVE
 from batchwright.database.errors import UnknownCursor
+from batchwright.database.quotas_base import QuotaRow
 from batchwright.database.rows import BatchRow, FileRow, ModelCount, RateChange, ServedModel, SliceProgress
 from batchwright.database.tenant_rows import FoundKey, TenantRow
 from batchwright.database.upload_rows import Claim, PartRow, UploadRow
+from batchwright.rules.quotas import Enqueued
 
 Key = tuple[str, str]  # tenant, id
 
@@ -30,6 +32,9 @@ class Rows:
         self.api_keys: dict[str, FoundKey] = {}  # by prefix
         self.key_lookups = 0
         self.rates: dict[str, RateChange] = {}
+        self.quotas: dict[str, QuotaRow] = {}
+        self.enqueued: dict[Key, Enqueued] = {}
+        self.requests: dict[str, tuple[float, int]] = {}  # when the minute began, how many since
         self.beats: dict[str, datetime] = {}
         self.stats: dict[str, dict[str, float]] = {}
         self.failing: Exception | None = None

@@ -7,6 +7,11 @@ class BatchMetrics:
     def __init__(self, declare: Declare) -> None:
         self._declare_ends(declare)
         self._declare_steps(declare)
+        self.quota_refusals = declare.counter(
+            "quota_refusals_total",
+            "Requests and batches refused because a quota of their tenant is used up",
+            ["tenant", "quota"],
+        )
         self.queue_wait_seconds = declare.histogram(
             "job_queue_wait_duration_seconds",
             "From created_at until a worker begins to read the input (S0-58)",

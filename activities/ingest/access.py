@@ -1,0 +1,33 @@
+"""Which lines can run at all: by the models that are served, and those the tenant may use."""
+
+from typing import NamedTuple
+
+from batchwright.contracts.errors import LineCode
+from batchwright.database.quotas_base import OwnQuotas
+
+_SHOWN_NAME = 256
+
+
+class Access(NamedTuple):
+    """At the moment of an ingestion."""
+
+    served: frozenset[str]
+    own: OwnQuotas
+
+    def refusal(self, model: str) -> LineCode | None:
+        """Why a line of this model is not planned; empty: it names none, and there is no default.
+
+        What the tenant may not use is refused first: nothing is told of whether it is served.
+        """
+        if model and not self.own.may_use(model):
+            return LineCode.POLICY_REJECTED
+        return None if model in self.served else LineCode.MODEL_NOT_FOUND
+
+
+def not_allowed(model: str) -> str:
+    """The message of a line that is rejected for its model."""
+    return f"You may not use the model '{model[:_SHOWN_NAME]}'."
+
+
+def not_served(model: str) -> str:
+    return f"The model '{model[:_SHOWN_NAME]}' is not served by any backend."

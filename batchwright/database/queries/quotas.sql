@@ -1,0 +1,66 @@
+-- name: get
+SELECT * FROM quotas WHERE tenant = $1
+
+-- name: all
+SELECT * FROM quotas ORDER BY tenant COLLATE "C"
+
+-- name: make
+-- Before `lock_row`, so that there is a row to lock.
+INSERT INTO quotas (tenant, changed_at) VALUES ($1, $2) ON CONFLICT (tenant) DO NOTHING
+
+-- name: lock_row
+SELECT * FROM quotas WHERE tenant = $1 FOR UPDATE
+
+-- name: put
+-- A second run writes the same.
+UPDATE quotas SET
+    live_batches = $2, stored_bytes = $3, enqueued_lines = $4, enqueued_tokens = $5, requests_per_minute = $6,
+    models = $7, changed_at = $8
+WHERE tenant = $1
+
+-- name: clear
+-- A second run finds nothing.
+DELETE FROM quotas WHERE tenant = $1
+
+-- name: lock_tenant
+-- One reservation of a tenant after the other: each sees those before it.
+SELECT pg_advisory_xact_lock(hashtextextended('quotas ' || $1::text, 0))
+
+-- name: enqueued
+-- Of all live batches but $2. What workers told of slices is cleared with the batch's end, as its share is.
+SELECT coalesce(sum(e.lines_left), 0)::bigint AS lines,
+       coalesce(sum(ceil(e.tokens * e.lines_left / e.lines)), 0)::bigint AS tokens
+FROM (
+    SELECT b.enqueued_lines::numeric AS lines, b.enqueued_tokens::numeric AS tokens,
+           greatest(b.enqueued_lines - coalesce((
+               SELECT sum(p.completed + p.failed) FROM slice_progress p
+               WHERE p.tenant = b.tenant AND p.batch_id = b.id), 0), 0)::numeric AS lines_left
+    FROM batches b
+    WHERE b.tenant = $1 AND b.id <> $2 AND b.status IN ('validating', 'in_progress', 'finalizing')
+      AND b.enqueued_lines > 0
+) e
+
+-- name: enqueue
+-- Only before the batch runs: a second run writes the same, one that comes later changes nothing.
+UPDATE batches SET enqueued_lines = $3, enqueued_tokens = $4
+WHERE tenant = $1 AND id = $2 AND status = 'validating'
+
+-- name: is_validating
+SELECT id FROM batches WHERE tenant = $1 AND id = $2 AND status = 'validating' FOR NO KEY UPDATE
+
+-- name: stored
+-- Known files, and what pending uploads were announced with.
+SELECT ((SELECT coalesce(sum(bytes), 0) FROM known_files WHERE tenant = $1)
+      + (SELECT coalesce(sum(bytes), 0) FROM uploads
+         WHERE tenant = $1 AND status = 'pending' AND expires_at > now()))::bigint AS bytes
+
+-- name: requests
+SELECT requests FROM request_counts WHERE tenant = $1 AND began_at > now() - interval '1 minute'
+
+-- name: count_request
+-- A minute begins with the first request after the last one's end.
+INSERT INTO request_counts AS c (tenant, began_at, requests) VALUES ($1, now(), 1)
+ON CONFLICT (tenant) DO UPDATE SET
+    requests = CASE WHEN c.began_at > now() - interval '1 minute' THEN c.requests + 1 ELSE 1 END,
+    began_at = CASE WHEN c.began_at > now() - interval '1 minute' THEN c.began_at ELSE now() END
+RETURNING requests, extract(epoch FROM began_at + interval '1 minute' - now())::float8 AS seconds_left

@@ -1,0 +1,108 @@
+"""The tables of quotas. What is enqueued is computed from the batches that are live, never counted down."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from batchwright.database.batches import Batches
+from batchwright.database.connection import Connections
+from batchwright.database.driver import Row, Session
+from batchwright.database.quotas_base import Counted, OwnQuotas, QuotaRow, QuotasTable, Used
+from batchwright.database.sql import queries
+from batchwright.rules.quotas import Enqueued, Excess, Limits, excess
+
+_NO_BATCH = ""
+
+
+@dataclass(frozen=True)
+class QuotaQueries:
+    get: str
+    all: str
+    make: str
+    lock_row: str
+    put: str
+    clear: str
+    lock_tenant: str
+    enqueued: str
+    enqueue: str
+    is_validating: str
+    stored: str
+    requests: str
+    count_request: str
+
+
+class Quotas(QuotasTable):
+    def __init__(self, connections: Connections, batches: Batches) -> None:
+        self._connections = connections
+        self._batches = batches
+        self._sql = queries(QuotaQueries, "quotas")
+
+    async def get(self, tenant: str) -> OwnQuotas:
+        record = await self._connections.fetchrow(self._sql.get, tenant)
+        return OwnQuotas() if record is None else _own(record)
+
+    async def all(self) -> list[QuotaRow]:
+        records = await self._connections.fetch(self._sql.all)
+        return [QuotaRow(record["tenant"], _own(record), record["changed_at"]) for record in records]
+
+    async def change(self, tenant: str, changes: dict[str, object], at: datetime) -> OwnQuotas:
+        async with self._connections.transaction() as session:
+            await session.execute(self._sql.make, tenant, at)
+            record = await session.fetchrow(self._sql.lock_row, tenant)
+            own = OwnQuotas() if record is None else _own(record)
+            own = own.model_copy(update=changes)
+            await session.execute(
+                self._sql.put,
+                tenant,
+                own.live_batches,
+                own.stored_bytes,
+                own.enqueued_lines,
+                own.enqueued_tokens,
+                own.requests_per_minute,
+                None if own.models is None else sorted(own.models),
+                at,
+            )
+            return own
+
+    async def clear(self, tenant: str) -> None:
+        await self._connections.execute(self._sql.clear, tenant)
+
+    async def used(self, tenant: str) -> Used:
+        async with self._connections.session() as session:
+            enqueued = await self._enqueued(session, tenant, _NO_BATCH)
+            counted = await session.fetchrow(self._sql.requests, tenant)
+        return Used(
+            live_batches=await self._batches.count_live(tenant),
+            stored_bytes=await self.stored(tenant),
+            enqueued_lines=enqueued.lines,
+            enqueued_tokens=enqueued.tokens,
+            requests_per_minute=0 if counted is None else counted["requests"],
+        )
+
+    async def stored(self, tenant: str) -> int:
+        record = await self._connections.fetchrow(self._sql.stored, tenant)
+        return 0 if record is None else record["bytes"]
+
+    async def reserve(self, tenant: str, batch_id: str, asked: Enqueued, limits: Limits) -> Excess | None:
+        async with self._connections.transaction() as session:
+            await session.execute(self._sql.lock_tenant, tenant)
+            if await session.fetchrow(self._sql.is_validating, tenant, batch_id) is None:
+                return None
+            found = excess(limits, await self._enqueued(session, tenant, batch_id), asked)
+            if found is None:
+                await session.execute(self._sql.enqueue, tenant, batch_id, asked.lines, asked.tokens)
+            return found
+
+    async def count_request(self, tenant: str) -> Counted:
+        record = await self._connections.fetchrow(self._sql.count_request, tenant)
+        assert record is not None, "the statement returns the row it writes"
+        return Counted(record["requests"], record["seconds_left"])
+
+    async def _enqueued(self, session: Session, tenant: str, but: str) -> Enqueued:
+        record = await session.fetchrow(self._sql.enqueued, tenant, but)
+        return Enqueued(0, 0) if record is None else Enqueued(record["lines"], record["tokens"])
+
+
+def _own(record: Row) -> OwnQuotas:
+    return OwnQuotas.model_validate(
+        {name: value for name, value in record.items() if name not in ("tenant", "changed_at")}
+    )

@@ -1,0 +1,85 @@
+"""What is asked of quotas: which limits tenants have of their own, and how much they have taken."""
+
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+from batchwright.contracts.message import Message
+from batchwright.rules.quotas import Enqueued, Excess, Limits
+
+
+class OwnQuotas(Message):
+    """A tenant's own limits; None: what the settings say, 0: no limit. `models` None: every one."""
+
+    live_batches: int | None = None
+    stored_bytes: int | None = None
+    enqueued_lines: int | None = None
+    enqueued_tokens: int | None = None
+    requests_per_minute: int | None = None
+    models: frozenset[str] | None = None
+
+    def limits(self, defaults: Limits) -> Limits:
+        return defaults.changed(self.model_dump(exclude={"models"}))
+
+    def may_use(self, model: str) -> bool:
+        return self.models is None or model in self.models
+
+
+class QuotaRow(NamedTuple):
+    tenant: str
+    own: OwnQuotas
+    changed_at: datetime
+
+
+class Used(NamedTuple):
+    """What a tenant has taken now; the names are those of `Quota`."""
+
+    live_batches: int
+    stored_bytes: int
+    enqueued_lines: int
+    enqueued_tokens: int
+    requests_per_minute: int
+
+
+class Counted(NamedTuple):
+    """Requests of a tenant in the minute that is on, this one included, and how long it still is."""
+
+    requests: int
+    seconds_left: float
+
+
+class QuotasTable(Protocol):
+    """All methods raise DatabaseUnavailable when the database cannot answer."""
+
+    async def get(self, tenant: str) -> OwnQuotas:
+        """Nothing of its own where there is no row."""
+        ...
+
+    async def all(self) -> list[QuotaRow]:
+        """Tenants with anything of their own, by name."""
+        ...
+
+    async def change(self, tenant: str, changes: dict[str, object], at: datetime) -> OwnQuotas:
+        """Sets the fields named in `changes`, None: back to the settings; the others stay."""
+        ...
+
+    async def clear(self, tenant: str) -> None:
+        """Nothing is the tenant's own any more; a repeat changes nothing."""
+        ...
+
+    async def used(self, tenant: str) -> Used: ...
+
+    async def stored(self, tenant: str) -> int:
+        """Bytes of the tenant's files, and of its pending uploads as they were announced."""
+        ...
+
+    async def reserve(self, tenant: str, batch_id: str, asked: Enqueued, limits: Limits) -> Excess | None:
+        """Enqueues a batch that is validating, if its tenant has room; else says what does not fit.
+
+        What other live batches of the tenant have left counts. A batch that has moved on keeps what it has,
+        and fits. Reservations at once come one after the other.
+        """
+        ...
+
+    async def count_request(self, tenant: str) -> Counted:
+        """Counts one more, over all processes."""
+        ...

@@ -1,0 +1,83 @@
+"""Quotas in memory, held to the same suite as PostgreSQL's."""
+
+import time
+from datetime import UTC, datetime
+
+from batchwright.contracts.openai import BatchStatus
+from batchwright.database.counts import LIVE
+from batchwright.database.quotas_base import Counted, OwnQuotas, QuotaRow, QuotasTable, Used
+from batchwright.rules.quotas import Enqueued, Excess, Limits, excess, left
+from tests.fakes.rows import Rows, slices
+
+_MINUTE = 60.0
+
+
+class MemoryQuotas(QuotasTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def get(self, tenant: str) -> OwnQuotas:
+        row = self._rows.enter().quotas.get(tenant)
+        return OwnQuotas() if row is None else row.own
+
+    async def all(self) -> list[QuotaRow]:
+        return [row for _, row in sorted(self._rows.enter().quotas.items())]
+
+    async def change(self, tenant: str, changes: dict[str, object], at: datetime) -> OwnQuotas:
+        own = (await self.get(tenant)).model_copy(update=changes)
+        self._rows.quotas[tenant] = QuotaRow(tenant, own, at)
+        return own
+
+    async def clear(self, tenant: str) -> None:
+        self._rows.enter().quotas.pop(tenant, None)
+
+    async def used(self, tenant: str) -> Used:
+        batches = self._rows.enter().batches.values()
+        lines, tokens = self._enqueued(tenant)
+        began, requests = self._rows.requests.get(tenant, (0.0, 0))
+        return Used(
+            live_batches=sum(row.order.tenant == tenant and row.status in LIVE for row in batches),
+            stored_bytes=await self.stored(tenant),
+            enqueued_lines=lines,
+            enqueued_tokens=tokens,
+            requests_per_minute=requests if time.monotonic() - began < _MINUTE else 0,
+        )
+
+    async def stored(self, tenant: str) -> int:
+        rows, now = self._rows.enter(), datetime.now(UTC)
+        files = [row for row in rows.files.values() if row.tenant == tenant]
+        known = sum(
+            row.bytes
+            for row in files
+            if row.expires_at is None or row.expires_at > now or rows.reader_of(tenant, row.id)
+        )
+        uploads = [row for row in rows.uploads.values() if row.tenant == tenant]
+        return known + sum(row.bytes for row in uploads if row.status_at(now) == "pending")
+
+    async def reserve(self, tenant: str, batch_id: str, asked: Enqueued, limits: Limits) -> Excess | None:
+        row = self._rows.enter().batches.get((tenant, batch_id))
+        if row is None or row.status is not BatchStatus.VALIDATING:
+            return None
+        found = excess(limits, self._enqueued(tenant, but=batch_id), asked)
+        if found is None:
+            self._rows.enqueued[tenant, batch_id] = asked
+        return found
+
+    async def count_request(self, tenant: str) -> Counted:
+        now = time.monotonic()
+        began, requests = self._rows.enter().requests.get(tenant, (now, 0))
+        if now - began >= _MINUTE:
+            began, requests = now, 0
+        self._rows.requests[tenant] = (began, requests + 1)
+        return Counted(requests + 1, began + _MINUTE - now)
+
+    def _enqueued(self, tenant: str, but: str = "") -> Enqueued:
+        lines, tokens = 0, 0
+        for (owner, batch_id), planned in self._rows.enqueued.items():
+            row = self._rows.batches.get((owner, batch_id))
+            if owner != tenant or batch_id == but or row is None or row.status not in LIVE:
+                continue
+            told = slices(self._rows, owner, batch_id)
+            remaining = left(planned, sum(of.completed + of.failed for of in told))
+            lines, tokens = lines + remaining.lines, tokens + remaining.tokens
+        return Enqueued(lines, tokens)

@@ -1,0 +1,138 @@
+"""What every database promises of quotas; `any_database` runs it on each."""
+
+import asyncio
+
+from batchwright.contracts.openai import BatchStatus
+from batchwright.database.base import DatabaseLike
+from batchwright.database.quotas_base import OwnQuotas, Used
+from batchwright.database.upload_rows import UploadRow
+from batchwright.rules.quotas import Enqueued, Excess, Limits, Quota
+from tests.integration.rows import LONG_AGO, START, a_file, after, an_order, an_outcome, told
+
+TIGHT = Limits(enqueued_lines=10, enqueued_tokens=1000)
+
+
+async def enqueue(
+    database: DatabaseLike, id: str, lines: int, tokens: int = 0, tenant: str = "t"
+) -> Excess | None:
+    await database.batches.upsert(an_order(id, tenant))
+    return await database.quotas.reserve(tenant, id, Enqueued(lines, tokens), TIGHT)
+
+
+async def begin(database: DatabaseLike, id: str, lines: int) -> None:
+    assert await database.batches.begin("t", id, total=lines, models=[], at=after(1))
+
+
+async def test_quotas_of_its_own_are_set_one_by_one_and_cleared(any_database: DatabaseLike) -> None:
+    quotas = any_database.quotas
+    assert await quotas.get("t") == OwnQuotas()
+    assert await quotas.change("t", {"live_batches": 3}, START) == OwnQuotas(live_batches=3)
+    both = OwnQuotas(live_batches=3, models=frozenset({"a", "b"}))
+    assert await quotas.change("t", {"models": frozenset({"b", "a"})}, after(1)) == both
+    assert await quotas.change("u", {"enqueued_lines": 0}, START) == OwnQuotas(enqueued_lines=0)
+    assert await quotas.get("t") == both
+    assert [(row.tenant, row.own, row.changed_at) for row in await quotas.all()] == [
+        ("t", both, after(1)),
+        ("u", OwnQuotas(enqueued_lines=0), START),
+    ]
+    assert (await quotas.change("t", {"models": None}, after(2))).models is None
+    await quotas.clear("t")
+    await quotas.clear("t")
+    assert [row.tenant for row in await quotas.all()] == ["u"]
+
+
+async def test_no_models_at_all_is_not_the_same_as_every_model(any_database: DatabaseLike) -> None:
+    own = await any_database.quotas.change("t", {"models": frozenset()}, START)
+    assert await any_database.quotas.get("t") == own
+    assert not own.may_use("a")
+    assert OwnQuotas().may_use("a")
+
+
+async def test_a_batch_that_does_not_fit_beside_the_others_is_told_so(any_database: DatabaseLike) -> None:
+    assert await enqueue(any_database, "batch_1", 7) is None
+    assert await enqueue(any_database, "batch_2", 4) == Excess(Quota.ENQUEUED_LINES, 10, 7, 4)
+    assert await enqueue(any_database, "batch_3", 3, 1001) == Excess(Quota.ENQUEUED_TOKENS, 1000, 0, 1001)
+    assert await enqueue(any_database, "batch_4", 3, 1000) is None
+    assert await enqueue(any_database, "batch_5", 10, tenant="another") is None
+
+
+async def test_a_batch_that_is_enqueued_again_is_not_in_its_own_way(any_database: DatabaseLike) -> None:
+    assert await enqueue(any_database, "batch_1", 10) is None
+    assert await enqueue(any_database, "batch_1", 9) is None
+    assert (await any_database.quotas.used("t")).enqueued_lines == 9
+    await begin(any_database, "batch_1", 9)
+    assert await enqueue(any_database, "batch_1", 11) is None
+    assert (await any_database.quotas.used("t")).enqueued_lines == 9
+
+
+async def test_of_reservations_at_once_no_more_fit_than_there_is_room_for(any_database: DatabaseLike) -> None:
+    found = await asyncio.gather(*(enqueue(any_database, f"batch_{n}", 4) for n in range(5)))
+    assert sum(excess is None for excess in found) == 2
+    assert (await any_database.quotas.used("t")).enqueued_lines == 8
+
+
+async def test_what_settles_leaves_room_at_once_and_tokens_in_proportion(any_database: DatabaseLike) -> None:
+    await enqueue(any_database, "batch_1", 10, 999)
+    await begin(any_database, "batch_1", 10)
+    await any_database.progress.record([told(0, completed=3, failed=1), told(1, completed=2)])
+    used = await any_database.quotas.used("t")
+    assert (used.enqueued_lines, used.enqueued_tokens) == (4, 400)
+    assert await enqueue(any_database, "batch_2", 6, 600) is None
+
+
+async def test_an_attempt_that_lost_results_takes_room_again(any_database: DatabaseLike) -> None:
+    await enqueue(any_database, "batch_1", 10)
+    await begin(any_database, "batch_1", 10)
+    await any_database.progress.record([told(0, completed=8)])
+    await any_database.progress.record([told(0, attempt=2, completed=5)])
+    assert (await any_database.quotas.used("t")).enqueued_lines == 5
+
+
+async def test_every_end_gives_back_all_that_is_left(any_database: DatabaseLike) -> None:
+    ends = (BatchStatus.COMPLETED, BatchStatus.EXPIRED, BatchStatus.CANCELLED, BatchStatus.FAILED)
+    for status in ends:
+        id = f"batch_{status}"
+        assert await enqueue(any_database, id, 10) is None
+        await begin(any_database, id, 10)
+        await any_database.batches.finish("t", id, an_outcome(status, output=None, error=None), after(2))
+    await enqueue(any_database, "batch_5", 10)
+    await any_database.batches.end("t", "batch_5", BatchStatus.CANCELLED, [], after(2))
+    await enqueue(any_database, "batch_6", 10)
+    await any_database.batches.fail_validation("t", "batch_6", errors=[], total=10, at=after(2))
+    assert (await any_database.quotas.used("t")).enqueued_lines == 0
+
+
+async def test_used_tells_each_quota_of_the_tenant_alone(any_database: DatabaseLike) -> None:
+    assert await any_database.quotas.used("t") == Used(0, 0, 0, 0, 0)
+    await any_database.files.insert(a_file("file-1", bytes=100))
+    await any_database.files.insert(a_file("file-2", bytes=7, expires_at=LONG_AGO))
+    await any_database.files.insert(a_file("file-3", tenant="u", bytes=7))
+    await enqueue(any_database, "batch_1", 5, 50)
+    await any_database.quotas.count_request("t")
+    assert await any_database.quotas.used("t") == Used(1, 100, 5, 50, 1)
+
+
+async def test_a_pending_upload_counts_as_it_was_announced(any_database: DatabaseLike) -> None:
+    upload = UploadRow(
+        tenant="t",
+        id="upload_1",
+        purpose="batch",
+        filename="a",
+        mime_type="b",
+        bytes=500,
+        status="pending",
+        created_at=LONG_AGO,
+        expires_at=after(10**9),
+    )
+    await any_database.uploads.insert(upload)
+    await any_database.uploads.insert(upload.model_copy(update={"id": "upload_2", "expires_at": LONG_AGO}))
+    assert await any_database.quotas.stored("t") == 500
+    await any_database.uploads.cancel("t", "upload_1", START)
+    assert await any_database.quotas.stored("t") == 0
+
+
+async def test_requests_of_a_minute_are_counted_by_tenant(any_database: DatabaseLike) -> None:
+    counted = await asyncio.gather(*(any_database.quotas.count_request("t") for _ in range(5)))
+    assert sorted(one.requests for one in counted) == [1, 2, 3, 4, 5]
+    assert all(0 < one.seconds_left <= 60 for one in counted)
+    assert (await any_database.quotas.count_request("u")).requests == 1
