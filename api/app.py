@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from api.batches import BatchRoutes
 from api.bounds import Bounds
@@ -12,7 +12,10 @@ from api.edge import Edge
 from api.errors import handle_errors
 from api.files import FileRoutes
 from api.health import HealthRoutes
+from api.limits import LimitRoutes
+from api.meter import Meter
 from api.models import ModelRoutes
+from api.quotas import QuotaRoutes
 from api.rates import RateRoutes
 from api.request_log import RequestLog
 from api.responses import errors
@@ -37,13 +40,14 @@ def build_app(services: Services) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         responses=errors(),
     )
-    routers = [
-        routes(services).router()
-        for routes in (FileRoutes, UploadRoutes, BatchRoutes, ModelRoutes, RateRoutes, HealthRoutes)
-    ]
-    for router in routers:
+    of_tenants = (FileRoutes, UploadRoutes, BatchRoutes, ModelRoutes, LimitRoutes)
+    counted = [routes(services).router() for routes in of_tenants]
+    others = [routes(services).router() for routes in (RateRoutes, QuotaRoutes, HealthRoutes)]
+    for router in counted:
+        app.include_router(router, dependencies=[Depends(Meter(services))], responses=errors(429))
+    for router in others:
         app.include_router(router)
-    handle_errors(app, routers)
+    handle_errors(app, [*counted, *others])
     allow_origins(app, services.settings.api_cors_origins)
     app.add_middleware(Bounds, body_seconds=services.settings.api_silence_seconds)
     app.add_middleware(RequestLog)

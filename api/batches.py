@@ -5,9 +5,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from api.allowance import Allowance
 from api.bodies import read_object
 from api.creation import Creation, body_of, make_order, read_creation
-from api.errors import RETRY_AFTER_SECONDS, ApiError, conflict, invalid_value, no_batch, too_many
+from api.errors import RETRY_AFTER_SECONDS, ApiError, conflict, invalid_value, no_batch
 from api.idempotency import Keys, fingerprint, key_of, keyed
 from api.objects import BatchObject, BatchPage, answer, batch_object, batch_page
 from api.parameters import limit_schema
@@ -42,7 +43,7 @@ class BatchRoutes:
             methods=["POST"],
             response_model=BatchObject,
             openapi_extra=body_of(self._services.settings.profile),
-            responses=errors(409, 429),
+            responses=errors(409),
             dependencies=[Depends(keyed)],
         )
         router.add_api_route("", self.list, response_model=BatchPage, responses=errors(404))
@@ -139,7 +140,7 @@ class BatchRoutes:
     async def _order(self, creation: Creation, tenant: str) -> BatchOrder:
         """A new order. Raises ApiError where the tenant may not give it now."""
         await self._check_purpose(tenant, creation.input_file_id)
-        await self._check_room(tenant)
+        await Allowance(self._services, tenant).check_live()
         return make_order(creation, tenant, self._services.clock(), self._services.settings)
 
     async def _first_order(self, creation: Creation, tenant: str, key: str, fingerprint: str) -> BatchOrder:
@@ -173,12 +174,6 @@ class BatchRoutes:
                 f"Invalid value for 'input_file_id': the file's purpose is '{row.purpose}', not 'batch'."
             )
             raise invalid_value("input_file_id", message)
-
-    async def _check_room(self, tenant: str) -> None:
-        limit = self._services.settings.max_live_batches
-        if limit and await self._batches.count_live(tenant) >= limit:
-            message = f"Too many batches at once: at most {limit} may be unfinished. Try again later."
-            raise too_many(message, limit)
 
     async def _steerable(self, request: Request, batch_id: str, verb: str) -> BatchRow:
         """The row of a batch that runs and was not asked to stop."""

@@ -70,16 +70,34 @@ def conflict(message: str, *, code: str | None = None, param: str | None = None)
     return ApiError(409, message, code=code, param=param, headers=_FINAL)
 
 
-def too_many(message: str, limit: int) -> ApiError:
-    """A 429 of a limit that is used up, in the headers of OpenAI and of the IETF's draft."""
-    seconds = str(RETRY_AFTER_SECONDS)
+def too_many(
+    message: str, limit: int, *, seconds: int = RETRY_AFTER_SECONDS, window: int | None = None
+) -> ApiError:
+    """A 429 of a limit that is used up, in the headers of OpenAI and of the IETF's draft.
+
+    It may be otherwise in `seconds`; `window` is how many the limit is for.
+    """
     headers = {
-        "Retry-After": seconds,
-        "RateLimit-Policy": f'"requests";q={limit}',
+        "Retry-After": str(seconds),
+        "RateLimit-Policy": f'"requests";q={limit}' + (f";w={window}" if window else ""),
         "RateLimit": f'"requests";r=0;t={seconds}',
         "x-ratelimit-limit-requests": str(limit),
         "x-ratelimit-remaining-requests": "0",
         "x-ratelimit-reset-requests": f"{seconds}s",
+    }
+    return ApiError(429, message, code="rate_limit_exceeded", headers=headers)
+
+
+def no_room(limit: int, used: int) -> ApiError:
+    """A 429 that waiting does not change: the official clients would send the file again."""
+    message = (
+        f"Too many bytes are stored: of at most {limit}, {used} are taken. Delete files, or let them expire."
+    )
+    headers = {
+        "Retry-After": str(RETRY_AFTER_SECONDS),
+        "RateLimit-Policy": f'"bytes";q={limit}',
+        "RateLimit": f'"bytes";r={max(limit - used, 0)}',
+        **_FINAL,
     }
     return ApiError(429, message, code="rate_limit_exceeded", headers=headers)
 

@@ -9,6 +9,7 @@ from hashlib import sha256
 from secrets import token_hex
 from typing import get_args
 
+from api.allowance import Allowance, Room
 from api.creation import check_expiry
 from api.errors import ApiError, invalid_value, missing, unknown_parameter, wrong_type_of
 from api.forms import Field, FileStart, Piece, read_form
@@ -44,10 +45,24 @@ class Incoming:
         self._purpose: Purpose | None = None
         self._filename: str | None = None
         self._bytes = 0
+        self._allowance: Allowance | None = None
+        self._room = Room(0, 0)
         self._digest = sha256()
         self._first = FirstLine(settings.max_line_bytes)
         self._file_id = new_file_id()
         self.key = keys.upload_key(tenant, self._file_id, token_hex(8))
+
+    async def look_at_room(self, services: Services) -> None:
+        """Before the first piece. Raises ApiError where there is none at all, unless a key may spare it."""
+        self._allowance = Allowance(services, self.tenant)
+        self._room = await self._allowance.room()
+        if self.idempotency_key is None:
+            self.check_room(least=1)
+
+    def check_room(self, least: int = 0) -> None:
+        """Raises ApiError where what has come is too much for the tenant's quota."""
+        if self._allowance is not None:
+            self._allowance.check_room(self._room, max(self._bytes, least))
 
     async def take(self, piece: Piece, writer: ObjectWriter) -> None:
         """Raises ApiError as soon as the file cannot be accepted any more."""
@@ -117,6 +132,8 @@ class Incoming:
         limit = largest(self._settings, self._purpose)
         if self._bytes > limit:
             raise too_large(limit)
+        if self.idempotency_key is None:
+            self.check_room()
 
     def _check_first(self) -> None:
         if self._purpose == "batch":
@@ -141,6 +158,7 @@ async def store(
     Raises:
         ApiError: what the client did wrong.
     """
+    await incoming.look_at_room(services)
     async with services.storage.writer(incoming.key) as writer:
         async with aclosing(read_form(content_type, body)) as pieces:
             async for piece in pieces:
@@ -163,7 +181,10 @@ async def _insert(row: FileRow, incoming: Incoming, services: Services) -> FileR
         await services.database.files.insert(row)
         return None
     claimed = Keys(services, incoming.tenant, "files")
-    made = await claimed.claim(key, incoming.fingerprint(), row.model_dump_json(), row)
+    made = await claimed.find(key, incoming.fingerprint())
+    if made is None:
+        incoming.check_room()
+        made = await claimed.claim(key, incoming.fingerprint(), row.model_dump_json(), row)
     return None if made is None else FileRow.model_validate_json(made)
 
 

@@ -4,6 +4,7 @@ import logging
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from api.allowance import Allowance
 from api.bodies import read_object
 from api.errors import ApiError, no_upload
 from api.idempotency import Keys, fingerprint, key_of, keyed
@@ -72,12 +73,24 @@ class UploadRoutes:
         fields = await read_object(request)
         row = read_upload(fields, tenant, self._services.clock(), self._services.settings)
         if key is None:
+            await self._check_room(row)
             await self._uploads.insert(row)
         else:
-            claimed = Keys(self._services, tenant, "uploads")
-            made = await claimed.claim(key, fingerprint(fields), row.model_dump_json(), row)
-            row = row if made is None else UploadRow.model_validate_json(made)
+            row = await self._first(row, key, fingerprint(fields))
         return answer(upload_object(row, "pending", None))
+
+    async def _first(self, row: UploadRow, key: str, fingerprint: str) -> UploadRow:
+        """The upload that the key belongs to."""
+        claimed = Keys(self._services, row.tenant, "uploads")
+        made = await claimed.find(key, fingerprint)
+        if made is None:
+            await self._check_room(row)
+            made = await claimed.claim(key, fingerprint, row.model_dump_json(), row)
+        return row if made is None else UploadRow.model_validate_json(made)
+
+    async def _check_room(self, row: UploadRow) -> None:
+        allowance = Allowance(self._services, row.tenant)
+        allowance.check_room(await allowance.room(), row.bytes)
 
     async def add_part(self, request: Request, upload_id: str) -> Response:
         """Add a part of at most 64 MB; parts may come in parallel and in any order."""

@@ -24,6 +24,7 @@ COMMANDS = (
     Later("results", "results:results", "Print a batch's output lines, in the order of its input."),
     Later("validate", "validate:validate", "Check FILE as a batch's input, offline."),
     Later("rates", "rates:rates", "Show or change the rates of the whole fleet."),
+    Later("quotas", "quotas:quotas", "Show or change the quotas of tenants, and the models they may use."),
     Later("storage", "storage:storage", "Check the storage of objects, or clear it of what crashes left."),
     Later("retention", "retention:retention", "Delete what is past its life, or show what would go."),
     Later("dev", "dev:dev", "Run the whole stack here, in the foreground."),

@@ -9,11 +9,12 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from starter.views import Batch, BatchPage, FileObject, RatePage, State
+from starter.views import Batch, BatchPage, FileObject, QuotaPage, RatePage, State, TenantLimits
 
 _Body = Mapping[str, object]
 _Answer = TypeVar("_Answer", bound=BaseModel)
 _RATES = "/admin/rates"
+_QUOTAS = "/admin/quotas"
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 # Storing and checking a large upload may take the API long after its last byte has arrived.
 _UPLOAD_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
@@ -108,6 +109,18 @@ class Client:
     def clear_rate(self, model: str | None) -> RatePage:
         query = "" if model is None else f"?{httpx.QueryParams({'model': model})}"
         return self._call("DELETE", _RATES + query, RatePage)
+
+    def quotas(self) -> QuotaPage:
+        return self._call("GET", _QUOTAS, QuotaPage)
+
+    def quotas_of(self, tenant: str) -> TenantLimits:
+        return self._call("GET", f"{_QUOTAS}/{quote(tenant, safe='')}", TenantLimits)
+
+    def set_quotas(self, tenant: str, changes: Mapping[str, object]) -> QuotaPage:
+        return self._call("PUT", _QUOTAS, QuotaPage, {"tenant": tenant, **changes})
+
+    def clear_quotas(self, tenant: str) -> QuotaPage:
+        return self._call("DELETE", f"{_QUOTAS}?{httpx.QueryParams({'tenant': tenant})}", QuotaPage)
 
     @contextmanager
     def content(self, file_id: str) -> Generator[Iterator[bytes]]:

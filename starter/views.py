@@ -121,6 +121,39 @@ class RatePage(View):
     shared_requests_per_second: float | None = None
 
 
+class TenantLimit(View):
+    """`limit` None: there is none."""
+
+    quota: str
+    limit: int | None
+    used: int
+    left: int | None
+
+
+class TenantLimits(View):
+    """What holds for a tenant; `models` None: every one."""
+
+    tenant: str
+    data: list[TenantLimit]
+    models: list[str] | None
+
+
+class OwnQuotas(View):
+    """What a tenant has of its own; None: the default, 0: no limit."""
+
+    tenant: str
+    live_batches: int | None
+    stored_bytes: int | None
+    enqueued_lines: int | None
+    enqueued_tokens: int | None
+    requests_per_minute: int | None
+    models: list[str] | None
+
+
+class QuotaPage(View):
+    data: list[OwnQuotas]
+
+
 class FileObject(View):
     id: str
     bytes: int

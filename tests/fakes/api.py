@@ -41,9 +41,9 @@ class _Ground:
         self.database = MemoryDatabase()
         self.storage = MemoryStorage()
         self.temporal = MemoryGateway()
-        self.served = Served(*_MODELS)
+        self.served, self.metrics = Served(*_MODELS), Metrics()
         self.app = build_app(
-            Services(settings, self.database, self.storage, self.temporal, self.served, Metrics())
+            Services(settings, self.database, self.storage, self.temporal, self.served, self.metrics)
         )
 
     def clear(self) -> None:
@@ -67,7 +67,7 @@ class House:
         self._ground = spare.pop() if spare else _Ground(self.settings)
         self.database, self.storage = self._ground.database, self._ground.storage
         self.temporal, self.served = self._ground.temporal, self._ground.served
-        self.app = self._ground.app
+        self.app, self.metrics = self._ground.app, self._ground.metrics
         transport = httpx.ASGITransport(self.app)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://api")
         self.openai = AsyncOpenAI(

@@ -1,0 +1,23 @@
+"""Counts the requests of tenants that have a limit of them, before a route sees the request."""
+
+from fastapi import Request
+
+from api.allowance import Allowance
+from api.services import Services
+from api.tenants import tenant_of
+from batchwright.database.errors import DatabaseUnavailable
+
+
+class Meter:
+    """A dependency of every route that answers a tenant."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, request: Request) -> None:
+        """Raises ApiError where it is one too many."""
+        tenant = tenant_of(request, self._services.settings)
+        try:
+            await Allowance(self._services, tenant).count_request()
+        except DatabaseUnavailable:
+            return  # a route that needs the database says so itself
