@@ -1,0 +1,106 @@
+"""Quotas and permissions on a running stack: given back whatever is killed, withdrawn in mid-batch."""
+
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from openai.types import Batch
+
+from tests.e2e.batches import chat_lines, check_conservation, ended, lines_of, settled, submit, until
+from tests.e2e.stack import MODELS, Stack, dev
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+
+FREE, HELD, SLOW = MODELS
+SETTINGS = {"BATCHWRIGHT_MODELS": json.dumps({SLOW: {"in_flight": 2}})}
+
+
+@pytest.fixture(scope="module")
+def quota_stack() -> Iterator[Stack]:
+    with dev("--workers", "1", data=None, **SETTINGS) as stack:
+        yield stack
+
+
+async def allow(stack: Stack, tenant: str, **quotas: object) -> None:
+    async with httpx.AsyncClient() as http:
+        answer = await http.put(f"{stack.now.api}/admin/quotas", json={"tenant": tenant, **quotas})
+    answer.raise_for_status()
+
+
+async def enqueued(stack: Stack, tenant: str) -> int:
+    async with httpx.AsyncClient() as http:
+        answer = await http.get(f"{stack.now.api}/v1/x/limits", headers={"X-Tenant": tenant})
+    used = {one["quota"]: one["used"] for one in answer.raise_for_status().json()["data"]}
+    return used["enqueued_lines"]
+
+
+async def until_enqueued(stack: Stack, tenant: str, lines: int) -> None:
+    async def is_so() -> bool:
+        return await enqueued(stack, tenant) == lines
+
+    await until(is_so)
+
+
+def codes(batch: Batch) -> list[str | None]:
+    return [error.code for error in (batch.errors and batch.errors.data) or []]
+
+
+async def test_what_is_reserved_is_refused_to_others_and_given_back_whatever_is_killed(
+    quota_stack: Stack,
+) -> None:
+    stack = quota_stack
+    await stack.heal()
+    await stack.faults(model=HELD, kind="hang", rate=1.0)
+    await allow(stack, "blue", enqueued_lines=60)
+    async with stack.client("blue") as client:
+        first = await submit(client, chat_lines([FREE, HELD], each=25))
+        await until_enqueued(stack, "blue", 25)
+        refused = await ended(client, (await submit(client, chat_lines([FREE], each=36))).id)
+        assert (refused.status, codes(refused)) == ("failed", ["token_limit_exceeded"])
+
+        killed = stack.kill("worker")
+
+        async def replaced() -> bool:
+            return bool(stack.now.pids.worker) and not set(killed) & set(stack.now.pids.worker)
+
+        await until(replaced)
+        fits = await ended(client, (await submit(client, chat_lines([FREE], each=35))).id)
+        assert fits.status == "completed"
+        assert await enqueued(stack, "blue") == 25
+
+        await client.batches.cancel(first.id)
+        assert (await ended(client, first.id)).status == "cancelled"
+        assert await enqueued(stack, "blue") == 0
+        again = await ended(client, (await submit(client, chat_lines([FREE], each=60))).id)
+        assert again.status == "completed"
+        assert await enqueued(stack, "blue") == 0
+
+
+async def test_a_model_withdrawn_in_mid_batch_ends_the_rest_of_its_lines_and_no_others(
+    quota_stack: Stack,
+) -> None:
+    stack = quota_stack
+    await stack.heal()
+    await stack.faults(model=SLOW, kind="slow", seconds=0.3, rate=1.0)
+    lines = chat_lines([FREE, SLOW], each=150)
+    async with stack.client("red") as client:
+        batch = await submit(client, lines)
+        await settled(client, batch.id, 150 + 4)
+        await allow(stack, "red", models=[FREE])
+        done = await ended(client, batch.id)
+        assert done.status == "completed"
+        await check_conservation(client, done, lines)
+        errors = await lines_of(client, done.error_file_id)
+        assert {line.error.code for line in errors if line.error} == {"policy_rejected"}
+        assert all(line.response is None for line in errors)
+        assert {int(line.custom_id[-5:]) % 2 for line in errors} == {1}
+        counts = done.request_counts
+        assert counts is not None
+        assert 154 <= counts.completed < 300
+        asked = await stack.asked()
+        refused = {line.id for line in errors} & asked.keys()
+        assert refused == set()
+        later = await ended(client, (await submit(client, chat_lines([SLOW], each=2))).id)
+        assert later.request_counts is not None
+        assert (later.status, later.request_counts.failed) == ("completed", 2)
