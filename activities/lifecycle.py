@@ -39,6 +39,6 @@ class Lifecycle(LifecycleActivities):
                 count_end(self._metrics, row, at)
                 tell_end(row, at)
             trace_end(row)
-            if self._storage is not None:
+            if self._storage is not None and not request.keep_results:
                 await clean(self._storage, self._database.files, order)
         return row.status

@@ -1,69 +1,9 @@
-"""The worker's process: `python -m worker`."""
+"""`python -m worker`: hears signals from here on, for what `worker.main` imports takes seconds."""
 
-import argparse
-import asyncio
-import gc
-import logging
-import os
-import sys
-from collections.abc import Sequence
-
-import uvloop
-
-from batchwright import settings as knobs
-from batchwright.storage.base import StorageError
-from batchwright.telemetry.logging import configure
-from worker.process import STARTUP_ERRORS, serve
-from worker.roles import Role, roles_of
-from worker.versioning import deployment
-
-logger = logging.getLogger(__name__)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 after a drain, 1 where something it needs is missing, 2 for a wrong setting or option."""
-    options = _options().parse_args(argv)
-    try:
-        settings = knobs.load()
-        deployment(settings)
-        roles = roles_of(options.roles)
-    except (knobs.SettingsError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    configure(settings)
-    models = [name for name in options.models.split(",") if name]
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings, roles, models))
-    except knobs.SettingsError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except (*STARTUP_ERRORS, StorageError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    except Exception:  # the edge of the process: a worker or helper failed by itself
-        logger.exception("the worker failed")
-        return 1
-    return 0
-
-
-def _options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="batchwright worker", description="Runs batches: polls Temporal.")
-    parser.add_argument("--roles", default=",".join(Role), help="some of: %(default)s (default: all)")
-    parser.add_argument("--models", default="", help="models to serve, by commas (default: all there are)")
-    return parser
-
-
-def run() -> None:
-    """`main`, then an exit that skips the interpreter's: the SDK's threads abort there now and then."""
-    # A request makes hundreds of short-lived objects and no cycles: the default collects every few requests.
-    gc.set_threshold(50_000, 20, 100)
-    code = main()
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
+from worker.early import leave_at_a_signal
 
 if __name__ == "__main__":
+    leave_at_a_signal()
+    from worker.main import run
+
     run()

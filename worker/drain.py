@@ -20,6 +20,10 @@ class StopSignal:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
 
+    @property
+    def is_requested(self) -> bool:
+        return self._event.is_set()
+
     def request(self) -> None:
         self._event.set()
 

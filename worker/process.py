@@ -46,7 +46,7 @@ _VITAL = frozenset({"postgresql", "storage"})  # nothing is heard of slices whil
 
 
 async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]) -> None:
-    """Runs until a signal, then drains.
+    """Runs until a signal, then drains. Once it was told to stop it fails no more: what goes wrong is logged.
 
     Raises:
         TemporalUnavailable, DatabaseError, StorageUnavailable: something it needs is not there.
@@ -55,13 +55,34 @@ async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]
             they name cannot be imported.
     """
     chat_executors(settings)
-    stop = StopSignal()
+    stop, up = StopSignal(), asyncio.Event()
     stop.install()
+    life = asyncio.create_task(_live(settings, roles, models, stop, up))
+    told = asyncio.create_task(stop.wait())
+    await asyncio.wait([life, told], return_when=asyncio.FIRST_COMPLETED)
+    if not up.is_set() and stop.is_requested:
+        life.cancel()  # it still waits for something it needs
+    told.cancel()
+    try:
+        await life
+    except asyncio.CancelledError:
+        logger.info("the worker was told to stop before it was up")
+    except Exception:  # the edge of the process: it leaves with 0 all the same
+        if not stop.is_requested:
+            raise
+        logger.exception("the worker failed while it stopped")
+
+
+async def _live(
+    settings: Settings, roles: Sequence[Role], models: Sequence[str], stop: StopSignal, up: asyncio.Event
+) -> None:
+    """Sets `up` when there may be something to drain."""
     async with _parts(settings) as (parts, needs, sdk):
         await _check_rates(parts)
         health = HealthServer(parts.metrics, needs, sdk)
         address = await health.start(settings.metrics_host, settings.metrics_port)
         logger.info("the worker is up", extra={"roles": ",".join(roles), "health": address})
+        up.set()
         try:
             await _poll(parts, needs, roles, models, stop)
         finally:

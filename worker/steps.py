@@ -12,14 +12,13 @@ from temporalio.worker import (
 )
 
 from batchwright.contracts.errors import Failure
+from batchwright.contracts.execution import HANDED_BACK
 from batchwright.contracts.finalization import FinalizeResult
 from batchwright.contracts.ingestion import IngestResult
 from batchwright.contracts.openai import BatchStatus
 from batchwright.telemetry.labels import OTHER
 from batchwright.telemetry.metrics import Metrics
 
-# Last heartbeat of an attempt that failed by itself: without it, the next one took over from a lost worker.
-HANDED_BACK = "handed back"
 INGEST, SLICE, FINALIZE, END = "ingest", "run_slice", "finalize", "end"
 _ABOUT = {INGEST: "validating", SLICE: "in_progress", FINALIZE: "finalizing"}
 _ENDS = {

@@ -170,7 +170,7 @@ class BatchWorkflow:
         except ActivityError as error:
             self._ending = BatchStatus.FAILED
             self._note_error(f"The results could not be written: {cause_of(error)}")
-            return await self._end_without_files(ingested.total)
+            return await self._end_without_files(ingested.total, keep_results=True)
         return BatchResult(
             status=written.status,
             total=ingested.total,
@@ -199,11 +199,11 @@ class BatchWorkflow:
         )
         return written or await self._write_files(ingested, BatchStatus.CANCELLED)
 
-    async def _end_without_files(self, total: int) -> BatchResult:
+    async def _end_without_files(self, total: int, *, keep_results: bool = False) -> BatchResult:
         status = self._ending or BatchStatus.FAILED
         row = await workflow.execute_activity_method(
             LifecycleActivities.end,
-            EndRequest(order=self._order, status=status, errors=self._errors),
+            EndRequest(order=self._order, status=status, errors=self._errors, keep_results=keep_results),
             **ending(self._order, status),
         )
         return BatchResult(status=row, total=total)

@@ -10,6 +10,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.errors import translated
+from activities.slices.caution import GIVEN_UP_AFTER, Caution, past_of
 from activities.slices.deferral import deferral_seconds, reason_of, waiting_label
 from activities.slices.judge import Judge
 from activities.slices.ownership import Ownership, Word
@@ -44,6 +45,7 @@ class SliceAttempt:
         names = SegmentNames(self._folder, request.generation, info.attempt)
         self._sink = SegmentSink(tools.storage, tools.budget, tools.metrics, names)
         self._owner = Ownership(tools.beat(), info.heartbeat_timeout)
+        self._caution = Caution(past_of(info.attempt, info.heartbeat_details), request.generation)
         self._turn: Turn | None = None
         self._blocked_for = 0.0  # seconds until a line may be asked
         self._stop = Stop(
@@ -67,7 +69,7 @@ class SliceAttempt:
         """Raises ApplicationError, as Execution.run_slice says."""
         started = time.monotonic()
         helpers = [
-            asyncio.create_task(self._owner.run(self._told, self._heard)),
+            asyncio.create_task(self._owner.run(self._beat, self._heard)),
             asyncio.create_task(self._watch_shutdown()),
             asyncio.create_task(self._sink.run()),
         ]
@@ -150,6 +152,7 @@ class SliceAttempt:
             settings=tools.settings,
             metrics=tools.metrics,
         )
+        self._suspect(work, judge)
         self._turn = Turn(
             tools,
             request,
@@ -159,10 +162,20 @@ class SliceAttempt:
             sink=self._sink,
             owner=self._owner,
             stop=self._stop,
+            caution=self._caution,
         )
         end = await self._turn.run()
         self._blocked_for = work.wait()
         return end
+
+    def _suspect(self, work: SliceWork, judge: Judge) -> None:
+        """What the last attempt was asking when it died; first of all that is written down."""
+        for line in work.suspect(self._caution.last_note) if self._caution.last_note else ():
+            if line.attempt.crashes >= GIVEN_UP_AFTER:
+                judge.crashed(line, work.bytes_of(line))
+                work.drop(line)
+            else:
+                judge.note(line, "")
 
     def _may_still_store(self) -> bool:
         """Results are worth waiting for a storage that fails, as long as anybody waits for the slice."""
@@ -179,6 +192,9 @@ class SliceAttempt:
             logger.info("segments were not compacted", extra={"error": str(error), **self._place()})
 
     # What became of it
+
+    def _beat(self) -> SliceResult:
+        return self._told().model_copy(update=self._caution.past._asdict())
 
     def _told(self) -> SliceResult:
         """The counts, for the heartbeat and for the batch's row."""

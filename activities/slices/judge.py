@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from activities.ingest.access import not_allowed
 from activities.slices.sink import SegmentSink
-from activities.slices.work import Attempt, Line
-from batchwright.contracts.errors import LineCode
+from activities.slices.work import Line
+from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.execution import SliceRequest
 from batchwright.inference.circuit import Circuit, Try
 from batchwright.inference.client import Outcome
@@ -90,9 +90,26 @@ class Judge:
             self._refused(line, outcome, begun, blocked=budget is Budget.BLOCKED)
         if budget is not Budget.SETTLED and not self._is_given_up(line):
             self._retries.labels(self._model, outcome.verdict.category).inc()
+            if line.attempt.noted_by:
+                self.note(line, "")  # the worker is still there
             return False
         self._sink.add(self._record(line, request, outcome))
         return True
+
+    def note(self, line: Line, by: str) -> None:
+        """That an attempt is about to ask the line, or, with nothing, that it is not."""
+        line.attempt = line.attempt.model_copy(update={"noted_by": by})
+        self._write_down(line)
+
+    def crashed(self, line: Line, data: bytes) -> None:
+        """Settles a line that worker after worker died of."""
+        request, code = self.request(line, data), LineCode.WORKER_CRASHED
+        logger.warning("a line is given up: workers died of it", extra={"offset": line.offset})
+        payload = answers.error_line(request.request_id, request.custom_id, code, LINE_MESSAGES[code])
+        for counter in self._results[False]:
+            counter.inc()
+        self._errors.inc()
+        self._sink.add(Record(Kind.SETTLED, line.offset, payload))
 
     def _budget(self, line: Line, request: Request, outcome: Outcome, begun: Try) -> Budget:
         budget = outcome.verdict.budget
@@ -113,12 +130,9 @@ class Judge:
         """An attempt is used; written down, so that it survives the turn and the worker."""
         settings, count = self._settings, line.attempt.count + 1
         wait = backoff(count, initial=settings.initial_backoff_seconds, longest=settings.max_backoff_seconds)
-        line.attempt = Attempt(
-            count=count,
-            not_before=time.time() + max(wait, outcome.retry_after or 0.0),
-            waiting_since=line.attempt.waiting_since,
-            error=outcome.message[:200],
-        )
+        not_before = time.time() + max(wait, outcome.retry_after or 0.0)
+        changes = {"count": count, "not_before": not_before, "error": outcome.message[:200]}
+        line.attempt = line.attempt.model_copy(update=changes)
         if count < settings.max_attempts:
             self._write_down(line)
 

@@ -1,5 +1,6 @@
 """What all slices of a process share."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -45,6 +46,7 @@ class Tools:
     budget: ByteBudget = field(init=False)
     deferrals: Deferrals = field(init=False)
     senders: Senders = field(init=False)
+    alone: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # for lines that workers died of
     _circuits: dict[str, Circuit] = field(default_factory=dict[str, Circuit])
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
+from activities.slices.caution import GROUP, Caution
 from activities.slices.judge import Judge
 from activities.slices.ownership import Ownership
 from activities.slices.pace import Pace
@@ -87,10 +88,12 @@ class Turn:
         sink: SegmentSink,
         owner: Ownership,
         stop: Stop,
+        caution: Caution,
     ) -> None:
         self._tools, self._request, self._target = tools, request, target
         self._work, self._judge, self._sink, self._owner, self._stop = work, judge, sink, owner, stop
         self._sender = tools.senders.of(request.model, request.endpoint)
+        self._caution = caution
         self._circuit: Circuit = tools.circuit(request.model)
         self._pace = Pace(lambda: tools.rates.pacing_of(request.model))
         self._sending: dict[asyncio.Task[None], _Flight] = {}
@@ -127,10 +130,13 @@ class Turn:
                 return end
             line = self._work.next() if self._may_dispatch() else None
             if line is None:
-                await self._rest(min(self._blocked() or _LOOK_AGAIN_SECONDS, _LOOK_AGAIN_SECONDS))
+                if not await self._ask_suspect():
+                    await self._rest(min(self._blocked() or _LOOK_AGAIN_SECONDS, _LOOK_AGAIN_SECONDS))
                 continue
             if self._rejects(line):
                 continue
+            if self._caution.is_careful and not line.attempt.noted_by:
+                await self._note(line)
             permit = await self._permit()
             if permit is None:
                 self._work.return_first(line)
@@ -171,7 +177,39 @@ class Turn:
             and self._tools.budget.has_room
             and self._pace.may_send
             and self._tools.permissions.is_fresh
+            and (not self._caution.is_careful or len(self._sending) < GROUP)
         )
+
+    async def _note(self, line: Line) -> None:
+        """Written down with some that follow, so that it is known what was asked if the worker dies of it."""
+        group = [line]
+        while len(group) < GROUP and (following := self._work.next()) is not None:
+            group.append(following)
+        for one in group:
+            self._judge.note(one, self._caution.note)
+        await self._sink.close(lambda: self._stop.now() is None)
+        for one in reversed(group[1:]):
+            self._work.return_first(one)
+
+    async def _ask_suspect(self) -> bool:
+        """Whether a line that a worker may have died of was taken up: alone, after all others."""
+        alone = self._tools.alone
+        if self._sending or not self._may_dispatch() or alone.locked():
+            return False
+        line = self._work.next_suspect()
+        if line is None or self._rejects(line):
+            return line is not None
+        async with alone:
+            self._judge.note(line, self._caution.note)
+            await self._sink.close(lambda: self._stop.now() is None)
+            permit = await self._permit()
+            if permit is None:
+                self._work.put_back(line)
+                return True
+            self._send(line, permit)
+            while self._sending and self._stop.now() is None:
+                await self._rest(_LOOK_AGAIN_SECONDS)
+        return True
 
     async def _rest(self, seconds: float) -> None:
         """Until something happened or it is time to look again."""

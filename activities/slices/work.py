@@ -25,12 +25,17 @@ _LISTINGS = 3
 
 
 class Attempt(BaseModel):
-    """The payload of an attempt record. `not_before` and `waiting_since` are Unix seconds, 0: none."""
+    """The payload of an attempt record. `not_before` and `waiting_since` are Unix seconds, 0: none.
+
+    `noted_by` names the attempt that was about to ask the line, `crashes` counts those that died of it.
+    """
 
     count: int = 0
     not_before: float = 0.0
     waiting_since: float = 0.0  # the first refusal for want of capacity
     error: str = ""
+    noted_by: str = ""
+    crashes: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -46,12 +51,13 @@ class Line:
 
 
 class SliceWork:
-    """The lines not settled yet: ready ones in plan order, later ones by their time."""
+    """The lines not settled yet: ready ones in plan order, later ones by their time; suspects apart."""
 
     def __init__(self, lines: list[Line], shard: bytes) -> None:
         self._shard = shard
         self._ready: deque[Line] = deque()
         self._later: list[tuple[float, int, Line]] = []
+        self._suspects: list[Line] = []
         self.unsettled = len(lines)  # those being asked included
         for line in lines:
             self.put_back(line)
@@ -61,7 +67,9 @@ class SliceWork:
 
     def put_back(self, line: Line) -> None:
         """At once, or when its time has come."""
-        if line.attempt.not_before <= time.time():
+        if line.attempt.crashes:
+            self._suspects.append(line)
+        elif line.attempt.not_before <= time.time():
             self._ready.append(line)
         else:
             heapq.heappush(self._later, (line.attempt.not_before, line.offset, line))
@@ -71,14 +79,42 @@ class SliceWork:
             self._ready.append(heapq.heappop(self._later)[2])
         return self._ready.popleft() if self._ready else None
 
+    def next_suspect(self) -> Line | None:
+        """Of those whose time has come, the one that fewest workers died of."""
+        ready = [line for line in self._suspects if line.attempt.not_before <= time.time()]
+        found = min(ready, key=lambda line: (line.attempt.crashes, line.offset), default=None)
+        if found is not None:
+            self._suspects.remove(found)
+        return found
+
+    def suspect(self, noted_by: str) -> list[Line]:
+        """The lines that the attempt of that note was asking when it died: one crash more each."""
+        lines = [*self._ready, *(line for _, _, line in self._later), *self._suspects]
+        found = [line for line in lines if line.attempt.noted_by == noted_by]
+        for line in found:
+            changes = {"noted_by": "", "crashes": line.attempt.crashes + 1}
+            line.attempt = line.attempt.model_copy(update=changes)
+        self._ready, self._later, self._suspects = deque(), [], []
+        for line in lines:
+            self.put_back(line)
+        return found
+
+    def drop(self, line: Line) -> None:
+        """A suspect that is settled without being asked."""
+        self._suspects.remove(line)
+        self.unsettled -= 1
+
     def return_first(self, line: Line) -> None:
         self._ready.appendleft(line)
 
     def wait(self) -> float:
         """Seconds until some line is ready."""
-        if self._ready or not self._later:
+        times = [line.attempt.not_before for line in self._suspects]
+        if self._later:
+            times.append(self._later[0][0])
+        if self._ready or not times:
             return 0.0
-        return max(0.0, self._later[0][0] - time.time())
+        return max(0.0, min(times) - time.time())
 
 
 @dataclass

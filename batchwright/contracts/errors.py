@@ -17,12 +17,15 @@ class LineCode(StrEnum):
     RESPONSE_TOO_LARGE = "response_too_large"
     MODEL_NOT_FOUND = "model_not_found"
     POLICY_REJECTED = "policy_rejected"
+    WORKER_CRASHED = "worker_crashed"
 
 
 LINE_MESSAGES: dict[LineCode, str] = {
     LineCode.BATCH_EXPIRED: "This request could not be executed before the completion window expired.",
     LineCode.BATCH_CANCELLED: "This request was not executed because the batch was cancelled.",
     LineCode.BATCH_FAILED: "This request was not executed because the batch failed.",
+    LineCode.WORKER_CRASHED: "The worker that executed this request crashed each time, the last times with "
+    "nothing else of its slice in flight.",
 }
 
 

@@ -8,6 +8,9 @@ from batchwright.contracts.batch import BatchPolicy
 from batchwright.contracts.message import Message
 from batchwright.contracts.openai import Endpoint
 
+# Last heartbeat of an attempt that ended by itself: without it, the next one took over from a lost worker.
+HANDED_BACK = "handed back"
+
 
 class SliceRequest(Message):
     """One slice of one model's plan. `generation` grows whenever attempt numbers start anew."""
@@ -35,6 +38,10 @@ class SliceResult(Message):
     completed: int = 0
     failed: int = 0
     goes_on_at: str = ""  # the task queue where the slice belongs by now; nothing was sent then
+
+    # In heartbeats: the attempt that tells, and the first one after the last that ended by itself.
+    attempt: int = 0
+    since: int = 0
 
 
 class ModelRun(Message):

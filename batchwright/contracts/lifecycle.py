@@ -8,11 +8,15 @@ from batchwright.contracts.openai import BatchStatus, ValidationError
 
 
 class EndRequest(Message):
-    """End the batch in `status` (cancelled or failed) with the counts known so far and no files."""
+    """End the batch in `status` (cancelled or failed) with the counts known so far and no files.
+
+    `keep_results`: what its slices settled stays in storage until retention, for whoever goes on with it.
+    """
 
     order: BatchOrder
     status: BatchStatus
     errors: list[ValidationError] = []
+    keep_results: bool = False
 
 
 class LifecycleActivities:

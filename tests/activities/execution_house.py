@@ -19,7 +19,7 @@ from activities.slices.tools import Tools
 from activities.slices.waiting import WaitingSignals
 from batchwright.contracts.batch import WaitingReason
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.execution import SliceRequest, SliceResult
+from batchwright.contracts.execution import HANDED_BACK, SliceRequest, SliceResult
 from batchwright.contracts.openai import Endpoint
 from batchwright.database.base import ProgressTable
 from batchwright.database.errors import DatabaseUnavailable
@@ -181,10 +181,17 @@ class House:
             return None
 
     def next_attempt(self) -> None:
-        """A fresh attempt of the same activity."""
+        """A fresh attempt of the same activity, after one that ended by itself."""
+        self._begin_attempt([{"attempt": self.environment.info.attempt}, HANDED_BACK])
+
+    def next_worker(self) -> None:
+        """A fresh attempt after one whose worker died: all it has left is its last beat."""
+        self._begin_attempt([beat.model_dump() for beat in self.server.heard[-1:]])
+
+    def _begin_attempt(self, details: list[object]) -> None:
         info = self.environment.info
         self.environment = ActivityEnvironment()
-        self.environment.info = dataclasses.replace(info, attempt=info.attempt + 1)
+        self.environment.info = dataclasses.replace(info, attempt=info.attempt + 1, heartbeat_details=details)
 
     async def records(self) -> list[Record]:
         """What lies in the slice's segments, in the order of names."""

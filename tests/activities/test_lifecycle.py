@@ -22,9 +22,9 @@ async def a_batch() -> SettledBatch:
     return batch
 
 
-async def end(batch: SettledBatch, status: BatchStatus) -> BatchStatus:
+async def end(batch: SettledBatch, status: BatchStatus, *, keep_results: bool = False) -> BatchStatus:
     lifecycle = Lifecycle(batch.database, batch.metrics, batch.storage)
-    request = EndRequest(order=batch.order, status=status, errors=ERRORS)
+    request = EndRequest(order=batch.order, status=status, errors=ERRORS, keep_results=keep_results)
     return await ActivityEnvironment().run(lifecycle.end, request)
 
 
@@ -53,6 +53,13 @@ async def test_its_scratch_goes_and_its_input_stays() -> None:
     batch = await a_batch()
     await end(batch, BatchStatus.CANCELLED)
     assert set(batch.memory.objects) == {INPUT_KEY}
+
+
+async def test_the_results_of_a_batch_whose_files_could_not_be_written_stay() -> None:
+    batch = await a_batch()
+    before = set(batch.memory.objects)
+    await end(batch, BatchStatus.FAILED, keep_results=True)
+    assert set(batch.memory.objects) == before != {INPUT_KEY}
 
 
 async def test_a_batch_that_has_ended_stays_as_it_is() -> None:

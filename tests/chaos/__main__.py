@@ -34,20 +34,27 @@ def run(
 
 
 def table(report: Report) -> Table:
-    found = Table(title=f"seed {report.seed}, {report.seconds:g} s")
+    found = Table(title=f"seed {report.seed}, {report.seconds:g} s, objects: {report.where}")
     found.add_column("what")
     found.add_column("count", justify="right")
     for kind, count in sorted(report.disturbed.items()):
         found.add_row(kind.value, str(count))
     found.add_section()
     endings = Counter(verdict.status for verdict in report.verdicts)
-    found.add_row("batches", ", ".join(f"{count} {status}" for status, count in sorted(endings.items())))
-    found.add_row("lines", f"{sum(verdict.lines for verdict in report.verdicts):,}")
-    found.add_row("lost", str(sum(verdict.lost for verdict in report.verdicts)))
-    found.add_row("doubled", str(sum(verdict.doubled for verdict in report.verdicts)))
-    found.add_row("answered more than once", str(report.answered_again))
     median, worst = report.recovery
-    found.add_row("seconds until answers go on, p50 / p99", f"{median:.1f} / {worst:.1f}")
+    rows = {
+        "disturbances": f"{report.disturbed.total()}",
+        "processes killed": f"{report.kills}",
+        "batches": ", ".join(f"{count} {status}" for status, count in sorted(endings.items())),
+        "lines": f"{sum(verdict.lines for verdict in report.verdicts):,}",
+        "lost": f"{sum(verdict.lost for verdict in report.verdicts)}",
+        "doubled": f"{sum(verdict.doubled for verdict in report.verdicts)}",
+        "asked again after they had settled": f"{report.asked_again}",
+        "answered more than once": f"{report.answered_again} of {report.may_repeat} that might have been",
+        "seconds until answers go on, p50 / p99": f"{median:.1f} / {worst:.1f}",
+    }
+    for name, value in rows.items():
+        found.add_row(name, value)
     return found
 
 

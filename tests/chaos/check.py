@@ -14,6 +14,7 @@ from tests.e2e.batches import ResultLine
 _RANKS = {"validating": 0, "in_progress": 1, "finalizing": 2, "cancelling": 3}
 _LAST = 4
 _TIMES = ("created_at", "in_progress_at", "finalizing_at")
+_CANCEL_TIMES = ("created_at", "cancelling_at")
 _ENDS = ("completed_at", "expired_at", "cancelled_at", "failed_at")
 
 
@@ -70,9 +71,10 @@ def _check_history(verdict: Verdict, batch: Batch) -> None:
     if batch.status not in {"completed", ending}:
         verdict.broken.append(f"ended as {batch.status}: {batch.errors}")
     told = batch.model_dump()
-    times = [told[name] for name in (*_TIMES, *_ENDS) if told[name] is not None]
-    if times != sorted(times):
-        verdict.broken.append(f"times go back: {times}")
+    for names in (_TIMES, _CANCEL_TIMES):
+        times = [told[name] for name in (*names, *_ENDS) if told[name] is not None]
+        if times != sorted(times):
+            verdict.broken.append(f"times go back: {times}")
 
 
 def _check_conservation(

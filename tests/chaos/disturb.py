@@ -5,27 +5,40 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 
 import httpx
 
-from tests.chaos.fleet import Proxies, Workers
+from tests.chaos.fleet import Workers, no_room_for
+from tests.chaos.phases import reached
 from tests.chaos.schedule import Disturbance, Kind
+from tests.chaos.wires import Wires
+from tests.chaos.witness import Witness
 from tests.e2e.stack import MODELS, Part, Stack
 
 _LOOK_SECONDS = 0.05
 _PATIENCE_SECONDS = 60.0
-_DELAY_SECONDS = 0.2
-_KILLED_PARTS: dict[Kind, Part] = {
-    Kind.KILL_API: "api",
-    Kind.KILL_TEMPORAL: "temporal",
-    Kind.KILL_POSTGRES: "postgres",
+_PARTS: dict[Kind, tuple[Part, ...]] = {
+    Kind.KILL_API: ("api",),
+    Kind.KILL_TEMPORAL: ("temporal",),
+    Kind.KILL_POSTGRES: ("postgres",),
+    Kind.KILL_EVERYTHING: ("api", "temporal", "postgres"),
 }
 _FAULTS = {Kind.OUTAGE: "503", Kind.HANG: "hang"}
 # How long each model takes, so that a batch lasts some seconds and is met in the middle of things.
 _LATENCY = {MODELS[0]: 0.4, MODELS[1]: 0.15, MODELS[2]: 0.05}
-OF_WORKERS = frozenset({Kind.KILL_WORKER, Kind.KILL_ALL_WORKERS, Kind.FREEZE_WORKER})
+_ONE_WORKER = frozenset({Kind.KILL_WORKER, Kind.TERM_WORKER, Kind.FREEZE_WORKER})
+_ALL_WORKERS = frozenset(
+    {
+        Kind.KILL_ALL_WORKERS,
+        Kind.KILL_INGESTING,
+        Kind.KILL_RUNNING,
+        Kind.KILL_FINALIZING,
+        Kind.KILL_CANCELLING,
+        Kind.KILL_EVERYTHING,
+        Kind.TERM_ALL_WORKERS,
+    }
+)
 
 
 async def settle_in(stack: Stack) -> None:
@@ -35,67 +48,57 @@ async def settle_in(stack: Stack) -> None:
 
 
 class Disturber:
-    """`before_worker` is called right before a worker is killed or frozen."""
+    """`may_repeat` adds up what was under way whenever something happened: that much may come twice."""
 
-    def __init__(
-        self, stack: Stack, workers: Workers, proxies: Proxies, before_worker: Callable[[], None]
-    ) -> None:
-        self._stack, self._workers, self._proxies = stack, workers, proxies
-        self._before_worker = before_worker
+    def __init__(self, stack: Stack, workers: Workers, wires: Wires, witness: Witness) -> None:
+        self._stack, self._workers, self._wires, self._witness = stack, workers, wires, witness
         self.done: Counter[Kind] = Counter()
+        self.missed: Counter[Kind] = Counter()  # phases that no batch came to
+        self.kills = 0  # processes
+        self.may_repeat = 0
         self.recoveries: list[float] = []
 
     async def do(self, what: Disturbance) -> None:
         """Until it is over and the stack has answered something again."""
+        if not await reached(self._stack.now.postgres, what.kind):
+            self.missed[what.kind] += 1
+            return
+        if what.kind not in _ALL_WORKERS:  # of a phase that lasts milliseconds, nothing is left after a look
+            self.may_repeat += await self._witness.under_way()
         await self._disturb(what)
+        self.may_repeat += await self._witness.under_way()
         self.done[what.kind] += 1
         over = time.monotonic()
         await self._goes_on()
         self.recoveries.append(time.monotonic() - over)
 
     async def _disturb(self, what: Disturbance) -> None:
-        if what.kind in OF_WORKERS or what.kind is Kind.TERM_WORKER:
+        kind = what.kind
+        if kind in _ALL_WORKERS or kind in _ONE_WORKER:
             await self._to_workers(what)
-        elif part := _KILLED_PARTS.get(what.kind):
-            self._stack.kill(part)
-        elif fault := _FAULTS.get(what.kind):
+        for part in _PARTS.get(kind, ()):
+            self.kills += len(self._stack.kill(part))
+        if fault := _FAULTS.get(kind):
             await self._fault(what, fault)
-        else:
-            async with self._wire(what.kind):
+        elif kind is Kind.FILL_DISK:
+            with no_room_for([*self._workers.pids, *self._stack.now.pids.api]):
                 await asyncio.sleep(what.seconds)
-
-    def _wire(self, kind: Kind) -> AbstractAsyncContextManager[None]:
-        proxies = self._proxies
-        match kind:
-            case Kind.CUT_BACKEND | Kind.REFUSE_BACKEND:
-                return proxies.backend.refusing()
-            case Kind.STALL_BACKEND:
-                return proxies.backend.stalled()
-            case Kind.CUT_TEMPORAL:
-                return proxies.temporal.refusing()
-            case Kind.STALL_TEMPORAL:
-                return proxies.temporal.stalled()
-            case Kind.CUT_POSTGRES:
-                return proxies.postgres.refusing()
-            case Kind.STALL_POSTGRES:
-                return proxies.postgres.stalled()
-            case _:
-                return proxies.postgres.delayed(_DELAY_SECONDS)
+        elif kind not in _ALL_WORKERS and kind not in _ONE_WORKER and kind not in _PARTS:
+            async with self._wires.disturbed(kind):
+                await asyncio.sleep(what.seconds)
 
     async def _to_workers(self, what: Disturbance) -> None:
         pids = self._workers.pids
         if not pids:
             return
-        chosen = pids if what.kind is Kind.KILL_ALL_WORKERS else [pids[int(what.choice * len(pids))]]
-        if what.kind is Kind.TERM_WORKER:
-            self._workers.signal(chosen[0], signal.SIGTERM)
-            return
-        self._before_worker()
+        chosen = pids if what.kind in _ALL_WORKERS else [pids[int(what.choice * len(pids))]]
         if what.kind is Kind.FREEZE_WORKER:
             await self._freeze(chosen[0], what.seconds)
             return
+        stopped = what.kind in (Kind.TERM_WORKER, Kind.TERM_ALL_WORKERS)
         for pid in chosen:
-            self._workers.signal(pid, signal.SIGKILL)
+            self._workers.signal(pid, signal.SIGTERM if stopped else signal.SIGKILL)
+        self.kills += 0 if stopped else len(chosen)
 
     async def _freeze(self, pid: int, seconds: float) -> None:
         """Longer than the heartbeat timeout: others take its slices, and then it is there again."""

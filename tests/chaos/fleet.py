@@ -1,17 +1,16 @@
 """Worker processes of our own, behind proxies, started again whenever one ends."""
 
 import asyncio
-import json
 import os
+import resource
 import signal
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-import httpx
-
-from tests.chaos.proxy import LOOPBACK, Proxy
+from tests.chaos.wires import Wires
 from tests.e2e.stack import SETTINGS, Addresses
 
 _WORKER_SETTINGS = {
@@ -20,30 +19,7 @@ _WORKER_SETTINGS = {
     "BATCHWRIGHT_METRICS_PORT": "0",
     "BATCHWRIGHT_LOG_LEVEL": "INFO",
 }
-
-
-class Proxies:
-    """What stands between the workers and the rest."""
-
-    def __init__(self, addresses: Addresses) -> None:
-        assert addresses.simulator is not None
-        self.backend = Proxy(httpx.URL(addresses.simulator).port or 80)
-        self.temporal = Proxy(int(addresses.temporal.rpartition(":")[2]))
-        self.postgres = Proxy(_port_of(addresses.postgres))
-
-    @property
-    def all(self) -> tuple[Proxy, ...]:
-        return self.backend, self.temporal, self.postgres
-
-    def environment(self, addresses: Addresses) -> dict[str, str]:
-        port = _port_of(addresses.postgres)
-        return {
-            "BATCHWRIGHT_DATABASE_URL": addresses.postgres.replace(f":{port}/", f":{self.postgres.port}/"),
-            "BATCHWRIGHT_TEMPORAL_ADDRESS": f"{LOOPBACK}:{self.temporal.port}",
-            "BATCHWRIGHT_TEMPORAL_NAMESPACE": addresses.namespace,
-            "BATCHWRIGHT_BACKENDS": json.dumps([f"http://{LOOPBACK}:{self.backend.port}"]),
-            "BATCHWRIGHT_STORAGE_DIR": str(addresses.data / "objects"),
-        }
+_PYTHON_STARTS_SECONDS = 2.0
 
 
 class Workers:
@@ -54,7 +30,8 @@ class Workers:
         self._keepers: list[asyncio.Task[None]] = []
         self._starts = 0
         self.exits: list[int] = []  # codes of those that ended by themselves or were told to stop
-        self._killed: set[int] = set()
+        self._begun: dict[int, float] = {}
+        self._untold: set[int] = set()  # killed, or told to stop before Python could hear it
 
     @property
     def pids(self) -> list[int]:
@@ -64,8 +41,9 @@ class Workers:
         self._keepers = [asyncio.create_task(self._keep(place)) for place in range(self._count)]
 
     def signal(self, pid: int, number: signal.Signals) -> None:
-        if number is signal.SIGKILL:
-            self._killed.add(pid)
+        deaf = number is signal.SIGTERM and time.monotonic() - self._begun[pid] < _PYTHON_STARTS_SECONDS
+        if number is signal.SIGKILL or deaf:
+            self._untold.add(pid)
         os.kill(pid, number)
 
     async def stop(self) -> None:
@@ -77,9 +55,10 @@ class Workers:
         while True:
             process = await self._spawn()
             self._processes[place] = process
+            self._begun[process.pid] = time.monotonic()
             try:
                 code = await process.wait()
-                if process.pid not in self._killed:
+                if process.pid not in self._untold:
                     self.exits.append(code)
             finally:
                 del self._processes[place]
@@ -97,19 +76,28 @@ class Workers:
 
 
 @asynccontextmanager
-async def workers_behind_proxies(count: int, addresses: Addresses) -> AsyncGenerator[tuple[Workers, Proxies]]:
-    proxies = Proxies(addresses)
-    for proxy in proxies.all:
-        await proxy.start()
-    workers = Workers(count, proxies.environment(addresses), addresses.data / "logs")
-    workers.start()
+async def workers_behind(wires: Wires, count: int, addresses: Addresses) -> AsyncGenerator[Workers]:
+    async with wires.laid():
+        workers = Workers(count, wires.environment(addresses), addresses.data / "logs")
+        workers.start()
+        try:
+            yield workers
+        finally:
+            await workers.stop()
+
+
+@contextmanager
+def no_room_for(pids: Sequence[int]) -> Generator[None]:
+    """No file of these processes may grow, as on a full disk."""
     try:
-        yield workers, proxies
+        _limit_files(pids, 0)
+        yield
     finally:
-        await workers.stop()
-        for proxy in proxies.all:
-            await proxy.stop()
+        _limit_files(pids, resource.RLIM_INFINITY)
 
 
-def _port_of(url: str) -> int:
-    return httpx.URL(url).port or 5432
+def _limit_files(pids: Sequence[int], size: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, most))

@@ -60,7 +60,7 @@ def submission(seed: int, number: int) -> Submission:
         fate = chance.choices(("answered", "refused", "unserved"), (96, 2, 2))[0]
         fates[custom_id] = fate
         lines.append(_line(chance, custom_id, fate))
-    ending = chance.choices(("completed", "cancelled", "expired"), (8, 1, 1))[0]
+    ending = chance.choices(("completed", "cancelled", "expired"), (7, 2, 1))[0]
     window = f"{chance.randint(6, 15)}s" if ending == "expired" else "24h"
     tenant = chance.choice(("default", "acme", "globex"))
     return Submission(lines, fates, ending, window, chance.uniform(0, 6), tenant)

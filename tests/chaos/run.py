@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import quantiles
@@ -11,11 +12,13 @@ from statistics import quantiles
 from openai.types import Batch
 
 from tests.chaos.check import Verdict, judge
-from tests.chaos.disturb import OF_WORKERS, Disturber, settle_in
-from tests.chaos.fleet import Workers, workers_behind_proxies
+from tests.chaos.disturb import Disturber, settle_in
+from tests.chaos.fleet import Workers, workers_behind
 from tests.chaos.load import Seen, submission
-from tests.chaos.schedule import Kind, disturbances
+from tests.chaos.objects import Objects, bucket
+from tests.chaos.schedule import OF_DISK, OF_S3, Kind, disturbances
 from tests.chaos.user import User
+from tests.chaos.wires import Wires
 from tests.chaos.witness import Witness
 from tests.e2e.batches import ENDED
 from tests.e2e.stack import Stack, dev
@@ -24,22 +27,24 @@ Tell = Callable[[str], None]
 WORKERS = 3
 AT_ONCE = 4  # live batches
 _CALM_SECONDS = 150.0  # for what is live when the disturbances end
-_IN_FLIGHT, _UNFLUSHED = 100, 3 * 4 * 256  # of a worker: requests, and results its slices may hold
+IN_FLIGHT = 100  # requests of a worker
 
 
 @dataclass
 class Report:
+    """`answered_again` are answers beyond a line's first, `may_repeat` how many the disturbances allow."""
+
     seed: int
     seconds: float
+    where: str
     disturbed: Counter[Kind] = field(default_factory=Counter[Kind])
+    kills: int = 0
     recoveries: list[float] = field(default_factory=list[float])
     verdicts: list[Verdict] = field(default_factory=list[Verdict])
     answered_again: int = 0
+    asked_again: int = 0  # after they had settled
+    may_repeat: int = 0
     broken: list[str] = field(default_factory=list[str])
-
-    @property
-    def kills(self) -> int:
-        return sum(count for kind, count in self.disturbed.items() if kind in OF_WORKERS)
 
     @property
     def recovery(self) -> tuple[float, float]:
@@ -51,41 +56,49 @@ class Report:
 
 
 class Run:
-    def __init__(self, stack: Stack, seed: int, seconds: float, tell: Tell) -> None:
+    def __init__(self, stack: Stack, objects: Objects, witness: Witness, report: Report, tell: Tell) -> None:
         self._tell = tell
-        self._stack, self._seed, self._seconds = stack, seed, seconds
-        self._witness = Witness(stack.objects)
+        self._stack, self._objects, self._witness = stack, objects, witness
         self._made = 0
-        self.report = Report(seed, seconds)
+        self.report = report
 
-    async def run(self) -> Report:
+    async def run(self) -> None:
         await settle_in(self._stack)
-        async with workers_behind_proxies(WORKERS, self._stack.now) as (workers, proxies):
-            disturber = Disturber(self._stack, workers, proxies, self._witness.look)
-            until = time.monotonic() + self._seconds
+        wires = Wires(self._stack.now, self._objects)
+        async with workers_behind(wires, WORKERS, self._stack.now) as workers:
+            disturber = Disturber(self._stack, workers, wires, self._witness)
+            until = time.monotonic() + self.report.seconds
+            watching = asyncio.create_task(self._witness.watch())
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._disturb(disturber, until))
                 for _ in range(AT_ONCE):
                     group.create_task(self._submit_and_judge(until))
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
             self._check_exits(workers)
         self.report.disturbed, self.report.recoveries = disturber.done, disturber.recoveries
+        self.report.kills, self.report.may_repeat = disturber.kills, disturber.may_repeat
         await self._check_stragglers()
         await self._check_ledger()
-        return self.report
 
     async def _disturb(self, disturber: Disturber, until: float) -> None:
-        for what in disturbances(self._seed):
-            if time.monotonic() + what.pause >= until:
+        elsewhere = OF_DISK if self._objects.wire else OF_S3
+        for what in disturbances(self.report.seed, but=elsewhere):
+            if time.monotonic() + what.pause + what.seconds >= until:
                 return
             await asyncio.sleep(what.pause)
             self._tell(f"{what.kind.value}{f', {what.seconds:.0f} s' if what.seconds else ''}")
+            before = disturber.done.total()
             await disturber.do(what)
-            self._tell(f"answers go on after {disturber.recoveries[-1]:.1f} s")
+            done = disturber.done.total() > before
+            self._tell(
+                f"answers go on after {disturber.recoveries[-1]:.1f} s" if done else "no batch came there"
+            )
 
     async def _submit_and_judge(self, until: float) -> None:
         while time.monotonic() < until:
             number, self._made = self._made, self._made + 1
-            wanted = submission(self._seed, number)
+            wanted = submission(self.report.seed, number)
             user = User(self._stack, wanted.tenant)
             seen = await user.submit(wanted)
             patience = max(0.0, until - time.monotonic()) + _CALM_SECONDS
@@ -96,6 +109,7 @@ class Run:
                 return
             verdict = await judge(user, seen, batch)
             self.report.verdicts.append(verdict)
+            self._witness.ended(verdict.requests)
             self._tell(f"batch {number} of {verdict.lines} lines: {' -> '.join(seen.statuses)}")
             for sentence in verdict.broken:
                 self._say(seen, sentence)
@@ -109,8 +123,10 @@ class Run:
                 self.report.broken.append(f"{tenant}: {', '.join(live)} never ended")
 
     async def _check_ledger(self) -> None:
-        again, ledger = await self._witness.asked_again(self._stack.simulator)
-        if again:
+        again, ledger = await self._witness.asked_again()
+        self.report.asked_again = len(again)
+        frozen = self.report.disturbed[Kind.FREEZE_WORKER]
+        if len(again) > frozen * IN_FLIGHT:
             self.report.broken.append(
                 f"{len(again)} lines were asked again after they had settled: {again[:5]}"
             )
@@ -119,10 +135,11 @@ class Run:
         if unknown:
             self.report.broken.append(f"{len(unknown)} answered lines were never asked: {unknown[:5]}")
         answers = [ledger[request].answered for request in asked if request in ledger]
-        self.report.answered_again = sum(count - 1 for count in answers if count > 1)
-        allowed = sum(self.report.disturbed.values()) * (_IN_FLIGHT + _UNFLUSHED) * WORKERS
-        if self.report.answered_again > allowed:
-            self.report.broken.append(f"{self.report.answered_again} requests too many, {allowed} allowed")
+        extra = self.report.answered_again = sum(count - 1 for count in answers if count > 1)
+        # What comes between a look and the kill that follows: at most what one worker has in flight.
+        allowed = self.report.may_repeat + self.report.disturbed.total() * IN_FLIGHT
+        if extra > allowed:
+            self.report.broken.append(f"{extra} answers too many, {allowed} allowed")
 
     def _check_exits(self, workers: Workers) -> None:
         wrong = [code for code in workers.exits if code != 0]
@@ -144,7 +161,26 @@ async def _listed(user: User) -> AsyncGenerator[Batch]:
         after = page.data[-1].id
 
 
+@asynccontextmanager
+async def _objects_of(seed: int) -> AsyncGenerator[Objects]:
+    """An odd seed's lie in S3, an even one's on disk."""
+    if not seed % 2:
+        yield Objects()
+        return
+    async with bucket() as objects:
+        yield objects
+
+
 async def chaos(seed: int, seconds: float, tell: Tell, data: Path | None = None) -> Report:
     """A stack of its own, disturbed for so long; `tell` hears what happens."""
-    with dev("--workers", "0", data=data) as stack:
-        return await Run(stack, seed, seconds, tell).run()
+    async with _objects_of(seed) as objects:
+        # In a thread: the proxies have to answer while the stack starts and stops.
+        opened = dev("--workers", "0", data=data, **objects.direct)
+        stack = await asyncio.to_thread(opened.__enter__)
+        try:
+            async with objects.seen(stack.objects) as storage:
+                report = Report(seed, seconds, "S3" if objects.wire else "disk")
+                await Run(stack, objects, Witness(storage, stack.simulator), report, tell).run()
+                return report
+        finally:
+            await asyncio.to_thread(opened.__exit__, None, None, None)

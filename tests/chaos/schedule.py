@@ -1,7 +1,7 @@
 """Which disturbance comes when: a function of the seed alone."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -9,42 +9,72 @@ from typing import NamedTuple
 class Kind(StrEnum):
     KILL_WORKER = "worker killed"
     KILL_ALL_WORKERS = "all workers killed"
+    KILL_INGESTING = "all workers killed while a batch is ingested"
+    KILL_RUNNING = "all workers killed while batches run"
+    KILL_FINALIZING = "all workers killed while a batch is finalized"
+    KILL_CANCELLING = "all workers killed while a batch is cancelled"
     TERM_WORKER = "worker told to stop"
+    TERM_ALL_WORKERS = "all workers told to stop"
     FREEZE_WORKER = "worker frozen"
     KILL_API = "API killed"
     KILL_TEMPORAL = "Temporal killed"
     KILL_POSTGRES = "PostgreSQL killed"
+    KILL_EVERYTHING = "workers, API, Temporal and PostgreSQL killed together"
     OUTAGE = "model answers 503"
     HANG = "model hangs"
     CUT_BACKEND = "backend cut"
     REFUSE_BACKEND = "backend refuses"
+    LOSE_BACKEND = "backend down for a minute or two"
     STALL_BACKEND = "backend half-open"
     CUT_TEMPORAL = "Temporal cut"
     STALL_TEMPORAL = "Temporal half-open"
     CUT_POSTGRES = "PostgreSQL cut"
     STALL_POSTGRES = "PostgreSQL half-open"
     DELAY_POSTGRES = "PostgreSQL slow"
+    FILL_DISK = "disk full"
+    FAIL_S3 = "S3 answers 503"
+    REFUSE_S3 = "S3 refuses the keys"
+    CUT_S3 = "S3 cut"
+    STALL_S3 = "S3 half-open"
+    DELAY_S3 = "S3 slow"
 
+
+# What can be done to objects depends on where they lie.
+OF_DISK = frozenset({Kind.FILL_DISK})
+OF_S3 = frozenset({Kind.FAIL_S3, Kind.REFUSE_S3, Kind.CUT_S3, Kind.STALL_S3, Kind.DELAY_S3})
 
 # How often each comes, and for how many seconds it lasts (0: an instant).
 _MIX: dict[Kind, tuple[int, tuple[float, float]]] = {
-    Kind.KILL_WORKER: (6, (0, 0)),
-    Kind.KILL_ALL_WORKERS: (2, (0, 0)),
-    Kind.TERM_WORKER: (3, (0, 0)),
-    Kind.FREEZE_WORKER: (2, (12, 18)),
-    Kind.KILL_API: (2, (0, 0)),
-    Kind.KILL_TEMPORAL: (2, (0, 0)),
-    Kind.KILL_POSTGRES: (2, (0, 0)),
-    Kind.OUTAGE: (2, (3, 15)),
-    Kind.HANG: (1, (2, 5)),
-    Kind.CUT_BACKEND: (2, (0, 0)),
-    Kind.REFUSE_BACKEND: (1, (1, 6)),
-    Kind.STALL_BACKEND: (1, (1, 5)),
-    Kind.CUT_TEMPORAL: (2, (1, 4)),
-    Kind.STALL_TEMPORAL: (1, (5, 15)),
-    Kind.CUT_POSTGRES: (2, (1, 4)),
-    Kind.STALL_POSTGRES: (1, (5, 12)),
-    Kind.DELAY_POSTGRES: (1, (3, 6)),
+    Kind.KILL_WORKER: (8, (0, 0)),
+    Kind.KILL_ALL_WORKERS: (3, (0, 0)),
+    Kind.KILL_INGESTING: (3, (0, 0)),
+    Kind.KILL_RUNNING: (3, (0, 0)),
+    Kind.KILL_FINALIZING: (3, (0, 0)),
+    Kind.KILL_CANCELLING: (3, (0, 0)),
+    Kind.TERM_WORKER: (4, (0, 0)),
+    Kind.TERM_ALL_WORKERS: (2, (0, 0)),
+    Kind.FREEZE_WORKER: (3, (12, 18)),
+    Kind.KILL_API: (3, (0, 0)),
+    Kind.KILL_TEMPORAL: (3, (0, 0)),
+    Kind.KILL_POSTGRES: (3, (0, 0)),
+    Kind.KILL_EVERYTHING: (1, (0, 0)),
+    Kind.OUTAGE: (3, (3, 15)),
+    Kind.HANG: (2, (2, 5)),
+    Kind.CUT_BACKEND: (3, (0, 0)),
+    Kind.REFUSE_BACKEND: (2, (1, 6)),
+    Kind.LOSE_BACKEND: (1, (60, 120)),
+    Kind.STALL_BACKEND: (2, (1, 5)),
+    Kind.CUT_TEMPORAL: (3, (1, 4)),
+    Kind.STALL_TEMPORAL: (2, (5, 15)),
+    Kind.CUT_POSTGRES: (3, (1, 4)),
+    Kind.STALL_POSTGRES: (2, (5, 12)),
+    Kind.DELAY_POSTGRES: (2, (3, 6)),
+    Kind.FILL_DISK: (5, (3, 15)),
+    Kind.FAIL_S3: (3, (3, 15)),
+    Kind.REFUSE_S3: (2, (3, 15)),
+    Kind.CUT_S3: (2, (1, 6)),
+    Kind.STALL_S3: (2, (3, 10)),
+    Kind.DELAY_S3: (2, (3, 10)),
 }
 _PAUSE_SECONDS = (1.0, 5.0)
 
@@ -58,11 +88,11 @@ class Disturbance(NamedTuple):
     choice: float
 
 
-def disturbances(seed: int) -> Iterator[Disturbance]:
-    """Without end."""
+def disturbances(seed: int, but: Set[Kind] = frozenset()) -> Iterator[Disturbance]:
+    """Without end; of every kind but those."""
     chance = random.Random(seed)
-    kinds = list(_MIX)
-    weights = [weight for weight, _ in _MIX.values()]
+    kinds = [kind for kind in _MIX if kind not in but]
+    weights = [_MIX[kind][0] for kind in kinds]
     while True:
         (kind,) = chance.choices(kinds, weights)
         shortest, longest = _MIX[kind][1]

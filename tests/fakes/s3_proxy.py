@@ -41,6 +41,7 @@ class S3Proxy:
     seen: list[Seen] = field(default_factory=list[Seen])
     faults: list[Fault] = field(default_factory=list[Fault])
     on_request: Callable[[Seen], None] = lambda seen: None
+    refuses: tuple[int, str] | None = None  # status and code of every answer, while it is set
 
     def fail(self, what: str, status: int, code: str, times: int = 1) -> None:
         self.faults.append(Fault(what, times, answer=(status, code)))
@@ -67,8 +68,9 @@ class S3Proxy:
         self.seen.append(seen)
         self.on_request(seen)
         fault = self._fault(seen)
-        if fault and fault.answer:
-            status, code = fault.answer
+        refusal = self.refuses or (fault.answer if fault else None)
+        if refusal:
+            status, code = refusal
             text = "" if request.method == "HEAD" else _ERROR.format(code=code)
             return web.Response(status=status, text=text, content_type="application/xml")
         headers = {name: value for name, value in request.headers.items() if _passes(name)}

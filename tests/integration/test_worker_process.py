@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,15 +17,16 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 from batchwright.contracts.search import SEARCH_ATTRIBUTES
 from starter.stack.ports import free_port
 from starter.stack.temporal import find_binary
+from worker.drain import FORCED_EXIT
 
 pytestmark = pytest.mark.integration
 
 
 @asynccontextmanager
-async def worker(tmp_path: Path, **settings: str) -> AsyncGenerator[Process]:
+async def worker(tmp_path: Path, options: Sequence[str] = (), **settings: str) -> AsyncGenerator[Process]:
     chosen = {"storage_dir": str(tmp_path / "objects"), "startup_seconds": "1", **settings}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "worker"),
+        *(sys.executable, *options, "-m", "worker"),
         env={**os.environ, **{f"BATCHWRIGHT_{name.upper()}": value for name, value in chosen.items()}},
         stdout=PIPE,
         stderr=PIPE,
@@ -76,6 +77,53 @@ async def test_a_worker_drains_at_a_signal_and_leaves_with_0(
         process.send_signal(number)
         said, _ = await process.communicate()
     assert (process.returncode, said) == (0, b"")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_worker_told_to_stop_while_it_still_imports_leaves_with_0(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    async with worker(tmp_path, options=("-X", "importtime")) as process:
+        await said_by(process, "asyncio")  # one of the first things that are imported
+        process.send_signal(number)
+        await process.communicate()
+    assert process.returncode == 0
+
+
+async def test_a_worker_told_to_stop_while_it_waits_for_temporal_leaves_with_0(tmp_path: Path) -> None:
+    called = asyncio.Event()
+
+    async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        called.set()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(says_nothing, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with (
+        server,
+        worker(tmp_path, temporal_address=f"127.0.0.1:{port}", startup_seconds="600") as process,
+    ):
+        await called.wait()
+        process.send_signal(signal.SIGTERM)
+        await process.communicate()
+    assert process.returncode == 0
+
+
+async def test_a_second_signal_ends_a_worker_that_is_still_draining() -> None:
+    drains = (
+        "import asyncio; from worker.drain import StopSignal\n"
+        "async def drain():\n"
+        "    stop = StopSignal(); stop.install(); print('up', flush=True); await stop.wait()\n"
+        "    print('draining', flush=True); await asyncio.Event().wait()\n"
+        "asyncio.run(drain())"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", drains, stdout=PIPE)
+    assert process.stdout is not None
+    for word in ("up", "draining"):
+        assert (await process.stdout.readline()).decode().strip() == word
+        process.send_signal(signal.SIGTERM)
+    assert await process.wait() == FORCED_EXIT
 
 
 async def said_by(process: Process, sentence: str) -> str:

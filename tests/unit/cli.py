@@ -111,7 +111,8 @@ def run_now(coroutine: Coroutine[object, object, Value]) -> Value:
 @contextmanager
 def served() -> Generator[Cli]:
     house = House()
-    config = uvicorn.Config(house.app, log_level="critical", lifespan="off", ws="none")
+    # Its logging stays as it is: other tests of this process look at it.
+    config = uvicorn.Config(house.app, log_config=None, access_log=False, lifespan="off", ws="none")
     server = uvicorn.Server(config)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -59,7 +59,7 @@ async def test_without_a_collector_there_are_no_spans(metrics: Metrics) -> None:
 def test_without_a_collector_the_sdk_is_not_even_imported() -> None:
     # FastAPI brings OpenTelemetry's interface, which does nothing by itself; workers have not even that.
     code = (
-        "import sys, worker.__main__; assert 'opentelemetry' not in sys.modules;"
+        "import sys, worker.main; assert 'opentelemetry' not in sys.modules;"
         "import api.__main__; print('opentelemetry.sdk' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,8 +10,8 @@ from temporalio.worker import WorkerDeploymentConfig
 
 from batchwright.settings import load
 from starter.stack.ports import free_port
-from worker.__main__ import main
 from worker.drain import StopSignal
+from worker.main import main
 from worker.roles import Role, roles_of
 from worker.versioning import deployment
 

@@ -9,11 +9,12 @@ from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
 from batchwright.contracts.errors import Failure
+from batchwright.contracts.execution import HANDED_BACK
 from batchwright.contracts.finalization import FinalizeResult
 from batchwright.contracts.ingestion import IngestResult
 from batchwright.contracts.openai import BatchStatus
 from batchwright.telemetry.metrics import Metrics
-from worker.steps import HANDED_BACK, Attempt
+from worker.steps import Attempt
 
 TURN_OVER = ApplicationError("on", type=Failure.TURN_OVER, category=ApplicationErrorCategory.BENIGN)
 STORAGE = ApplicationError("away", type=Failure.STORAGE_UNAVAILABLE)

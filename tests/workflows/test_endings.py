@@ -180,3 +180,4 @@ async def test_storage_that_stays_away_fails_the_batch_after_its_patience(house:
         result = await (await house.start(await house.order(policy=policy))).result()
     assert result.status == BatchStatus.FAILED
     assert len(house.finalization.requests) > 1
+    assert [request.keep_results for request in house.lifecycle.requests] == [True]
