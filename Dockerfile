@@ -31,7 +31,7 @@ COPY --from=build /opt/batchwright /opt/batchwright
 COPY deploy/image/healthcheck.py /opt/batchwright/healthcheck.py
 # All that is ever written to disk; the root file system may be read-only.
 RUN install --directory --owner=10001 --group=10001 --mode=0700 /var/spool/batchwright
-# Beyond loopback the API starts only with BATCHWRIGHT_API_TRUSTED_NETWORK=true, which is left to you.
+# Beyond loopback the API starts only with BATCHWRIGHT_AUTH=api_key or trusted_header, which is left to you.
 ENV PATH=/opt/batchwright/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \

@@ -96,6 +96,8 @@ async def _open_and_serve(settings: Settings, listener: socket.socket, stop: _St
             http=bounded(settings.api_header_seconds, settings.api_silence_seconds),
             access_log=False,
             log_config=None,
+            proxy_headers=bool(settings.trusted_proxies),
+            forwarded_allow_ips=settings.trusted_proxies,
             lifespan="off",
             server_header=False,
             timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
@@ -108,18 +110,18 @@ async def _open_and_serve(settings: Settings, listener: socket.socket, stop: _St
 
 
 def _check_reach(settings: Settings) -> None:
-    """While there is no authentication, whoever reaches the API is every tenant. Raises SettingsError."""
+    """Without authentication, whoever reaches the API is every tenant. Raises SettingsError."""
     host = settings.api_host
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         loopback = False
-    if loopback or (host and settings.api_trusted_network):
+    if loopback or (host and settings.auth != "none"):
         return
     raise SettingsError(
-        f"BATCHWRIGHT_API_HOST is wrong: the API has no authentication yet and listens on loopback "
-        f"addresses only, such as 127.0.0.1, unless BATCHWRIGHT_API_TRUSTED_NETWORK=true says that only "
-        f"callers who may act for every tenant can reach it (it is {host!r})."
+        f"BATCHWRIGHT_API_HOST is wrong: without authentication the API listens on loopback addresses only, "
+        f"such as 127.0.0.1; beyond, set BATCHWRIGHT_AUTH=api_key, or BATCHWRIGHT_AUTH=trusted_header where "
+        f"only a gateway that tells the tenant can reach it (it is {host!r})."
     )
 
 

@@ -3,14 +3,18 @@
 from importlib.metadata import version
 
 from fastapi import Depends, FastAPI
+from fastapi.params import Depends as DependsOn
+from fastapi.security import HTTPBearer
 
 from api.batches import BatchRoutes
 from api.bounds import Bounds
 from api.cors import allow_origins
 from api.described import DescribedApp
+from api.doors import door_of
 from api.edge import Edge
 from api.errors import handle_errors
 from api.files import FileRoutes
+from api.gate import Gate
 from api.health import HealthRoutes
 from api.limits import LimitRoutes
 from api.meter import Meter
@@ -18,9 +22,10 @@ from api.models import ModelRoutes
 from api.quotas import QuotaRoutes
 from api.rates import RateRoutes
 from api.request_log import RequestLog
-from api.responses import errors
+from api.responses import errors, refusals
 from api.services import Services
 from api.uploads import UploadRoutes
+from batchwright.settings import Settings
 
 _DESCRIPTION = (
     "OpenAI's Files, Uploads, Batches and Models. "
@@ -40,16 +45,32 @@ def build_app(services: Services) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         responses=errors(),
     )
+    settings = services.settings
     of_tenants = (FileRoutes, UploadRoutes, BatchRoutes, ModelRoutes, LimitRoutes)
     counted = [routes(services).router() for routes in of_tenants]
-    others = [routes(services).router() for routes in (RateRoutes, QuotaRoutes, HealthRoutes)]
+    of_operators = [routes(services).router() for routes in (RateRoutes, QuotaRoutes)]
+    keys, closed = _described_keys(settings), refusals(settings)
     for router in counted:
-        app.include_router(router, dependencies=[Depends(Meter(services))], responses=errors(429))
-    for router in others:
-        app.include_router(router)
-    handle_errors(app, [*counted, *others])
-    allow_origins(app, services.settings.api_cors_origins)
-    app.add_middleware(Bounds, body_seconds=services.settings.api_silence_seconds)
+        meter = Depends(Meter(services))
+        app.include_router(router, dependencies=[*keys, meter], responses=closed | errors(429))
+    for router in of_operators:
+        app.include_router(router, dependencies=keys, responses=closed)
+    health = HealthRoutes(services).router()
+    app.include_router(health)
+    handle_errors(app, [*counted, *of_operators, health])
+    door = door_of(services)
+    if door is not None:
+        app.add_middleware(Gate, door=door, metrics=services.metrics)
+    allow_origins(app, settings.api_cors_origins, settings.tenant_header)
+    app.add_middleware(Bounds, body_seconds=settings.api_silence_seconds)
     app.add_middleware(RequestLog)
     app.add_middleware(Edge, metrics=services.metrics)
     return app
+
+
+def _described_keys(settings: Settings) -> list[DependsOn]:
+    """Dependencies that put the key into the OpenAPI description; the gate has checked it by then."""
+    if settings.auth != "api_key":
+        return []
+    bearer = HTTPBearer(auto_error=False, scheme_name="API key", description="a key of `batchwright keys`")
+    return [Depends(bearer)]

@@ -10,7 +10,7 @@ from api.errors import ApiError, error_response
 _METHODS = ("DELETE", "GET", "POST", "PUT")
 _SENT = (
     *("Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "If-Range", "Range"),
-    *("X-Request-Id", "X-Tenant"),
+    "X-Request-Id",
 )
 _READ = ("Content-Disposition", "Content-Range", "ETag", "Retry-After", "X-Request-Id", "X-Should-Retry")
 _MAX_AGE_SECONDS = 600
@@ -26,14 +26,14 @@ class _Cors(CORSMiddleware):
         return error_response(ApiError(answer.status_code, bytes(answer.body).decode(), headers=kept))
 
 
-def allow_origins(app: FastAPI, origins: list[str]) -> None:
+def allow_origins(app: FastAPI, origins: list[str], tenant_header: str) -> None:
     """`origins` as browsers send them, such as https://app.example.com; `*` is all, none is none."""
     if origins:
         app.add_middleware(
             _Cors,
             allow_origins=origins,
             allow_methods=_METHODS,
-            allow_headers=_SENT,
+            allow_headers=(*_SENT, tenant_header),
             expose_headers=_READ,
             max_age=_MAX_AGE_SECONDS,
         )

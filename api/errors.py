@@ -189,6 +189,11 @@ async def _run_missing(_: Request, error: Exception) -> Response:
 
 
 async def _unavailable(_: Request, error: Exception) -> Response:
+    return unavailable(error)
+
+
+def unavailable(error: Exception) -> Response:
+    """What a client learns of a part that does not answer."""
     tracing.failed(error)
     logger.warning("a part is unavailable", extra={"part": type(error).__name__, "error": str(error)})
     message = next(text for kind, text in _UNAVAILABLE.items() if isinstance(error, kind))

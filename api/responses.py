@@ -1,6 +1,7 @@
 """What `/openapi.json` says of answers: every status a route can give, and what is in it."""
 
 from api.objects import ErrorObject
+from batchwright.settings import Settings
 
 Response = dict[str, object]
 Responses = dict[int | str, Response]
@@ -9,6 +10,8 @@ _TEXT: Response = {"schema": {"type": "string"}}
 _SECONDS: Response = {"schema": {"type": "integer", "minimum": 0}}
 _WORDS = {
     400: "The request is wrong; `param` and `code` say where and how",
+    401: "No API key, or one that opens nothing",
+    403: "The API key lacks the scope, or its tenant may not do this",
     404: "There is no such object, or it is another tenant's",
     408: "The request did not come in time",
     409: "It cannot be done as things stand; `x-should-retry: false`, for that will not change",
@@ -20,6 +23,7 @@ _WORDS = {
     503: "PostgreSQL, Temporal or the storage does not answer",
 }
 _HEADERS: dict[int, Response] = {
+    401: {"WWW-Authenticate": _TEXT},
     409: {"x-should-retry": _TEXT},
     416: {"Content-Range": _TEXT},
     429: {"Retry-After": _SECONDS, "RateLimit": _TEXT, "RateLimit-Policy": _TEXT},
@@ -31,6 +35,13 @@ _ANYWHERE = (400, 408, 413, 431, 500, 503)
 def errors(*statuses: int) -> Responses:
     """These, and those that every route can give."""
     return {status: _error(status) for status in sorted({*_ANYWHERE, *statuses})}
+
+
+def refusals(settings: Settings) -> Responses:
+    """What a route answers to those who may not enter."""
+    if settings.auth == "none" and settings.default_tenant:
+        return {}
+    return {status: _error(status) for status in (401, 403, 429)}
 
 
 def _error(status: int) -> Response:

@@ -19,7 +19,7 @@ OWN = frozenset(
         "api_host",
         "api_key",
         "api_port",
-        "api_trusted_network",
+        "auth",
         "build_id",
         "codec_host",
         "codec_origins",

@@ -27,6 +27,8 @@ COMMANDS = (
     Later("quotas", "quotas:quotas", "Show or change the quotas of tenants, and the models they may use."),
     Later("storage", "storage:storage", "Check the storage of objects, or clear it of what crashes left."),
     Later("retention", "retention:retention", "Delete what is past its life, or show what would go."),
+    Later("tenants", "tenants:tenants", "Make, show, disable and enable tenants."),
+    Later("keys", "keys:keys", "Make, list and revoke API keys."),
     Later("dev", "dev:dev", "Run the whole stack here, in the foreground."),
     Later("demo", "demo:demo", "Run a batch of 1,000 requests through the whole stack."),
     Later("worker", "processes:worker", "Run a worker: workflows and activities.", _PASS_ON),

@@ -31,13 +31,15 @@ class ClientError(Exception):
 class Client:
     """Used as a context manager. It and its calls raise ClientError."""
 
-    def __init__(self, url: str, *, api_key: str = "", tenant: str = "") -> None:
+    def __init__(
+        self, url: str, *, api_key: str = "", tenant: str = "", tenant_header: str = "X-Tenant"
+    ) -> None:
         self.url = url
         headers: dict[str, str] = {}
         if api_key:
             headers["Authorization"] = f"Bearer {api_key}"
         if tenant:
-            headers["X-Tenant"] = tenant
+            headers[tenant_header] = tenant
         # Proxies of the environment are not asked: the API is usually on this machine or in this network.
         with self._plainly():
             # Certificates take longer to read than most calls do, and redirects to https are not followed.
@@ -152,7 +154,7 @@ class Client:
         except ValidationError:
             message = f"{self.url} answered {answer.status_code} without saying why; check BATCHWRIGHT_URL."
         if answer.status_code == 401:
-            message += " Set BATCHWRIGHT_API_KEY."
+            message += " The command line sends BATCHWRIGHT_API_KEY."
         return ClientError(message, passing=answer.status_code in (429, 502, 503, 504))
 
     @contextmanager

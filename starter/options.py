@@ -28,7 +28,12 @@ def connected(url: str | None, tenant: str | None) -> Generator[Client]:
     """Ends the command with a sentence where the API cannot be reached or refuses."""
     settings = settings_or_stop(url=url, tenant=tenant)
     try:
-        with Client(settings.url, api_key=settings.api_key, tenant=settings.tenant) as client:
+        with Client(
+            settings.url,
+            api_key=settings.api_key,
+            tenant=settings.tenant,
+            tenant_header=settings.tenant_header,
+        ) as client:
             yield client
     except ClientError as error:
         stop(str(error))

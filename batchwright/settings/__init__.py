@@ -12,6 +12,7 @@ from pydantic_settings import SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
 from batchwright.contracts.registry import RegistryConfig
+from batchwright.settings.access import AccessSettings
 from batchwright.settings.api import ApiSettings
 from batchwright.settings.batches import BatchSettings
 from batchwright.settings.errors import SettingsError, not_json, what_is_wrong
@@ -50,6 +51,7 @@ class Settings(
     LimitSettings,
     ObservationSettings,
     ApiSettings,
+    AccessSettings,
     TemporalSettings,
     StorageSettings,
 ):

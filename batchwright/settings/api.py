@@ -9,13 +9,9 @@ from batchwright.settings.urls import http_url
 class ApiSettings(BaseSettings):
     api_host: str = Field(
         "127.0.0.1",
-        description="address the API listens on; beyond loopback only with `api_trusted_network`",
+        description="address the API listens on; beyond loopback only if `auth` is not none",
     )
     api_port: int = Field(8000, ge=0, le=65535, description="0: a free port")
-    api_trusted_network: bool = Field(
-        False,
-        description="only callers who may act for every tenant reach the API: a gateway, a network policy",
-    )
     api_cors_origins: list[str] = Field(
         default=[], description="origins whose web pages may call the API, as a JSON list; unset: none"
     )
@@ -23,13 +19,12 @@ class ApiSettings(BaseSettings):
     api_silence_seconds: float = Field(
         60.0, gt=0, description="longest silence in a request's body, and of a client that reads no answer"
     )
-    default_tenant: str = Field("default", description="tenant of a request without X-Tenant")
     tenant_weights: dict[str, float] = Field(default={}, description="share of a tenant; 1.0 where unset")
 
     # Command line
     url: str = Field("http://127.0.0.1:8000", description="address of the API that the CLI talks to")
     api_key: str = Field("", description="sent as Bearer to the API by the CLI")
-    tenant: str = Field("", description="sent as X-Tenant by the CLI; empty: not sent")
+    tenant: str = Field("", description="sent in `tenant_header` by the CLI; empty: not sent")
 
     @field_validator("url")
     @classmethod

@@ -25,7 +25,7 @@ _LOOKS = (
     r"(\b(?:basic|bearer)\s+)()[\w.~+/-]{8,}=*",
     rf"""(\b{_NAMES}\\*["']?\s*[:=]\s*)(?:{_QUOTED}|{_VALUE})""",
     r"""(://[^\s:/?#@"']*:)()[^\s@/"']+(?=@)""",  # the password of a URL
-    r"(\b(?:sk|pk|rk|hf|gsk|xox[abp]|gh[opsu])[_-])()[\w-]{10,}",
+    r"(\b(?:sk|pk|rk|bw|hf|gsk|xox[abp]|gh[opsu])[_-])()[\w-]{10,}",
     r"(\b(?:AKIA|ASIA))()[A-Z0-9]{16}\b",
     r"(\beyJ)()[\w-]{8,}\.[\w-]{4,}\.[\w-]*",  # a JSON web token
 )

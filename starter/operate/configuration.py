@@ -13,6 +13,7 @@ from batchwright.temporal.codec import keys_of
 # Of one process or of the person at the command line: they may differ where all else is equal.
 _OWN = frozenset(
     {
+        *("auth", "auth_failures_per_minute", "tenant_header", "trusted_proxies"),
         *("api_host", "api_port", "api_key", "codec_host", "codec_port", "codec_origins", "metrics_host"),
         *("codec_trusted_network", "metrics_port", "log_format", "log_level", "spool_dir", "temporal_ui_url"),
         *("tenant", "url"),

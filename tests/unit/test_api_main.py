@@ -16,19 +16,37 @@ def test_an_address_others_can_reach_is_refused(
     assert line.endswith(f"(it is {host!r}).")
 
 
-def test_an_address_others_can_reach_is_taken_where_the_network_is_trusted(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("auth", ["api_key", "trusted_header"])
+def test_an_address_others_can_reach_is_taken_where_callers_say_who_they_are(
+    auth: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("BATCHWRIGHT_API_HOST", "192.0.2.1")  # an address that no machine has
-    monkeypatch.setenv("BATCHWRIGHT_API_TRUSTED_NETWORK", "true")
+    monkeypatch.setenv("BATCHWRIGHT_AUTH", auth)
     assert main([]) == 1
     assert capsys.readouterr().err.startswith("The API cannot listen on 192.0.2.1:8000 ")
 
 
-def test_no_address_is_refused_in_a_trusted_network_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_address_is_refused_with_authentication_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATCHWRIGHT_API_HOST", "")
-    monkeypatch.setenv("BATCHWRIGHT_API_TRUSTED_NETWORK", "true")
+    monkeypatch.setenv("BATCHWRIGHT_AUTH", "api_key")
     assert main([]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("AUTH", "basic"),
+        ("TENANT_HEADER", "X Tenant"),
+        ("TRUSTED_PROXIES", '["gateway"]'),
+        ("AUTH_FAILURES_PER_MINUTE", "-1"),
+    ],
+)
+def test_a_wrong_setting_of_access_is_named(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(f"BATCHWRIGHT_{name}", value)
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith(f"BATCHWRIGHT_{name} is wrong: ")
 
 
 def test_a_wrong_setting_is_named(

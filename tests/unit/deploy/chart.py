@@ -22,7 +22,6 @@ LEAST: Values = {
     "temporal": {"address": "temporal-frontend.temporal:7233"},
     "database": {"existingSecret": "batchwright-database"},
     "settings": {"storage": "s3://batches/production", "backends": ["http://vllm.inference:8000"]},
-    "api": {"trustedNetwork": True},
 }
 
 

@@ -67,9 +67,7 @@ CASES = [
     ),
     Case("api: terminationGracePeriodSeconds is 30", {"api": {"terminationGracePeriodSeconds": 30}}),
     # What is missing
-    Case(
-        "the API has no authentication yet: set api.trustedNetwork=true", {"api": {"trustedNetwork": False}}
-    ),
+    Case("at '/api/auth': value must be one of 'api_key', 'trusted_header'", {"api": {"auth": "none"}}),
     Case("database.existingSecret names the Secret", {"database": {"existingSecret": ""}}),
     Case("temporal.address is host:port", {"temporal": {"address": ""}}),
     Case("settings.backends lists", {"settings": {"backends": []}}),

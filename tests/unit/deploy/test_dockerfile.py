@@ -72,7 +72,7 @@ def test_it_writes_nowhere_but_to_its_volume() -> None:
 def test_it_sets_only_settings_there_are_and_does_not_open_the_api() -> None:
     names = {name for name in image_environment() if name.startswith("BATCHWRIGHT_")}
     assert names <= {f"BATCHWRIGHT_{name.upper()}" for name in Settings.model_fields}
-    assert "BATCHWRIGHT_API_TRUSTED_NETWORK" not in names
+    assert "BATCHWRIGHT_AUTH" not in names
 
 
 def test_the_api_alone_says_what_opens_it() -> None:
@@ -80,4 +80,4 @@ def test_the_api_alone_says_what_opens_it() -> None:
     command = [sys.executable, "-m", "starter", "api"]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50)
     assert ended.returncode == 2
-    assert "BATCHWRIGHT_API_TRUSTED_NETWORK=true" in ended.stderr
+    assert "BATCHWRIGHT_AUTH=api_key" in ended.stderr

@@ -1,0 +1,164 @@
+"""`batchwright keys`: makes, lists and revokes the keys of tenants, in the database as `tenants` does."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from pydantic import BaseModel
+
+from batchwright.database.pool import Database
+from batchwright.database.tenant_rows import KeyRow
+from batchwright.rules.api_keys import Scope, keep, life, new_key, new_key_id
+from starter.operate.asking import asked, columns
+from starter.options import JsonLine
+from starter.output import Exit, print_json, stderr, stdout, stop
+
+_MOST_CHARACTERS = 200
+keys = typer.Typer(
+    help="Make, list and revoke API keys.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class MadeKey(KeyRow):
+    """The only time that the whole key is shown."""
+
+    secret_key: str
+
+
+class Keys(BaseModel):
+    keys: list[KeyRow]
+
+
+@keys.callback()
+def commands() -> None:
+    """Make, list and revoke API keys."""
+
+
+@keys.command("create")
+def create(
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Whose key.", show_default=False)],
+    scope: Annotated[
+        list[Scope] | None,
+        typer.Option("--scope", help="What it may do; repeatable. [read and write]", show_default=False),
+    ] = None,
+    expires_in: Annotated[
+        str,
+        typer.Option("--expires-in", help="Hours or days, such as 12h or 90d. [never]", show_default=False),
+    ] = "",
+    label: Annotated[str, typer.Option("--label", help="What it is for.", show_default=False)] = "",
+    json: JsonLine = False,
+) -> None:
+    """Make a key and print it, alone on a line.
+
+    It is shown this once: only a hash is kept.
+    """
+    key, now = new_key(), datetime.now(UTC)
+    row = KeyRow(
+        id=new_key_id(),
+        tenant=tenant,
+        prefix=key.prefix,
+        scopes=sorted(set(scope or [Scope.READ, Scope.WRITE]), key=list(Scope).index),
+        label=_label(label),
+        created_at=now,
+        expires_at=_end(now, expires_in),
+    )
+    asked(lambda database: database.api_keys.insert(row, keep(key)))
+    if json:
+        return print_json(MadeKey(**row.model_dump(exclude_unset=True), secret_key=key.text))
+    print(key.text)
+    told = f"{row.id} of {tenant}: {', '.join(row.scopes)}. It is not shown again."
+    stderr().print(told, markup=False, style="dim")
+
+
+@keys.command("list")
+def list_keys(
+    tenant: Annotated[str | None, typer.Argument(metavar="[TENANT]", show_default=False)] = None,
+    json: JsonLine = False,
+) -> None:
+    """List the keys of a tenant, or of all.
+
+    Revoked and expired ones too.
+    """
+    found = asked(lambda database: database.api_keys.all(tenant))
+    if json:
+        return print_json(Keys(keys=found))
+    if not found:
+        stderr().print("There is no key; `batchwright keys create TENANT` makes one.")
+        return
+    table = columns("tenant", "key", "scopes", "state", "last used", "label")
+    for row in found:
+        scopes = ",".join(row.scopes)
+        table.add_row(
+            row.tenant,
+            f"bw_{row.prefix}_...",
+            scopes,
+            _state(row),
+            _time(row.last_used_at),
+            _plain(row.label),
+        )
+    stdout().print(table)
+
+
+@keys.command("revoke")
+def revoke(
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="Its id, or its prefix bw_...", show_default=False)
+    ],
+    json: JsonLine = False,
+) -> None:
+    """Let nobody in with a key any more, within seconds.
+
+    That cannot be taken back.
+    """
+
+    async def shut(database: Database) -> KeyRow | None:
+        return await database.api_keys.revoke(_named(key), datetime.now(UTC))
+
+    row = asked(shut)
+    if row is None:
+        stop(f"There is no key {_named(key)!r}; `batchwright keys list` lists them.", Exit.FAILED)
+    if json:
+        return print_json(row)
+    stderr().print(f"Revoked {row.id} (bw_{row.prefix}_...) of {row.tenant}.", markup=False)
+
+
+def _named(key: str) -> str:
+    """An id or a prefix, of whatever form it was given in: a whole key is cut, and not repeated anywhere."""
+    return key.removeprefix("bw_").partition("_")[0] if key.startswith("bw_") else key
+
+
+def _label(text: str) -> str:
+    if len(text) > _MOST_CHARACTERS or not text.isprintable():
+        stop(f"A label has at most {_MOST_CHARACTERS} characters, all of them printable.")
+    return text
+
+
+def _end(now: datetime, text: str) -> datetime | None:
+    try:
+        return now + life(text) if text else None
+    except ValueError as error:
+        stop(f"--expires-in: {error}.")
+    except OverflowError:
+        stop(f"--expires-in: {text} is beyond the calendar; leave it out for a key without an end.")
+
+
+def _state(row: KeyRow) -> str:
+    if row.revoked_at is not None:
+        return f"revoked {_time(row.revoked_at)}"
+    if row.expires_at is None:
+        return "good"
+    is_over = row.expires_at <= datetime.now(UTC)
+    return f"{'expired' if is_over else 'good until'} {_time(row.expires_at)}"
+
+
+def _time(at: datetime | None) -> str:
+    return "" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _plain(text: str) -> str:
+    """Not rich's markup, whatever brackets it has."""
+    return text.replace("[", r"\[")

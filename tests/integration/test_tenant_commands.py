@@ -1,0 +1,111 @@
+"""`batchwright tenants` and `keys`, against PostgreSQL."""
+
+import asyncio
+import json
+
+import pytest
+
+from batchwright.database.pool import Database
+from batchwright.rules.api_keys import Scope, opens, parse
+from starter.stack.ports import free_port
+from tests.integration.commands import Ended, batchwright
+
+pytestmark = pytest.mark.integration
+
+
+class Operator:
+    def __init__(self, database_url: str) -> None:
+        self._url = database_url
+
+    async def __call__(self, *arguments: str) -> Ended:
+        ended = await batchwright(*arguments, database_url=self._url)
+        assert "Traceback" not in ended.complained
+        return ended
+
+
+@pytest.fixture
+def operator(database_url: str) -> Operator:
+    return Operator(database_url)
+
+
+async def test_a_tenant_and_its_key_from_the_first_day_to_the_last(
+    operator: Operator, database: Database
+) -> None:
+    assert (await operator("tenants", "create", "blue")).code == 0
+    made = await operator(
+        "keys", "create", "blue", "--scope", "write", "--scope", "read", "--label", "nightly"
+    )
+    [text] = made.said
+    key = parse(text)
+    assert key is not None
+    assert text not in made.complained
+    found = await database.api_keys.find(key.prefix)
+    assert found is not None
+    assert (found.key.scopes, opens(key, found.kept)) == ([Scope.READ, Scope.WRITE], True)
+    listed = await operator("keys", "list", "blue")
+    assert f"bw_{key.prefix}_..." in " ".join(listed.said)
+    assert key.secret not in repr([listed, await operator("keys", "list", "--json")])
+    shown = json.loads((await operator("tenants", "show", "blue", "--json")).said[0])
+    assert (shown["name"], shown["keys"], shown["live_batches"]) == ("blue", 1, 0)
+    revoked = await operator("keys", "revoke", text)
+    assert (revoked.code, key.secret in revoked.complained) == (0, False)
+    assert "revoked" in " ".join((await operator("keys", "list")).said)
+
+
+async def test_a_key_has_an_end_and_json_has_the_whole_of_it_once(operator: Operator) -> None:
+    await operator("tenants", "create", "blue")
+    [line] = (await operator("keys", "create", "blue", "--expires-in", "90d", "--json")).said
+    made = json.loads(line)
+    [listed] = json.loads((await operator("keys", "list", "--json")).said[0])["keys"]
+    assert parse(made["secret_key"]) is not None
+    assert made["scopes"] == ["read", "write"]
+    assert made["expires_at"] > made["created_at"]
+    assert set(made) - set(listed) == {"secret_key"}
+
+
+async def test_a_tenant_is_disabled_and_enabled(operator: Operator, database: Database) -> None:
+    await operator("tenants", "create", "blue")
+    assert (await operator("tenants", "disable", "blue")).code == 0
+    assert "disabled since" in " ".join((await operator("tenants", "list")).said)
+    assert json.loads((await operator("tenants", "enable", "blue", "--json")).said[0])["disabled_at"] is None
+    assert "enabled" in " ".join((await operator("tenants", "show", "blue")).said)
+
+
+WRONG = [
+    ("tenants create -a", 3, ""),
+    ("tenants create a/b", 3, "'a/b' cannot be a tenant's name"),
+    ("tenants show red", 1, "There is no tenant 'red': `batchwright tenants create red` makes it."),
+    ("tenants disable red", 1, "There is no tenant 'red'"),
+    ("tenants enable red", 1, "There is no tenant 'red'"),
+    ("keys create red", 1, "There is no tenant 'red': `batchwright tenants create red` makes it."),
+    ("keys create red --expires-in soon", 3, "'soon' is no time such as 12h or 90d"),
+    ("keys create red --scope all", 3, ""),
+    ("keys revoke key_x", 1, "There is no key 'key_x'; `batchwright keys list` lists them."),
+]
+
+
+async def test_what_cannot_be_is_said_in_a_sentence(operator: Operator) -> None:
+    ended = await asyncio.gather(*(operator(*arguments.split()) for arguments, _, _ in WRONG))
+    for (arguments, code, sentence), end in zip(WRONG, ended, strict=True):
+        assert (arguments, end.code, end.said) == (arguments, code, [])
+        assert sentence in end.complained
+
+
+async def test_a_tenant_is_not_made_twice(operator: Operator) -> None:
+    await operator("tenants", "create", "blue")
+    again = await operator("tenants", "create", "blue")
+    assert (again.code, again.complained) == (1, "There is a tenant 'blue' already.\n")
+
+
+async def test_lists_of_nothing_say_what_to_do(operator: Operator) -> None:
+    for what in ("tenants", "keys"):
+        ended = await operator(what, "list")
+        assert (ended.code, ended.said) == (0, [])
+        assert f"batchwright {what} create" in ended.complained
+
+
+async def test_a_database_that_does_not_answer_is_named() -> None:
+    nowhere = f"127.0.0.1:{free_port()}"
+    ended = await batchwright("keys", "list", database_url=f"postgresql://{nowhere}/x")
+    assert ended.code == 1
+    assert nowhere in ended.complained
