@@ -91,9 +91,10 @@ CAUSES = {
     LineCode.CONNECTION_ERROR: "The connection broke after the request was sent, on every attempt.",
     LineCode.INVALID_RESPONSE: "The backend's answer could not be read, on every attempt.",
     LineCode.RESPONSE_TOO_LARGE: "The answer is larger than `BATCHWRIGHT_MAX_RESPONSE_BYTES`.",
+    LineCode.HOOK_FAILED: "A hook of the operator's failed before the line was sent, on every attempt.",
     LineCode.MODEL_NOT_FOUND: "No backend serves the line's model; `GET /v1/models` lists what is served.",
     LineCode.POLICY_REJECTED: "The tenant may not use the line's model, or may not any more; "
-    "`GET /v1/models` lists what it may use.",
+    "`GET /v1/models` lists what it may use. Or a hook of the operator's refused the line.",
 }
 
 

@@ -17,6 +17,7 @@ from batchwright.database.errors import DatabaseError, DatabaseUnavailable
 from batchwright.database.pool import open_database
 from batchwright.inference.backends import Registry
 from batchwright.inference.client import InferenceClient
+from batchwright.inference.hooks import Hooks
 from batchwright.inference.opening import open_engine
 from batchwright.inference.rates import FleetRates
 from batchwright.inference.senders import chat_executors
@@ -55,6 +56,7 @@ async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]
             they name cannot be imported.
     """
     chat_executors(settings)
+    Hooks(settings)
     stop, up = StopSignal(), asyncio.Event()
     stop.install()
     life = asyncio.create_task(_live(settings, roles, models, stop, up))

@@ -77,6 +77,8 @@ class Judge:
 
     def settle(self, line: Line, request: Request, outcome: Outcome, begun: Try) -> bool:
         """Whether the line has its final result; if not, its attempt says when it may be asked again."""
+        if outcome.verdict.category is Category.POLICY:
+            return self._settle_unsent(line, request, outcome, begun)
         self._seconds.observe(self._circuit.clock() - begun.sent_at)
         budget = self._budget(line, request, outcome, begun)
         line.tried_at = begun.sent_at
@@ -110,6 +112,17 @@ class Judge:
             counter.inc()
         self._errors.inc()
         self._sink.add(Record(Kind.SETTLED, line.offset, payload))
+
+    def _settle_unsent(self, line: Line, request: Request, outcome: Outcome, begun: Try) -> bool:
+        """What a hook did to a line tells nothing of the backend."""
+        self._circuit.aborted(begun)
+        if outcome.verdict.budget is Budget.ATTEMPT:
+            self._failed(line, outcome)
+            if not self._is_given_up(line):
+                self._retries.labels(self._model, outcome.verdict.category).inc()
+                return False
+        self._sink.add(self._record(line, request, outcome))
+        return True
 
     def _budget(self, line: Line, request: Request, outcome: Outcome, begun: Try) -> Budget:
         budget = outcome.verdict.budget

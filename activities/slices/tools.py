@@ -16,6 +16,7 @@ from activities.slices.waiting import WaitingSignals, temporal_tell
 from batchwright.inference.backends import Backend, Registry
 from batchwright.inference.circuit import Circuit
 from batchwright.inference.client import InferenceClient
+from batchwright.inference.hooks import Hooks
 from batchwright.inference.limits import ByteBudget, Permits
 from batchwright.inference.senders import Senders
 from batchwright.settings import Settings
@@ -47,6 +48,7 @@ class Tools:
     deferrals: Deferrals = field(init=False)
     senders: Senders = field(init=False)
     alone: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # for lines that workers died of
+    hooks: Hooks = field(init=False)
     _circuits: dict[str, Circuit] = field(default_factory=dict[str, Circuit])
 
     def __post_init__(self) -> None:
@@ -59,6 +61,7 @@ class Tools:
         metrics.held_bytes.set_function(lambda: self.budget.held)
         metrics.held_bytes_max.set(settings.byte_budget)
         self.deferrals = Deferrals(metrics)
+        self.hooks = Hooks(settings)
         self.senders = Senders(self.client, settings, metrics)
 
     def circuit(self, model: str) -> Circuit:

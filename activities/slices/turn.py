@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from activities.slices.caution import GROUP, Caution
-from activities.slices.judge import Judge
+from activities.slices.judge import Judge, Request
 from activities.slices.ownership import Ownership
 from activities.slices.pace import Pace
 from activities.slices.sink import SegmentSink
@@ -15,7 +15,9 @@ from activities.slices.tools import Tools
 from activities.slices.work import Line, SliceWork
 from batchwright.contracts.execution import SliceRequest
 from batchwright.inference.circuit import Circuit, Try
+from batchwright.inference.client import Outcome
 from batchwright.inference.engine import Target
+from batchwright.inference.hooks import Call
 from batchwright.inference.limits import Permit
 
 PATIENCE_SECONDS = 3.0  # a slice that can send nothing for longer gives its slot back
@@ -261,7 +263,7 @@ class Turn:
     async def _ask(self, flight: _Flight) -> None:
         line, begun = flight.line, flight.begun
         request = self._judge.request(line, self._work.bytes_of(line))
-        outcome = await self._sender.send(self._target, request.body, request.request_id)
+        outcome = await self._outcome(request)
         self._tools.budget.learn(len(outcome.body))
         if self._stop.end is End.LOST:
             return
@@ -269,6 +271,16 @@ class Turn:
             self._work.unsettled -= 1
         else:
             self._work.put_back(line)
+
+    async def _outcome(self, request: Request) -> Outcome:
+        body, hooks, slice_ = request.body, self._tools.hooks, self._request
+        if hooks:
+            place = (slice_.tenant, slice_.batch_id, request.custom_id, slice_.model, slice_.endpoint.value)
+            call = await hooks(Call(*place, body))
+            if isinstance(call, Outcome):
+                return call
+            body = call.body
+        return await self._sender.send(self._target, body, request.request_id)
 
     async def _wait_for_answers(self, end: End) -> End:
         """Requests in flight finish; how long they may is the end's grace."""

@@ -18,6 +18,7 @@ class LineCode(StrEnum):
     MODEL_NOT_FOUND = "model_not_found"
     POLICY_REJECTED = "policy_rejected"
     WORKER_CRASHED = "worker_crashed"
+    HOOK_FAILED = "hook_failed"
 
 
 LINE_MESSAGES: dict[LineCode, str] = {

@@ -34,6 +34,7 @@ class Category(StrEnum):
     SERVICE_UNAVAILABLE = "service_unavailable"
     INVALID_REQUEST = "invalid_request"
     RESPONSE_SHAPE = "response_shape"
+    POLICY = "policy"  # ours, before anything was sent
 
 
 class Verdict(NamedTuple):
@@ -55,6 +56,8 @@ NO_ANSWER_IN_TIME = Verdict(Budget.ATTEMPT, Category.TIMEOUT)
 ANSWER_BROKE = Verdict(Budget.ATTEMPT, Category.TRANSPORT)
 UNREADABLE = Verdict(Budget.ATTEMPT, Category.RESPONSE_SHAPE)
 TOO_LARGE = Verdict(Budget.SETTLED, Category.RESPONSE_SHAPE)
+REJECTED = Verdict(Budget.SETTLED, Category.POLICY)
+HOOK_FAILED = Verdict(Budget.ATTEMPT, Category.POLICY)
 BROKEN_SHARE = Verdict(Budget.SETTLED, Category.RESPONSE_SHAPE)  # of a request that lines shared (S1-224)
 
 _BLOCKED = Verdict(Budget.BLOCKED, Category.AUTHENTICATION)

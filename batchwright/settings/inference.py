@@ -40,6 +40,11 @@ class InferenceSettings(BaseSettings):
     circuit_failures: int = Field(
         5, ge=1, description="capacity answers in a row that open a model's circuit"
     )
+    pre_call_hooks: list[str] = Field(
+        default=[],
+        description="what may rewrite or refuse a line before it is sent: `module:attribute`, as a JSON list",
+    )
+    hook_timeout_seconds: float = Field(5.0, gt=0, le=60, description="time for one hook and line")
     http_engine: str = Field(
         "socket",
         pattern="^(socket|httpx)$",

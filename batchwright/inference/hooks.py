@@ -1,0 +1,106 @@
+"""Hooks of the operator's before each request may rewrite its body or refuse the line (S1-114, S1-115).
+
+A hook is a callable that the settings name, `async def hook(call: Call)` or `def hook(call: Call)`, which
+runs in a thread. What it returns: None leaves the body, a mapping or bytes replace it. `Refused` settles the
+line as `policy_rejected`. All else it does, raising, hanging or returning something strange, is a failure of
+this line alone: an attempt of it is used, and it ends as `hook_failed` (S1-117).
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple, cast
+
+import msgspec
+
+from batchwright.contracts.errors import LineCode
+from batchwright.inference.client import Outcome
+from batchwright.inference.importing import NotImportable, imported
+from batchwright.rules import retries
+from batchwright.rules.answers import is_json
+from batchwright.settings import Settings, SettingsError
+
+logger = logging.getLogger(__name__)
+_SHOWN = 500
+
+
+class Refused(Exception):
+    """Raised by a hook: the line is not sent; the message is the line's error."""
+
+
+class Call(NamedTuple):
+    """What is about to be asked. `body` is the request's JSON."""
+
+    tenant: str
+    batch_id: str
+    custom_id: str
+    model: str
+    endpoint: str
+    body: bytes
+
+
+Hook = Callable[[Call], Awaitable[object] | object]
+
+
+class Hooks:
+    """All hooks of the settings, one after the other, each seeing the last one's body.
+
+    Raises SettingsError when made: one cannot be imported or called.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._hooks = [(name, _hook(name)) for name in settings.pre_call_hooks]
+        self._seconds = settings.hook_timeout_seconds
+
+    def __bool__(self) -> bool:
+        return bool(self._hooks)
+
+    async def __call__(self, call: Call) -> Call | Outcome:
+        """The call as it may be sent, or how the line ends. Never raises but for a cancel."""
+        for name, hook in self._hooks:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    call = _changed(call, await _result(hook, call))
+            except Refused as refusal:
+                return _outcome(retries.REJECTED, LineCode.POLICY_REJECTED, str(refusal) or "Refused.")
+            except Exception as error:  # the operator's code
+                logger.warning("a hook failed", extra={"hook": name, "error": repr(error)[:_SHOWN]})
+                message = f"The hook {name!r} failed: the request was not sent."
+                return _outcome(retries.HOOK_FAILED, LineCode.HOOK_FAILED, message)
+        return call
+
+
+def _outcome(verdict: retries.Verdict, code: LineCode, message: str) -> Outcome:
+    return Outcome(verdict, code=code, message=message[:_SHOWN])
+
+
+def _hook(reference: str) -> Hook:
+    try:
+        found = imported(reference)
+    except NotImportable as error:
+        raise SettingsError(f"BATCHWRIGHT_PRE_CALL_HOOKS is wrong: {error}.") from error
+    if not callable(found):
+        raise SettingsError(f"BATCHWRIGHT_PRE_CALL_HOOKS is wrong: {reference!r} cannot be called.")
+    return cast("Hook", found)
+
+
+async def _result(hook: Hook, call: Call) -> object:
+    result = await asyncio.to_thread(hook, call)  # of an async one this only makes the coroutine
+    return await result if inspect.isawaitable(result) else result
+
+
+def _changed(call: Call, returned: object) -> Call:
+    """Raises TypeError, ValueError: what was returned is no body."""
+    if returned is None:
+        return call
+    body = returned if isinstance(returned, bytes) else msgspec.json.encode(_mapping(returned))
+    if not is_json(body) or not body.lstrip().startswith(b"{"):
+        raise ValueError("it returned bytes that are no JSON object")
+    return call._replace(body=body)
+
+
+def _mapping(returned: object) -> Mapping[str, object]:
+    if isinstance(returned, Mapping):
+        return cast("Mapping[str, object]", returned)
+    raise TypeError(f"it returned {type(returned).__name__}, neither a mapping nor bytes nor None")
