@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from batchwright.contracts.openai import Profile
-from tests.conformance import batches, files, results, surroundings, uploads
+from tests.conformance import batches, edges, endpoints, files, results, surroundings, tenants, uploads
 from tests.conformance.contract import Area, Check, Row
 from tests.conformance.node_client import NODE_ROWS
 
@@ -19,13 +19,13 @@ API, workers and backend with the client named; objects are compared with the cl
 missing, none unknown. `make conformance` runs all of them in both profiles, and fuzzes every route against
 `/openapi.json`.
 
-Not among them yet: API keys (401), tenants' token quotas (`token_limit_exceeded`), the delivery of webhooks.
+Not among them yet: API keys (401), the delivery of webhooks.
 """
 
 
 def checks() -> dict[Row, Check]:
     """Those of the Python client."""
-    modules = (files, uploads, batches, results, surroundings)
+    modules = (files, uploads, batches, endpoints, edges, results, surroundings, tenants)
     return {row: check for module in modules for row, check in module.TABLE.checks.items()}
 
 

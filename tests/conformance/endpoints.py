@@ -1,0 +1,86 @@
+"""Every endpoint a batch may have, bodies and usage, by the official Python client."""
+
+import asyncio
+import hashlib
+import json
+import re
+
+import httpx
+from openai.types import Batch
+
+from batchwright.contracts.openai import Endpoint
+from batchwright.rules.usage import usage_of
+from tests.conformance.contract import Api, Table
+from tests.conformance.requests import done, jsonl, sent
+from tests.e2e.batches import CHAT, chat_lines, ended
+from tests.e2e.stack import MODELS
+
+TABLE = Table()
+_MESSAGES = [{"role": "developer", "content": [{"type": "text", "text": "Be brief."}]}]
+_BODIES: dict[Endpoint, dict[str, object]] = {
+    Endpoint.RESPONSES: {"input": "hello"},
+    Endpoint.CHAT_COMPLETIONS: {"messages": _MESSAGES},
+    Endpoint.EMBEDDINGS: {"input": ["hello", "you"]},
+    Endpoint.COMPLETIONS: {"prompt": "hello"},
+    Endpoint.MODERATIONS: {"input": "hello"},
+    Endpoint.IMAGES_GENERATIONS: {"prompt": "a cat"},
+    Endpoint.IMAGES_EDITS: {"prompt": "a cat"},
+    Endpoint.VIDEOS: {"prompt": "a cat"},
+}
+# As no writer of JSON would write it: spaces, the order of keys, escapes, numbers beyond 64 bits.
+_ODD = (
+    '{ "messages":[{"content":"\\u0041\\/ \\ud83d\\ude00 é","role":"user"}] ,'
+    f'"seed":123456789012345678901234567890,"x":1.10e+2,"model":"{MODELS[0]}" }}'
+)
+
+
+async def _run(api: Api, endpoint: Endpoint) -> Batch:
+    body = {"model": MODELS[0], **_BODIES[endpoint]}
+    line: dict[str, object] = {"custom_id": "a", "method": "POST", "url": endpoint.value, "body": body}
+    file = await sent(api.client, jsonl([line]))
+    made = await api.client.batches.create(
+        input_file_id=file.id, endpoint=endpoint.value, completion_window="24h"
+    )
+    return await ended(api.client, made.id)
+
+
+async def _content(api: Api, file_id: str | None) -> str:
+    assert file_id is not None
+    return (await api.client.files.content(file_id)).text
+
+
+@TABLE.row("Batches", "each of OpenAI's eight endpoints runs; `usage` sums what the backend reported")
+async def endpoints(api: Api) -> None:
+    batches = await asyncio.gather(*(_run(api, endpoint) for endpoint in Endpoint))
+    assert [batch.status for batch in batches] == ["completed"] * len(Endpoint)
+    assert [batch.endpoint for batch in batches] == [endpoint.value for endpoint in Endpoint]
+    for endpoint, batch in zip(Endpoint, batches, strict=True):
+        answer = json.loads(await _content(api, batch.output_file_id))["response"]["body"]
+        reported = usage_of(json.dumps(answer).encode())
+        assert batch.usage is not None
+        told = (batch.usage.input_tokens, batch.usage.output_tokens, batch.usage.total_tokens)
+        assert told == (reported.input_tokens, reported.output_tokens, reported.total_tokens)
+        if endpoint in (Endpoint.RESPONSES, Endpoint.CHAT_COMPLETIONS, Endpoint.EMBEDDINGS):
+            assert batch.usage.input_tokens > 0
+
+
+@TABLE.row("Batches", "`model` is null where a batch has several")
+async def several_models(api: Api) -> None:
+    assert (await done(api.client, jsonl(chat_lines(MODELS[:2], each=1)))).model is None
+
+
+@TABLE.row("Results", "bodies reach the backend byte for byte, and its JSON comes back so")
+async def byte_exact(api: Api) -> None:
+    line = f'{{"custom_id":"odd","method":"POST","url":"{CHAT}","body":{_ODD}}}\n'
+    batch = await done(api.client, line.encode())
+    output = await _content(api, batch.output_file_id)
+    headers = {"Content-Type": "application/json"}
+    async with httpx.AsyncClient(base_url=api.stack.simulator) as http:
+        again = await http.post(CHAT, content=_ODD.encode(), headers=headers)
+    # The simulator's ids are digests of what it was asked; only what it had cached differs.
+    assert hashlib.blake2b(_ODD.encode(), digest_size=16).hexdigest() in again.json()["id"]
+    assert '"body":' + _uncached(again.text) + "}" in _uncached(output)
+
+
+def _uncached(text: str) -> str:
+    return re.sub(r'"cached_tokens":\d+', '"cached_tokens":0', text)
