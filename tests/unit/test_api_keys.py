@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from batchwright.rules.api_keys import Kept, Scope, is_usable, keep, life, needed, new_key, opens, parse
+from batchwright.telemetry.secrets import Redactor
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -91,3 +92,9 @@ def test_a_life_is_hours_or_days() -> None:
     for text in ("", "0d", "5", "5m", "-1d", "1.5h", "99999999d"):
         with pytest.raises(ValueError, match="12h or 90d"):
             life(text)
+
+
+def test_logs_strike_a_key_out_whatever_stands_around_it() -> None:
+    key = new_key()
+    for text in (key.text, f"sent '{key.text}'", f"Authorization: Bearer {key.text}", f"?key={key.text}&x=1"):
+        assert key.secret not in Redactor()(text)
