@@ -16,7 +16,7 @@ from batchwright.inference.client import Outcome
 from batchwright.inference.engine import Target
 from batchwright.rules import retries
 from batchwright.rules.microbatch import Adapter, CannotShare, ChunkSize, Part, Result
-from batchwright.rules.retries import Budget
+from batchwright.rules.retries import Budget, Category
 from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -66,18 +66,26 @@ class GroupingSender:
         self._size = ChunkSize(most)
         self._open: dict[tuple[Target, bytes], _Group] = {}
         self._asking: set[asyncio.Task[None]] = set()
-        self._requests = metrics.microbatch_requests
-        self._lines = metrics.microbatch_lines.labels(model)
-        self._model = model
+        self._metrics, self._model = metrics, model
 
     async def send(self, target: Target, body: bytes, request_id: str) -> Outcome:
         """As `InferenceClient.send`; a call that is cancelled leaves its group to the others."""
-        part = self._adapter.part(body) if self._size.now > 1 else None
-        if part is None or part.tokens > self._tokens:
+        part = self._eligible(body)
+        if part is None:
             return await self._sender.send(target, body, request_id)
         answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._join(target, _Member(part, body, request_id, answered))
         return await answered
+
+    def _eligible(self, body: bytes) -> Part | None:
+        part, reason = None, "shrunk"
+        if self._size.now > 1:
+            part = self._adapter.part(body)
+            reason = "shape" if part is None else "tokens"
+            if part is not None and part.tokens <= self._tokens:
+                return part
+        self._metrics.microbatch_ineligible.labels(self._model, reason).inc()
+        return None
 
     def _join(self, target: Target, member: _Member) -> None:
         key = (target, member.part.shared)
@@ -125,24 +133,27 @@ class GroupingSender:
         try:
             body = self._adapter.join([member.part for member in members])
         except CannotShare as error:
-            return await self._apart(target, members, error)
+            return await self._apart(target, members, str(error))
         outcome = await self._send_group(target, members, body)
         budget = outcome.verdict.budget
         if budget in (Budget.CAPACITY, Budget.BLOCKED):
             self._size.failed()
+            self._metrics.microbatch_requeues.labels(self._model, outcome.verdict.category).inc(len(members))
             for member in members:
                 _tell(member, outcome)
         elif outcome.verdict is retries.SUCCESS:
             await self._share(target, members, outcome)
         elif budget is Budget.ATTEMPT:
-            await self._again(target, members, repetitions)
+            await self._again(target, members, repetitions, outcome.verdict.category)
         else:  # one line's mistake must not be the others' end
-            self._size.failed()
-            await self._one_by_one(target, members)
+            await self._apart(target, members, "the backend refused them together")
 
-    async def _again(self, target: Target, members: Sequence[_Member], repetitions: int) -> None:
+    async def _again(
+        self, target: Target, members: Sequence[_Member], repetitions: int, category: Category
+    ) -> None:
         """Once as it was, then in halves (S1-205)."""
         self._size.failed()
+        self._metrics.microbatch_requeues.labels(self._model, category).inc(len(members))
         await asyncio.sleep(self._pause(repetitions + 1))
         if not repetitions:
             return await self._ask(target, members, 1)
@@ -154,17 +165,17 @@ class GroupingSender:
         try:
             results = self._adapter.split(outcome.body, [member.part for member in members])
         except CannotShare as error:
-            return await self._apart(target, members, error)
+            return await self._apart(target, members, str(error))
         self._size.succeeded()
-        self._lines.inc(len(members))
+        self._metrics.microbatch_inputs.labels(self._model).inc(len(members))
         for member, result in zip(members, results, strict=True):
             _tell(member, _own(outcome, result))
 
-    async def _apart(self, target: Target, members: Sequence[_Member], why: CannotShare) -> None:
+    async def _apart(self, target: Target, members: Sequence[_Member], why: str) -> None:
         """Line by line (S1-204)."""
         self._size.failed()
-        self._requests.labels(self._model, "not_shared").inc()
-        logger.warning("lines cannot share a request", extra={"model": self._model, "reason": str(why)})
+        self._metrics.microbatch_alone.labels(self._model).inc()
+        logger.info("lines cannot share a request", extra={"model": self._model, "reason": why})
         await self._one_by_one(target, members)
 
     async def _one_by_one(self, target: Target, members: Sequence[_Member]) -> None:
@@ -177,7 +188,8 @@ class GroupingSender:
         ids = "\n".join(member.request_id for member in members)
         group_id = "group_" + hashlib.sha256(ids.encode()).hexdigest()[:24]
         outcome = await self._sender.send(target, body, group_id)
-        self._requests.labels(self._model, outcome.verdict.category).inc()
+        self._metrics.microbatch_requests.labels(self._model, outcome.verdict.category).inc()
+        self._metrics.microbatch_size.labels(self._model).observe(len(members))
         return outcome
 
 

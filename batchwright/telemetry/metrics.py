@@ -11,6 +11,7 @@ from batchwright.telemetry.families.api import ApiMetrics
 from batchwright.telemetry.families.batches import BatchMetrics
 from batchwright.telemetry.families.declare import Declare
 from batchwright.telemetry.families.fleet import FleetMetrics
+from batchwright.telemetry.families.microbatch import MicrobatchMetrics
 from batchwright.telemetry.families.objects import StorageMetrics
 from batchwright.telemetry.families.requests import RequestMetrics
 from batchwright.telemetry.families.retention import RetentionMetrics
@@ -26,11 +27,19 @@ _FAMILIES = (
     ApiMetrics,
     TraceMetrics,
     RetentionMetrics,
+    MicrobatchMetrics,
 )
 
 
 class Metrics(
-    RequestMetrics, BatchMetrics, FleetMetrics, StorageMetrics, ApiMetrics, TraceMetrics, RetentionMetrics
+    RequestMetrics,
+    BatchMetrics,
+    FleetMetrics,
+    StorageMetrics,
+    ApiMetrics,
+    TraceMetrics,
+    RetentionMetrics,
+    MicrobatchMetrics,
 ):
     """Declared once a process, on the process's own registry; handed to whoever counts.
 

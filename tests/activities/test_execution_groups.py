@@ -206,3 +206,14 @@ async def test_lines_with_more_tokens_than_a_request_may_have_are_not_joined() -
     )
     outcomes = await asyncio.gather(*(sender.send(TARGET, body_of("x" * 10), f"r-{n}") for n in range(3)))
     assert [len(json.loads(outcome.body)["data"]) for outcome in outcomes] == [1, 1, 1]
+
+
+async def test_what_became_of_shared_requests_is_counted() -> None:
+    busy = iter([httpx.Response(503), httpx.Response(400, json={})])
+    embedder = Embedder(lambda inputs: next(busy, None))
+    await embedder.embed(*TEXTS[:4])
+    counted = embedder.house.counted
+    assert counted("batchwright_microbatch_requests_total", model="m", category="service_unavailable") == 1
+    assert counted("batchwright_microbatch_requests_total", model="m", category="invalid_request") == 1
+    assert counted("batchwright_microbatch_requeues_total", model="m", category="service_unavailable") == 4
+    assert counted("batchwright_microbatch_isolation_fallback_total", model="m") == 1

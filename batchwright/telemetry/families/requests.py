@@ -39,15 +39,6 @@ class RequestMetrics:
         )
         self.flush_seconds = declare.histogram("segment_flush_duration_seconds", "Time to store one segment")
 
-        self.microbatch_requests = declare.counter(
-            "microbatch_requests_total",
-            "Requests that several lines shared, by what came of them",
-            ["model", "category"],
-        )
-        self.microbatch_lines = declare.counter(
-            "microbatch_lines_total", "Lines answered by a request they shared", ["model"]
-        )
-
     def _declare_limits(self, declare: Declare) -> None:
         self.in_flight = declare.gauge("processor_inflight_requests", "Requests in flight (S0-61)")
         self.in_flight_max = declare.gauge(

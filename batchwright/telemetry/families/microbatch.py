@@ -1,0 +1,35 @@
+"""Requests that several lines share (S1-257 to S1-262). Counted by inference workers."""
+
+from batchwright.telemetry.families.declare import Declare
+
+_SHARES = (1, 2, 4, 8, 16, 32, 64)
+
+
+class MicrobatchMetrics:
+    def __init__(self, declare: Declare) -> None:
+        self.microbatch_requests = declare.counter(
+            "microbatch_requests_total",
+            "Requests that several lines shared, by what came of them (S1-257)",
+            ["model", "category"],
+        )
+        self.microbatch_inputs = declare.counter(
+            "microbatch_inputs_total", "Lines answered by a request they shared (S1-258)", ["model"]
+        )
+        self.microbatch_size = declare.histogram(
+            "microbatch_size", "Lines in a request (S1-259)", ["model"], buckets=_SHARES
+        )
+        self.microbatch_alone = declare.counter(
+            "microbatch_isolation_fallback_total",
+            "Requests whose lines were then asked one by one (S1-260)",
+            ["model"],
+        )
+        self.microbatch_ineligible = declare.counter(
+            "microbatch_ineligible_items_total",
+            "Lines asked alone for their `shape` or `tokens`, or as failures `shrunk` requests (S1-261)",
+            ["model", "reason"],
+        )
+        self.microbatch_requeues = declare.counter(
+            "microbatch_requeues_total",
+            "Lines of a failed request, to be asked again (S1-262)",
+            ["model", "category"],
+        )
