@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ from activities.ingest.access import Access
 from activities.ingest.publish import Publisher
 from activities.ingest.scan import Scanner
 from activities.ingest.spool import Spool
+from activities.side_by_side import side_by_side
 from activities.slices.pace import NoRates, Rates
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.errors import Failure
@@ -137,14 +139,11 @@ class Ingestion(IngestionActivities):
         return excess
 
     async def _scan(self, key: str, scanner: Scanner, spool: Spool) -> None:
-        """Reading and scanning take turns, a piece at a time."""
-        pieces: list[bytes] = []
-        async for piece in self._storage.read(key):
-            pieces.append(piece)
-            if sum(map(len, pieces)) >= _PIECE_BYTES:
-                await spool.off_loop(scanner.feed, b"".join(pieces))
-                pieces.clear()
-        await spool.off_loop(scanner.feed, b"".join(pieces))
+        """While a piece is scanned the next one is read."""
+        reading = self._storage.read(key)
+        piece = await _next_piece(reading)
+        while piece:
+            piece, _ = await side_by_side(_next_piece(reading), spool.off_loop(scanner.feed, piece))
         await spool.off_loop(scanner.finish)
 
     async def _begin(
@@ -185,6 +184,16 @@ class Ingestion(IngestionActivities):
         row = await self._database.batches.get(order.tenant, order.batch_id) if tracing.spans() else None
         if row is not None:
             trace_end(row)
+
+
+async def _next_piece(reading: AsyncIterator[bytes]) -> bytes:
+    """About a MiB of what is read, whatever the storage gives at a time; nothing at its end."""
+    pieces: list[bytes] = []
+    size = 0
+    while size < _PIECE_BYTES and (piece := await anext(reading, None)) is not None:
+        pieces.append(piece)
+        size += len(piece)
+    return b"".join(pieces)
 
 
 def _tell(result: IngestResult, seconds: float) -> None:

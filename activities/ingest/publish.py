@@ -9,6 +9,7 @@ import msgspec
 from activities.ingest.access import Access, not_allowed, not_served
 from activities.ingest.scan import Scanner
 from activities.ingest.spool import Spool
+from activities.side_by_side import side_by_side
 from activities.slices.pace import Rates
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.errors import LineCode
@@ -95,8 +96,10 @@ class Publisher:
         tables = _Tables(self._slice_lines(model), self._settings.slice_bytes)
         ordered = lines.in_order(ranks, spool.read_line)
         async with self._storage.writer(keys.shard(self._prefix, safe)) as shard:
-            while piece := await spool.off_loop(_next_piece, ordered, tables, spool):
-                await shard.write(piece)
+            piece = await spool.off_loop(_next_piece, ordered, tables, spool)
+            while piece:
+                making = spool.off_loop(_next_piece, ordered, tables, spool)
+                piece, _ = await side_by_side(making, shard.write(piece))
         tables.finish()
         await self._storage.put(keys.plan(self._prefix, safe), bytes(tables.plan))
         await self._storage.put(keys.slice_table(self._prefix, safe), bytes(tables.slices))

@@ -35,12 +35,16 @@ def inside(root: Path, key: str) -> Path:
     Raises:
         StorageError: it or one of its folders is a symbolic link, which might lead out of the storage.
     """
-    path = root
+    path = str(root)
     for part in key.split("/"):
-        path = path / part
-        if path.is_symlink():
-            raise StorageError(f"{str(path)!r} of object {key!r} is a symbolic link: remove it.")
-    return path
+        path = f"{path}/{part}"
+        try:
+            found = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            break  # and nothing is below it
+        if stat.S_ISLNK(found.st_mode):
+            raise StorageError(f"{path!r} of object {key!r} is a symbolic link: remove it.")
+    return root / key
 
 
 def write_all(fd: int, data: bytes | bytearray | memoryview) -> None:

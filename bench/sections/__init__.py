@@ -1,11 +1,30 @@
 """All that is measured, in the order in which it is."""
 
 from bench.section import Section
-from bench.sections import finalization, ingestion, send, whole
+from bench.sections import (
+    finalization,
+    hot,
+    ingestion,
+    order,
+    progress,
+    resources,
+    send,
+    serving,
+    small,
+    whole,
+    workers,
+)
 
 SECTIONS: tuple[Section, ...] = (
     whole.SECTION,
     send.SECTION,
     ingestion.SECTION,
     finalization.SECTION,
+    resources.SECTION,
+    small.SECTION,
+    serving.SECTION,
+    progress.SECTION,
+    order.SECTION,
+    workers.SECTION,
+    hot.SECTION,
 )

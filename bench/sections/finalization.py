@@ -54,6 +54,6 @@ SECTION = Section(
     "Finalization",
     "50,000 results of 8 KB (400 MB) in 198 segments, in one process, beside copying the segments' bytes "
     "into one file with fsync.",
-    1.5,
+    1.1,
     measure,
 )

@@ -84,6 +84,6 @@ SECTION = Section(
     "Ingestion",
     "50,000 lines of 4 KB (200 MB) in one process, beside reading that file and parsing each line once with "
     "the faster of orjson and msgspec; then lines of 220 bytes, 50,000 and a million of them.",
-    2.5,
+    1.6,
     measure,
 )

@@ -1,6 +1,7 @@
 """The benchmark's own judgement: medians, targets, the page, the inputs; nothing is timed."""
 
 import json
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,13 @@ from bench.compare import compared, merged
 from bench.inputs import MODELS, chat_line, write_input, write_unshared
 from bench.options import Options
 from bench.plot import bars
+from bench.prefix_order import best_ratio, hit_ratio, in_order, interleaved, mixes
 from bench.profile import read_stacks, report
 from bench.results import Figure, Machine, Report, SectionResult, Target, number
 from bench.sections import SECTIONS
 from bench.sections.ingestion import lines
+from bench.sections.progress import Sample, oldest
+from bench.sections.serving import percentile
 from bench.table import summary
 
 MOST, LEAST = Target(3.0), Target(0.5, "at least", 0.8)
@@ -164,3 +168,41 @@ def test_a_profile_tells_own_time_from_that_of_what_is_called() -> None:
         ["25.0%", "100.0%", "work"],
         ["0.0%", "100.0%", "main"],
     ]
+
+
+def test_progress_is_as_old_as_the_longest_time_for_which_lines_were_not_told() -> None:
+    samples = [Sample(0.0, 0, 0), Sample(1.0, 10, 0), Sample(2.0, 20, 0), Sample(3.0, 30, 20)]
+    assert oldest(samples) == 1.0  # the ten answered at 1.0 were not told at 2.0
+    assert oldest([Sample(0.0, 5, 5), Sample(1.0, 9, 9)]) == 0.0
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    assert percentile([float(n) for n in range(100)], 0.99) == 99.0
+    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+
+
+def test_slices_are_sent_a_line_of_each_in_turn() -> None:
+    plan = [bytes([n // 256, n % 256]) for n in range(256 * 5)]
+    sent = interleaved(plan)
+    assert [line[0] for line in sent[:6]] == [0, 1, 2, 3, 0, 1]
+    assert sorted(sent) == plan
+    assert sent[-1][0] == 4
+
+
+@pytest.mark.parametrize("name", list(mixes(1)))
+def test_our_order_is_near_the_best_possible_and_the_files_is_not(name: str) -> None:
+    lines = mixes(600)[name]
+    best = best_ratio(lines, replicas=3)
+    ours = hit_ratio(in_order(lines, "prefix"), replicas=3, budget_tokens=6_000)
+    file = hit_ratio(in_order(lines, "file"), replicas=3, budget_tokens=6_000)
+    assert file < 0.9 * best
+    assert 0.95 * best <= ours <= best
+
+
+def test_no_order_of_a_small_case_beats_the_best_and_one_reaches_it() -> None:
+    texts = ["A" * 200, "A" * 128 + "B" * 72, "C" * 200, "C" * 128 + "D" * 72, "A" * 128 + "E" * 72]
+    lines = [json.dumps({"custom_id": "x", "body": {"messages": text}}).encode() for text in texts]
+    best = best_ratio(lines, replicas=1)
+    ratios = [hit_ratio(order, replicas=1, budget_tokens=64) for order in permutations(lines)]
+    assert max(ratios) == pytest.approx(best)
+    assert min(ratios) < best
