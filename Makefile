@@ -4,8 +4,7 @@ TOOLS := .venv/.tools
 UV := $(TOOLS)/bin/uv
 RUN := .venv/bin/
 
-.PHONY: help install demo dev test test-fast test-slow test-observability conformance fuzz lint format docs chaos bench bench-compare profile clean
-.PHONY: help install demo dev test test-fast test-slow test-observability conformance fuzz lint format docs chaos soak bench clean
+.PHONY: help install demo dev test test-fast test-slow test-observability conformance fuzz lint format docs chaos soak bench bench-compare profile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -67,6 +66,9 @@ docs: install ## the generated reference pages
 chaos: install ## kill, freeze and cut a running stack for SECONDS (600) by SEED (1)
 	$(RUN)python -m tests.chaos --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
 
+soak: install ## one batch of LINES (1,000,000) small lines: memory, history, time; half an hour
+	$(RUN)python -m tests.soak --lines $(or $(LINES),1000000)
+
 bench: install $(TOOLS)/peers/.installed ## every target beside its yardstick, 20 minutes (BENCH="--quick --only whole")
 	$(RUN)python -m bench $(BENCH)
 
@@ -83,11 +85,6 @@ $(TOOLS)/peers/.installed: bench/peers/requirements.txt
 $(TOOLS)/py-spy/.installed:
 	$(PYTHON) -m venv $(@D) && $(@D)/bin/python -m pip install --quiet "py-spy>=0.4,<1"
 	@touch $@
-soak: install ## one batch of LINES (1,000,000) small lines: memory, history, time; half an hour
-	$(RUN)python -m tests.soak --lines $(or $(LINES),1000000)
-
-bench: install ## ingestion, and a whole batch beside a bare client loop
-	$(RUN)python -m bench
 
 clean: ## remove the environment and the data of `make dev`
 	rm -rf .venv .batchwright

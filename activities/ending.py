@@ -19,10 +19,14 @@ _TOLD_ERRORS = 5
 _SIZES = ((100, "100"), (1_000, "1000"), (10_000, "10000"), (50_000, "50000"))
 
 
-async def clean(storage: Storage, files: FilesTable, order: BatchOrder) -> None:
+async def clean(
+    storage: Storage, files: FilesTable, order: BatchOrder, *, keep_results: bool = False
+) -> None:
     """Deletes what the ended batch no longer needs; retention finds what a broken storage keeps."""
     try:
         await sweep(storage, files, order)
+        if keep_results:
+            return
         await storage.delete_prefix(keys.batch_root(order.tenant, order.batch_id) + "/")
     except StorageError as error:
         _log.warning("scratch kept", extra={"batch_id": order.batch_id, "error": str(error)})

@@ -113,14 +113,16 @@ class Finalization(FinalizationActivities):
         """
         order = request.order
         collector = Collector(self._storage, spool, settled)
-        unserved = await collector.take(keys.unserved(request.prefix))
+        before = await collector.take(keys.unserved(request.prefix))
+        if order.origin is not None:
+            before += await collector.take_root(keys.adopted_root(request.prefix))
         await collector.take_all(keys.results_root(order.tenant, order.batch_id))
         choice = await asyncio.to_thread(settled.choose)
         completed = settled.offsets_of(choice.output)
         missing = await find_missing(
             self._storage, request.prefix, request.models, settled.offsets(), completed
         )
-        _check(request, choice, missing, unserved)
+        _check(request, choice, missing, before)
         if missing:
             await self._settle_missing(request, missing, settled)
             choice = await asyncio.to_thread(settled.choose)
@@ -139,14 +141,14 @@ class Finalization(FinalizationActivities):
             await unsettled.settle(row.storage_key if row else None)
 
 
-def _check(request: FinalizeRequest, choice: Choice, missing: Missing, unserved: int) -> None:
+def _check(request: FinalizeRequest, choice: Choice, missing: Missing, before: int) -> None:
     """Every result belongs to a planned line, or to one that ingestion settled."""
-    if choice.lines == missing.found + unserved and choice.lines + len(missing) == request.total:
+    if choice.lines == missing.found + before and choice.lines + len(missing) == request.total:
         return
     raise failure(
         Failure.RESULTS_DAMAGED,
         f"Batch {request.order.batch_id!r} has {request.total} lines; {choice.lines} have a result "
-        f"({missing.found} of the plans', {unserved} from ingestion) and {len(missing)} have none.",
+        f"({missing.found} of the plans', {before} from ingestion) and {len(missing)} have none.",
     )
 
 

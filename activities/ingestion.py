@@ -13,7 +13,9 @@ from activities.ending import count_refused, count_skipped, size_bucket, trace_e
 from activities.errors import translated
 from activities.heartbeat import beating
 from activities.ingest.access import Access
-from activities.ingest.publish import Publisher
+from activities.ingest.adoption import Adoption
+from activities.ingest.origin import OriginGone, adoption_of
+from activities.ingest.publish import Publisher, settled_counts
 from activities.ingest.scan import Scanner
 from activities.ingest.spool import Spool
 from activities.side_by_side import side_by_side
@@ -97,9 +99,20 @@ class Ingestion(IngestionActivities):
         if file.bytes > most:
             return await self._fail(order, [large_file(file.bytes, most)])
         access = Access(await self._served(order), await self._database.quotas.get(order.tenant))
-        with Spool(self._settings.spool_dir) as spool:
-            spool.require(file.bytes)
-            return await self._plan(order, file, access, spool)
+        try:
+            with Spool(self._settings.spool_dir) as spool:
+                spool.require(file.bytes)
+                async with adoption_of(order, self._database, self._storage, self._settings) as adoption:
+                    scanner = self._scanner(order, access, spool, adoption)
+                    return await self._plan(order, file, access, scanner, spool)
+        except OriginGone as gone:
+            return await self._fail(order, [ValidationError(code="invalid_request", message=str(gone))])
+
+    def _scanner(
+        self, order: BatchOrder, access: Access, spool: Spool, adoption: Adoption | None
+    ) -> Scanner:
+        policy = order.policy
+        return Scanner(order.endpoint, policy.profile, self._settings, access, spool, adoption)
 
     async def _served(self, order: BatchOrder) -> frozenset[str]:
         """No line is refused because every backend is out of reach when the batch arrives."""
@@ -113,8 +126,9 @@ class Ingestion(IngestionActivities):
             next_retry_delay=_ASK_AGAIN,
         )
 
-    async def _plan(self, order: BatchOrder, file: FileRow, access: Access, spool: Spool) -> IngestResult:
-        scanner = Scanner(order.endpoint, order.policy.profile, self._settings, access, spool)
+    async def _plan(
+        self, order: BatchOrder, file: FileRow, access: Access, scanner: Scanner, spool: Spool
+    ) -> IngestResult:
         try:
             await self._scan(file.storage_key, scanner, spool)
         except ObjectMissing:
@@ -124,10 +138,10 @@ class Ingestion(IngestionActivities):
         if excess := await self._reserve(order, scanner.enqueued, access):
             return await self._fail(order, [over_quota(excess)], total=scanner.total)
         prefix = keys.ingest_prefix(order.tenant, order.batch_id, uuid4().hex)
-        unserved = scanner.unserved.counts()
+        settled = settled_counts(scanner)
         publisher = Publisher(self._storage, self._settings, order, prefix, rates=self._rates, access=access)
         shares = await publisher.publish(scanner, spool)
-        return await self._begin(order, prefix, shares, unserved)
+        return await self._begin(order, prefix, shares, settled, len(scanner.unserved))
 
     async def _reserve(self, order: BatchOrder, asked: Enqueued, access: Access) -> Excess | None:
         """Before anything is written; what a batch has left of it follows from its progress."""
@@ -147,20 +161,30 @@ class Ingestion(IngestionActivities):
         await spool.off_loop(scanner.finish)
 
     async def _begin(
-        self, order: BatchOrder, prefix: str, shares: list[ModelShare], unserved: list[ModelCount]
+        self,
+        order: BatchOrder,
+        prefix: str,
+        shares: list[ModelShare],
+        settled: dict[str, ModelCount],
+        unserved: int,
     ) -> IngestResult:
-        refused = sum(count.lines for count in unserved)
-        total = refused + sum(share.lines for share in shares)
-        models = [ModelCount(model=share.model, lines=share.lines) for share in shares]
+        """`settled` are the lines that ingestion has results of, by model; some of its planned models."""
+        before = sum(count.lines for count in settled.values())
+        total = before + sum(share.lines for share in shares)
+        completed = sum(count.completed for count in settled.values())
+        models = [_whole(share, settled.pop(share.model, None)) for share in shares]
         await self._database.batches.begin(
             order.tenant,
             order.batch_id,
             total=total,
-            models=[*models, *unserved],
+            models=[*models, *settled.values()],
             at=_now(),
-            unserved=refused,
+            unserved=before - completed,
+            completed=completed,
         )
-        return IngestResult(prefix=prefix, models=shares, total=total, unserved=refused)
+        return IngestResult(
+            prefix=prefix, models=shares, total=total, unserved=unserved, adopted=before - unserved
+        )
 
     async def _fail(
         self, order: BatchOrder, errors: list[ValidationError], found: int = 1, total: int = 0
@@ -196,11 +220,19 @@ async def _next_piece(reading: AsyncIterator[bytes]) -> bytes:
     return b"".join(pieces)
 
 
+def _whole(share: ModelShare, settled: ModelCount | None) -> ModelCount:
+    """The model's lines, those in slices and those that have their results."""
+    if settled is None:
+        return ModelCount(model=share.model, lines=share.lines)
+    return settled.model_copy(update={"lines": share.lines + settled.lines})
+
+
 def _tell(result: IngestResult, seconds: float) -> None:
     data = {
         "lines": result.total,
         "slices": sum(share.slices for share in result.models),
         "unserved": result.unserved,
+        "adopted": result.adopted,
         "models": ",".join(share.model for share in result.models[:_TOLD_MODELS]),
         "seconds": seconds,
     }

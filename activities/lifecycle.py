@@ -1,6 +1,6 @@
 """Ends without files: cancelled before anything ran, or failed by the system (S0-45, S0-46)."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from temporalio import activity
 
@@ -14,7 +14,15 @@ from batchwright.telemetry.metrics import Metrics
 
 
 class Lifecycle(LifecycleActivities):
-    def __init__(self, database: DatabaseLike, metrics: Metrics, storage: Storage | None = None) -> None:
+    def __init__(
+        self,
+        database: DatabaseLike,
+        metrics: Metrics,
+        storage: Storage | None = None,
+        keep_results: timedelta = timedelta(days=14),
+    ) -> None:
+        """`keep_results` is how long what had settled waits for a resumption, where no files were written."""
+        self._keep = keep_results
         self._database = database
         self._storage = storage
         self._metrics = metrics
@@ -34,11 +42,17 @@ class Lifecycle(LifecycleActivities):
             else:
                 at = datetime.now(UTC).replace(microsecond=0)
                 row = await self._database.batches.end(
-                    order.tenant, order.batch_id, request.status, request.errors, at
+                    order.tenant,
+                    order.batch_id,
+                    request.status,
+                    request.errors,
+                    at,
+                    at + self._keep if request.keep_results else None,
                 )
                 count_end(self._metrics, row, at)
                 tell_end(row, at)
             trace_end(row)
-            if self._storage is not None and not request.keep_results:
-                await clean(self._storage, self._database.files, order)
+            if self._storage is not None:
+                keep = request.keep_results
+                await clean(self._storage, self._database.files, order, keep_results=keep)
         return row.status

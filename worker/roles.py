@@ -67,7 +67,8 @@ class Parts:
 
 
 def control_worker(parts: Parts) -> Worker:
-    lifecycle = Lifecycle(parts.database, parts.metrics, parts.storage)
+    kept = timedelta(days=parts.settings.partial_file_retention_days)
+    lifecycle = Lifecycle(parts.database, parts.metrics, parts.storage, kept)
     return Worker(
         parts.temporal,
         task_queue=names.CONTROL_QUEUE,

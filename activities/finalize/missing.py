@@ -42,7 +42,7 @@ class Missing:
         at = bisect_left(self._packed, offset << _LENGTH_BITS)
         return at < len(self._packed) and self._packed[at] >> _LENGTH_BITS == offset
 
-    def compare(self, model: str, plan: bytes, settled: "array[int]", completed: "array[int]") -> None:
+    def compare(self, share: ModelShare, plan: bytes, settled: "array[int]", completed: "array[int]") -> None:
         """Adds the plan's lines that are not among the ascending `settled`, of which some are `completed`."""
         lines = successes = 0
         for offset, length, _ in unpack_entries(plan):
@@ -53,9 +53,14 @@ class Missing:
             else:
                 self._packed.append(offset << _LENGTH_BITS | length)
         self._packed.sort()
-        self.models.append(
-            ModelCount(model=model, lines=lines, completed=successes, failed=lines - successes)
+        before = share.adopted_completed, share.adopted_failed
+        count = ModelCount(
+            model=share.model,
+            lines=lines + sum(before),
+            completed=successes + before[0],
+            failed=lines - successes + before[1],
         )
+        self.models.append(count)
 
 
 def _has(ascending: "array[int]", offset: int) -> bool:
@@ -82,5 +87,5 @@ async def find_missing(
     missing = Missing()
     for share in models:
         plan = await read_plan(storage, prefix, share)
-        await asyncio.to_thread(missing.compare, share.model, plan, settled, completed)
+        await asyncio.to_thread(missing.compare, share, plan, settled, completed)
     return missing

@@ -1,5 +1,6 @@
 """Writes what ingestion found under the attempt's own prefix: shards, plans, slice tables, the model map."""
 
+import asyncio
 from array import array
 from collections.abc import Iterator
 from itertools import islice
@@ -7,6 +8,7 @@ from itertools import islice
 import msgspec
 
 from activities.ingest.access import Access, not_allowed, not_served
+from activities.ingest.adoption import Adoption
 from activities.ingest.scan import Scanner
 from activities.ingest.spool import Spool
 from activities.side_by_side import side_by_side
@@ -14,6 +16,7 @@ from activities.slices.pace import Rates
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.ingestion import ModelShare
+from batchwright.database.rows import ModelCount
 from batchwright.rules import keys
 from batchwright.rules.answers import error_line
 from batchwright.rules.ids import request_id, safe_name
@@ -84,8 +87,10 @@ class Publisher:
             ranks = await spool.off_loop(scanner.prefixes.ranks, spool.read_line)
         shares: list[ModelShare] = []
         for model in sorted(scanner.models):
-            shares.append(await self._publish_model(model, scanner.models.pop(model), ranks, spool))
+            share = await self._publish_model(model, scanner.models.pop(model), ranks, spool)
+            shares.append(_with_adopted(share, scanner.adoption))
         await self._publish_unserved(scanner, spool)
+        await self._publish_adopted(scanner.adoption)
         await self._publish_map(shares, scanner.total)
         return shares
 
@@ -122,6 +127,12 @@ class Publisher:
             await spool.off_loop(self._settle, segment, batch, spool)
         await self._storage.put(keys.unserved(self._prefix), await spool.off_loop(segment.finish))
 
+    async def _publish_adopted(self, adoption: Adoption | None) -> None:
+        for number in range(len(adoption.segments) if adoption else 0):
+            assert adoption is not None
+            data = await asyncio.to_thread(adoption.segment, number)
+            await self._storage.put(keys.adopted(self._prefix, number), data)
+
     def _settle(self, segment: SegmentWriter, places: list[tuple[int, int]], spool: Spool) -> None:
         for offset, length in places:
             line = parse_line(spool.read_line(offset, length))
@@ -146,6 +157,23 @@ class Publisher:
             line_count=total,
         )
         await self._storage.put(keys.model_map(self._prefix), msgspec.json.encode(found))
+
+
+def settled_counts(scanner: Scanner) -> dict[str, ModelCount]:
+    """By model, the lines that ingestion has results of: taken over, or served by nobody."""
+    settled = dict(scanner.adoption.counts) if scanner.adoption else {}
+    for count in scanner.unserved.counts():
+        before = settled.get(count.model) or ModelCount(model=count.model, lines=0)
+        lines, failed = before.lines + count.lines, before.failed + count.failed
+        settled[count.model] = before.model_copy(update={"lines": lines, "failed": failed})
+    return settled
+
+
+def _with_adopted(share: ModelShare, adoption: Adoption | None) -> ModelShare:
+    count = adoption and adoption.counts.get(share.model)
+    if not count:
+        return share
+    return share.model_copy(update={"adopted_completed": count.completed, "adopted_failed": count.failed})
 
 
 def _next_piece(ordered: Iterator[PlanLine], tables: _Tables, spool: Spool) -> bytes:

@@ -4,6 +4,7 @@ from array import array
 from collections import Counter
 
 from activities.ingest.access import Access
+from activities.ingest.adoption import Adoption
 from activities.ingest.spool import Spool
 from batchwright.contracts.openai import Endpoint, Profile
 from batchwright.database.rows import ModelCount
@@ -58,8 +59,15 @@ class Scanner:
     """Fed with the pieces of the input, by one thread at a time."""
 
     def __init__(
-        self, endpoint: Endpoint, profile: Profile, settings: Settings, access: Access, spool: Spool
+        self,
+        endpoint: Endpoint,
+        profile: Profile,
+        settings: Settings,
+        access: Access,
+        spool: Spool,
+        adoption: Adoption | None = None,
     ) -> None:
+        self.adoption = adoption
         self.models: dict[str, ModelLines] = {}
         self.prefixes = Prefixes()
         self.unserved = Unserved()
@@ -92,9 +100,13 @@ class Scanner:
     def finish(self) -> None:
         for line, request in self._validation.finish():
             self._place(line, request)
+        if self.adoption and not self.findings.count:
+            self.adoption.finish()
 
     def _place(self, line: Line, request: Request) -> None:
         model = request.model or self._settings.default_model
+        if self.adoption and not self.findings.count and self.adoption.take(line.offset, model):
+            return
         if self._access.refusal(model) is not None:
             self._refuse(line, model)
         elif not self.findings.count:  # a batch that fails is not planned

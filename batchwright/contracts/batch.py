@@ -1,6 +1,7 @@
 """What a batch is asked to be: the start argument of its workflow, and the whole of its row."""
 
 from datetime import datetime
+from enum import StrEnum
 
 from batchwright.contracts.message import Message
 from batchwright.contracts.openai import BatchStatus, Endpoint, Profile, Usage
@@ -21,6 +22,20 @@ class BatchPolicy(Message):
     )
 
 
+class Chance(StrEnum):
+    """Why a batch was made of another that has ended."""
+
+    RETRY = "retry"  # its input are the other's lines that failed
+    RESUME = "resume"  # it takes over what the other has settled of the same input
+
+
+class Origin(Message):
+    """The batch that another one was made of."""
+
+    batch_id: str
+    chance: Chance
+
+
 class BatchOrder(Message):
     """Everything the batch's row needs, so that the row can be made from a run alone.
 
@@ -39,6 +54,7 @@ class BatchOrder(Message):
     weight: float = 1.0
     priority: int = 3  # 1 (first) to 5
     policy: BatchPolicy = BatchPolicy()
+    origin: Origin | None = None
 
 
 class BatchResult(Message):

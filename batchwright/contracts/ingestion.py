@@ -14,6 +14,8 @@ class ModelShare(Message):
     lines: int
     slices: int
     queue: str = ""  # the task queue its slices go to first; empty: the model's own
+    adopted_completed: int = 0  # lines whose results another batch had: they are in no slice
+    adopted_failed: int = 0
 
 
 class IngestResult(Message):
@@ -27,6 +29,7 @@ class IngestResult(Message):
     models: list[ModelShare] = []
     total: int = 0  # lines of the input
     unserved: int = 0  # lines settled by ingestion because no backend serves their model
+    adopted: int = 0  # lines settled by the batch this one resumes
     errors: int = 0  # validation errors found
 
 

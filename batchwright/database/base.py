@@ -11,6 +11,7 @@ from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai import BatchStatus, ValidationError
 from batchwright.contracts.retention import START, Place
 from batchwright.database.quotas_base import QuotasTable
+from batchwright.database.chances_base import ChancesTable
 from batchwright.database.retention_base import RetentionTable
 from batchwright.database.rows import (
     BatchRow,
@@ -78,8 +79,9 @@ class BatchesTable(Protocol):
         models: list[ModelCount],
         at: datetime,
         unserved: int = 0,
+        completed: int = 0,
     ) -> bool:
-        """validating -> in_progress. `unserved` lines count as failed from now on: ingestion settled them."""
+        """validating -> in_progress. Ingestion settled so many: `unserved` count as failed from now on."""
         ...
 
     async def fail_validation(
@@ -102,9 +104,18 @@ class BatchesTable(Protocol):
         ...
 
     async def end(
-        self, tenant: str, batch_id: str, status: BatchStatus, errors: list[ValidationError], at: datetime
+        self,
+        tenant: str,
+        batch_id: str,
+        status: BatchStatus,
+        errors: list[ValidationError],
+        at: datetime,
+        keep_until: datetime | None = None,
     ) -> BatchRow:
-        """The same without files; counts and usage are those the workers told last. Raises UnknownBatch."""
+        """The same without files; counts and usage are those the workers told last. Raises UnknownBatch.
+
+        `keep_until`: what settled stays in storage until then.
+        """
         ...
 
 
@@ -243,6 +254,8 @@ class DatabaseLike(Protocol):
     def uploads(self) -> UploadsTable: ...
     @property
     def claims(self) -> ClaimsTable: ...
+    @property
+    def chances(self) -> ChancesTable: ...
     @property
     def retention(self) -> RetentionTable: ...
     @property

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import BaseModel, Field, Json, TypeAdapter
 
-from batchwright.contracts.batch import BatchOrder, BatchPolicy
+from batchwright.contracts.batch import BatchOrder, BatchPolicy, Origin
 from batchwright.contracts.openai import BatchStatus, Endpoint, Usage, ValidationError
 from batchwright.database.counts import add_told
 from batchwright.database.driver import Row
@@ -28,6 +28,7 @@ class _Columns(BaseModel):
     weight: float
     priority: int
     policy: Json[BatchPolicy]
+    origin: Json[Origin] | None
     status: BatchStatus
     created_at: datetime
     expires_at: datetime
@@ -49,6 +50,7 @@ class _Columns(BaseModel):
     cached_tokens: int
     output_tokens: int
     reasoning_tokens: int
+    results_kept_until: datetime | None
     told_models: Json[list[ModelCount]] | None
     told_usage: Json[Usage] | None
 

@@ -30,6 +30,7 @@ class BatchQueries:
     fail_validation: str
     start_finalizing: str
     close: str
+    keep_results: str
     clear_progress: str
 
 
@@ -56,6 +57,7 @@ class Batches(BatchesTable):
                 order.policy.model_dump_json(),
                 order.created_at,
                 order.expires_at,
+                order.origin and order.origin.model_dump_json(),
             )
             return await self._row(session, order.tenant, order.batch_id)
 
@@ -92,9 +94,10 @@ class Batches(BatchesTable):
         models: list[ModelCount],
         at: datetime,
         unserved: int = 0,
+        completed: int = 0,
     ) -> bool:
         counts = json_of_models(models)
-        return await self._moved(self._sql.begin, tenant, batch_id, at, total, counts, unserved)
+        return await self._moved(self._sql.begin, tenant, batch_id, at, total, counts, unserved, completed)
 
     async def fail_validation(
         self, tenant: str, batch_id: str, *, errors: list[ValidationError], total: int, at: datetime
@@ -117,7 +120,13 @@ class Batches(BatchesTable):
             return await self._close(session, row, outcome, at)
 
     async def end(
-        self, tenant: str, batch_id: str, status: BatchStatus, errors: list[ValidationError], at: datetime
+        self,
+        tenant: str,
+        batch_id: str,
+        status: BatchStatus,
+        errors: list[ValidationError],
+        at: datetime,
+        keep_until: datetime | None = None,
     ) -> BatchRow:
         async with self._connections.transaction() as session:
             row = await self._locked(session, tenant, batch_id)
@@ -126,6 +135,8 @@ class Batches(BatchesTable):
             told = Outcome(
                 status=status, completed=row.completed, failed=row.failed, usage=row.usage, errors=errors
             )
+            if keep_until is not None:
+                await session.execute(self._sql.keep_results, tenant, batch_id, keep_until)
             return await self._close(session, row, told, at)
 
     async def _close(self, session: Session, row: BatchRow, outcome: Outcome, at: datetime) -> BatchRow:

@@ -16,17 +16,17 @@ def laid_over(models: list[ModelCount], told: list[ModelCount]) -> list[ModelCou
 def as_ended(models: list[ModelCount], found: list[ModelCount] | None) -> list[ModelCount]:
     """`models` with the counts of `found`, in which every line has its result.
 
-    Whatever else the row names was served by nobody when the batch was planned: all of it has failed.
+    Whatever else the row names was settled by ingestion: what had not completed before has failed.
     """
     if found is None:
         return models
     planned = {count.model for count in found}
-    failed = [_all_failed(count) for count in models if count.model not in planned]
+    failed = [_rest_failed(count) for count in models if count.model not in planned]
     return laid_over(models, [*found, *failed])
 
 
-def _all_failed(count: ModelCount) -> ModelCount:
-    return count.model_copy(update={"completed": 0, "failed": count.lines})
+def _rest_failed(count: ModelCount) -> ModelCount:
+    return count.model_copy(update={"failed": count.lines - count.completed})
 
 
 def _with(count: ModelCount, told: ModelCount | None) -> ModelCount:
@@ -36,11 +36,19 @@ def _with(count: ModelCount, told: ModelCount | None) -> ModelCount:
 
 
 def add_told(row: BatchRow, told: list[ModelCount]) -> BatchRow:
-    """A live row as its readers see it; its own `failed` are the lines that ingestion settled."""
+    """A live row as its readers see it; its own counts are the lines that ingestion settled."""
+    own = {count.model: count for count in row.models}
     return row.model_copy(
         update={
-            "models": laid_over(row.models, told),
+            "models": laid_over(row.models, [_sum(count, own.get(count.model)) for count in told]),
             "completed": row.completed + sum(count.completed for count in told),
             "failed": row.failed + sum(count.failed for count in told),
         }
     )
+
+
+def _sum(told: ModelCount, own: ModelCount | None) -> ModelCount:
+    if own is None:
+        return told
+    counts = {"completed": told.completed + own.completed, "failed": told.failed + own.failed}
+    return told.model_copy(update=counts)

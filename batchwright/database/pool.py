@@ -3,6 +3,7 @@
 from batchwright.database.api_keys import ApiKeys
 from batchwright.database.base import DatabaseLike
 from batchwright.database.batches import Batches
+from batchwright.database.chances import Chances
 from batchwright.database.claims import Claims
 from batchwright.database.connection import Connections, connections
 from batchwright.database.errors import SchemaMismatch
@@ -35,6 +36,7 @@ class Database(DatabaseLike):
         self._fleet = Fleet(connections)
         self._uploads = Uploads(connections, self._files)
         self._claims = Claims(connections, self._files, self._uploads)
+        self._chances = Chances(connections, self._files)
         self._retention = Retention(connections)
         self._tenants = Tenants(connections)
         self._api_keys = ApiKeys(connections)
@@ -78,6 +80,10 @@ class Database(DatabaseLike):
     @property
     def claims(self) -> Claims:
         return self._claims
+
+    @property
+    def chances(self) -> Chances:
+        return self._chances
 
     @property
     def retention(self) -> Retention:

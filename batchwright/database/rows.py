@@ -51,6 +51,7 @@ class BatchRow(Message):
     completed: int = 0  # of a live batch: what the workers last told, at most 5 s old
     failed: int = 0
     usage: Usage = Usage()
+    results_kept_until: datetime | None = None  # of one that failed without files
 
 
 class SliceProgress(Message):

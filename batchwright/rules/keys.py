@@ -30,7 +30,7 @@ def batch_root(tenant: str, batch_id: str) -> str:
 
 
 def ingest_prefix(tenant: str, batch_id: str, nonce: str) -> str:
-    return f"{batch_root(tenant, batch_id)}/ingest/{nonce}"
+    return f"{ingest_root(tenant, batch_id)}{nonce}"
 
 
 def model_map(prefix: str) -> str:
@@ -55,6 +55,20 @@ def shard(prefix: str, safe: str) -> str:
 def unserved(prefix: str) -> str:
     """A segment of the lines ingestion settled itself; absent where there are none."""
     return f"{prefix}/unserved.segment"
+
+
+def adopted_root(prefix: str) -> str:
+    """Segments of the lines that another batch had settled; none where nothing was taken over."""
+    return f"{prefix}/adopted/"
+
+
+def adopted(prefix: str, number: int) -> str:
+    return f"{adopted_root(prefix)}{number:06d}.segment"
+
+
+def ingest_root(tenant: str, batch_id: str) -> str:
+    """Every attempt of ingestion wrote below a prefix of its own there."""
+    return f"{batch_root(tenant, batch_id)}/ingest/"
 
 
 def results_root(tenant: str, batch_id: str) -> str:

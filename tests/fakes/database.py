@@ -26,6 +26,7 @@ from batchwright.database.rows import (
     SliceProgress,
     WorkerBeat,
 )
+from tests.fakes.chances import MemoryChances
 from tests.fakes.fleet import MemoryFleet
 from tests.fakes.quotas import MemoryQuotas
 from tests.fakes.retention import MemoryRetention
@@ -106,12 +107,14 @@ class MemoryBatches(BatchesTable):
         models: list[ModelCount],
         at: datetime,
         unserved: int = 0,
+        completed: int = 0,
     ) -> bool:
         row = self._in(BatchStatus.VALIDATING, tenant, batch_id)
         if row is None:
             return False
         status, time = BatchStatus.IN_PROGRESS, not_before(row, at)
-        self._put(row, status=status, in_progress_at=time, total=total, models=models, failed=unserved)
+        settled = {"completed": completed, "failed": unserved}
+        self._put(row, status=status, in_progress_at=time, total=total, models=models, **settled)
         return True
 
     async def fail_validation(
@@ -140,11 +143,18 @@ class MemoryBatches(BatchesTable):
         return row
 
     async def end(
-        self, tenant: str, batch_id: str, status: BatchStatus, errors: list[ValidationError], at: datetime
+        self,
+        tenant: str,
+        batch_id: str,
+        status: BatchStatus,
+        errors: list[ValidationError],
+        at: datetime,
+        keep_until: datetime | None = None,
     ) -> BatchRow:
         row = await self._row(tenant, batch_id)
         if row.status not in LIVE:
             return row
+        row = self._put(row, results_kept_until=keep_until)
         told = Outcome(
             status=status, completed=row.completed, failed=row.failed, usage=row.usage, errors=errors
         )
@@ -314,6 +324,10 @@ class MemoryDatabase(UploadsAndClaims, TenantsAndKeys, DatabaseLike):
     @property
     def fleet(self) -> MemoryFleet:
         return MemoryFleet(self.rows)
+
+    @property
+    def chances(self) -> MemoryChances:
+        return MemoryChances(self.rows)
 
     @property
     def retention(self) -> MemoryRetention:

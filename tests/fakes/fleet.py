@@ -39,7 +39,7 @@ def _live_batch(stored: BatchRow, seen: BatchRow) -> LiveBatch:
         created_at=stored.order.created_at,
         expires_at=stored.order.expires_at,
         entered_at=next(time for time in times if time is not None),
-        lines=stored.total - stored.failed,
-        settled=seen.completed + seen.failed - stored.failed,
+        lines=stored.total - stored.completed - stored.failed,
+        settled=seen.completed + seen.failed - stored.completed - stored.failed,
         begun_at=stored.in_progress_at,
     )

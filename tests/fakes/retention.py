@@ -31,6 +31,7 @@ class MemoryRetention(RetentionTable):
 
     async def ended_batches(self, before: datetime, after: Place, limit: int) -> list[Ended]:
         found = [ended for ended in self._ended() if (ended.tenant, ended.id) not in self._rows.cleared]
+        found = [ended for ended in found if not _keeps(self._rows.batches[ended.tenant, ended.id])]
         return _page(((row.ended_at, row.tenant, row.id, row) for row in found), before, after, limit)
 
     async def batch_swept(self, batch: Ended, at: datetime) -> bool:
@@ -51,6 +52,9 @@ class MemoryRetention(RetentionTable):
         if (batch.tenant, batch.id) not in self._rows.enter().cleared:
             return False
         del self._rows.cleared[batch.tenant, batch.id]
+        for key, order in list(self._rows.chances.items()):
+            if batch.tenant == key[0] and batch.id in (key[1], order.batch_id):
+                del self._rows.chances[key]
         return self._rows.batches.pop((batch.tenant, batch.id), None) is not None
 
     async def old_uploads(self, before: datetime, after: Place, limit: int) -> list[Ended]:
@@ -91,8 +95,8 @@ class MemoryRetention(RetentionTable):
         return frozenset(id for id in ids if (tenant, id) in rows.uploads and (tenant, id) not in rows.swept)
 
     async def live_batches(self, tenant: str) -> frozenset[str]:
-        batches = self._rows.enter().batches
-        return frozenset(id for (owner, id), row in batches.items() if owner == tenant and row.status in LIVE)
+        batches = [row for (owner, _), row in self._rows.enter().batches.items() if owner == tenant]
+        return frozenset(row.order.batch_id for row in batches if row.status in LIVE or _keeps(row))
 
     async def settled_files(
         self, tenant: str, after: str, before: datetime, now: datetime, limit: int
@@ -135,6 +139,10 @@ class MemoryRetention(RetentionTable):
         row = self._rows.batches[batch.tenant, batch.id]
         ids = (row.output_file_id, row.error_file_id)
         return any((batch.tenant, id) in self._rows.files for id in ids if id is not None)
+
+
+def _keeps(row: BatchRow) -> bool:
+    return row.results_kept_until is not None and row.results_kept_until > datetime.now(UTC)
 
 
 def _ended_at(row: BatchRow) -> datetime | None:

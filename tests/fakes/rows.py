@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from batchwright.contracts.batch import BatchOrder
 from batchwright.database.counts import LIVE
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.quotas_base import QuotaRow
@@ -31,6 +32,7 @@ class Rows:
         self.tenants: dict[str, TenantRow] = {}
         self.api_keys: dict[str, FoundKey] = {}  # by prefix
         self.key_lookups = 0
+        self.chances: dict[tuple[str, str, str], BatchOrder] = {}
         self.rates: dict[str, RateChange] = {}
         self.quotas: dict[str, QuotaRow] = {}
         self.enqueued: dict[Key, Enqueued] = {}

@@ -37,7 +37,8 @@ def table(measured: Measured) -> Table:
     found.add_row("lines/s, from creation to end", f"{measured.rate:,.0f}")
     for phase in ("ingesting", "running", "finalizing"):
         found.add_row(f"{phase}, seconds", f"{getattr(measured, phase):,.0f}")
-    found.add_row("memory of the workers, peaks, MiB", " / ".join(f"{peak:.0f}" for peak in measured.peaks))
+    for status, peaks in measured.peaks.items():
+        found.add_row(f"MiB a worker, peaks until {status} ends", " / ".join(f"{peak:.0f}" for peak in peaks))
     found.add_row("runs of workflows", str(len(measured.runs)))
     found.add_row("events of the longest run", f"{max(measured.runs, default=0):,}")
     return found
@@ -50,10 +51,14 @@ def broken_bounds(measured: Measured) -> list[str]:
         f"{measured.completed:,} lines completed": measured.completed == measured.lines,
         f"only {measured.in_order:,} lines are in order": measured.in_order == measured.lines,
         f"{measured.asked:,} requests were sent": measured.asked == measured.lines,
-        f"a worker took more than {MOST_MIB:.0f} MiB": max(measured.peaks) < MOST_MIB,
+        f"a worker took more than {MOST_MIB:.0f} MiB": _most(measured) < MOST_MIB,
         f"a run had more than {MOST_EVENTS:,} events": 0 < max(measured.runs, default=0) < MOST_EVENTS,
     }
     return [sentence for sentence, holds in bounds.items() if not holds]
+
+
+def _most(measured: Measured) -> float:
+    return max((peak for peaks in measured.peaks.values() for peak in peaks), default=0.0)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ _ID = re.compile(rb'"custom_id":"line-(\d+)"')
 
 
 class Measured(BaseModel):
-    """`peaks` in MiB, a worker each; `runs` are the events of each run of each workflow of the batch."""
+    """`peaks` in MiB so far at the end of a phase, a worker each; `runs` are the events of each run of each
+    workflow of the batch."""
 
     lines: int
     input_bytes: int
@@ -37,7 +38,7 @@ class Measured(BaseModel):
     ingesting: float  # seconds, each of them
     running: float
     finalizing: float
-    peaks: list[float]
+    peaks: dict[str, list[float]]
     runs: list[int]
     asked: int  # requests that reached the backend
     in_order: int  # output lines in the input's order, from the first on
@@ -86,8 +87,10 @@ async def _measure(stack: Stack, backend: str, path: Path, lines: int, size: int
         started = time.monotonic()
         batch = client.create(file_id=uploaded.id, endpoint=CHAT, window="24h", metadata=None)
         seen: dict[str, float] = {}
+        grown: dict[str, list[float]] = {}
         while not batch.status.is_terminal:
             time.sleep(_LOOK_SECONDS)  # noqa: ASYNC251 - nothing else runs on this loop
+            grown[batch.status] = list(peaks)
             batch = client.batch(batch.id)
             seen.setdefault(batch.status, time.monotonic() - started)
         in_order = _in_order(client, batch)
@@ -102,7 +105,7 @@ async def _measure(stack: Stack, backend: str, path: Path, lines: int, size: int
         ingesting=running,
         running=finalizing - running,
         finalizing=end - finalizing,
-        peaks=peaks,
+        peaks=grown,
         runs=await _runs(stack, batch.id),
         asked=_asked(backend),
         in_order=in_order,

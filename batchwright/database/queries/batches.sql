@@ -6,8 +6,8 @@ SELECT id FROM files WHERE tenant = $1 AND id = $2 FOR KEY SHARE
 
 -- name: insert
 INSERT INTO batches (tenant, id, input_file_id, endpoint, completion_window, metadata,
-                     output_expires_after_seconds, weight, priority, policy, created_at, expires_at, status)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'validating')
+                     output_expires_after_seconds, weight, priority, policy, created_at, expires_at, status, origin)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'validating', $13)
 ON CONFLICT (tenant, id) DO NOTHING
 
 -- name: get
@@ -41,7 +41,8 @@ WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'final
 
 -- name: begin
 UPDATE batches SET
-    status = 'in_progress', in_progress_at = not_before($3, batches), total = $4, models = $5, failed = $6
+    status = 'in_progress', in_progress_at = not_before($3, batches), total = $4, models = $5,
+    failed = $6, completed = $7
 WHERE tenant = $1 AND id = $2 AND status = 'validating'
 RETURNING id
 
@@ -78,6 +79,9 @@ UPDATE batches SET
     reasoning_tokens = $14
 WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'finalizing')
 RETURNING id
+
+-- name: keep_results
+UPDATE batches SET results_kept_until = $3 WHERE tenant = $1 AND id = $2
 
 -- name: clear_progress
 DELETE FROM slice_progress WHERE tenant = $1 AND batch_id = $2

@@ -1,11 +1,11 @@
 -- Over all tenants, for metrics: nothing of it is shown to a tenant.
 
 -- name: live
--- `failed` of a live row are the lines that ingestion settled.
+-- `completed` and `failed` of a live row are the lines that ingestion settled.
 SELECT b.tenant, b.id, b.created_at, b.expires_at, b.in_progress_at,
        CASE WHEN b.cancel_requested_at IS NULL THEN b.status ELSE 'cancelling' END AS shown,
        coalesce(b.cancel_requested_at, b.finalizing_at, b.in_progress_at, b.created_at) AS entered_at,
-       b.total - b.failed AS lines, coalesce(p.settled, 0)::bigint AS settled
+       b.total - b.completed - b.failed AS lines, coalesce(p.settled, 0)::bigint AS settled
 FROM batches b
 LEFT JOIN (
     SELECT tenant, batch_id, sum(completed + failed) AS settled FROM slice_progress GROUP BY tenant, batch_id
@@ -15,8 +15,8 @@ WHERE b.status IN ('validating', 'in_progress', 'finalizing')
 -- name: lines_left
 -- A model that nobody served at ingestion has none left; slice_progress holds live batches only.
 WITH planned AS (
-    SELECT m.model, sum(m.lines - m.failed) AS lines
-    FROM batches b, jsonb_to_recordset(b.models) AS m(model text, lines bigint, failed bigint)
+    SELECT m.model, sum(m.lines - m.completed - m.failed) AS lines
+    FROM batches b, jsonb_to_recordset(b.models) AS m(model text, lines bigint, completed bigint, failed bigint)
     WHERE b.status IN ('validating', 'in_progress', 'finalizing')
     GROUP BY m.model
 ), told AS (

@@ -21,7 +21,7 @@ RETURNING f.id
 
 -- name: ended_batches
 SELECT tenant, id, coalesce(completed_at, failed_at, expired_at, cancelled_at) AS ended_at FROM batches
-WHERE swept_at IS NULL
+WHERE swept_at IS NULL AND (results_kept_until IS NULL OR results_kept_until <= now())
   AND coalesce(completed_at, failed_at, expired_at, cancelled_at) <= $1
   AND (coalesce(completed_at, failed_at, expired_at, cancelled_at), tenant, id) > ($2, $3, $4)
 ORDER BY 3, tenant, id
@@ -46,7 +46,12 @@ ORDER BY 3, b.tenant, b.id
 LIMIT $5
 
 -- name: remove_batch
-DELETE FROM batches WHERE tenant = $1 AND id = $2 AND swept_at IS NOT NULL RETURNING id
+-- Whoever asks for a second chance again gets a new batch then.
+WITH gone AS (
+    DELETE FROM batches WHERE tenant = $1 AND id = $2 AND swept_at IS NOT NULL RETURNING tenant, id
+), forgotten AS (
+    DELETE FROM second_chances c USING gone WHERE c.tenant = gone.tenant AND c.batch_id = gone.id)
+SELECT id FROM gone
 
 -- name: old_uploads
 SELECT tenant, id, expires_at AS ended_at FROM uploads
@@ -84,7 +89,9 @@ SELECT id, storage_key FROM files WHERE tenant = $1 AND id = ANY($2::text[])
 SELECT id FROM uploads WHERE tenant = $1 AND id = ANY($2::text[]) AND swept_at IS NULL
 
 -- name: live_batches
-SELECT id FROM batches WHERE tenant = $1 AND status IN ('validating', 'in_progress', 'finalizing')
+-- And those whose results are kept: their objects stay too.
+SELECT id FROM batches
+WHERE tenant = $1 AND (status IN ('validating', 'in_progress', 'finalizing') OR results_kept_until > now())
 
 -- name: settled_files
 -- Not expired, and old enough: whatever is to become of them has.
