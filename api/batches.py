@@ -1,4 +1,4 @@
-"""/v1/batches: create, list, get, cancel; and beside the contract pause, resume, state."""
+"""/v1/batches: create, list, get, cancel; and beside the contract pause, resume, retry, state."""
 
 import logging
 from typing import Annotated
@@ -6,8 +6,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.allowance import Allowance
-from api.bodies import read_object
-from api.creation import Creation, body_of, make_order, read_creation
+from api.bodies import optional_body, read_object, read_optional
+from api.chances import SecondChances
+from api.creation import ChanceBody, Creation, body_of, make_order, read_creation
 from api.errors import RETRY_AFTER_SECONDS, ApiError, conflict, invalid_value, no_batch
 from api.idempotency import Keys, fingerprint, key_of, keyed
 from api.objects import BatchObject, BatchPage, answer, batch_object, batch_page
@@ -33,6 +34,7 @@ class BatchRoutes:
         self._services = services
         self._batches = services.database.batches
         self._temporal = services.temporal
+        self._chances = SecondChances(services, self)
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/batches", tags=["Batches"], dependencies=[Depends(documented)])
@@ -48,7 +50,8 @@ class BatchRoutes:
         )
         router.add_api_route("", self.list, response_model=BatchPage, responses=errors(404))
         router.add_api_route(one, self.get, response_model=BatchObject, responses=errors(404))
-        steering = {"cancel": self.cancel, "x/pause": self.pause, "x/resume": self.resume}
+        chance = optional_body(ChanceBody)
+        steering = {"cancel": self.cancel, "x/pause": self.pause}
         for name, endpoint in steering.items():
             router.add_api_route(
                 f"{one}/{name}",
@@ -56,6 +59,15 @@ class BatchRoutes:
                 methods=["POST"],
                 response_model=BatchObject,
                 responses=errors(404, 409),
+            )
+        for name, endpoint in {"x/resume": self.resume, "x/retry": self.retry}.items():
+            router.add_api_route(
+                f"{one}/{name}",
+                endpoint,
+                methods=["POST"],
+                response_model=BatchObject,
+                openapi_extra=chance,
+                responses=errors(404, 409, 429),
             )
         router.add_api_route(one + "/x/state", self.state, response_model=BatchState, responses=errors(404))
         return router
@@ -68,10 +80,10 @@ class BatchRoutes:
         creation = read_creation(fields, settings)
         if key is None:
             order = await self._order(creation, tenant)
-            return answer(batch_object(await self._begin(order)))
+            return answer(batch_object(await self.begin(order)))
         order = await self._first_order(creation, tenant, key, fingerprint(fields))
         if await self._batches.get(tenant, order.batch_id) is None:
-            await self._begin(order)
+            await self.begin(order)
         return answer(batch_object(BatchRow(order=order, status=BatchStatus.VALIDATING)))
 
     async def list(
@@ -116,10 +128,18 @@ class BatchRoutes:
         return answer(batch_object(row, paused=True))
 
     async def resume(self, request: Request, batch_id: str) -> Response:
-        """Send the requests of a paused batch again."""
-        row = await self._steerable(request, batch_id, "resume")
+        """Send the requests of a paused batch again; of an ended one, make a batch of what is not settled."""
+        row = await self._row(request, batch_id)
+        if row.status.is_terminal:
+            return answer(batch_object(await self._chances.resume(row, await read_optional(request))))
+        self._check_steerable(row, "resume")
         await self._temporal.resume(batch_id)
         return answer(batch_object(row, paused=False))
+
+    async def retry(self, request: Request, batch_id: str) -> Response:
+        """Make a batch of an ended one's lines that failed."""
+        row = await self._row(request, batch_id)
+        return answer(batch_object(await self._chances.retry(row, await read_optional(request))))
 
     async def state(self, request: Request, batch_id: str) -> Response:
         """What the run says of itself: whether it is paused, and why its models wait."""
@@ -154,7 +174,7 @@ class BatchRoutes:
                 return order
         return BatchOrder.model_validate_json(made)
 
-    async def _begin(self, order: BatchOrder) -> BatchRow:
+    async def begin(self, order: BatchOrder) -> BatchRow:
         # The run first: it can make its row, while a row could not make its run.
         await self._temporal.start(order)
         return await self._row_of(order)
@@ -178,10 +198,13 @@ class BatchRoutes:
     async def _steerable(self, request: Request, batch_id: str, verb: str) -> BatchRow:
         """The row of a batch that runs and was not asked to stop."""
         row = await self._row(request, batch_id)
+        self._check_steerable(row, verb)
+        return row
+
+    def _check_steerable(self, row: BatchRow, verb: str) -> None:
         status = _shown(row)
         if status not in states.LIVE:
             raise conflict(f"Cannot {verb} a batch with status '{status}'.")
-        return row
 
     def _cancels(self, row: BatchRow) -> bool:
         """Whether the batch has yet to be told. Raises ApiError where it ended another way."""

@@ -28,14 +28,24 @@ _KINDS: list[tuple[type, str]] = [
 
 async def read_object(request: Request) -> Mapping[str, object]:
     """The body, a JSON object."""
+    return _object(await _read(request))
+
+
+def _object(body: bytes) -> Mapping[str, object]:
     try:
-        value: object = orjson.loads(await _read(request))
+        value: object = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise ApiError(400, f"We could not parse the JSON body of your request: {error}.") from None
     fields = as_object(value)
     if fields is None:
         raise ApiError(400, f"The JSON body of your request must be an object, not {kind_of(value)}.")
     return fields
+
+
+async def read_optional(request: Request) -> Mapping[str, object]:
+    """The same; no body says nothing."""
+    body = await _read(request)
+    return _object(body) if body else {}
 
 
 def as_object(value: object) -> Mapping[str, object] | None:
@@ -89,6 +99,12 @@ def json_body(model: type[BaseModel]) -> dict[str, object]:
     described = model.model_json_schema()
     schema = _inlined(described, as_object(described.get("$defs")) or {})
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def optional_body(model: type[BaseModel]) -> dict[str, object]:
+    """The same for a body that may be left out."""
+    described = as_object(json_body(model)["requestBody"]) or {}
+    return {"requestBody": {**described, "required": False}}
 
 
 def _inlined(node: object, definitions: Mapping[str, object]) -> object:

@@ -32,6 +32,7 @@ class ExpiryBody(BaseModel):
     seconds: int = Field(ge=MIN_EXPIRY_SECONDS, le=MAX_EXPIRY_SECONDS)
 
 
+_WINDOW = "^[1-9][0-9]{0,8}[smhd]$"
 _NO_NUL = r"^[^\x00]*$"
 _MetadataKey = Annotated[str, Field(max_length=MAX_METADATA_KEY_CHARACTERS, pattern=_NO_NUL)]
 _MetadataValue = Annotated[str, Field(max_length=MAX_METADATA_VALUE_CHARACTERS, pattern=_NO_NUL)]
@@ -51,13 +52,23 @@ class _Body(BaseModel):
 class _RelaxedBody(_Body):
     completion_window: str | None = Field(
         DEFAULT_WINDOW,
-        pattern="^[1-9][0-9]{0,8}[smhd]$",
+        pattern=_WINDOW,
         description="24h, or another whole number of s, m, h or d within the operator's bounds",
     )
 
 
 class _StrictBody(_Body):
     completion_window: Literal["24h"]
+
+
+class ChanceBody(BaseModel):
+    """Describes the body of a retry or resumption, which may be left out."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    completion_window: str | None = Field(
+        None, pattern=_WINDOW, description="of the new batch; without it the first one's"
+    )
 
 
 _BODIES: dict[Profile, type[_Body]] = {Profile.RELAXED: _RelaxedBody, Profile.STRICT: _StrictBody}
@@ -87,12 +98,12 @@ def read_creation(fields: Mapping[str, object], settings: Settings) -> Creation:
     if len(file_id) > _MAX_ID_CHARACTERS:
         raise invalid_value("input_file_id", f"'input_file_id' has over {_MAX_ID_CHARACTERS} characters.")
     endpoint = _endpoint(text_of(fields, "endpoint"))
-    window, seconds = _window(fields.get("completion_window"), settings)
+    window, length = read_window(fields.get("completion_window"), settings)
     return Creation(
         file_id,
         endpoint,
         window,
-        timedelta(seconds=seconds),
+        length,
         _metadata(fields.get("metadata")),
         read_expiry(fields.get("output_expires_after"), "output_expires_after"),
     )
@@ -156,14 +167,14 @@ def _endpoint(text: str) -> Endpoint:
         raise invalid_value("endpoint", message) from None
 
 
-def _window(value: object, settings: Settings) -> tuple[str, int]:
-    """The window as the client wrote it, and its seconds."""
+def read_window(value: object, settings: Settings) -> tuple[str, timedelta]:
+    """The window as the client wrote it, and its length. Raises ApiError."""
     if value is None and settings.profile is Profile.RELAXED:
         value = DEFAULT_WINDOW
     text = check_text(value, "completion_window")
     try:
         shortest, longest = settings.min_window_seconds, settings.max_window_seconds
-        return text, window_seconds(text, settings.profile, shortest, longest)
+        return text, timedelta(seconds=window_seconds(text, settings.profile, shortest, longest))
     except ValueError as error:
         raise invalid_value("completion_window", str(error)) from None
 

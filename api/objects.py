@@ -6,6 +6,7 @@ from typing import Literal
 from fastapi import Response
 from pydantic import BaseModel, ConfigDict
 
+from batchwright.contracts.batch import Origin
 from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
 from batchwright.database.rows import BatchRow, FileRow, ModelCount
 from batchwright.database.upload_rows import PartRow, UploadRow, UploadStatus
@@ -90,10 +91,14 @@ class UsageObject(ApiObject):
 
 
 class Extension(ApiObject):
-    """What OpenAI has no key for. `paused` is null where nobody was asked: `x/state` asks."""
+    """What OpenAI has no key for. `paused` is null where nobody was asked: `x/state` asks.
+
+    `origin` is the ended batch that this one retries or resumes.
+    """
 
     models: list[ModelCount]
     paused: bool | None = None
+    origin: Origin | None = None
 
 
 class BatchObject(ApiObject):
@@ -222,7 +227,7 @@ def batch_object(row: BatchRow, *, paused: bool | None = None) -> BatchObject:
         request_counts=RequestCounts(total=row.total, completed=row.completed, failed=row.failed),
         usage=_usage_object(row.usage),
         metadata=order.metadata,
-        x_batchwright=Extension(models=row.models, paused=paused),
+        x_batchwright=Extension(models=row.models, paused=paused, origin=order.origin),
     )
 
 

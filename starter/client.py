@@ -98,8 +98,12 @@ class Client:
     def pause(self, batch_id: str) -> Batch:
         return self._call("POST", _path(batch_id, "/x/pause"), Batch)
 
-    def resume(self, batch_id: str) -> Batch:
-        return self._call("POST", _path(batch_id, "/x/resume"), Batch)
+    def resume(self, batch_id: str, window: str | None = None) -> Batch:
+        """The batch itself where it was paused; a new one where it has ended, within `window`."""
+        return self._call("POST", _path(batch_id, "/x/resume"), Batch, _within(window))
+
+    def retry(self, batch_id: str, window: str | None = None) -> Batch:
+        return self._call("POST", _path(batch_id, "/x/retry"), Batch, _within(window))
 
     def rates(self) -> RatePage:
         return self._call("GET", _RATES, RatePage)
@@ -177,6 +181,10 @@ class Client:
             raise ClientError(
                 f"{self.url!r} is no usable URL ({error}); set BATCHWRIGHT_URL or --url."
             ) from None
+
+
+def _within(window: str | None) -> _Body | None:
+    return None if window is None else {"completion_window": window}
 
 
 def _path(batch_id: str, below: str = "") -> str:

@@ -103,6 +103,7 @@ def _facts(batch: Batch, state: State | None) -> list[tuple[str, str]]:
         ("settled", counts(batch.request_counts)),
         ("endpoint", batch.endpoint),
         ("window", batch.completion_window),
+        ("made of", _origin(batch)),
         ("created", moment(batch.created_at)),
         ("ended", moment(batch.ended_at)) if batch.ended_at else ("expires", moment(batch.expires_at)),
         ("tokens", used if tokens and tokens.total_tokens else ""),
@@ -111,6 +112,11 @@ def _facts(batch: Batch, state: State | None) -> list[tuple[str, str]]:
         ("output", batch.output_file_id or ""),
         ("errors", batch.error_file_id or ""),
     ]
+
+
+def _origin(batch: Batch) -> str:
+    origin = batch.x_batchwright.origin if batch.x_batchwright else None
+    return f"{origin.batch_id} ({origin.chance})" if origin else ""
 
 
 def describe_problem(problem: Problem) -> str:

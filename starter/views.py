@@ -28,11 +28,19 @@ class ModelPart(View):
     failed: int = 0
 
 
+class Origin(View):
+    """The ended batch that another retries or resumes."""
+
+    batch_id: str
+    chance: str
+
+
 class Extension(View):
     """The key `x_batchwright` of a batch: ours, beside the contract."""
 
     models: list[ModelPart] = []
     paused: bool | None = None
+    origin: Origin | None = None
 
 
 class Waiting(View):

@@ -50,5 +50,7 @@ def add_told(row: BatchRow, told: list[ModelCount]) -> BatchRow:
 def _sum(told: ModelCount, own: ModelCount | None) -> ModelCount:
     if own is None:
         return told
+    if own.completed + own.failed >= own.lines:  # all settled by ingestion: no slice has any of them
+        return own
     counts = {"completed": told.completed + own.completed, "failed": told.failed + own.failed}
     return told.model_copy(update=counts)

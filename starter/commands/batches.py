@@ -1,14 +1,20 @@
-"""`batchwright status`, `list`, `cancel`, `pause`, `resume`: batches that exist."""
+"""`batchwright status`, `list`, `cancel`, `pause`, `resume`, `retry`: batches that exist."""
 
 from typing import Annotated
 
 import typer
 
 from batchwright.contracts.openai import BatchStatus
+from starter.client import Client
 from starter.commands.watch import follow
-from starter.options import BatchId, Interval, Json, Tenant, Url, connected
+from starter.options import BatchId, Interval, Json, Tenant, Url, Wait, connected
 from starter.output import Exit, describe, exit_code, listing, print_json, stderr, stdout
 from starter.views import Batch, State
+
+Window = Annotated[
+    str | None,
+    typer.Option("--window", help="Of a new batch; without it that of the first.", show_default=False),
+]
 
 
 def status(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
@@ -74,10 +80,48 @@ def pause(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant
         _print(client.pause(batch_id), json)
 
 
-def resume(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """Go on with a paused batch."""
+def resume(
+    batch_id: BatchId,
+    window: Window = None,
+    wait: Wait = False,
+    interval: Interval = 1.0,
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Go on with a batch that is paused, or that ended early.
+
+    Of one that was cancelled, expired or failed a new batch is made, once; its output has both's results.
+    """
     with connected(url, tenant) as client:
-        _print(client.resume(batch_id), json)
+        _follow_new(client, client.resume(batch_id, window), batch_id, wait, interval, json)
+
+
+def retry(
+    batch_id: BatchId,
+    window: Window = None,
+    wait: Wait = False,
+    interval: Interval = 1.0,
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Make a batch of the lines that failed.
+
+    Once: a second call answers with the same one.
+    """
+    with connected(url, tenant) as client:
+        _follow_new(client, client.retry(batch_id, window), batch_id, wait, interval, json)
+
+
+def _follow_new(client: Client, batch: Batch, asked: str, wait: bool, interval: float, json: bool) -> None:
+    if batch.id != asked and not json:
+        stderr().print(f"Made {batch.id} of {asked}.", style="dim", markup=False)
+    if wait:
+        batch = follow(client, batch, interval=interval, silent=json)
+    _print(batch, json)
+    if wait:
+        raise typer.Exit(int(exit_code(batch.status)))
 
 
 def _print(batch: Batch, json: bool, state: State | None = None) -> None:

@@ -1,0 +1,230 @@
+"""A batch that resumes another takes over its results and plans only the rest."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from activities.finalization import Finalization
+from batchwright.contracts.batch import Chance, Origin
+from batchwright.contracts.errors import Failure, LineCode
+from batchwright.contracts.finalization import FinalizeRequest, FinalizeResult
+from batchwright.contracts.ingestion import IngestResult
+from batchwright.contracts.openai import BatchStatus, Usage
+from batchwright.database.rows import FileRow, Outcome
+from batchwright.rules import keys
+from batchwright.rules.answers import error_line, result_line
+from batchwright.rules.ids import derived_file_id, request_id
+from batchwright.rules.lines import Splitter
+from batchwright.rules.segments import Kind, Record, SegmentWriter
+from batchwright.settings import load
+from tests.activities.fresh_batch import BATCH_ID, FILE_ID, TENANT, FreshBatch, a_line
+
+ORIGIN_ID = "batch_" + "1" * 32
+ANSWER = b'{"usage":{"prompt_tokens":3,"completion_tokens":2},"n":12345678901234567890}'
+
+
+class Line(msgspec.Struct):
+    id: str
+    custom_id: str
+    response: msgspec.Raw
+    error: msgspec.Raw
+
+
+class ResumedBatch(FreshBatch):
+    """Line n is of model "a" or "b" in turn; what of it the origin has settled is up to the test."""
+
+    def __init__(self, lines: int = 12, **settings: object) -> None:
+        super().__init__(*(a_line(f"line-{n}", "ab"[n % 2]) for n in range(lines)), **settings)
+        origin = Origin(batch_id=ORIGIN_ID, chance=Chance.RESUME)
+        self.first = self.order.model_copy(update={"batch_id": ORIGIN_ID})
+        self.order = self.order.model_copy(update={"origin": origin})
+        splitter = Splitter(10_000)
+        found = [*splitter.feed(self.input), *splitter.finish()]
+        self.offsets = [line.offset for line in found]
+
+    def success(self, n: int, batch_id: str = ORIGIN_ID) -> bytes:
+        id = request_id(batch_id, self.offsets[n])
+        return result_line(id, f"line-{n}", status_code=200, backend_request_id="r", body=ANSWER)
+
+    def failure(self, n: int, code: LineCode) -> bytes:
+        return error_line(request_id(ORIGIN_ID, self.offsets[n]), f"line-{n}", code, "why")
+
+    async def end_with_files(self, output: list[bytes], error: list[bytes]) -> None:
+        """The origin is `expired`, with these lines in its files."""
+        await self.upload()
+        await self.database.batches.upsert(self.first)
+        files = [await self._file(kind, lines) for kind, lines in (("output", output), ("error", error))]
+        outcome = Outcome(
+            status=BatchStatus.EXPIRED,
+            completed=len(output),
+            failed=len(error),
+            usage=Usage(),
+            output=files[0],
+            error=files[1],
+        )
+        await self.database.batches.finish(TENANT, ORIGIN_ID, outcome, datetime.now(UTC))
+
+    async def end_without_files(self, records: list[Record]) -> None:
+        """The origin is `failed`; a segment with these records is what it kept."""
+        await self.upload()
+        await self.database.batches.upsert(self.first)
+        writer = SegmentWriter()
+        for record in records:
+            writer.add(record)
+        folder = keys.slice_results(TENANT, ORIGIN_ID, "a", 0)
+        await self.storage.put(keys.segment(folder, 0, 1, "nonce", 0), writer.finish())
+        now = datetime.now(UTC)
+        keep = now + timedelta(days=1)
+        await self.database.batches.end(TENANT, ORIGIN_ID, BatchStatus.FAILED, [], now, keep)
+
+    async def _file(self, kind: str, lines: list[bytes]) -> FileRow | None:
+        if not lines:
+            return None
+        key, data = f"origin/{kind}", b"".join(line + b"\n" for line in lines)
+        await self.storage.put(key, data)
+        return FileRow(
+            id=derived_file_id(ORIGIN_ID, kind),
+            tenant=TENANT,
+            purpose="batch_output",
+            filename="x",
+            bytes=len(data),
+            created_at=self.order.created_at,
+            storage_key=key,
+        )
+
+    async def settle(self, numbers: list[int]) -> None:
+        """What a slice would have written for these lines."""
+        writer = SegmentWriter()
+        for n in numbers:
+            line = self.success(n, BATCH_ID)
+            writer.add(Record(Kind.SETTLED, self.offsets[n], line, success=True, usage=Usage(input_tokens=1)))
+        folder = keys.slice_results(TENANT, BATCH_ID, "a", 0)
+        await self.storage.put(keys.segment(folder, 0, 1, "nonce", 0), writer.finish())
+
+    async def finalize(self, result: IngestResult) -> FinalizeResult:
+        finalization = Finalization(self.database, self.storage, load(), self.metrics)
+        request = FinalizeRequest(
+            order=self.order,
+            prefix=result.prefix,
+            models=result.models,
+            total=result.total,
+            status=BatchStatus.COMPLETED,
+        )
+        return await ActivityEnvironment().run(finalization.finalize, request)
+
+    async def written(self, kind: str) -> list[Line]:
+        row = await self.database.files.get(TENANT, derived_file_id(BATCH_ID, kind))
+        data = b"" if row is None else await self.storage.get(row.storage_key)
+        return [msgspec.json.decode(line, type=Line) for line in data.splitlines()]
+
+    async def planned(self, result: IngestResult) -> set[int]:
+        """Numbers of the lines in the plans."""
+        entries = [entry for share in result.models for entry in self.plan(result, share)]
+        return {self.offsets.index(entry.offset) for entry in entries}
+
+
+async def test_only_lines_without_a_result_are_planned() -> None:
+    batch = ResumedBatch()
+    refused = [batch.failure(n, LineCode.REQUEST_TIMEOUT) for n in (1,)]
+    expired = [batch.failure(n, LineCode.BATCH_EXPIRED) for n in (4, 7, 11)]
+    done = [n for n in range(12) if n not in (1, 4, 7, 11)]
+    await batch.end_with_files([batch.success(n) for n in done], refused + expired)
+    result = await batch.ingest()
+    row = await batch.row()
+    assert await batch.planned(result) == {4, 7, 11}
+    assert (result.total, result.adopted) == (12, 9)
+    assert (row.total, row.completed, row.failed) == (12, 8, 1)
+    assert {(c.model, c.lines, c.completed, c.failed) for c in row.models} == {("a", 6, 5, 0), ("b", 6, 3, 1)}
+
+
+async def test_the_files_hold_what_was_settled_and_what_was_added_in_the_order_of_the_input() -> None:
+    batch = ResumedBatch()
+    done = [n for n in range(12) if n % 3]
+    left = [n for n in range(12) if n % 3 == 0]
+    await batch.end_with_files(
+        [batch.success(n) for n in done], [batch.failure(n, LineCode.BATCH_CANCELLED) for n in left]
+    )
+    result = await batch.ingest()
+    await batch.settle(left)
+    ended = await batch.finalize(result)
+    lines, row = await batch.written("output"), await batch.row()
+    assert [line.custom_id for line in lines] == [f"line-{n}" for n in range(12)]
+    assert [line.id for line in lines] == [request_id(BATCH_ID, offset) for offset in batch.offsets]
+    assert all(ANSWER in bytes(line.response) for line in lines)
+    assert ended.usage.input_tokens == 3 * len(done) + len(left)
+    assert (row.completed, row.failed) == (12, 0)
+    assert {(c.model, c.lines, c.completed, c.failed) for c in row.models} == {("a", 6, 6, 0), ("b", 6, 6, 0)}
+
+
+async def test_a_batch_with_nothing_left_to_send_only_writes_its_files() -> None:
+    batch = ResumedBatch()
+    await batch.end_with_files([batch.success(n) for n in range(12)], [])
+    result = await batch.ingest()
+    ended = await batch.finalize(result)
+    row = await batch.row()
+    assert result.models == []
+    assert (ended.status, ended.completed) == (BatchStatus.COMPLETED, 12)
+    assert {(c.model, c.lines, c.completed, c.failed) for c in row.models} == {("a", 6, 6, 0), ("b", 6, 6, 0)}
+
+
+async def test_what_a_failed_batch_kept_in_segments_is_taken_over() -> None:
+    batch = ResumedBatch()
+    records = [
+        Record(Kind.SETTLED, batch.offsets[n], batch.success(n), success=True, usage=Usage()) for n in (5, 2)
+    ]
+    await batch.end_without_files(records)
+    result = await batch.ingest()
+    assert await batch.planned(result) == set(range(12)) - {2, 5}
+    assert result.adopted == 2
+
+
+async def test_lines_whose_model_nobody_serves_now_count_beside_those_taken_over() -> None:
+    batch = ResumedBatch(served=("a",))
+    await batch.end_with_files(
+        [batch.success(n) for n in (1, 3)],
+        [batch.failure(n, LineCode.BATCH_EXPIRED) for n in range(12) if n not in (1, 3)],
+    )
+    result = await batch.ingest()
+    await batch.settle([0, 2, 4, 6, 8, 10])
+    await batch.finalize(result)
+    row = await batch.row()
+    assert (row.completed, row.failed) == (8, 4)
+    assert {(c.model, c.lines, c.completed, c.failed) for c in row.models} == {("a", 6, 6, 0), ("b", 6, 2, 4)}
+
+
+async def test_many_results_are_taken_over_in_several_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("activities.ingest.adoption._SEGMENT_BYTES", 1000)
+    batch = ResumedBatch(lines=40)
+    await batch.end_with_files([batch.success(n) for n in range(40)], [])
+    result = await batch.ingest()
+    ended = await batch.finalize(result)
+    assert ended.completed == 40
+
+
+async def test_files_that_lack_a_line_of_the_input_are_refused_rather_than_asked_again() -> None:
+    batch = ResumedBatch()
+    await batch.end_with_files([batch.success(n) for n in range(12) if n != 6], [])
+    with pytest.raises(ApplicationError, match=f"line at byte {batch.offsets[6]}") as caught:
+        await batch.ingest()
+    assert (caught.value.type, caught.value.non_retryable) == (Failure.RESULTS_DAMAGED, True)
+
+
+async def test_a_file_that_is_no_file_of_results_is_refused() -> None:
+    batch = ResumedBatch()
+    await batch.end_with_files([b'{"custom_id":"line-0"}'], [])
+    with pytest.raises(ApplicationError, match="cannot be taken over"):
+        await batch.ingest()
+
+
+async def test_a_batch_whose_origin_lost_its_files_fails_with_a_sentence() -> None:
+    batch = ResumedBatch()
+    await batch.end_with_files([batch.success(n) for n in range(12)], [])
+    await batch.database.files.delete(TENANT, derived_file_id(ORIGIN_ID, "output"))
+    result = await batch.ingest()
+    row = await batch.row()
+    assert result.failed
+    assert "is no longer there" in row.errors[0].message
+    assert row.order.input_file_id == FILE_ID

@@ -1,0 +1,93 @@
+"""Retry and resume, with workers killed in between: nothing that settled is asked again."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from openai import AsyncOpenAI
+from openai.types import Batch
+
+from tests.e2e.batches import CHAT, check_conservation, ended, lines_of, settled, submit
+from tests.e2e.stack import MODELS, Stack, dev
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def own_stack() -> Iterator[Stack]:
+    """A stack whose worker may be killed."""
+    with dev("--workers", "2") as stack:
+        yield stack
+
+
+def lines(name: str, count: int) -> list[dict[str, object]]:
+    """Every tenth one is refused by the backend; `user` tells them apart in the simulator's ledger."""
+    return [
+        {"custom_id": f"{name}-{n}", "method": "POST", "url": CHAT, "body": body(f"{name}-{n}", n)}
+        for n in range(count)
+    ]
+
+
+def body(name: str, n: int) -> dict[str, object]:
+    trouble = "sim:400 " if n % 10 == 3 else ""
+    messages = [{"role": "user", "content": name}]
+    return {"model": MODELS[n % len(MODELS)], "messages": messages, "user": f"{trouble}{name}"}
+
+
+async def asked(stack: Stack) -> Counter[str]:
+    """How often each line reached the simulator, whatever batch it was of."""
+    async with httpx.AsyncClient() as http:
+        entries = (await http.get(stack.simulator + "/admin/ledger")).raise_for_status().json()["entries"]
+    found = Counter[str]()
+    for entry in entries:
+        found[str(entry["user"]).split()[-1]] += entry["asked"]
+    return found
+
+
+async def chance(client: AsyncOpenAI, batch_id: str, kind: str) -> Batch:
+    return await client.post(f"/batches/{batch_id}/x/{kind}", body={"completion_window": "1h"}, cast_to=Batch)
+
+
+async def test_a_resumed_batch_sends_only_what_had_not_settled_also_when_its_worker_is_killed(
+    own_stack: Stack,
+) -> None:
+    stack, sent = own_stack, lines("resumed", 300)
+    await stack.heal()
+    await stack.faults(kind="slow", seconds=0.4, rate=1.0)
+    async with stack.client() as client:
+        first = await submit(client, sent)
+        await settled(client, first.id, 60)
+        await client.batches.cancel(first.id)
+        first = await ended(client, first.id)
+        before = await asked(stack)
+        done = {line.custom_id for line in await lines_of(client, first.output_file_id)}
+        done |= {line.custom_id for line in await lines_of(client, first.error_file_id) if line.error is None}
+        second = await chance(client, first.id, "resume")
+        assert (await chance(client, first.id, "resume")).id == second.id
+        await settled(client, second.id, len(done) + 40)
+        stack.kill("worker")
+        await stack.heal()
+        second = await ended(client, second.id)
+        await check_conservation(client, second, sent)
+    again = await asked(stack)
+    assert len(done) >= 60
+    assert second.status == "completed"
+    assert {name for name in done if again[name] != before[name]} == set()
+
+
+async def test_a_retried_batch_sends_only_the_lines_that_failed(own_stack: Stack) -> None:
+    stack, sent = own_stack, lines("retried", 100)
+    await stack.heal()
+    async with stack.client() as client:
+        first = await ended(client, (await submit(client, sent)).id)
+        second = await ended(client, (await chance(client, first.id, "retry")).id)
+        again = await lines_of(client, second.error_file_id)
+        source = await client.files.content(second.input_file_id)
+    counts = await asked(stack)
+    failed = [f"retried-{n}" for n in range(100) if n % 10 == 3]
+    assert [line.custom_id for line in again] == failed
+    assert [json.loads(line)["custom_id"] for line in source.text.splitlines()] == failed
+    assert {name: counts[name] for name in failed} == dict.fromkeys(failed, 2)
+    assert {counts[f"retried-{n}"] for n in range(100) if n % 10 != 3} == {1}
