@@ -108,9 +108,7 @@ class Ingestion(IngestionActivities):
         except OriginGone as gone:
             return await self._fail(order, [ValidationError(code="invalid_request", message=str(gone))])
 
-    def _scanner(
-        self, order: BatchOrder, access: Access, spool: Spool, adoption: Adoption | None
-    ) -> Scanner:
+    def _scanner(self, order: BatchOrder, access: Access, spool: Spool, adoption: Adoption | None) -> Scanner:
         policy = order.policy
         return Scanner(order.endpoint, policy.profile, self._settings, access, spool, adoption)
 

@@ -114,14 +114,22 @@ class SecondChances:
             raise conflict(f"Cannot retry batch '{row.order.batch_id}': {why}.")
         error = await self._file(row, row.error_file_id, "retry")
         source = await self._file(row, row.order.input_file_id, "retry")
+        allowance = Allowance(self._services, row.order.tenant)
+        room = await allowance.room()
         try:
-            return await copy_failed(row, error, source, self._services)
+            file = await copy_failed(row, error, source, self._services)
         except (ObjectMissing, FilesDisagree, ResultDamaged) as problem:
             raise ApiError(
                 500,
                 f"The files of batch '{row.order.batch_id}' cannot be read: {problem}",
                 code="content_missing",
             ) from problem
+        try:
+            allowance.check_room(room, file.bytes)
+        except ApiError:
+            await self._discard(file)
+            raise
+        return file
 
     async def _check_resumable(self, row: BatchRow) -> None:
         """Raises ApiError where there is nothing to go on with, or no telling what was settled."""

@@ -64,6 +64,10 @@ class Adoption:
         self._writer = SegmentWriter()
         self._end = 0
 
+    @property
+    def lines(self) -> int:
+        return sum(count.lines for count in self.counts.values())
+
     def begin(self) -> None:
         """Before the first line. Raises Failure.RESULTS_DAMAGED."""
         try:

@@ -84,7 +84,8 @@ class Scanner:
     @property
     def enqueued(self) -> Enqueued:
         """What is left to the workers."""
-        return Enqueued(self._validation.total - len(self.unserved), self._tokens)
+        adopted = self.adoption.lines if self.adoption else 0
+        return Enqueued(self._validation.total - len(self.unserved) - adopted, self._tokens)
 
     @property
     def findings(self) -> Findings:

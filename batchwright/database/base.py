@@ -10,8 +10,8 @@ from typing import Protocol
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai import BatchStatus, ValidationError
 from batchwright.contracts.retention import START, Place
-from batchwright.database.quotas_base import QuotasTable
 from batchwright.database.chances_base import ChancesTable
+from batchwright.database.quotas_base import QuotasTable
 from batchwright.database.retention_base import RetentionTable
 from batchwright.database.rows import (
     BatchRow,

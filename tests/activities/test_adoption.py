@@ -36,8 +36,8 @@ class Line(msgspec.Struct):
 class ResumedBatch(FreshBatch):
     """Line n is of model "a" or "b" in turn; what of it the origin has settled is up to the test."""
 
-    def __init__(self, lines: int = 12, **settings: object) -> None:
-        super().__init__(*(a_line(f"line-{n}", "ab"[n % 2]) for n in range(lines)), **settings)
+    def __init__(self, lines: int = 12, served: tuple[str, ...] = ("a", "b")) -> None:
+        super().__init__(*(a_line(f"line-{n}", "ab"[n % 2]) for n in range(lines)), served=served)
         origin = Origin(batch_id=ORIGIN_ID, chance=Chance.RESUME)
         self.first = self.order.model_copy(update={"batch_id": ORIGIN_ID})
         self.order = self.order.model_copy(update={"origin": origin})
@@ -115,7 +115,7 @@ class ResumedBatch(FreshBatch):
         )
         return await ActivityEnvironment().run(finalization.finalize, request)
 
-    async def written(self, kind: str) -> list[Line]:
+    async def in_file(self, kind: str) -> list[Line]:
         row = await self.database.files.get(TENANT, derived_file_id(BATCH_ID, kind))
         data = b"" if row is None else await self.storage.get(row.storage_key)
         return [msgspec.json.decode(line, type=Line) for line in data.splitlines()]
@@ -150,7 +150,7 @@ async def test_the_files_hold_what_was_settled_and_what_was_added_in_the_order_o
     result = await batch.ingest()
     await batch.settle(left)
     ended = await batch.finalize(result)
-    lines, row = await batch.written("output"), await batch.row()
+    lines, row = await batch.in_file("output"), await batch.row()
     assert [line.custom_id for line in lines] == [f"line-{n}" for n in range(12)]
     assert [line.id for line in lines] == [request_id(BATCH_ID, offset) for offset in batch.offsets]
     assert all(ANSWER in bytes(line.response) for line in lines)

@@ -224,6 +224,18 @@ async def test_a_second_chance_counts_against_the_batches_at_once() -> None:
     assert answer.status_code == 429
 
 
+async def test_the_input_of_a_retry_counts_against_the_storage_of_a_tenant() -> None:
+    async with open_house(max_stored_bytes=1_000_000) as house:
+        first = await ended(house)
+        big = await house.upload(INPUT)
+        row = house.database.rows.files["default", big.id]
+        house.database.rows.files["default", big.id] = row.model_copy(update={"bytes": 1_000_000})
+        before = set(house.storage.objects)
+        answer = await ask(house, first, "retry")
+        assert answer.status_code == 429
+        assert set(house.storage.objects) == before
+
+
 async def test_an_input_that_lost_its_bytes_leaves_nothing_behind(house: House) -> None:
     first = await ended(house)
     source = house.database.rows.files["default", house.order(first).input_file_id]
