@@ -81,7 +81,8 @@ WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'final
 RETURNING id
 
 -- name: keep_results
-UPDATE batches SET results_kept_until = $3 WHERE tenant = $1 AND id = $2
+UPDATE batches SET results_kept_until = $3
+WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'finalizing')
 
 -- name: clear_progress
 DELETE FROM slice_progress WHERE tenant = $1 AND batch_id = $2
