@@ -148,7 +148,6 @@ class SliceAttempt:
             request,
             sink=self._sink,
             circuit=circuit,
-            permits=tools.permits,
             settings=tools.settings,
             metrics=tools.metrics,
         )
@@ -156,7 +155,7 @@ class SliceAttempt:
         self._turn = Turn(
             tools,
             request,
-            target=backend.endpoint(request.endpoint),
+            backend=backend,
             work=work,
             judge=judge,
             sink=self._sink,

@@ -11,11 +11,10 @@ from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.execution import SliceRequest
 from batchwright.inference.circuit import Circuit, Try
 from batchwright.inference.client import Outcome
-from batchwright.inference.limits import Permits
 from batchwright.rules import answers, ids
 from batchwright.rules.lines import LineDamaged, read_request
 from batchwright.rules.plan import PlanDamaged
-from batchwright.rules.retries import MAX_CAPACITY_BACKOFF, SUCCESS, Budget, Category, backoff
+from batchwright.rules.retries import MAX_CAPACITY_BACKOFF, SUCCESS, Budget, backoff
 from batchwright.rules.segments import Kind, Record
 from batchwright.rules.usage import usage_of
 from batchwright.settings import Settings
@@ -40,12 +39,11 @@ class Judge:
         *,
         sink: SegmentSink,
         circuit: Circuit,
-        permits: Permits,
         settings: Settings,
         metrics: Metrics,
     ) -> None:
         self._batch_id, self._model = request.batch_id, request.model
-        self._sink, self._circuit, self._permits, self._settings = sink, circuit, permits, settings
+        self._sink, self._circuit, self._settings = sink, circuit, settings
         self._seconds = metrics.request_seconds.labels(request.model)
         self._errors = metrics.request_errors.labels(request.model)
         self._prompt = metrics.prompt_tokens.labels(request.model)
@@ -84,7 +82,6 @@ class Judge:
         line.tried_at = begun.sent_at
         if budget is Budget.SETTLED:
             self._succeeded(begun)
-            self._permits.answered(self._model)
         elif budget is Budget.ATTEMPT:
             self._circuit.aborted(begun)
             self._failed(line, outcome)
@@ -150,15 +147,13 @@ class Judge:
             self._write_down(line)
 
     def _refused(self, line: Line, outcome: Outcome, begun: Try, *, blocked: bool) -> None:
-        """Capacity: no attempt is used; the model's limit shrinks and its circuit may open."""
+        """Capacity: no attempt is used; the model's circuit may open."""
         asked = outcome.retry_after or 0.0
         reason = "authentication" if blocked else outcome.message
         was_open = self._circuit.is_open
         self._circuit.failed(begun, reason, at_once=blocked, pause=asked)
         if self._circuit.is_open and not was_open:
             logger.warning("a model's backend takes nothing for now", extra={"reason": reason})
-        if outcome.verdict.category in (Category.RATE_LIMIT, Category.SERVICE_UNAVAILABLE):
-            self._permits.congested(self._model)
         line.refusals += 1
         initial = self._settings.initial_backoff_seconds
         wait = backoff(line.refusals, initial=initial, longest=MAX_CAPACITY_BACKOFF)

@@ -1,7 +1,7 @@
 """What all slices of a process share."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from activities.slices.pace import NoRates, Rates
 from activities.slices.permissions import NoPermissions, Permissions
 from activities.slices.progress import ProgressReporter
 from activities.slices.waiting import WaitingSignals, temporal_tell
+from batchwright.inference.adaptive import BackendLimits, Policy
 from batchwright.inference.backends import Backend, Registry
 from batchwright.inference.circuit import Circuit
 from batchwright.inference.client import InferenceClient
@@ -53,8 +54,7 @@ class Tools:
 
     def __post_init__(self) -> None:
         settings, metrics = self.settings, self.metrics
-        own = {name: model.in_flight for name, model in settings.models.items() if model.in_flight}
-        self.permits = Permits(total=settings.global_in_flight, per_model=settings.model_in_flight, own=own)
+        self.permits = self._permits()
         self.budget = ByteBudget(settings.byte_budget)
         metrics.in_flight.set_function(lambda: self.permits.used)
         metrics.in_flight_max.set(settings.global_in_flight)
@@ -63,6 +63,27 @@ class Tools:
         self.deferrals = Deferrals(metrics)
         self.hooks = Hooks(settings)
         self.senders = Senders(self.client, settings, metrics)
+
+    def _permits(self) -> Permits:
+        settings = self.settings
+        policy = Policy(
+            adaptive=settings.adaptive_limits,
+            floor=settings.least_in_flight,
+            ceiling=settings.global_in_flight,
+            shared=settings.is_shared,
+        )
+        backends = BackendLimits(policy, self._urls_of, self.metrics)
+        return Permits(
+            total=settings.global_in_flight,
+            per_model=settings.in_flight_of(""),
+            backends=backends,
+            own={name: settings.in_flight_of(name) for name in settings.models},
+        )
+
+    def _urls_of(self, model: str) -> Sequence[str]:
+        """Of the backends that may get the model's requests."""
+        backend = self.backends.backend_of(model)
+        return (backend.url,) if backend is not None else ()
 
     def circuit(self, model: str) -> Circuit:
         found = self._circuits.get(model)

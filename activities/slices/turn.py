@@ -14,9 +14,9 @@ from activities.slices.sink import SegmentSink
 from activities.slices.tools import Tools
 from activities.slices.work import Line, SliceWork
 from batchwright.contracts.execution import SliceRequest
+from batchwright.inference.backends import Backend
 from batchwright.inference.circuit import Circuit, Try
 from batchwright.inference.client import Outcome
-from batchwright.inference.engine import Target
 from batchwright.inference.hooks import Call
 from batchwright.inference.limits import Permit
 
@@ -84,7 +84,7 @@ class Turn:
         tools: Tools,
         request: SliceRequest,
         *,
-        target: Target,
+        backend: Backend,
         work: SliceWork,
         judge: Judge,
         sink: SegmentSink,
@@ -92,7 +92,8 @@ class Turn:
         stop: Stop,
         caution: Caution,
     ) -> None:
-        self._tools, self._request, self._target = tools, request, target
+        self._tools, self._request, self._url = tools, request, backend.url
+        self._target = backend.endpoint(request.endpoint)
         self._work, self._judge, self._sink, self._owner, self._stop = work, judge, sink, owner, stop
         self._sender = tools.senders.of(request.model, request.endpoint)
         self._caution = caution
@@ -245,6 +246,7 @@ class Turn:
         if self._began is None:
             self._began = time.monotonic()
         self._pace.sent()
+        permit.place(self._url)
         flight = _Flight(line, permit, self._circuit.begin(), self._tools.budget.expect(line.length))
         task = asyncio.create_task(self._ask(flight))
         self._sending[task] = flight
@@ -264,6 +266,7 @@ class Turn:
         line, begun = flight.line, flight.begun
         request = self._judge.request(line, self._work.bytes_of(line))
         outcome = await self._outcome(request)
+        flight.permit.tell(outcome)
         self._tools.budget.learn(len(outcome.body))
         if self._stop.end is End.LOST:
             return

@@ -1,13 +1,13 @@
 """Who may send now: permits per model first, then global (S0-25, S0-26), by tenant weight; and bytes held."""
 
 import asyncio
-import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from batchwright.inference.adaptive import BackendLimits, Placed
+from batchwright.inference.client import Outcome
 from batchwright.rules.fairness import Shares
 
-_DECREASE_EVERY = 1.0  # seconds: the 429s of one instant are one signal
 _FIRST_ESTIMATE = 64 * 1024
 
 Waiter = asyncio.Future["Permit"]
@@ -15,25 +15,34 @@ Waiter = asyncio.Future["Permit"]
 
 @dataclass(eq=False, slots=True)
 class Permit:
-    """The right to have one request in flight; `release` gives it back once."""
+    """The right to have one request in flight; `release` gives it back once.
+
+    `place` says which backend gets the request, and `tell` what it answered: its limit learns from that.
+    """
 
     owner: "Permits"
     model: str
+    placed: Placed | None = None
     released: bool = False
+
+    def place(self, url: str) -> None:
+        """May be called again: then the request goes elsewhere."""
+        self.owner.place(self, url)
+
+    def tell(self, outcome: Outcome) -> None:
+        if self.placed is not None:
+            self.owner.backends.tell(self.placed, outcome)
 
     def release(self) -> None:
         if not self.released:
             self.released = True
-            self.owner.release(self.model)
+            self.owner.release(self)
 
 
 @dataclass
 class _Model:
     limit: int
-    ceiling: int
     used: int = 0
-    successes: int = 0
-    lowered_at: float = float("-inf")
     shares: Shares = field(default_factory=Shares)
     waiting: dict[str, deque[tuple[Waiter, float]]] = field(
         default_factory=dict[str, deque[tuple[Waiter, float]]]
@@ -41,12 +50,21 @@ class _Model:
 
 
 class Permits:
-    """One a process. A model's limit is halved by congestion and grows back with answers.
+    """One a process. A model's own limit is fixed; those of its backends move beneath it.
 
     A slice asks for one permit at a time, so that the order of arrival is the round of a tenant's slices.
     """
 
-    def __init__(self, *, total: int, per_model: int, own: dict[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        total: int,
+        per_model: int,
+        backends: BackendLimits,
+        own: dict[str, int] | None = None,
+    ) -> None:
+        """`own` limits of models, where they differ from `per_model`."""
+        self.backends = backends
         self._total, self._used = total, 0
         self._per_model, self._own = per_model, own or {}
         self._models: dict[str, _Model] = {}
@@ -59,12 +77,15 @@ class Permits:
         return self._model(model).used
 
     def limit_of(self, model: str) -> int:
-        return self._model(model).limit
+        """What its own limit and those of its backends leave it, were it alone."""
+        most = self.backends.most_of(model)
+        own = self._model(model).limit
+        return own if most is None else min(own, most)
 
     def take(self, model: str, tenant: str, weight: float) -> Permit | None:
         """A permit, where nobody has to be waited for."""
         place = self._model(model)
-        if place.waiting or self._used >= self._total or place.used >= place.limit:
+        if place.waiting or self._used >= self._total or not self._has_room(model, place):
             return None
         place.shares.charge(tenant, weight)
         return self._give(model, place)
@@ -77,32 +98,28 @@ class Permits:
         self._grant()
         return future
 
-    def release(self, model: str) -> None:
-        self._model(model).used -= 1
+    def place(self, permit: Permit, url: str) -> None:
+        if permit.placed is None:
+            self.backends.unexpect(permit.model)
+        else:
+            self.backends.leave(permit.placed)
+        permit.placed = self.backends.place(permit.model, url)
+
+    def release(self, permit: Permit) -> None:
+        if permit.placed is None:
+            self.backends.unexpect(permit.model)
+        else:
+            self.backends.leave(permit.placed)
+        self._model(permit.model).used -= 1
         self._used -= 1
         self._grant()
-
-    def congested(self, model: str) -> None:
-        """A 429 or 503: half the limit, at most once a second."""
-        place, now = self._model(model), time.monotonic()
-        if now - place.lowered_at >= _DECREASE_EVERY:
-            place.limit, place.successes, place.lowered_at = max(1, place.limit // 2), 0, now
-
-    def answered(self, model: str) -> None:
-        """A normal answer: one more in flight after a quarter of the limit's worth of them."""
-        place = self._model(model)
-        if place.limit < place.ceiling:
-            place.successes += 1
-            if place.successes * 4 >= place.limit:
-                place.limit, place.successes = place.limit + 1, 0
-                self._grant()
 
     def _model(self, model: str) -> _Model:
         found = self._models.get(model)
         if found is None:
             # One permit stays for the other models: none can hold them all.
-            ceiling = max(1, min(self._own.get(model, self._per_model), self._total - 1))
-            found = self._models[model] = _Model(limit=ceiling, ceiling=ceiling)
+            limit = max(1, min(self._own.get(model, self._per_model), self._total - 1))
+            found = self._models[model] = _Model(limit)
         return found
 
     def _grant(self) -> None:
@@ -113,9 +130,13 @@ class Permits:
             self._grant_one(name, self._models[name])
 
     def _next_model(self) -> str | None:
-        """Of the models with a waiter and room, the one that uses least."""
-        ready = [name for name, model in self._models.items() if model.waiting and model.used < model.limit]
-        return min(ready, key=lambda name: self._models[name].used, default=None)
+        """Of the models with a waiter and room, the one that uses least: so they share a backend too."""
+        waiting = [(name, model) for name, model in self._models.items() if model.waiting]
+        ready = [(model.used, name) for name, model in waiting if self._has_room(name, model)]
+        return min(ready)[1] if ready else None
+
+    def _has_room(self, name: str, model: _Model) -> bool:
+        return model.used < model.limit and self.backends.has_room(name)
 
     def _grant_one(self, name: str, model: _Model) -> None:
         """To the tenant whose turn it is; those who have withdrawn are only forgotten."""
@@ -132,6 +153,7 @@ class Permits:
     def _give(self, name: str, model: _Model) -> Permit:
         model.used += 1
         self._used += 1
+        self.backends.expect(name)
         return Permit(self, name)
 
 

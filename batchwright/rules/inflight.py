@@ -1,8 +1,8 @@
 """How many requests a backend gets at once: as many as help it, found from its answers alone.
 
-Refusals and timeouts lower the limit at once, one time for all that were on their way together. Everything else
-is a trial, judged by what it did to the time of answers: where requests queue, less in flight makes answers
-quicker by as much and more makes them slower; where the engine has room, their time stays as it is. So
+Refusals and timeouts lower the limit at once, one time for all that were on their way together. Everything
+else is a trial, judged by what it did to the time of answers: where requests queue, less in flight makes
+answers quicker by as much and more makes them slower; where the engine has room, their time stays. So
 - slow answers have less tried, and where that does not help, the engine is slow and not crowded: back again;
 - from time to time less is tried without a reason: it may have been crowded from the start;
 - more is tried while all there is gets used, in ever larger steps as long as it helps.
@@ -157,7 +157,8 @@ class InFlightLimit:
     def _look(self, now: float) -> Change | None:
         """A window is over."""
         window, trial = self._window, self._trial
-        if window.answers < (_TRIAL_ANSWERS if trial else min(max(_ANSWERS, self._limit / 2), _TRIAL_ANSWERS)):
+        enough = _TRIAL_ANSWERS if trial else min(max(_ANSWERS, self._limit / 2), _TRIAL_ANSWERS)
+        if window.answers < enough:
             return None
         if trial is not None:
             return self._judge(trial, now)
@@ -275,7 +276,7 @@ class InFlightLimit:
         return change
 
     def _approach(self, now: float) -> None:
-        """With as many answers as requests were in flight it is there, and no answer of that time is judged."""
+        """With as many answers as there were requests it is there; no answer of that time is judged."""
         self._limit = min(self._limit + max(self._target / self._limit - 1, 0.1), self._target)
         self._settle(now)
 

@@ -11,8 +11,8 @@ _FALL, _RISE = 0.5, 0.02  # of the baseline towards a level, with each window
 class Slowness:
     """log(seconds) of an answer = the level that all share + what is usual for its kind + chance.
 
-    A kind is what makes answers alike: the model and about how long the answer is. Because the level is shared,
-    ten long answers after ten short ones are no slowdown, and one model's answers tell of another's.
+    A kind is what makes answers alike: the model and about how long the answer is. Because the level is
+    shared, ten long answers after ten short ones are no slowdown, and one model's answers tell of another's.
     The baseline follows levels below it at once and those above it slowly.
     """
 

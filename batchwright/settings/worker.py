@@ -18,6 +18,7 @@ class ModelLimits(BaseModel):
     """
 
     in_flight: int | None = Field(None, ge=1)
+    capacity_fraction: float | None = Field(None, gt=0, le=1)
     requests_per_second: float | None = Field(None, ge=LEAST, le=MOST)
     inputs_per_request: int = Field(1, ge=1, le=2048)
     input_tokens_per_request: int = Field(32_000, ge=1)  # estimated (S1-217)
@@ -32,6 +33,18 @@ class WorkerSettings(BaseSettings):
     )
     global_in_flight: int = Field(100, ge=1, description="requests at once per worker (S0-25)")
     model_in_flight: int = Field(10, ge=1, description="requests at once per worker and model (S0-25)")
+    adaptive_limits: bool = Field(
+        True,
+        description="find from a backend's answers how many requests at once help it, up to these limits",
+    )
+    least_in_flight: int = Field(1, ge=1, description="requests at once that a backend gets at least")
+    capacity_fraction: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="share of a model's requests at once that batches may use; the rest is left to "
+        "interactive traffic (S1-19, S1-63)",
+    )
     byte_budget: int = Field(64 * _MIB, ge=8 * _MIB, description="bytes of bodies and answers held at once")
     drain_seconds: float = Field(30.0, ge=0, description="time a stopping worker gives its slices")
     startup_seconds: float = Field(
@@ -43,12 +56,24 @@ class WorkerSettings(BaseSettings):
     build_id: str = Field("", max_length=63, description="of this build, where `deployment_name` is set")
     models: dict[Annotated[str, Field(min_length=1)], ModelLimits] = Field(
         default={},
-        description="limits of single models, as JSON: `in_flight`, `requests_per_second`, "
-        "`inputs_per_request`, `input_tokens_per_request`, `chat_executor`",
+        description="limits of single models, as JSON: `in_flight`, `capacity_fraction`, "
+        "`requests_per_second`, `inputs_per_request`, `input_tokens_per_request`, `chat_executor`",
     )
     requests_per_second: float = Field(
         0.0, ge=0, le=MOST, description="of the whole fleet, over all models; 0: no limit"
     )
+
+    def in_flight_of(self, model: str) -> int:
+        """Requests at once of a model per worker: its share of what it takes, at least one."""
+        in_flight, fraction = self.model_in_flight, self.capacity_fraction
+        if own := self.models.get(model):
+            in_flight, fraction = own.in_flight or in_flight, own.capacity_fraction or fraction
+        return max(1, int(in_flight * fraction))
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether backends serve interactive traffic too."""
+        return any(limits.capacity_fraction for limits in self.models.values()) or self.capacity_fraction < 1
 
     @property
     def rates(self) -> dict[str, float]:

@@ -4,14 +4,12 @@ from typing import Annotated
 
 import typer
 
-from bench.limits.limits import LIMITS
+from bench.limits.limits import LIMITS, SHARED
 from bench.limits.scenarios import SCENARIOS
 from bench.limits.simulation import Result, runs
 
-_HEADS = (
-    "| limit | goodput | in trouble | refused | timed out | waiting at the engine | people held up | recovery |"
-)
-_RULE = "|---|---|---|---|---|---|---|---|"
+_COLUMNS = ("limit", "goodput", "in trouble", "refused", "timed out", "waiting", "held up", "recovery")
+_HEADS = f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}"
 
 
 def _row(name: str, result: Result) -> str:
@@ -30,8 +28,8 @@ def _row(name: str, result: Result) -> str:
 def run(seeds: Annotated[int, typer.Option(min=1, help="Runs of each, by seed.")] = 20) -> None:
     """Compare in-flight limits at an engine in trouble, on a virtual clock."""
     for scenario in SCENARIOS:
-        print(f"\n**{scenario.name}**\n\n{_HEADS}\n{_RULE}")
-        for name, make in LIMITS.items():
+        print(f"\n**{scenario.name}**\n\n{_HEADS}")
+        for name, make in {**LIMITS, **(SHARED if scenario.bursts else {})}.items():
             print(_row(name, runs(scenario, make, range(seeds))))
 
 

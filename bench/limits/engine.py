@@ -5,7 +5,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from random import Random
 
 
@@ -62,7 +62,7 @@ class Make:
         edges = {since, until, *(t.since for t in self.trouble), *(t.until for t in self.trouble)}
         inside = sorted(edge for edge in edges if since <= edge <= until)
         total = 0.0
-        for left, right in zip(inside, inside[1:], strict=False):
+        for left, right in pairwise(inside):
             slots, slower = self.at(left)
             total += (right - left) * slots / (self.seconds * slower)
         return total

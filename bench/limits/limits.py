@@ -75,3 +75,6 @@ LIMITS: dict[str, Callable[[], Limit]] = {
     "latency gradient": lambda: Gradient(128),
     "ours": lambda: ours(128),
 }
+
+# Where people share the engine: a quarter of what is configured, and less patience with slow answers.
+SHARED: dict[str, Callable[[], Limit]] = {"ours, capacity_fraction 0.25": lambda: ours(32, 1.25)}

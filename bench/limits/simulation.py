@@ -30,14 +30,16 @@ class Scenario:
 
 @dataclass
 class Result:
-    """Goodput is a share of what the engine could answer; waits and recovery are seconds, `queue` requests."""
+    """Goodput is a share of what the engine could answer, `queue` requests, `recovery` seconds."""
 
     goodput: float = 0.0
     in_trouble: float = 0.0  # goodput from the beginning of the trouble to its end
     refused: float = 0.0  # per 100 answers
     timed_out: float = 0.0  # the same
     queue: float = 0.0
-    held_up: float = 0.0  # of the interactive requests, those that waited for a slot longer than half a second
+    held_up: float = (
+        0.0  # of the interactive requests, those that waited for a slot longer than half a second
+    )
     recovery: float = 0.0
 
     @classmethod
@@ -55,6 +57,7 @@ class _Batch:
     refused: int = 0
     timed_out: int = 0
     in_flight: int = 0
+    waits: bool = False
 
     def __post_init__(self) -> None:
         self.circuit = Circuit(5, clock=lambda: self.clock.now)
@@ -63,7 +66,7 @@ class _Batch:
         while self.in_flight < self.limit.current:
             wait = self.circuit.wait()
             if wait:
-                return self.clock.after(max(wait, 0.01), self.send)
+                return self._wait(max(wait, 0.01))
             self._ask()
 
     def _ask(self) -> None:
@@ -98,6 +101,16 @@ class _Batch:
         self.limit.ended(signal, sent_at=sent, now=self.clock.now, in_flight=self.in_flight)
         self.in_flight -= 1
         self.clock.after(0.0, self.send)  # a timer, so that a refusal is no recursion
+
+    def _wait(self, seconds: float) -> None:
+        """One timer is enough."""
+        if not self.waits:
+            self.waits = True
+            self.clock.after(seconds, self._waited)
+
+    def _waited(self) -> None:
+        self.waits = False
+        self.send()
 
 
 @dataclass

@@ -197,11 +197,14 @@ async def test_patience_with_capacity_can_be_limited() -> None:
     assert (await settled_line(house, 0))["response"]["status_code"] == 503
 
 
-async def test_congestion_lowers_the_models_limit_and_answers_raise_it_again() -> None:
+async def test_a_refusal_lowers_the_limit_of_the_backend() -> None:
     house = House(failing_first(1, lambda: status(429)), model_in_flight=8)
     await planned(house)
     await house.run(request())
-    assert 4 <= house.tools.permits.limit_of(MODEL) <= 8
+    assert house.tools.permits.backends.limit_of("http://backend") < 8
+    assert house.tools.permits.backends.in_flight("http://backend") == 0
+    labels = {"backend": "backend", "cause": "refused"}
+    assert house.counted("batchwright_backend_limit_changes_total", **labels) == 1
     assert house.counted("batchwright_request_retries_total", model=MODEL, category="rate_limit") == 1
 
 

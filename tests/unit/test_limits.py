@@ -2,9 +2,17 @@
 
 from collections import Counter
 
+from batchwright.inference.adaptive import BackendLimits, Policy
 from batchwright.inference.limits import ByteBudget, Permit, Permits, Waiter
+from batchwright.telemetry.metrics import Metrics
 
 MIB = 1024 * 1024
+
+
+def permits_of(*, total: int, per_model: int, own: dict[str, int] | None = None) -> Permits:
+    """Without backends that could hold anybody back."""
+    backends = BackendLimits(Policy(), lambda model: (), Metrics())
+    return Permits(total=total, per_model=per_model, own=own, backends=backends)
 
 
 def granted(waiters: list[Waiter]) -> list[Permit]:
@@ -12,25 +20,25 @@ def granted(waiters: list[Waiter]) -> list[Permit]:
 
 
 async def test_a_models_limit_comes_first_then_the_global_one() -> None:
-    permits = Permits(total=5, per_model=3)
+    permits = permits_of(total=5, per_model=3)
     first = granted([permits.request("a", "t", 1) for _ in range(9)])
     second = granted([permits.request("b", "t", 1) for _ in range(9)])
     assert (len(first), len(second), permits.used) == (3, 2, 5)
 
 
 async def test_one_model_never_holds_all_permits() -> None:
-    permits = Permits(total=5, per_model=100)
+    permits = permits_of(total=5, per_model=100)
     assert len(granted([permits.request("a", "t", 1) for _ in range(9)])) == 4
     assert permits.request("b", "t", 1).done()
 
 
 async def test_a_models_own_limit_replaces_the_default() -> None:
-    permits = Permits(total=50, per_model=3, own={"a": 7})
+    permits = permits_of(total=50, per_model=3, own={"a": 7})
     assert (permits.limit_of("a"), permits.limit_of("b")) == (7, 3)
 
 
 async def test_a_single_permit_serves_every_model() -> None:
-    permits = Permits(total=1, per_model=10)
+    permits = permits_of(total=1, per_model=10)
     permit = permits.request("a", "t", 1).result()
     waiter = permits.request("b", "t", 1)
     assert not waiter.done()
@@ -39,14 +47,14 @@ async def test_a_single_permit_serves_every_model() -> None:
 
 
 async def test_a_permit_is_taken_at_once_where_nobody_waits() -> None:
-    permits = Permits(total=3, per_model=2)
+    permits = permits_of(total=3, per_model=2)
     taken = [permits.take("a", "t", 1) for _ in range(3)]
     assert [permit is not None for permit in taken] == [True, True, False]
     assert (permits.used, permits.used_by("a")) == (2, 2)
 
 
 async def test_nobody_takes_a_permit_past_those_who_wait() -> None:
-    permits = Permits(total=9, per_model=1)
+    permits = permits_of(total=9, per_model=1)
     permit = permits.request("a", "t", 1).result()
     waiter = permits.request("a", "t", 1)
     assert permits.take("a", "u", 1) is None
@@ -56,7 +64,7 @@ async def test_nobody_takes_a_permit_past_those_who_wait() -> None:
 
 
 async def test_what_was_taken_counts_for_the_tenants_share() -> None:
-    permits = Permits(total=9, per_model=2)
+    permits = permits_of(total=9, per_model=2)
     first, second = permits.take("a", "t", 1), permits.take("a", "t", 1)
     waiting = {tenant: permits.request("a", tenant, 1) for tenant in ("t", "u")}
     assert first is not None
@@ -66,7 +74,7 @@ async def test_what_was_taken_counts_for_the_tenants_share() -> None:
 
 
 async def test_a_permit_is_given_back_once() -> None:
-    permits = Permits(total=2, per_model=2)
+    permits = permits_of(total=2, per_model=2)
     permit = permits.request("a", "t", 1).result()
     permit.release()
     permit.release()
@@ -74,7 +82,7 @@ async def test_a_permit_is_given_back_once() -> None:
 
 
 async def test_a_withdrawn_waiter_gets_nothing() -> None:
-    permits = Permits(total=1, per_model=1)
+    permits = permits_of(total=1, per_model=1)
     permit = permits.request("a", "t", 1).result()
     withdrawn, next_one = permits.request("a", "t", 1), permits.request("a", "u", 1)
     withdrawn.cancel()
@@ -84,7 +92,7 @@ async def test_a_withdrawn_waiter_gets_nothing() -> None:
 
 
 async def test_a_tenants_slices_take_turns() -> None:
-    permits = Permits(total=2, per_model=1)
+    permits = permits_of(total=2, per_model=1)
     permit = permits.request("a", "t", 1).result()
     slices = [permits.request("a", "t", 1) for _ in range(3)]
     order: list[int] = []
@@ -98,7 +106,7 @@ async def test_a_tenants_slices_take_turns() -> None:
 
 
 async def test_tenants_share_by_weight_however_many_slices_they_have() -> None:
-    permits = Permits(total=2, per_model=1)
+    permits = permits_of(total=2, per_model=1)
     permit = permits.request("a", "first", 1).result()
     weights = {"heavy": 3.0, "light": 1.0}
     waiters = [
@@ -116,7 +124,7 @@ async def test_tenants_share_by_weight_however_many_slices_they_have() -> None:
 
 
 async def test_a_tenant_that_was_away_has_saved_nothing_up() -> None:
-    permits = Permits(total=2, per_model=1)
+    permits = permits_of(total=2, per_model=1)
     for _ in range(50):
         permits.request("a", "busy", 1).result().release()
     permit = permits.request("a", "busy", 1).result()
@@ -129,21 +137,6 @@ async def test_a_tenant_that_was_away_has_saved_nothing_up() -> None:
         permit = waiter.result()
         order.append(name)
     assert 5 <= Counter(order[:10])["new"] <= 6
-
-
-async def test_congestion_halves_the_limit_once_for_one_instant() -> None:
-    permits = Permits(total=100, per_model=16)
-    permits.congested("a")
-    permits.congested("a")
-    assert permits.limit_of("a") == 8
-
-
-async def test_answers_bring_the_limit_back_to_where_it_was() -> None:
-    permits = Permits(total=100, per_model=16)
-    permits.congested("a")
-    for _ in range(100):
-        permits.answered("a")
-    assert permits.limit_of("a") == 16
 
 
 def test_shards_take_half_and_a_huge_one_needs_an_empty_house() -> None:

@@ -9,6 +9,8 @@ SUFFIXES = ("_seconds", "_bytes", "_total", "_info", "_ratio", "_per_second")
 # Names of the sources (R15), and counts of things, which have no unit.
 COUNTS = {
     "batchwright_active_workers",
+    "batchwright_backend_inflight_requests",
+    "batchwright_backend_max_inflight_concurrency",
     "batchwright_batches_at_risk",
     "batchwright_batches_past_deadline",
     "batchwright_batches_waiting",

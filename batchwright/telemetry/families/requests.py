@@ -49,8 +49,22 @@ class RequestMetrics:
         )
         self.model_in_flight_max = declare.gauge(
             "model_max_inflight_concurrency",
-            "The model's in-flight limit as it is now: halved by refusals, growing with answers",
+            "The model's in-flight limit as it is now: its own, or what its backends take if that is less",
             ["model"],
+        )
+        self.backend_in_flight = declare.gauge(
+            "backend_inflight_requests", "Requests in flight per backend", ["backend"]
+        )
+        self.backend_in_flight_max = declare.gauge(
+            "backend_max_inflight_concurrency",
+            "The in-flight limit of a backend as its answers have shown it, for all its models together",
+            ["backend"],
+        )
+        self.backend_limit_changes = declare.counter(
+            "backend_limit_changes_total",
+            "Changes of it: `refused`, `timed_out`, `slow`, `less_tried`, `more_tried`, `tried_in_vain`, "
+            "`recovered`",
+            ["backend", "cause"],
         )
         self.circuit_open = declare.gauge(
             "model_circuit_open", "1 while the model's backend takes nothing and is only tried", ["model"]
