@@ -14,7 +14,7 @@ from batchwright.inference.client import Outcome
 from batchwright.rules import answers, ids
 from batchwright.rules.lines import LineDamaged, read_request
 from batchwright.rules.plan import PlanDamaged
-from batchwright.rules.retries import MAX_CAPACITY_BACKOFF, SUCCESS, Budget, backoff
+from batchwright.rules.retries import MAX_CAPACITY_BACKOFF, SUCCESS, Budget, Category, backoff
 from batchwright.rules.segments import Kind, Record
 from batchwright.rules.usage import usage_of
 from batchwright.settings import Settings

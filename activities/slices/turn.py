@@ -92,8 +92,8 @@ class Turn:
         stop: Stop,
         caution: Caution,
     ) -> None:
-        self._tools, self._request, self._url = tools, request, backend.url
-        self._target = backend.endpoint(request.endpoint)
+        self._tools, self._request = tools, request
+        self._url, self._target = backend.url, backend.endpoint(request.endpoint)
         self._work, self._judge, self._sink, self._owner, self._stop = work, judge, sink, owner, stop
         self._sender = tools.senders.of(request.model, request.endpoint)
         self._caution = caution
