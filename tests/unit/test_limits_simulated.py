@@ -8,7 +8,8 @@ from bench.limits.limits import LIMITS, SHARED, Limit
 from bench.limits.scenarios import CAPACITY_LOSS, CROWDED, INTERACTIVE, SLOW
 from bench.limits.simulation import Result, Scenario, runs
 
-SEEDS = [pytest.param(range(1)), pytest.param(range(100, 105), marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+MANY = [pytest.mark.slow, pytest.mark.timeout(600)]
+SEEDS = [pytest.param(range(1)), pytest.param(range(100, 105), marks=MANY)]
 CHOICES: dict[str, Callable[[], Limit]] = {**LIMITS, **SHARED}
 
 
