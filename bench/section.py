@@ -9,10 +9,14 @@ from bench.results import Figure
 
 @dataclass(frozen=True)
 class Section:
-    """`setting` says what was run; `measure` does it, in less than `minutes` on a quiet machine."""
+    """`setting` says what was run; `measure` does it, in less than `minutes` on a quiet machine.
+
+    The figures kept for the page have all sections that are `on_the_page`.
+    """
 
     name: str
     title: str
     setting: str
     minutes: float
     measure: Callable[[Options], list[Figure]]
+    on_the_page: bool = True

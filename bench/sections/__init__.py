@@ -11,6 +11,7 @@ from bench.sections import (
     send,
     serving,
     small,
+    transfer,
     whole,
     workers,
 )
@@ -27,4 +28,5 @@ SECTIONS: tuple[Section, ...] = (
     order.SECTION,
     workers.SECTION,
     hot.SECTION,
+    transfer.SECTION,
 )

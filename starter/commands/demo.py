@@ -42,7 +42,8 @@ def demo(
     from starter.stack.supervisor import Supervisor
 
     folder = Path(tempfile.mkdtemp(prefix="batchwright-demo-"))
-    options = DevOptions(folder / "stack", settings_or_exit(), simulator_arguments=_SIMULATOR)
+    settings = settings_or_exit()
+    options = DevOptions(folder / "stack", settings, simulator_arguments=_SIMULATOR, auth="none")
     try:
         supervisor = Supervisor(options, _say)
         demonstration = Demonstration(folder, supervisor, json=json)

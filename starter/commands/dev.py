@@ -90,7 +90,7 @@ async def _run(options: "DevOptions", json: bool) -> None:
         try:
             async with supervisor:
                 starting.stop()
-                _show(supervisor.info, options.backends, json)
+                _show(supervisor.info, options, json)
                 await asyncio.Event().wait()
         finally:
             starting.stop()
@@ -98,8 +98,8 @@ async def _run(options: "DevOptions", json: bool) -> None:
     await until_signal(stay(), hurry=supervisor.hurry, say=say)
 
 
-def _show(info: "StackInfo", backends: tuple[str, ...], json: bool) -> None:
+def _show(info: "StackInfo", options: "DevOptions", json: bool) -> None:
     if json:
         print(info.model_dump_json(), flush=True)
     else:
-        stdout().print(panel(info, backends))
+        stdout().print(panel(info, options.backends, with_keys=options.settings.auth == "api_key"))

@@ -30,6 +30,7 @@ class DevOptions:
     workers: int = 1
     backends: tuple[str, ...] = ()
     simulator_arguments: tuple[str, ...] = ()
+    auth: str = ""  # of the API; empty: as the settings say
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,9 @@ def choose_addresses(options: DevOptions) -> Addresses:
     )
 
 
-def environment(addresses: Addresses, directory: StackDirectory, database_url: str) -> dict[str, str]:
+def environment(
+    addresses: Addresses, directory: StackDirectory, database_url: str, auth: str = ""
+) -> dict[str, str]:
     """What the API and the workers are told; the user's own BATCHWRIGHT_* stay where these do not decide."""
     of_a_cluster = {f"BATCHWRIGHT_{name.upper()}" for name in temporal.OF_A_CLUSTER}
     return {
@@ -95,6 +98,7 @@ def environment(addresses: Addresses, directory: StackDirectory, database_url: s
         "BATCHWRIGHT_API_HOST": LOOPBACK,
         "BATCHWRIGHT_API_PORT": str(addresses.api_port),
         "BATCHWRIGHT_METRICS_HOST": LOOPBACK,
+        **({"BATCHWRIGHT_AUTH": auth} if auth else {}),
     }
 
 

@@ -124,7 +124,7 @@ class Supervisor:
         return starts
 
     def _entry_points(self, addresses: plan.Addresses) -> list[_Start]:
-        told = plan.environment(addresses, self._directory, self._database_url)
+        told = plan.environment(addresses, self._directory, self._database_url, self._options.auth)
         self._api = [self._process(plan.api_part(addresses, told))]
         self._workers = [self._process(part) for part in plan.worker_parts(addresses, told)]
         return [part.start() for part in (*self._api, *self._workers)]

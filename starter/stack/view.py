@@ -9,17 +9,17 @@ from starter.stack.errors import StackError
 from starter.stack.state import StackInfo
 
 
-def panel(info: StackInfo, backends: tuple[str, ...]) -> Panel:
+def panel(info: StackInfo, backends: tuple[str, ...], *, with_keys: bool = False) -> Panel:
     """The addresses, within 80 columns."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in _addresses(info, backends):
+    for name, value in _addresses(info, backends, with_keys):
         table.add_row(name, Text(value))
     return Panel(table, title="Batchwright", subtitle="Ctrl-C stops it", title_align="left", expand=False)
 
 
-def _addresses(info: StackInfo, backends: tuple[str, ...]) -> list[tuple[str, str]]:
+def _addresses(info: StackInfo, backends: tuple[str, ...], with_keys: bool) -> list[tuple[str, str]]:
     inference = f"simulator at {info.simulator}" if info.simulator else ", ".join(backends)
     return [
         ("API", f"{info.api}/v1 (described at /docs)"),
@@ -28,8 +28,16 @@ def _addresses(info: StackInfo, backends: tuple[str, ...]) -> list[tuple[str, st
         ("PostgreSQL", info.postgres),
         ("Inference", inference),
         ("Data, logs", f"{info.data}, {info.data}/logs"),
+        *([("Keys", _first_key(info))] if with_keys else []),
         ("Try", f"batchwright submit FILE --wait --url {info.api}"),
     ]
+
+
+def _first_key(info: StackInfo) -> str:
+    """What makes one, and where the command line looks for it."""
+    told = f"export BATCHWRIGHT_DATABASE_URL={info.postgres}"
+    made = "export BATCHWRIGHT_API_KEY=$(batchwright keys create default)"
+    return f"{told}\nbatchwright tenants create default\n{made}"
 
 
 def complain(errors: Console, error: StackError) -> None:

@@ -172,6 +172,16 @@ def test_the_panel_fits_80_columns_and_shows_every_address() -> None:
         assert str(value) in shown
 
 
+def test_the_panel_of_a_stack_with_keys_says_how_to_make_one() -> None:
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(panel(INFO, (), with_keys=True))
+    shown = capture.get()
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    assert "batchwright tenants create default" in shown
+    assert "BATCHWRIGHT_API_KEY=$(batchwright keys create default)" in shown
+
+
 def test_a_list_setting_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATCHWRIGHT_BACKENDS", "http://one,http://two")
     with pytest.raises(SettingsError, match="BATCHWRIGHT_BACKENDS is wrong: it is not JSON"):
