@@ -15,7 +15,7 @@ from bench.section import Section
 from bench.stack import Stack, forget_peak, peak_mib, running
 
 _MIB = 1024 * 1024
-_SECONDS = 30.0
+_SECONDS = 10.0
 _BOUNDARY = "batchwright-bench"
 _HEAD = (
     f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
@@ -113,7 +113,7 @@ SECTION = Section(
     "Files up and down",
     "200 MiB as one multipart form without an announced length, and its download, over one connection to an "
     "API on this machine that stores in a directory.",
-    1.0,
+    0.25,
     measure,
     on_the_page=False,
 )

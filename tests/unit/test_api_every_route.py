@@ -92,6 +92,7 @@ TABLE: dict[str, tuple[Scope | None, list[Call]]] = {
     "POST /v1/batches/{batch_id}/cancel": (WRITE, [Call(BATCH + "/cancel")]),
     "POST /v1/batches/{batch_id}/x/pause": (WRITE, [Call(BATCH + "/x/pause")]),
     "POST /v1/batches/{batch_id}/x/resume": (WRITE, [Call(BATCH + "/x/resume")]),
+    "POST /v1/batches/{batch_id}/x/retry": (WRITE, [Call(BATCH + "/x/retry")]),
     "GET /v1/batches/{batch_id}/x/state": (READ, [Call(BATCH + "/x/state")]),
     "GET /v1/models": (READ, []),
     "GET /v1/models/{model}": (READ, []),
