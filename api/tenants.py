@@ -50,7 +50,7 @@ def documented(
     x_tenant: Annotated[
         str | None,
         Header(description="the tenant, if it is not the key's; BATCHWRIGHT_TENANT_HEADER may name another"),
-        pattern_schema("^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"),
+        pattern_schema(r"^(.*,)?[ \t]*[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"),  # of several the last one counts
     ] = None,
 ) -> None:
     """A dependency that puts the header into the OpenAPI description."""
