@@ -1,14 +1,19 @@
 """The reference says what the code says."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from batchwright.contracts.errors import LineCode
+from batchwright.rules.findings import Code
+from batchwright.rules.quotas import Quota
 from batchwright.settings import Settings
+from batchwright.settings.limits import LimitSettings
 from docs.generate import CAUSES, LINE_MESSAGES, pages
 
 ROOT = Path(__file__).parents[2]
+API = (ROOT / "docs/reference/api.md").read_text()
 
 
 @pytest.mark.parametrize("path", list(pages()), ids=lambda path: path.name)
@@ -39,3 +44,34 @@ def test_every_relative_link_of_the_documentation_leads_somewhere() -> None:
 def _links(text: str) -> list[str]:
     targets = [part.split(")")[0].split("#")[0] for part in text.split("](")[1:]]
     return [target for target in targets if target and "://" not in target]
+
+
+def test_every_code_of_an_answer_is_in_the_table_of_the_reference_and_no_other() -> None:
+    sources = [*(ROOT / "api").glob("*.py"), ROOT / "batchwright/rules/paging.py"]
+    text = "".join(path.read_text() for path in sources)
+    given = set(re.findall(r'code="([a-z_]+)"', text)) | set(re.findall(r'"(integer_[a-z_]+)"', text))
+    assert _first_cells(API.split("\n## Errors\n")[1].split("\n## ")[0]) == given
+
+
+def test_every_code_of_validation_is_in_the_table_of_the_reference_and_no_other() -> None:
+    table = API.split("A batch whose input has errors")[1].split("\n### ")[0]
+    assert _first_cells(table) == {code.value for code in Code}
+
+
+@pytest.mark.parametrize("name", list(LimitSettings.model_fields))
+def test_every_limit_of_the_contract_is_in_the_reference(name: str) -> None:
+    assert f"BATCHWRIGHT_{name.upper()}" in API
+
+
+@pytest.mark.parametrize("quota", list(Quota))
+def test_every_quota_is_in_the_reference_with_its_setting(quota: Quota) -> None:
+    guide = (ROOT / "docs/how-to/limit-tenants.md").read_text()
+    assert f"| `{quota}` |" in guide
+    assert f"`BATCHWRIGHT_MAX_{quota.upper()}`" in guide
+    assert f"`{quota}`" in API
+
+
+def _first_cells(text: str) -> set[str]:
+    """What stands in backquotes in the first column of the text's table."""
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
