@@ -5,7 +5,7 @@ import time
 from datetime import UTC, datetime
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.ending import clean, count_end, count_skipped, tell_end, trace_end
 from activities.errors import failure, translated
@@ -47,6 +47,7 @@ class Finalization(FinalizationActivities):
 
         Raises (ApplicationError, by type):
             StorageUnavailable, DatabaseUnavailable: retried.
+            CancelAccepted: retried, until the run, which has heard of it too, stops that.
             PlanDamaged, ResultsDamaged, InputVanished: not retried; the row is as it was.
         """
         order = request.order
@@ -99,6 +100,12 @@ class Finalization(FinalizationActivities):
     async def _finish(self, request: FinalizeRequest, outcome: Outcome) -> BatchRow:
         order, at = request.order, _now()
         row = await self._database.batches.finish(order.tenant, order.batch_id, outcome, at)
+        if not row.status.is_terminal:
+            raise ApplicationError(
+                "A cancel was accepted before the batch was completed.",
+                type=Failure.CANCEL_ACCEPTED,
+                category=ApplicationErrorCategory.BENIGN,
+            )
         if row.status is outcome.status:
             count_end(self._metrics, row, at)
             tell_end(row, at)

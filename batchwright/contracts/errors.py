@@ -33,6 +33,7 @@ LINE_MESSAGES: dict[LineCode, str] = {
 class Failure(StrEnum):
     TURN_OVER = "TurnOver"  # benign: the slice gives its slot back and goes on in its next turn
     DEFERRED = "Deferred"  # benign: the model's backends take nothing now
+    CANCEL_ACCEPTED = "CancelAccepted"  # benign: the batch may not complete any more
     OWNERSHIP_LOST = "OwnershipLost"  # another attempt owns the slice
     STORAGE_UNAVAILABLE = "StorageUnavailable"
     DATABASE_UNAVAILABLE = "DatabaseUnavailable"

@@ -99,7 +99,8 @@ class BatchesTable(Protocol):
 
         A row that has ended stays as it is and is returned; whether an earlier attempt won in the same status
         shows in the `storage_key` of the row's files. `models` get the outcome's counts, without them those
-        the workers told last, which are cleared. Raises UnknownBatch.
+        the workers told last, which are cleared. A batch whose cancel was just accepted does not complete:
+        its live row is returned. Raises UnknownBatch.
         """
         ...
 

@@ -14,6 +14,7 @@ from batchwright.database.errors import UnknownBatch
 from batchwright.database.files import LAST, Files, position_of
 from batchwright.database.rows import BatchRow, ModelCount, Outcome
 from batchwright.database.sql import queries
+from batchwright.rules.states import cancel_comes_first
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Batches(BatchesTable):
     async def finish(self, tenant: str, batch_id: str, outcome: Outcome, at: datetime) -> BatchRow:
         async with self._connections.transaction() as session:
             row = await self._locked(session, tenant, batch_id)
-            if row.status.is_terminal:
+            if row.status.is_terminal or cancel_comes_first(outcome.status, row.cancel_requested_at, at):
                 return row
             for file in (outcome.output, outcome.error):
                 if file is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
 _LONGEST_ASKED_PAUSE = 60.0
+_SOON = 3.0  # no longer than a slice keeps its slot without sending
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +49,9 @@ class Circuit:
         if not self._pause:
             return 0.0
         if self._trial is not None:
-            return self._pause
+            # Its answer may come any moment: whoever gave its slot back now would hear of it much later.
+            fresh = self.clock() - self._trial.sent_at < _SOON
+            return min(self._pause, _SOON) if fresh else self._pause
         return max(0.0, self._retry_at - self.clock())
 
     def begin(self) -> Try:

@@ -1,10 +1,13 @@
 """A batch's states (S0-37 to S0-40): which may follow which, what a client sees, what may be cancelled."""
 
+from datetime import datetime, timedelta
 from enum import Enum
 
 from batchwright.contracts.openai import BatchStatus
 
 _ENDS = frozenset({BatchStatus.COMPLETED, BatchStatus.FAILED, BatchStatus.EXPIRED, BatchStatus.CANCELLED})
+
+_CANCEL_IS_HEARD = timedelta(minutes=10)
 
 # Stored states only: `cancelling` is a live one that was asked to stop. Expiry and cancel skip finalizing.
 _MOVES: dict[BatchStatus, frozenset[BatchStatus]] = {
@@ -38,3 +41,13 @@ def cancel(shown: BatchStatus) -> Cancel:
     if shown in LIVE:
         return Cancel.STOPS
     return Cancel.NOTHING if shown in (BatchStatus.CANCELLING, BatchStatus.CANCELLED) else Cancel.REFUSED
+
+
+def cancel_comes_first(end: BatchStatus, cancel_requested_at: datetime | None, at: datetime) -> bool:
+    """Whether a batch may not complete, for its cancel was accepted: its run has heard of it, and ends it so.
+
+    Not for ever: a run that comes from an older state of Temporal has heard of nothing.
+    """
+    if end is not BatchStatus.COMPLETED or cancel_requested_at is None:
+        return False
+    return at - cancel_requested_at < _CANCEL_IS_HEARD

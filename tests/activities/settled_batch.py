@@ -13,6 +13,7 @@ from batchwright.contracts.errors import LineCode
 from batchwright.contracts.finalization import FinalizeRequest, FinalizeResult
 from batchwright.contracts.ingestion import ModelShare
 from batchwright.contracts.openai import BatchStatus, Endpoint, Usage, ValidationError
+from batchwright.database.base import DatabaseLike
 from batchwright.database.rows import FileRow, ModelCount
 from batchwright.rules import keys
 from batchwright.rules.answers import error_line, result_line
@@ -80,10 +81,12 @@ class SettledBatch:
         unserved: Iterable[int] = (),
         ending: str = "\n",
         storage: Storage | None = None,
+        tables: DatabaseLike | None = None,
     ) -> None:
         self.memory = EventfulStorage()
         self.storage: Storage = storage or self.memory
         self.database = MemoryDatabase()
+        self.tables: DatabaseLike = tables or self.database
         self.metrics = Metrics(CollectorRegistry())
         self.order = an_order()
         self.prefix = keys.ingest_prefix(TENANT, BATCH_ID, "commit")
@@ -96,7 +99,7 @@ class SettledBatch:
     async def prepare(self) -> None:
         """Everything as it is when the batch has begun."""
         await self.storage.put(INPUT_KEY, self.input)
-        await self.database.files.insert(
+        await self.tables.files.insert(
             FileRow(
                 id="file-in",
                 tenant=TENANT,
@@ -107,7 +110,7 @@ class SettledBatch:
                 storage_key=INPUT_KEY,
             )
         )
-        await self.database.batches.upsert(self.order)
+        await self.tables.batches.upsert(self.order)
         await self._begin()
         for model in self.models:
             await self._plan(model)
@@ -119,7 +122,7 @@ class SettledBatch:
         counts = [ModelCount(model=m, lines=len(self.planned(m))) for m in self.models]
         refused = len(self.unserved)
         ghost = [ModelCount(model="ghost", lines=refused, failed=refused)] if refused else []
-        await self.database.batches.begin(
+        await self.tables.batches.begin(
             TENANT,
             BATCH_ID,
             total=len(self.lines),
@@ -168,11 +171,11 @@ class SettledBatch:
         )
 
     async def finalize(self, request: FinalizeRequest | None = None) -> FinalizeResult:
-        finalization = Finalization(self.database, self.storage, load(), self.metrics)
+        finalization = Finalization(self.tables, self.storage, load(), self.metrics)
         return await ActivityEnvironment().run(finalization.finalize, request or self.request())
 
     async def file(self, kind: str) -> FileRow | None:
-        return await self.database.files.get(TENANT, derived_file_id(BATCH_ID, kind))
+        return await self.tables.files.get(TENANT, derived_file_id(BATCH_ID, kind))
 
     async def content(self, kind: str) -> bytes:
         row = await self.file(kind)

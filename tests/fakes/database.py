@@ -26,6 +26,7 @@ from batchwright.database.rows import (
     SliceProgress,
     WorkerBeat,
 )
+from batchwright.rules.states import cancel_comes_first
 from tests.fakes.chances import MemoryChances
 from tests.fakes.fleet import MemoryFleet
 from tests.fakes.quotas import MemoryQuotas
@@ -135,7 +136,7 @@ class MemoryBatches(BatchesTable):
 
     async def finish(self, tenant: str, batch_id: str, outcome: Outcome, at: datetime) -> BatchRow:
         row = await self._row(tenant, batch_id)
-        if row.status in LIVE:
+        if row.status in LIVE and not cancel_comes_first(outcome.status, row.cancel_requested_at, at):
             row = self._close(row, outcome, at)
             for file in (outcome.output, outcome.error):
                 if file is not None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from activities.slices.turn import PATIENCE_SECONDS
 from batchwright.inference.circuit import Circuit
 
 
@@ -60,6 +61,18 @@ def test_one_trial_goes_out_and_its_answer_closes(circuit: Circuit, clock: Clock
     assert circuit.wait() > 0
     circuit.succeeded(trial)
     assert (circuit.is_open, circuit.wait(), circuit.reason) == (False, 0, "")
+
+
+def test_a_trial_that_was_just_sent_is_worth_waiting_for(circuit: Circuit, clock: Clock) -> None:
+    for _ in range(6):
+        fail(circuit, 3)
+        clock.now += circuit.wait()
+    trial = circuit.begin()
+    assert 0 < circuit.wait() <= PATIENCE_SECONDS
+    clock.now += 2 * PATIENCE_SECONDS
+    assert circuit.wait() > PATIENCE_SECONDS
+    circuit.succeeded(trial)
+    assert circuit.wait() == 0
 
 
 def test_a_trial_that_told_nothing_makes_room_for_the_next(circuit: Circuit, clock: Clock) -> None:
