@@ -1,0 +1,150 @@
+"""The window, a cancel and a pause at each point of a batch's life, with as much settled as there can be."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from batchwright.contracts.execution import SliceRequest, SliceResult
+from batchwright.contracts.openai import BatchStatus
+from tests.workflows.house import House, state_of
+from tests.workflows.steps import finishes, until_cancelled
+from workflows.batch import BatchWorkflow
+
+pytestmark = pytest.mark.integration
+SHORT = timedelta(seconds=1)  # while an activity is pending no time is skipped
+SLICES = 2
+
+
+async def until_closed(house: House, window_ends: float) -> None:
+    clock = house.environment.get_current_time
+    while (await clock()).timestamp() < window_ends:  # noqa: ASYNC110 - another process's
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("window", [timedelta(seconds=60), timedelta(hours=24), timedelta(days=14)])
+async def test_a_window_of_any_length_closes_when_it_is_over(house: House, window: timedelta) -> None:
+    """Paused, so that nothing is pending and the days can be skipped."""
+    house.ingestion.released.clear()
+    order = await house.order(window=window)
+    async with house.workers():
+        batch = await house.start(order)
+        await house.ingestion.started.wait()
+        await batch.signal(BatchWorkflow.pause)
+        house.ingestion.released.set()
+        assert (await batch.result()).status == BatchStatus.EXPIRED
+        assert await house.environment.get_current_time() >= order.expires_at
+    assert house.execution.requests == []
+
+
+async def test_a_window_that_closes_before_any_worker_is_there_is_kept_as_soon_as_one_is(
+    house: House,
+) -> None:
+    order = await house.order(window=SHORT)
+    batch = await house.start(order)
+    await until_closed(house, order.expires_at.timestamp())
+    async with house.workers():
+        assert (await batch.result()).status == BatchStatus.EXPIRED
+    assert house.execution.requests == []
+    assert [request.status for request in house.finalization.requests] == [BatchStatus.EXPIRED]
+
+
+async def test_files_that_are_written_past_the_deadline_complete_a_batch_that_ran_in_time(
+    house: House,
+) -> None:
+    house.finalization.released.clear()
+    order = await house.order(window=timedelta(seconds=3))
+    async with house.workers():
+        batch = await house.start(order)
+        await house.finalization.started.wait()
+        await until_closed(house, order.expires_at.timestamp())
+        house.finalization.released.set()
+        assert (await batch.result()).status == BatchStatus.COMPLETED
+    assert [request.status for request in house.finalization.requests] == [BatchStatus.COMPLETED]
+
+
+async def test_a_worker_whose_clock_is_behind_does_not_keep_the_batch_open(house: House) -> None:
+    """It would go on for an hour: the run stops it when the server's clock says so."""
+    house.execution.behaviours["m"] = until_cancelled
+    async with house.workers():
+        batch = await house.start(await house.order(window=SHORT))
+        assert (await batch.result()).status == BatchStatus.EXPIRED
+
+
+@pytest.mark.parametrize("settled", range(SLICES + 1))
+async def test_a_cancel_ends_the_batch_with_nothing_some_or_all_of_it_settled(
+    house: House, settled: int
+) -> None:
+    """With all of it settled, the cancel meets the files being written."""
+    for number in range(settled, SLICES):
+        house.execution.behaviours[number] = until_cancelled
+    house.finalization.released.clear()
+    async with house.workers():
+        batch = await house.start()
+        if settled == SLICES:
+            await house.finalization.started.wait()
+        else:
+            await house.execution.asked(SLICES)
+            await house.settled(slices=settled)
+        await batch.signal(BatchWorkflow.cancel)
+        assert (await batch.result()).status == BatchStatus.CANCELLED
+    assert house.finalization.requests[-1].status == BatchStatus.CANCELLED
+    asked = [request.number for request in house.execution.requests]
+    assert sorted(asked) == list(range(SLICES))  # nothing was sent again
+
+
+async def test_cancels_at_the_same_moment_are_one(house: House) -> None:
+    house.execution.behaviours["m"] = until_cancelled
+    async with house.workers():
+        batch = await house.start()
+        await house.execution.asked(SLICES)
+        await asyncio.gather(batch.cancel(), *(batch.signal(BatchWorkflow.cancel) for _ in range(5)))
+        assert (await batch.result()).status == BatchStatus.CANCELLED
+    assert [request.status for request in house.finalization.requests] == [BatchStatus.CANCELLED]
+
+
+async def test_a_cancel_whose_slices_never_answer_waits_no_longer_than_their_grace(house: House) -> None:
+    """As of a worker that is frozen: the batch goes on without it."""
+
+    async def deaf(request: SliceRequest) -> SliceResult:
+        while not released.is_set():
+            try:
+                await released.wait()
+            except asyncio.CancelledError:
+                continue
+        return SliceResult()
+
+    released = asyncio.Event()
+    house.execution.behaviours["m"] = deaf
+    async with house.workers():
+        batch = await house.start()
+        await house.execution.asked(SLICES)
+        await batch.signal(BatchWorkflow.cancel)
+        assert (await batch.result()).status == BatchStatus.CANCELLED
+        released.set()
+
+
+async def test_a_pause_outlasts_every_worker_and_a_resume_after_their_return_goes_on(house: House) -> None:
+    given_back = asyncio.Semaphore(0)
+
+    async def until_paused(request: SliceRequest) -> SliceResult:
+        result = await until_cancelled(request)
+        given_back.release()
+        return result
+
+    house.execution.behaviours["m"] = until_paused
+    async with house.workers():
+        batch = await house.start()
+        await house.execution.asked(SLICES)
+        await batch.signal(BatchWorkflow.pause)
+        assert (await state_of(batch)).paused
+        for _ in range(SLICES):
+            await given_back.acquire()
+    house.execution.behaviours["m"] = finishes
+    async with house.workers():
+        assert (await state_of(batch)).paused
+        asked = len(house.execution.requests)
+        assert (await state_of(batch)).status == BatchStatus.IN_PROGRESS
+        assert len(house.execution.requests) == asked
+        await batch.signal(BatchWorkflow.resume)
+        assert (await batch.result()).status == BatchStatus.COMPLETED
