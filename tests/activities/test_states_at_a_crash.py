@@ -172,7 +172,7 @@ async def cancelling() -> Found:
     return await _finalize(BatchStatus.CANCELLED, LineCode.BATCH_CANCELLED, [1])
 
 
-async def in_progress_past_its_deadline() -> Found:
+async def past_its_deadline() -> Found:
     return await _finalize(BatchStatus.EXPIRED, LineCode.BATCH_EXPIRED, [0])
 
 
@@ -191,7 +191,7 @@ async def terminal() -> Found:
     [
         (in_progress_without_output, "in_progress", ["0", "1", "2"], ("in_progress", "re_enqueued")),
         (in_progress_with_output, "in_progress", ["2"], ("in_progress", "re_enqueued")),
-        (in_progress_past_its_deadline, "expired", ["line-0", "|", "line-1", "line-2"], ("in_progress", "expired")),
+        (past_its_deadline, "expired", ["line-0", "|", "line-1", "line-2"], ("in_progress", "expired")),
         (finalizing, "completed", [*names([0, 1, 2]), "|"], ("finalizing", "finalized")),
         (finalizing_without_storage, "finalizing", ["|"], ("finalizing", "error")),
         (cancelling, "cancelled", ["line-1", "|", "line-0", "line-2"], ("cancelling", "cancelled")),
@@ -206,6 +206,6 @@ async def test_what_the_next_worker_makes_of_a_crash(
 ) -> None:
     found = await crash()
     assert (found.status, found.lines) == (status, lines)
-    labels = dict(zip(("status", "action"), counted, strict=True))
+    labels = {"status": counted[0], "action": counted[1]}
     counter = "batchwright_batch_startup_recovery_total"
     assert found.metrics.registry.get_sample_value(counter, labels) == 1

@@ -1,6 +1,7 @@
 """`python -m tests.chaos --seconds 600 --seed 1` (`make chaos`): a table, and exit 1 where a claim broke."""
 
 import asyncio
+import logging
 import sys
 import time
 from collections import Counter
@@ -25,6 +26,7 @@ def run(
     def tell(what: str) -> None:
         print(f"{time.monotonic() - begun:7.1f} s  {what}", file=sys.stderr)
 
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # of requests that we cut ourselves
     report = asyncio.run(chaos(seed, seconds, tell, data))
     console = Console()
     console.print(table(report))

@@ -54,6 +54,17 @@ class Proxy:
             self._refuses = False
 
     @contextlib.asynccontextmanager
+    async def closed(self) -> AsyncGenerator[None]:
+        """Nobody listens: the port of a server that is down."""
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        try:
+            yield
+        finally:
+            self._server = await asyncio.start_server(self._accept, LOOPBACK, self.port)
+
+    @contextlib.asynccontextmanager
     async def stalled(self) -> AsyncGenerator[None]:
         """Connections stay, nothing passes: half-open, as when a host has gone."""
         self._open.clear()

@@ -54,7 +54,9 @@ class Wires:
         what, _, part = kind.name.partition("_")
         proxy = proxies.get(part) or self._objects.wire
         assert proxy is not None, kind
-        if what in ("CUT", "REFUSE", "LOSE"):
+        if what == "LOSE":
+            return proxy.closed()
+        if what in ("CUT", "REFUSE"):
             return proxy.refusing()
         return proxy.stalled() if what == "STALL" else proxy.delayed(_DELAY_SECONDS)
 
