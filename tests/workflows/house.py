@@ -61,6 +61,9 @@ class House:
         self.lifecycle = Lifecycle()
         self.retention = Retention()
         self.first_run: str | None = None  # of retention
+        self.cached_workflows = (
+            1_000  # 0: another worker goes on at once, not after a sticky queue's patience
+        )
 
     @contextlib.asynccontextmanager
     async def workers(self, models: Sequence[str] = ("m",)) -> AsyncGenerator[None]:
@@ -101,6 +104,7 @@ class House:
             workflows=[BatchWorkflow, ModelRunWorkflow, RetentionWorkflow],
             activities=[self.lifecycle.end],
             deployment_config=self._deployment,
+            max_cached_workflows=self.cached_workflows,
             # A bug in a workflow fails the test instead of retrying until its time is up.
             workflow_failure_exception_types=[Exception],
         )

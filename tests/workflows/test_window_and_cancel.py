@@ -125,6 +125,7 @@ async def test_a_cancel_whose_slices_never_answer_waits_no_longer_than_their_gra
 
 
 async def test_a_pause_outlasts_every_worker_and_a_resume_after_their_return_goes_on(house: House) -> None:
+    house.cached_workflows = 0
     given_back = asyncio.Semaphore(0)
 
     async def until_paused(request: SliceRequest) -> SliceResult:
