@@ -16,6 +16,7 @@ COUNTS = {
     "batchwright_batches_waiting",
     "batchwright_items",
     "batchwright_jobs",
+    "batchwright_microbatch_size",
     "batchwright_model_circuit_open",
     "batchwright_model_inflight_requests",
     "batchwright_model_lines_left",
