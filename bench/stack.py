@@ -156,7 +156,7 @@ def peak_mib(process: psutil.Process) -> float:
     return held * 1024 / _MIB
 
 
-def wait_until_quiet(stack: Stack, seconds: float = 20.0) -> None:
+def wait_until_quiet(stack: Stack, seconds: float = 5.0) -> None:
     """Until what an ended batch leaves to do is done: the stack uses little CPU for a moment."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
