@@ -17,6 +17,7 @@ from api.responses import errors
 from api.services import Services
 from api.temporal_gateway import RunMissing
 from api.tenants import documented, tenant_of
+from api.waiting import PAUSED, Reasons
 from batchwright.contracts.batch import BatchOrder, BatchState
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable, UnknownCursor
@@ -35,6 +36,7 @@ class BatchRoutes:
         self._batches = services.database.batches
         self._temporal = services.temporal
         self._chances = SecondChances(services, self)
+        self._reasons = Reasons(services)
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/batches", tags=["Batches"], dependencies=[Depends(documented)])
@@ -105,7 +107,12 @@ class BatchRoutes:
 
     async def get(self, request: Request, batch_id: str) -> Response:
         """Retrieve a batch."""
-        return answer(batch_object(await self._row(request, batch_id)))
+        row = await self._row(request, batch_id)
+        if row.status.is_terminal:
+            return answer(batch_object(row))
+        waiting = await self._reasons.of(row)
+        paused = any(each.model is None and each.reason == PAUSED for each in waiting)
+        return answer(batch_object(row, paused=paused, waiting=waiting))
 
     async def cancel(self, request: Request, batch_id: str) -> Response:
         """Cancel a batch; what is settled stays in its files."""
@@ -125,6 +132,7 @@ class BatchRoutes:
         """Stop sending the batch's requests; its window goes on running."""
         row = await self._steerable(request, batch_id, "pause")
         await self._temporal.pause(batch_id)
+        await self._reasons.paused(row)
         return answer(batch_object(row, paused=True))
 
     async def resume(self, request: Request, batch_id: str) -> Response:
@@ -134,6 +142,7 @@ class BatchRoutes:
             return answer(batch_object(await self._chances.resume(row, await read_optional(request))))
         self._check_steerable(row, "resume")
         await self._temporal.resume(batch_id)
+        await self._reasons.resumed(row)
         return answer(batch_object(row, paused=False))
 
     async def retry(self, request: Request, batch_id: str) -> Response:

@@ -90,14 +90,23 @@ class UsageObject(ApiObject):
     total_tokens: int
 
 
+class WaitingObject(ApiObject):
+    """`model` is null for the whole batch; `since` is null where nobody noted the beginning."""
+
+    model: str | None
+    reason: str
+    since: int | None = None
+
+
 class Extension(ApiObject):
-    """What OpenAI has no key for. `paused` is null where nobody was asked: `x/state` asks.
+    """What OpenAI has no key for. Of a live batch alone it tells `paused` and `waiting`, else null.
 
     `origin` is the ended batch that this one retries or resumes.
     """
 
     models: list[ModelCount]
     paused: bool | None = None
+    waiting: list[WaitingObject] | None = None
     origin: Origin | None = None
 
 
@@ -203,7 +212,9 @@ def part_object(row: PartRow) -> PartObject:
     return PartObject(id=row.id, created_at=int(row.created_at.timestamp()), upload_id=row.upload_id)
 
 
-def batch_object(row: BatchRow, *, paused: bool | None = None) -> BatchObject:
+def batch_object(
+    row: BatchRow, *, paused: bool | None = None, waiting: list[WaitingObject] | None = None
+) -> BatchObject:
     order = row.order
     return BatchObject(
         id=order.batch_id,
@@ -227,7 +238,7 @@ def batch_object(row: BatchRow, *, paused: bool | None = None) -> BatchObject:
         request_counts=RequestCounts(total=row.total, completed=row.completed, failed=row.failed),
         usage=_usage_object(row.usage),
         metadata=order.metadata,
-        x_batchwright=Extension(models=row.models, paused=paused, origin=order.origin),
+        x_batchwright=Extension(models=row.models, paused=paused, waiting=waiting, origin=order.origin),
     )
 
 

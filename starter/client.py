@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from starter.views import Batch, BatchPage, FileObject, QuotaPage, RatePage, State, TenantLimits
+from starter.views import Batch, BatchPage, FileObject, QuotaPage, RatePage, TenantLimits
 
 _Body = Mapping[str, object]
 _Answer = TypeVar("_Answer", bound=BaseModel)
@@ -80,13 +80,6 @@ class Client:
 
     def batch(self, batch_id: str) -> Batch:
         return self._call("GET", _path(batch_id), Batch)
-
-    def state(self, batch_id: str) -> State | None:
-        """Of a live batch: is it paused, what does it wait for. None where nobody can tell now."""
-        try:
-            return self._call("GET", _path(batch_id, "/x/state"), State)
-        except ClientError:
-            return None
 
     def batches(self, *, limit: int, after: str | None) -> BatchPage:
         query = httpx.QueryParams({"limit": limit} | ({"after": after} if after else {}))

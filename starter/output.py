@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from batchwright.contracts.openai import BatchStatus
-from starter.views import Batch, Counts, Problem, State
+from starter.views import Batch, Counts, Problem, Waiting
 
 _COLOURS = {
     BatchStatus.COMPLETED: "green",
@@ -61,9 +61,8 @@ def moment(seconds: int | None) -> str:
     return "" if seconds is None else datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def coloured(batch: Batch, state: State | None = None) -> str:
-    paused = state.paused if state else batch.is_paused
-    name = f"{batch.status.value}, paused" if paused else batch.status.value
+def coloured(batch: Batch) -> str:
+    name = f"{batch.status.value}, paused" if batch.is_paused else batch.status.value
     colour = _COLOURS.get(batch.status, "cyan")
     return f"[{colour}]{name}[/{colour}]"
 
@@ -73,19 +72,19 @@ def counts(of: Counts) -> str:
     return f"{of.settled:,} of {of.total:,} lines{failed}"
 
 
-def describe(batch: Batch, state: State | None = None) -> Table:
+def describe(batch: Batch) -> Table:
     """A batch in full, within 80 columns."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in _facts(batch, state):
+    for name, value in _facts(batch):
         if value:
             table.add_row(name, value)
     for part in batch.parts:
         settled = counts(Counts(total=part.lines, completed=part.completed, failed=part.failed))
         table.add_row("model", f"{_plain(part.model)}: {settled}")
-    for why in state.waiting if state else []:
-        table.add_row("waiting", _plain(f"{why.model}: {why.reason}"))
+    for why in batch.waiting:
+        table.add_row("waiting", _plain(reason(why)))
     for problem in (batch.errors.data if batch.errors else [])[:_SHOWN_ERRORS]:
         table.add_row("error", describe_problem(problem))
     if batch.errors and len(batch.errors.data) > _SHOWN_ERRORS:
@@ -93,13 +92,13 @@ def describe(batch: Batch, state: State | None = None) -> Table:
     return table
 
 
-def _facts(batch: Batch, state: State | None) -> list[tuple[str, str]]:
+def _facts(batch: Batch) -> list[tuple[str, str]]:
     tokens = batch.usage
     used = f"{tokens.input_tokens:,} in, {tokens.output_tokens:,} out" if tokens else ""
     metadata = ", ".join(f"{key}={value}" for key, value in (batch.metadata or {}).items())
     return [
         ("batch", batch.id),
-        ("status", coloured(batch, state)),
+        ("status", coloured(batch)),
         ("settled", counts(batch.request_counts)),
         ("endpoint", batch.endpoint),
         ("window", batch.completion_window),
@@ -117,6 +116,12 @@ def _facts(batch: Batch, state: State | None) -> list[tuple[str, str]]:
 def _origin(batch: Batch) -> str:
     origin = batch.x_batchwright.origin if batch.x_batchwright else None
     return f"{origin.batch_id} ({origin.chance})" if origin else ""
+
+
+def reason(why: Waiting, *, of_model: bool = True) -> str:
+    """With the model's name, and since when."""
+    model = f"{why.model}: " if why.model and of_model else ""
+    return f"{model}{why.reason}" + (f" (since {moment(why.since)[11:]})" if why.since else "")
 
 
 def describe_problem(problem: Problem) -> str:

@@ -35,24 +35,21 @@ class Origin(View):
     chance: str
 
 
+class Waiting(View):
+    """`model` is None for the whole batch; `since` is in Unix seconds."""
+
+    model: str | None = None
+    reason: str
+    since: int | None = None
+
+
 class Extension(View):
     """The key `x_batchwright` of a batch: ours, beside the contract."""
 
     models: list[ModelPart] = []
     paused: bool | None = None
+    waiting: list[Waiting] | None = None
     origin: Origin | None = None
-
-
-class Waiting(View):
-    model: str = ""
-    reason: str
-
-
-class State(View):
-    """What a batch's workflow says of itself, beside the stored batch."""
-
-    paused: bool = False
-    waiting: list[Waiting] = []
 
 
 class Problem(View):
@@ -101,8 +98,13 @@ class Batch(View):
 
     @property
     def is_paused(self) -> bool:
-        """Only the answers to pause and resume tell; elsewhere the batch's state does."""
+        """Lists do not tell."""
         return bool(self.x_batchwright and self.x_batchwright.paused)
+
+    @property
+    def waiting(self) -> list[Waiting]:
+        """Why it waits, where it does."""
+        return (self.x_batchwright.waiting or []) if self.x_batchwright else []
 
     @property
     def parts(self) -> list[ModelPart]:

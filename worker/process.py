@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 
 from temporalio.client import Client
@@ -13,6 +13,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities.slices.progress import ProgressReporter
+from batchwright.contracts import names
 from batchwright.database.errors import DatabaseError, DatabaseUnavailable
 from batchwright.database.pool import open_database
 from batchwright.inference.backends import Registry
@@ -21,6 +22,7 @@ from batchwright.inference.hooks import Hooks
 from batchwright.inference.opening import open_engine
 from batchwright.inference.rates import FleetRates
 from batchwright.inference.senders import chat_executors
+from batchwright.rules.polled import BEAT_SECONDS, polls
 from batchwright.rules.rates import RatesConflict
 from batchwright.settings import Settings, SettingsError
 from batchwright.storage.observed import Component
@@ -37,11 +39,10 @@ from worker.following import FollowingWorker
 from worker.health import HealthServer
 from worker.needs import Needs
 from worker.rates import keeper_of
-from worker.roles import InferenceWorkers, Parts, Role, control_worker, io_worker, observer, slots
+from worker.roles import InferenceWorkers, Parts, Role, control_worker, io_worker, observer, reasons, slots
 from worker.serving import Serving
 
 logger = logging.getLogger(__name__)
-_STATS_SECONDS = 5.0
 _EXIT_MARGIN_SECONDS = 15.0
 _VITAL = frozenset({"postgresql", "storage"})  # nothing is heard of slices while Temporal is away
 
@@ -130,13 +131,13 @@ async def _poll(
     running = [asyncio.create_task(worker.run()) for worker in fixed]
     inference = InferenceWorkers(parts, progress, lambda: needs.missing)
     helpers = [parts.connection.run(), parts.registry.run(), progress.run(), needs.run()]
-    helpers.append(_tell_stats(parts, inference))
+    helpers.append(_tell_stats(parts, inference, lambda: [*_fixed_queues(roles), *fleet.queues]))
     if Role.INFERENCE in roles:
         helpers += _slices(parts, fleet, inference, models)
     else:
         helpers.append(parts.rates.run())
     if Role.CONTROL in roles:
-        helpers.append(observer(parts).run())
+        helpers += [observer(parts).run(), reasons(parts).run()]
     parts.metrics.total_workers.set_function(lambda: slots(parts.settings, roles, fleet.queues))
     helping = [asyncio.create_task(helper) for helper in (*helpers, stop.wait())]
     done, _ = await asyncio.wait([*running, *helping], return_when=asyncio.FIRST_COMPLETED)
@@ -153,6 +154,11 @@ def _fixed(parts: Parts, roles: Sequence[Role]) -> list[Worker]:
     """The workers of queues that are polled from the start to the end."""
     made = {Role.CONTROL: control_worker, Role.IO: io_worker}
     return [make(parts) for role, make in made.items() if role in roles]
+
+
+def _fixed_queues(roles: Sequence[Role]) -> list[str]:
+    queues = {Role.CONTROL: names.CONTROL_QUEUE, Role.IO: names.IO_QUEUE}
+    return [queue for role, queue in queues.items() if role in roles]
 
 
 def _slices(
@@ -187,14 +193,14 @@ async def _check_rates(parts: Parts) -> None:
         ) from None
 
 
-async def _tell_stats(parts: Parts, inference: InferenceWorkers) -> None:
+async def _tell_stats(parts: Parts, inference: InferenceWorkers, queues: Callable[[], list[str]]) -> None:
     """A row a worker, so that the fleet can be counted."""
     worker_id = f"{socket.gethostname()}:{os.getpid()}"
     while True:
-        stats = {"in_flight": float(inference.tools.permits.used)}
+        stats = {"in_flight": float(inference.tools.permits.used), **polls(queues())}
         with contextlib.suppress(DatabaseUnavailable):  # said by others; the next beat tells all anyway
             await parts.database.workers.beat(worker_id, stats, datetime.now(UTC))
-        await asyncio.sleep(_STATS_SECONDS)
+        await asyncio.sleep(BEAT_SECONDS)
 
 
 async def _check(client: Client) -> None:

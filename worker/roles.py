@@ -17,6 +17,7 @@ from activities.retention import Retention
 from activities.slices.permissions import KnownPermissions
 from activities.slices.progress import ProgressReporter
 from activities.slices.tools import for_temporal
+from activities.slices.waiting import temporal_tell
 from batchwright.contracts import names
 from batchwright.database.base import DatabaseLike
 from batchwright.inference.backends import Registry
@@ -33,6 +34,7 @@ from worker.following import FollowingWorker
 from worker.observer import Observer
 from worker.outlook import Outlook
 from worker.queues import QueueWatch, ServerQueues
+from worker.reasons import Reasons
 from worker.retained import Retained
 from worker.steps import StepCounter
 from worker.versioning import deployment
@@ -116,6 +118,7 @@ class InferenceWorkers:
             rates=parts.rates,
             permissions=self.permissions,
             missing=missing,
+            waiting=parts.database.waiting,
         )
         self._execution = Execution(self.tools)
 
@@ -149,6 +152,13 @@ def observer(parts: Parts) -> Observer:
     outlook = Outlook(parts.database.fleet, metrics)
     retained = Retained(parts.database.retention, metrics)
     return Observer(outlook, queues, metrics, retained, every_seconds=parts.settings.observe_seconds)
+
+
+def reasons(parts: Parts) -> Reasons:
+    """Of a control worker's process."""
+    rates = parts.rates
+    queues = ServerQueues(parts.temporal)
+    return Reasons(parts.database, queues, rates.pacing_of, rates.queue_of, temporal_tell(parts.temporal))
 
 
 def slots(settings: Settings, roles: Sequence[Role], queues: Sequence[str]) -> int:

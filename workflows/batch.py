@@ -39,7 +39,7 @@ class BatchWorkflow:
         self._cancel_requested = False
         self._paused = False
         self._progress: dict[str, ModelProgress] = {}
-        self._waiting: dict[str, str] = {}
+        self._waiting: dict[str, WaitingReason] = {}
         self._all_finished = True
         self._runs = ModelRuns(order, wanted=self._wanted, note=self._note_model)
 
@@ -63,9 +63,11 @@ class BatchWorkflow:
     @workflow.signal
     def waiting(self, waiting: WaitingReason) -> None:
         """From a worker: why a model's slices wait; an empty reason says that they no longer do."""
-        self._waiting.pop(waiting.model, None)
+        told = self._waiting.get(waiting.model)
         if waiting.reason:
-            self._waiting[waiting.model] = waiting.reason
+            self._waiting[waiting.model] = waiting
+        elif told is not None and told.stays == waiting.stays:
+            del self._waiting[waiting.model]
         self._show()
 
     @workflow.signal
@@ -73,7 +75,9 @@ class BatchWorkflow:
         """From a model run, now and then. What moves does not wait, whichever worker said so and is gone."""
         before = self._progress.get(progress.model)
         if before is not None and progress.slices_done > before.slices_done:
-            self._waiting.pop(progress.model, None)
+            told = self._waiting.get(progress.model)
+            if told is not None and not told.stays:
+                del self._waiting[progress.model]
         self._progress[progress.model] = progress
         self._show()
 
@@ -84,7 +88,7 @@ class BatchWorkflow:
             paused=self._paused,
             cancel_requested=self._cancel_requested,
             models=list(self._progress.values()),
-            waiting=[WaitingReason(model=model, reason=why) for model, why in self._waiting.items()],
+            waiting=list(self._waiting.values()),
         )
 
     @workflow.run

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from batchwright.contracts.batch import BatchOrder, BatchState, ModelProgress
+    from batchwright.contracts.batch import BatchOrder, BatchState, ModelProgress, WaitingReason
     from batchwright.contracts.openai import BatchStatus
     from batchwright.contracts.search import DEADLINE, MODELS, STATUS, TENANT
 
@@ -35,7 +35,7 @@ def show_status(status: BatchStatus, models: Sequence[str] = ()) -> None:
 
 def markdown(order: BatchOrder, state: BatchState) -> str:
     lines = [f"**{_headline(state)}**{_window(order, state)}"]
-    reasons = {waiting.model: waiting.reason for waiting in state.waiting}
+    reasons = {waiting.model: _reason(waiting) for waiting in state.waiting}
     lines += [_model(progress, reasons) for progress in state.models[:_SHOWN_MODELS]]
     if len(state.models) > _SHOWN_MODELS:
         lines.append(f"- and {len(state.models) - _SHOWN_MODELS} more models")
@@ -53,6 +53,11 @@ def _headline(state: BatchState) -> str:
     if state.paused and not state.status.is_terminal:
         notes.append("paused")
     return ", ".join(notes)
+
+
+def _reason(waiting: WaitingReason) -> str:
+    since = f" (since {waiting.since:%H:%M:%S} UTC)" if waiting.since else ""
+    return f"{waiting.reason}{since}"
 
 
 def _model(progress: ModelProgress, reasons: dict[str, str]) -> str:

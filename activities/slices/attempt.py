@@ -48,6 +48,7 @@ class SliceAttempt:
         self._caution = Caution(past_of(info.attempt, info.heartbeat_details), request.generation)
         self._turn: Turn | None = None
         self._blocked_for = 0.0  # seconds until a line may be asked
+        self._settled: int | None = None  # at the last beat
         self._stop = Stop(
             closes_at=request.closes_at.timestamp(),
             expiry_grace=request.expiry_grace_seconds,
@@ -211,7 +212,18 @@ class SliceAttempt:
                 usage=sink.usage,
             )
             self._tools.progress.tell(progress)
+            self._tell_waiting(sink.completed + sink.failed)
         return SliceResult(completed=sink.completed, failed=sink.failed)
+
+    def _tell_waiting(self, settled: int) -> None:
+        """While the turn goes on: what settles moves, what cannot be stored waits."""
+        waiting, request = self._tools.waiting, self._request
+        if self._settled is not None and settled > self._settled:
+            waiting.moves(request.tenant, request.batch_id, request.model)
+        elif self._sink.is_overdue:
+            reason = "its results cannot be stored now"
+            waiting.waits(request.tenant, request.batch_id, request.model, reason, _LAST_FLUSH_SECONDS)
+        self._settled = settled
 
     def _tell_turn(self, end: End, seconds: float) -> None:
         sink = self._sink
@@ -229,7 +241,7 @@ class SliceAttempt:
         if end is End.DEFERRED:
             raise self._deferral()
         if self._turn is not None and self._turn.has_sent:
-            tools.waiting.moves(request.batch_id, request.model)
+            tools.waiting.moves(request.tenant, request.batch_id, request.model)
             tools.deferrals.forget(request.batch_id, request.model)
         if end in (End.TURN_OVER, End.DRAINED):
             raise _next_turn(Failure.TURN_OVER, f"slice {request.number} goes on in its next turn", 0.001)
@@ -239,9 +251,9 @@ class SliceAttempt:
         tools, request = self._tools, self._request
         backend, circuit = tools.backends.backend_of(request.model), tools.circuit(request.model)
         reason = reason_of(request.model, backend, circuit)
-        tools.waiting.waits(request.batch_id, request.model, reason)
         left = request.closes_at.timestamp() - time.time()
         delay = max(0.001, min(deferral_seconds(backend, circuit, self._blocked_for, self._attempt), left))
+        tools.waiting.waits(request.tenant, request.batch_id, request.model, reason, delay)
         tools.deferrals.note(request.batch_id, request.model, waiting_label(backend, circuit), delay)
         return _next_turn(Failure.DEFERRED, reason, delay)
 

@@ -18,7 +18,7 @@ def check_needs(tools: Tools, request: SliceRequest) -> None:
     if not missing:
         return
     reason = f"a worker misses what slices need: {missing}"
-    tools.waiting.waits(request.batch_id, request.model, reason)
+    tools.waiting.waits(request.tenant, request.batch_id, request.model, reason, _AGAIN_SECONDS)
     tools.deferrals.note(request.batch_id, request.model, _LABEL, _AGAIN_SECONDS)
     raise ApplicationError(
         reason,

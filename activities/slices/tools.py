@@ -13,6 +13,7 @@ from activities.slices.pace import NoRates, Rates
 from activities.slices.permissions import NoPermissions, Permissions
 from activities.slices.progress import ProgressReporter
 from activities.slices.waiting import WaitingSignals, temporal_tell
+from batchwright.database.waiting_base import WaitingTable
 from batchwright.inference.adaptive import BackendLimits, Policy
 from batchwright.inference.backends import Backend, Registry
 from batchwright.inference.circuit import Circuit
@@ -116,6 +117,7 @@ def for_temporal(
     rates: Rates,
     permissions: Permissions,
     missing: Callable[[], str],
+    waiting: WaitingTable,
 ) -> Tools:
     """The tools of a worker."""
     tools = Tools(
@@ -125,7 +127,7 @@ def for_temporal(
         progress=progress,
         metrics=metrics,
         settings=settings,
-        waiting=WaitingSignals(temporal_tell(temporal)),
+        waiting=WaitingSignals(temporal_tell(temporal), waiting),
         beat=lambda: temporal_beat(temporal),
         rates=rates,
         permissions=permissions,

@@ -1,18 +1,25 @@
-"""Tells a batch why one of its models waits: on the edge, at most once a minute a batch and model."""
+"""Tells why a model of a batch waits: the database always, the run on the edge, at most once a minute."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from temporalio.client import Client
 from temporalio.service import RPCError
 
 from batchwright.contracts.batch import WaitingReason
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.waiting_base import Source, Waiting, WaitingTable
 
 logger = logging.getLogger(__name__)
 _EVERY_SECONDS = 60.0
+_AGAIN_SECONDS = 5.0  # between two words to the database about the same thing
+_MARGIN_SECONDS = 30.0
 _REMEMBERED = 10_000
 
 
@@ -22,34 +29,97 @@ class Tell(Protocol):
     async def __call__(self, batch_id: str, reason: WaitingReason) -> None: ...
 
 
+@dataclass
+class _Told:
+    reason: str = ""
+    at: float = float("-inf")  # the run was told last
+    noted_at: float = float("-inf")  # in the database
+    looked_at: float = float("-inf")  # there, for what others told
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # what is said first arrives first
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
 class WaitingSignals:
-    def __init__(self, tell: Tell, clock: Callable[[], float] = time.monotonic) -> None:
-        self._tell, self._clock = tell, clock
-        self._told: dict[tuple[str, str], tuple[str, float]] = {}
+    def __init__(
+        self,
+        tell: Tell,
+        table: WaitingTable,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = _now,
+    ) -> None:
+        self._tell, self._table, self._clock, self._now = tell, table, clock, now
+        self._told: dict[tuple[str, str], _Told] = {}
         self._sending: set[asyncio.Task[None]] = set()
 
-    def waits(self, batch_id: str, model: str, reason: str) -> None:
-        told = self._told.get((batch_id, model))
-        if told is None or (told[0] != reason and self._clock() - told[1] >= _EVERY_SECONDS):
-            self._send(batch_id, model, reason, self._clock())
+    def waits(self, tenant: str, batch_id: str, model: str, reason: str, seconds: float) -> None:
+        """For `seconds`, after which the slice tries again and tells again."""
+        told = self._of(batch_id, model)
+        if told.reason == reason and self._clock() - told.noted_at < _AGAIN_SECONDS:
+            return
+        told.noted_at = self._clock()
+        is_first = not told.reason and told.at == float("-inf")
+        is_edge = is_first or (told.reason != reason and self._clock() - told.at >= _EVERY_SECONDS)
+        now = self._now()
+        waiting = Waiting(
+            tenant=tenant,
+            batch_id=batch_id,
+            model=model,
+            source=Source.WORKER,
+            reason=reason,
+            since=now,
+            until=now + timedelta(seconds=seconds + _MARGIN_SECONDS),
+        )
+        if is_edge:
+            told.reason, told.at = reason, self._clock()
+        self._start(told, self._note(waiting, told, is_edge=is_edge))
 
-    def moves(self, batch_id: str, model: str) -> None:
-        """It sends again: takes the reason back, if one was told."""
-        told = self._told.get((batch_id, model))
-        if told is not None and told[0]:
-            self._send(batch_id, model, "", told[1])
+    def moves(self, tenant: str, batch_id: str, model: str) -> None:
+        """It sends: takes the reason back, whichever worker told it."""
+        told = self._of(batch_id, model)
+        was_told, told.reason, told.noted_at = bool(told.reason), "", float("-inf")
+        if was_told or self._clock() - told.looked_at >= _AGAIN_SECONDS:
+            told.looked_at = self._clock()
+            self._start(told, self._take_back(tenant, batch_id, model, was_told=was_told))
 
     async def settle(self) -> None:
         """Waits for what is being told."""
         await asyncio.gather(*self._sending)
 
-    def _send(self, batch_id: str, model: str, reason: str, at: float) -> None:
+    def _of(self, batch_id: str, model: str) -> _Told:
         if len(self._told) >= _REMEMBERED:
             self._told.clear()
-        self._told[batch_id, model] = (reason, at)
-        data = {"batch_id": batch_id, "model": model, **({"reason": reason} if reason else {})}
-        logger.info("a batch waits" if reason else "a batch goes on", extra=data)
-        task = asyncio.create_task(self._tell(batch_id, WaitingReason(model=model, reason=reason)))
+        return self._told.setdefault((batch_id, model), _Told())
+
+    async def _note(self, waiting: Waiting, told: _Told, *, is_edge: bool) -> None:
+        try:
+            is_news = await self._table.tell(waiting)
+        except DatabaseUnavailable:
+            is_news = False  # the next time tells all
+        if is_news and not is_edge and self._clock() - told.at >= _EVERY_SECONDS:
+            told.at = self._clock()  # another worker had taken it back
+            is_edge = True
+        if is_edge:
+            data = {"batch_id": waiting.batch_id, "model": waiting.model, "reason": waiting.reason}
+            logger.info("a batch waits", extra=data)
+            reason = WaitingReason(model=waiting.model, reason=waiting.reason, since=waiting.since)
+            await self._tell(waiting.batch_id, reason)
+
+    async def _take_back(self, tenant: str, batch_id: str, model: str, *, was_told: bool) -> None:
+        with suppress(DatabaseUnavailable):  # it runs out
+            was_told = await self._table.take_back(tenant, batch_id, model, Source.WORKER) or was_told
+        if was_told:
+            logger.info("a batch goes on", extra={"batch_id": batch_id, "model": model})
+            await self._tell(batch_id, WaitingReason(model=model))
+
+    def _start(self, told: _Told, telling: Coroutine[None, None, None]) -> None:
+        async def in_turn() -> None:
+            async with told.lock:
+                await telling
+
+        task = asyncio.create_task(in_turn())
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 

@@ -68,10 +68,15 @@ class BatchResult(Message):
 
 
 class WaitingReason(Message):
-    """Why a model's slices wait, told by a worker; an empty `reason` means they no longer do."""
+    """Why a model's slices wait, told by a worker; an empty `reason` means they no longer do.
+
+    What `stays` is of the whole fleet: it holds until it is taken back, also while some lines settle.
+    """
 
     model: str
     reason: str = ""
+    since: datetime | None = None
+    stays: bool = False
 
 
 class ModelProgress(Message):

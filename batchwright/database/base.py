@@ -22,10 +22,12 @@ from batchwright.database.rows import (
     RateChange,
     ServedModel,
     SliceProgress,
+    Unsettled,
     WorkerBeat,
 )
 from batchwright.database.tenants_base import ApiKeysTable, TenantsTable
 from batchwright.database.upload_rows import Claim, PartRow, UploadRow
+from batchwright.database.waiting_base import WaitingTable
 
 
 class FilesTable(Protocol):
@@ -229,6 +231,10 @@ class FleetView(Protocol):
         """The batches that have not ended."""
         ...
 
+    async def unsettled(self) -> list[Unsettled]:
+        """What the batches that dispatch have left, by batch and model."""
+        ...
+
     async def lines_left(self) -> dict[str, int]:
         """Their lines without a result, by model; models without any are left out."""
         ...
@@ -259,6 +265,8 @@ class DatabaseLike(Protocol):
     def chances(self) -> ChancesTable: ...
     @property
     def retention(self) -> RetentionTable: ...
+    @property
+    def waiting(self) -> WaitingTable: ...
     @property
     def tenants(self) -> TenantsTable: ...
     @property

@@ -6,13 +6,14 @@ from batchwright.contracts.openai import BatchStatus
 from batchwright.database.base import FleetView
 from batchwright.database.connection import Connections
 from batchwright.database.driver import Row
-from batchwright.database.rows import LiveBatch
+from batchwright.database.rows import LiveBatch, Unsettled
 from batchwright.database.sql import queries
 
 
 @dataclass(frozen=True)
 class FleetQueries:
     live: str
+    unsettled: str
     lines_left: str
 
 
@@ -24,6 +25,14 @@ class Fleet(FleetView):
     async def live(self) -> list[LiveBatch]:
         async with self._connections.session() as session:
             return [_live_batch(record) for record in await session.fetch(self._sql.live)]
+
+    async def unsettled(self) -> list[Unsettled]:
+        async with self._connections.session() as session:
+            records = await session.fetch(self._sql.unsettled)
+        return [
+            Unsettled(each["tenant"], each["id"], each["model"], each["lines_left"], each["expires_at"])
+            for each in records
+        ]
 
     async def lines_left(self) -> dict[str, int]:
         async with self._connections.session() as session:

@@ -17,6 +17,7 @@ from batchwright.database.rates import RateChanges
 from batchwright.database.retention import Retention
 from batchwright.database.tenants import Tenants
 from batchwright.database.uploads import Uploads
+from batchwright.database.waiting import WaitingReasons
 from batchwright.database.workers import Workers
 from batchwright.settings import Settings
 
@@ -38,6 +39,7 @@ class Database(DatabaseLike):
         self._claims = Claims(connections, self._files, self._uploads)
         self._chances = Chances(connections, self._files)
         self._retention = Retention(connections)
+        self._waiting = WaitingReasons(connections)
         self._tenants = Tenants(connections)
         self._api_keys = ApiKeys(connections)
 
@@ -88,6 +90,10 @@ class Database(DatabaseLike):
     @property
     def retention(self) -> Retention:
         return self._retention
+
+    @property
+    def waiting(self) -> WaitingReasons:
+        return self._waiting
 
     @property
     def tenants(self) -> Tenants:

@@ -107,6 +107,17 @@ class LiveBatch:
     begun_at: datetime | None  # ingested
 
 
+@dataclass(frozen=True)
+class Unsettled:
+    """A model's part of a batch that dispatches, with lines left."""
+
+    tenant: str
+    batch_id: str
+    model: str
+    lines_left: int
+    expires_at: datetime
+
+
 class ServedModel(Message):
     """A model and the backend that last listed it."""
 

@@ -9,7 +9,7 @@ from starter.client import Client
 from starter.commands.watch import follow
 from starter.options import BatchId, Interval, Json, Tenant, Url, Wait, connected
 from starter.output import Exit, describe, exit_code, listing, print_json, stderr, stdout
-from starter.views import Batch, State
+from starter.views import Batch
 
 Window = Annotated[
     str | None,
@@ -24,8 +24,7 @@ def status(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenan
     """
     with connected(url, tenant) as client:
         batch = client.batch(batch_id)
-        state = None if json or batch.status.is_terminal else client.state(batch_id)
-    _print(batch, json, state)
+    _print(batch, json)
     raise typer.Exit(int(exit_code(batch.status)))
 
 
@@ -124,8 +123,8 @@ def _follow_new(client: Client, batch: Batch, asked: str, wait: bool, interval: 
         raise typer.Exit(int(exit_code(batch.status)))
 
 
-def _print(batch: Batch, json: bool, state: State | None = None) -> None:
+def _print(batch: Batch, json: bool) -> None:
     if json:
         print_json(batch)
     else:
-        stdout().print(describe(batch, state))
+        stdout().print(describe(batch))

@@ -17,6 +17,7 @@ from batchwright.database.errors import DatabaseError
 from batchwright.database.pool import Database, open_database
 from batchwright.database.rows import WorkerBeat
 from batchwright.rules.ids import safe_name
+from batchwright.rules.polled import is_poll
 from batchwright.settings import Settings, SettingsError
 from batchwright.temporal import TemporalUnavailable, connect
 from batchwright.temporal.errors import refused
@@ -76,7 +77,7 @@ def workers(json: JsonLine = False) -> None:
     if not found:
         stderr().print("No worker is alive; `batchwright worker` starts one.")
         return
-    names = sorted({name for beat in found for name in beat.stats})
+    names = sorted({name for beat in found for name in beat.stats if not is_poll(name)})
     table = _table("worker", "seen", *names)
     for beat in found:
         seen = f"{max(0, (datetime.now(UTC) - beat.beat_at).total_seconds()):.0f} s ago"

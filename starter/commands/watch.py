@@ -8,11 +8,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from starter.client import Client, ClientError
 from starter.options import BatchId, Interval, Json, Tenant, Url, connected
-from starter.output import coloured, describe, exit_code, print_json, stderr, stdout
-from starter.views import Batch, ModelPart, State
+from starter.output import coloured, describe, exit_code, print_json, reason, stderr, stdout
+from starter.views import Batch, ModelPart
 
 _PATIENCE_SECONDS = 60.0
-_STATE_SECONDS = 5.0
 _NAME_WIDTH = 30
 
 
@@ -44,7 +43,7 @@ def follow(client: Client, batch: Batch, *, interval: float, silent: bool = Fals
         if silent:
             live.stop()
         while not batch.status.is_terminal:
-            board.show(batch, client)
+            board.show(batch)
             time.sleep(interval)
             batch = _look(client, batch.id, interval)
     return batch
@@ -74,38 +73,33 @@ class Board:
         )
         self._batch = self.bars.add_task("", total=None, note="")
         self._models: dict[str, TaskID] = {}
-        self._state: State | None = None
-        self._state_due = 0.0
 
-    def show(self, batch: Batch, client: Client) -> None:
-        self._ask_state(client, batch.id)
+    def show(self, batch: Batch) -> None:
         counts = batch.request_counts
+        reasons = {why.model: reason(why, of_model=False) for why in batch.waiting}
         self.bars.update(
             self._batch,
-            description=coloured(batch, self._state),
+            description=coloured(batch),
             total=counts.total or None,
             completed=counts.settled,
-            note=_failed(counts.failed),
+            note=_escaped(reasons.pop(None, "")) or _failed(counts.failed),
         )
-        reasons = {why.model: why.reason for why in self._state.waiting} if self._state else {}
         for part in batch.parts:
             self._show_model(part, reasons.get(part.model, ""))
 
-    def _ask_state(self, client: Client, batch_id: str) -> None:
-        """Seldom: the workflow itself has to answer."""
-        if time.monotonic() >= self._state_due:
-            self._state = client.state(batch_id)
-            self._state_due = time.monotonic() + _STATE_SECONDS
-
-    def _show_model(self, part: ModelPart, reason: str) -> None:
+    def _show_model(self, part: ModelPart, why: str) -> None:
         if part.model not in self._models:
             name = part.model[:_NAME_WIDTH].replace("[", r"\[")
             self._models[part.model] = self.bars.add_task(name, total=part.lines, note="")
         self.bars.update(
             self._models[part.model],
             completed=part.completed + part.failed,
-            note=reason.replace("[", r"\[") or _failed(part.failed),
+            note=_escaped(why) or _failed(part.failed),
         )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", r"\[")
 
 
 def _failed(count: int) -> str:

@@ -32,6 +32,7 @@ from batchwright.rules.plan import PlanEntry, SliceRecord, pack_entry, pack_slic
 from batchwright.rules.segments import Kind, Record, SegmentWriter, read_records
 from batchwright.settings import load
 from batchwright.telemetry.metrics import Metrics
+from tests.fakes.database import MemoryDatabase
 from tests.fakes.storage import MemoryStorage
 
 MODEL, TENANT = "m", "tenant-a"
@@ -153,7 +154,7 @@ class House:
             progress=ProgressReporter(self.progress),
             metrics=self.metrics,
             settings=self.settings,
-            waiting=WaitingSignals(self._tell),
+            waiting=WaitingSignals(self._tell, MemoryDatabase().waiting),
             beat=self.server.beat,
         )
 

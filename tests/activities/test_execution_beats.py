@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from activities.slices import ownership
 from activities.slices.ownership import Ownership, Word
 from activities.slices.waiting import WaitingSignals
 from batchwright.contracts.batch import WaitingReason
 from batchwright.contracts.execution import SliceResult
+from batchwright.database.errors import DatabaseUnavailable
 from tests.activities.execution_house import FakeServer, eventually
+from tests.fakes.database import MemoryDatabase
 
 
 class Clock:
@@ -95,10 +97,14 @@ def test_several_beats_fit_into_the_time_an_attempt_trusts_one() -> None:
 
 
 class Told:
-    def __init__(self) -> None:
+    """A worker that shares its table with `others`."""
+
+    def __init__(self, others: "Told | None" = None) -> None:
         self.clock = Clock()
+        self.database = others.database if others else MemoryDatabase()
+        self.table = self.database.waiting
         self.reasons: list[tuple[str, str, str]] = []
-        self.signals = WaitingSignals(self._tell, self.clock)
+        self.signals = WaitingSignals(self._tell, self.table, self.clock)
 
     async def _tell(self, batch_id: str, reason: WaitingReason) -> None:
         self.reasons.append((batch_id, reason.model, reason.reason))
@@ -107,28 +113,62 @@ class Told:
 async def test_a_reason_is_told_on_its_edge_only() -> None:
     told = Told()
     for _ in range(3):
-        told.signals.waits("b", "m", "away")
-    told.signals.waits("b", "n", "away")
+        told.signals.waits("t", "b", "m", "away", 5.0)
+    told.signals.waits("t", "b", "n", "away", 5.0)
     await told.signals.settle()
     assert told.reasons == [("b", "m", "away"), ("b", "n", "away")]
 
 
 async def test_another_reason_waits_for_the_minute() -> None:
     told = Told()
-    told.signals.waits("b", "m", "one")
-    told.signals.waits("b", "m", "two")
+    told.signals.waits("t", "b", "m", "one", 5.0)
+    told.signals.waits("t", "b", "m", "two", 5.0)
     told.clock.now = 60.0
-    told.signals.waits("b", "m", "two")
+    told.signals.waits("t", "b", "m", "two", 5.0)
     await told.signals.settle()
     assert [reason for _, _, reason in told.reasons] == ["one", "two"]
 
 
 async def test_moving_takes_a_reason_back_once() -> None:
     told = Told()
-    told.signals.moves("b", "m")
-    told.signals.waits("b", "m", "one")
-    told.signals.moves("b", "m")
-    told.signals.moves("b", "m")
-    told.signals.waits("b", "m", "one")
+    told.signals.moves("t", "b", "m")
+    told.signals.waits("t", "b", "m", "one", 5.0)
+    told.signals.moves("t", "b", "m")
+    told.signals.moves("t", "b", "m")
+    told.signals.waits("t", "b", "m", "one", 5.0)
     await told.signals.settle()
     assert [reason for _, _, reason in told.reasons] == ["one", ""]
+
+
+async def test_a_reason_of_a_worker_that_is_gone_is_taken_back_by_the_one_that_goes_on() -> None:
+    gone = Told()
+    goes_on = Told(gone)
+    gone.signals.waits("t", "b", "m", "away", 60.0)
+    await gone.signals.settle()
+    assert [each.reason for each in await gone.table.of_batch("t", "b", datetime.now(UTC))] == ["away"]
+    goes_on.signals.moves("t", "b", "m")
+    await goes_on.signals.settle()
+    assert goes_on.reasons == [("b", "m", "")]
+    assert await gone.table.of_batch("t", "b", datetime.now(UTC)) == []
+
+
+async def test_what_another_worker_took_back_is_told_again_after_a_minute() -> None:
+    still = Told()
+    other = Told(still)
+    still.signals.waits("t", "b", "m", "away", 60.0)
+    await still.signals.settle()
+    other.signals.moves("t", "b", "m")
+    await other.signals.settle()
+    still.clock.now = 61.0
+    still.signals.waits("t", "b", "m", "away", 60.0)
+    await still.signals.settle()
+    assert [reason for _, _, reason in still.reasons] == ["away", "away"]
+
+
+async def test_a_database_that_is_away_keeps_no_reason_from_the_run() -> None:
+    told = Told()
+    told.database.rows.failing = DatabaseUnavailable("away")
+    told.signals.waits("t", "b", "m", "away", 5.0)
+    told.signals.moves("t", "b", "m")
+    await told.signals.settle()
+    assert [reason for _, _, reason in told.reasons] == ["away", ""]

@@ -2,12 +2,20 @@
 
 import time
 
+import httpx
 import pytest
 
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+
+async def reasons(stack: Stack, batch_id: str) -> dict[str | None, str]:
+    """Why its models wait, as the API says it."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        batch = (await http.get(f"{stack.now.api}/v1/batches/{batch_id}")).json()
+    return {each["model"]: each["reason"] for each in batch["x_batchwright"]["waiting"]}
 
 
 async def test_an_outage_of_one_of_three_models_delays_it_and_fails_no_line(stack: Stack) -> None:
@@ -26,6 +34,7 @@ async def test_an_outage_of_one_of_three_models_delays_it_and_fails_no_line(stac
         assert halfway.request_counts is not None
         assert halfway.request_counts.failed == 0
         assert halfway.status == "in_progress"
+        assert await reasons(stack, batch.id) == {MODELS[0]: "the backend takes nothing now: it answered 503"}
         await stack.heal()
         done = await ended(client, batch.id)
         await check_conservation(client, done, lines)

@@ -34,6 +34,7 @@ from tests.fakes.retention import MemoryRetention
 from tests.fakes.rows import Rows, not_before, per_model, position, slices
 from tests.fakes.tenants import TenantsAndKeys
 from tests.fakes.uploads import UploadsAndClaims
+from tests.fakes.waiting import MemoryWaiting
 
 
 class MemoryFiles(FilesTable):
@@ -205,6 +206,8 @@ class MemoryBatches(BatchesTable):
     def _forget(self, tenant: str, batch_id: str) -> None:
         for told in slices(self._rows, tenant, batch_id):
             del self._rows.progress[tenant, batch_id, told.model, told.number]
+        for key in [key for key in self._rows.waiting if key[:2] == (tenant, batch_id)]:
+            del self._rows.waiting[key]
 
 
 class MemoryProgress(ProgressTable):
@@ -333,6 +336,10 @@ class MemoryDatabase(UploadsAndClaims, TenantsAndKeys, DatabaseLike):
     @property
     def retention(self) -> MemoryRetention:
         return MemoryRetention(self.rows)
+
+    @property
+    def waiting(self) -> MemoryWaiting:
+        return MemoryWaiting(self.rows)
 
     async def check(self) -> None:
         self.rows.enter()

@@ -5,7 +5,7 @@ from collections import Counter
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.base import FleetView
 from batchwright.database.counts import LIVE, add_told
-from batchwright.database.rows import BatchRow, LiveBatch
+from batchwright.database.rows import BatchRow, LiveBatch, Unsettled
 from tests.fakes.rows import Rows, per_model, slices
 
 
@@ -15,6 +15,15 @@ class MemoryFleet(FleetView):
 
     async def live(self) -> list[LiveBatch]:
         return [_live_batch(row, self._seen(row)) for row in self._live()]
+
+    async def unsettled(self) -> list[Unsettled]:
+        return [
+            Unsettled(row.order.tenant, row.order.batch_id, count.model, left, row.order.expires_at)
+            for row in self._live()
+            if row.status is BatchStatus.IN_PROGRESS and row.cancel_requested_at is None
+            for count in self._seen(row).models
+            if (left := count.lines - count.completed - count.failed) > 0
+        ]
 
     async def lines_left(self) -> dict[str, int]:
         left: Counter[str] = Counter()

@@ -9,6 +9,7 @@ from batchwright.database.quotas_base import QuotaRow
 from batchwright.database.rows import BatchRow, FileRow, ModelCount, RateChange, ServedModel, SliceProgress
 from batchwright.database.tenant_rows import FoundKey, TenantRow
 from batchwright.database.upload_rows import Claim, PartRow, UploadRow
+from batchwright.database.waiting_base import Waiting
 from batchwright.rules.quotas import Enqueued
 
 Key = tuple[str, str]  # tenant, id
@@ -39,6 +40,7 @@ class Rows:
         self.requests: dict[str, tuple[float, int]] = {}  # when the minute began, how many since
         self.beats: dict[str, datetime] = {}
         self.stats: dict[str, dict[str, float]] = {}
+        self.waiting: dict[tuple[str, str, str, str], Waiting] = {}
         self.failing: Exception | None = None
 
     def enter(self) -> "Rows":

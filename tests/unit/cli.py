@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from batchwright.contracts.openai import BatchStatus, Usage
 from batchwright.database.rows import BatchRow, FileRow, ModelCount, Outcome
+from batchwright.database.waiting_base import Source, Waiting
 from starter.__main__ import app
 from tests.fakes.api import House
 
@@ -52,6 +53,18 @@ class Cli:
         assert run_now(
             batches.begin("default", row.order.batch_id, total=total, models=list(models), at=LATER)
         )
+
+    def waits(self, row: BatchRow, model: str, reason: str, source: Source) -> None:
+        waiting = Waiting(
+            tenant="default",
+            batch_id=row.order.batch_id,
+            model=model,
+            source=source,
+            reason=reason,
+            since=datetime.now(UTC),
+            until=LATER,
+        )
+        run_now(self.house.database.waiting.tell(waiting))
 
     def end(
         self,

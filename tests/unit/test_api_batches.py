@@ -1,15 +1,19 @@
 """/v1/batches after creation: get, list, cancel, pause, resume, state."""
 
 from collections.abc import AsyncGenerator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import openai
 import pytest
 
-from api.objects import BatchObject, BatchPage
+from api.objects import BatchObject, BatchPage, WaitingObject
 from batchwright.contracts.batch import BatchState, WaitingReason
+from batchwright.contracts.names import CONTROL_QUEUE, IO_QUEUE, inference_queue
 from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
 from batchwright.database.rows import ModelCount, Outcome
+from batchwright.database.waiting_base import Source, Waiting
+from batchwright.rules.ids import safe_name
+from batchwright.rules.polled import nobody_polls, polls
 from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import House, error_of, open_house, read
 
@@ -204,6 +208,58 @@ async def test_pause_and_resume_reach_the_run(house: House) -> None:
 async def test_what_has_ended_cannot_be_paused(house: House, status: BatchStatus) -> None:
     answer = await house.http.post(f"/v1/batches/{await ended(house, status)}/x/pause")
     assert (answer.status_code, answer.headers["x-should-retry"]) == (409, "false")
+
+
+async def test_a_batch_says_why_it_waits_and_since_when(house: House) -> None:
+    batch_id = await begun(house, "llama")
+    now = datetime.now(UTC)
+    await house.database.workers.beat("one:1", polls([CONTROL_QUEUE, IO_QUEUE]), now)
+    told = Waiting(
+        tenant="default",
+        batch_id=batch_id,
+        model="llama",
+        source=Source.WORKER,
+        reason="the backend takes nothing now: it answered 503",
+        since=now,
+        until=now + timedelta(seconds=60),
+    )
+    await house.database.waiting.tell(told)
+    found = read(await house.http.get(f"/v1/batches/{batch_id}"), BatchObject).x_batchwright
+    assert found.waiting == [
+        WaitingObject(model="llama", reason=told.reason, since=int(now.timestamp())),
+        WaitingObject(model="llama", reason=nobody_polls(inference_queue(safe_name("llama")))),
+    ]
+    assert found.paused is False
+
+
+async def test_a_batch_without_any_worker_says_so_without_one(house: House) -> None:
+    batch_id = await begun(house, "llama")
+    waiting = read(await house.http.get(f"/v1/batches/{batch_id}"), BatchObject).x_batchwright.waiting
+    assert waiting is not None
+    assert [(each.model, each.reason.split(":")[0]) for each in waiting] == [
+        (None, "no worker polls its queue control"),
+        (None, "no worker polls its queue io"),
+        ("llama", f"no worker polls its queue {inference_queue(safe_name('llama'))}"),
+    ]
+
+
+async def test_a_paused_batch_says_so_until_it_is_resumed(house: House) -> None:
+    batch_id = await begun(house, "llama")
+    queues = [CONTROL_QUEUE, IO_QUEUE, inference_queue(safe_name("llama"))]
+    await house.database.workers.beat("one:1", polls(queues), datetime.now(UTC))
+    await house.http.post(f"/v1/batches/{batch_id}/x/pause")
+    paused = read(await house.http.get(f"/v1/batches/{batch_id}"), BatchObject).x_batchwright
+    await house.http.post(f"/v1/batches/{batch_id}/x/resume")
+    resumed = read(await house.http.get(f"/v1/batches/{batch_id}"), BatchObject).x_batchwright
+    assert paused.waiting is not None
+    assert [each.reason for each in paused.waiting] == ["paused"]
+    assert (paused.paused, resumed.paused, resumed.waiting) == (True, False, [])
+
+
+@pytest.mark.parametrize("status", ENDS)
+async def test_what_has_ended_waits_for_nothing(house: House, status: BatchStatus) -> None:
+    answer = await house.http.get(f"/v1/batches/{await ended(house, status)}")
+    assert read(answer, BatchObject).x_batchwright.waiting is None
 
 
 async def test_the_state_says_why_a_batch_waits(house: House) -> None:

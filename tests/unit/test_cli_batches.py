@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.contracts.batch import BatchState, WaitingReason
 from batchwright.contracts.openai import BatchStatus, ValidationError
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.rows import ModelCount
+from batchwright.database.waiting_base import Source
 from tests.unit.cli import LATER, LINE, Cli, run_now, served
 
 STATUSES = [
@@ -71,11 +71,8 @@ def test_status_exits_as_the_batch_stands(cli: Cli, tmp_path: Path, status: Batc
 def test_status_shows_models_and_why_they_wait(cli: Cli, tmp_path: Path) -> None:
     row = cli.submitted(tmp_path)
     cli.begin(row, ModelCount(model="llama[7b]", lines=1_000, completed=2), ModelCount(model="qwen", lines=5))
-    cli.house.temporal.states[row.order.batch_id] = BatchState(
-        status=BatchStatus.IN_PROGRESS,
-        paused=True,
-        waiting=[WaitingReason(model="qwen", reason="no worker polls [its queue]")],
-    )
+    cli.waits(row, "qwen", "no worker polls [its queue]", Source.FLEET)
+    cli.waits(row, "", "paused", Source.USER)
     shown = cli.run("status", row.order.batch_id).stdout
     assert "in_progress, paused" in shown
     assert "llama[7b]: " in shown

@@ -85,4 +85,5 @@ UPDATE batches SET results_kept_until = $3
 WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'finalizing')
 
 -- name: clear_progress
+WITH answered AS (DELETE FROM waiting WHERE tenant = $1 AND batch_id = $2)
 DELETE FROM slice_progress WHERE tenant = $1 AND batch_id = $2

@@ -12,6 +12,18 @@ LEFT JOIN (
 ) p ON p.tenant = b.tenant AND p.batch_id = b.id
 WHERE b.status IN ('validating', 'in_progress', 'finalizing')
 
+-- name: unsettled
+-- Of the batches that dispatch, by model: what the workers have left.
+SELECT b.tenant, b.id, m.model, (m.lines - m.failed - coalesce(p.settled, 0))::bigint AS lines_left, b.expires_at
+FROM batches b
+CROSS JOIN LATERAL jsonb_to_recordset(b.models) AS m(model text, lines bigint, failed bigint)
+LEFT JOIN (
+    SELECT tenant, batch_id, model, sum(completed + failed) AS settled
+    FROM slice_progress GROUP BY tenant, batch_id, model
+) p ON p.tenant = b.tenant AND p.batch_id = b.id AND p.model = m.model
+WHERE b.status = 'in_progress' AND b.cancel_requested_at IS NULL
+  AND m.lines > m.failed + coalesce(p.settled, 0)
+
 -- name: lines_left
 -- A model that nobody served at ingestion has none left; slice_progress holds live batches only.
 WITH planned AS (

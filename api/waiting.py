@@ -1,0 +1,66 @@
+"""Why a batch waits, as the API shows it: what was told, and what nobody is there to tell."""
+
+from datetime import datetime, timedelta
+
+from api.objects import WaitingObject
+from api.services import Services
+from batchwright.contracts.names import CONTROL_QUEUE, IO_QUEUE, inference_queue
+from batchwright.contracts.openai import BatchStatus
+from batchwright.database.rows import BatchRow
+from batchwright.database.waiting_base import Source, Waiting
+from batchwright.rules.ids import safe_name
+from batchwright.rules.polled import FRESH_SECONDS, nobody_polls, polled
+from batchwright.rules.states import LIVE
+
+PAUSED = "paused"
+
+
+class Reasons:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._table = services.database.waiting
+
+    async def of(self, row: BatchRow) -> list[WaitingObject]:
+        """Of a batch that has not ended; none where all goes on. A model has at most one of each source."""
+        if row.status not in LIVE:
+            return []
+        now = self._services.clock()
+        told = await self._table.of_batch(row.order.tenant, row.order.batch_id, now)
+        known = {each.model for each in told if each.source is Source.FLEET}
+        unserved = [each for each in await self._unserved(row, now) if (each.model or "") not in known]
+        return [*map(_object, told), *unserved]
+
+    async def paused(self, row: BatchRow) -> None:
+        order, now = row.order, self._services.clock()
+        await self._table.tell(
+            Waiting(
+                tenant=order.tenant,
+                batch_id=order.batch_id,
+                source=Source.USER,
+                reason=PAUSED,
+                since=now,
+                until=order.expires_at + timedelta(days=1),
+            )
+        )
+
+    async def resumed(self, row: BatchRow) -> None:
+        await self._table.take_back(row.order.tenant, row.order.batch_id, "", Source.USER)
+
+    async def _unserved(self, row: BatchRow, now: datetime) -> list[WaitingObject]:
+        """Of queues that no worker polls: with no worker at all there is nobody else to say so."""
+        beats = await self._services.database.workers.beats(now - timedelta(seconds=FRESH_SECONDS))
+        served = polled(beat.stats for beat in beats)
+        missing = [queue for queue in (CONTROL_QUEUE, IO_QUEUE) if queue not in served]
+        found = [WaitingObject(model=None, reason=nobody_polls(queue)) for queue in missing]
+        if row.status is BatchStatus.IN_PROGRESS:
+            left = [each.model for each in row.models if each.lines > each.completed + each.failed]
+            found += [
+                WaitingObject(model=model, reason=nobody_polls(queue))
+                for model in left
+                if (queue := inference_queue(safe_name(model))) not in served
+            ]
+        return found
+
+
+def _object(told: Waiting) -> WaitingObject:
+    return WaitingObject(model=told.model or None, reason=told.reason, since=int(told.since.timestamp()))
