@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from datetime import UTC, timedelta
+from datetime import timedelta
 from typing import Protocol
 
 from temporalio.client import (
@@ -16,23 +16,15 @@ from temporalio.client import (
     WorkflowQueryFailedError,
     WorkflowQueryRejectedError,
 )
-from temporalio.common import (
-    SearchAttributePair,
-    TypedSearchAttributes,
-    WorkflowIDConflictPolicy,
-    WorkflowIDReusePolicy,
-)
-from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from batchwright.contracts import names, search
 from batchwright.contracts.batch import BatchOrder, BatchState
-from batchwright.contracts.openai import BatchStatus
 from batchwright.settings import Settings
 from batchwright.temporal import TemporalUnavailable
 from batchwright.temporal.codec import PayloadLocked
 from batchwright.temporal.errors import is_unknown_namespace, not_connected, refused
 from batchwright.temporal.namespace import Namespace
+from batchwright.temporal.starting import start_batch
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +33,6 @@ _LOOK_SECONDS = 2.0
 _RPC_TIMEOUT = timedelta(seconds=10)
 _CHECK_TIMEOUT = timedelta(seconds=2)
 _STATE_TIMEOUT = timedelta(seconds=2)
-# The workflow ends by its own timers; this only ends a run that no worker ever finishes.
-_SAFETY_MARGIN = timedelta(days=7)
 
 
 class RunMissing(Exception):
@@ -79,21 +69,8 @@ class ClientGateway(TemporalGateway):
 
     async def start(self, order: BatchOrder) -> None:
         async with self._translated(order.batch_id):
-            try:
-                await self._client.start_workflow(
-                    "BatchWorkflow",
-                    order,
-                    id=order.batch_id,
-                    task_queue=names.CONTROL_QUEUE,
-                    id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                    id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                    execution_timeout=_longest(order),
-                    static_summary=f"{order.endpoint} within {order.completion_window}, for {order.tenant}",
-                    search_attributes=_search_attributes(order),
-                    rpc_timeout=_RPC_TIMEOUT,
-                )
-            except WorkflowAlreadyStartedError:
-                return  # it has even ended: whoever asked twice meant the same batch
+            if not await start_batch(self._client, order):
+                return
         logger.info("batch created", extra=_told(order))
 
     async def cancel(self, batch_id: str) -> None:
@@ -167,18 +144,3 @@ def _told(order: BatchOrder) -> dict[str, str]:
         "endpoint": order.endpoint,
         "window": order.completion_window,
     }
-
-
-def _longest(order: BatchOrder) -> timedelta:
-    finalizing = timedelta(seconds=order.policy.finalize_patience_seconds)
-    return order.expires_at - order.created_at + finalizing + _SAFETY_MARGIN
-
-
-def _search_attributes(order: BatchOrder) -> TypedSearchAttributes:
-    return TypedSearchAttributes(
-        [
-            SearchAttributePair(search.STATUS, BatchStatus.VALIDATING.value),
-            SearchAttributePair(search.TENANT, order.tenant),
-            SearchAttributePair(search.DEADLINE, order.expires_at.astimezone(UTC)),
-        ]
-    )

@@ -36,6 +36,7 @@ COMMANDS = (
     Later("api", "processes:api", "Serve the HTTP API.", _PASS_ON),
     Later("simulator", "processes:simulator", "Serve a simulated backend.", _PASS_ON),
     Later("migrate", "processes:migrate", "Bring the database's tables up to date."),
+    Later("audit", "audit:audit", "Compare rows, runs, files and counts."),
     Later("doctor", "doctor:doctor", "Check what Batchwright runs on."),
     Later("config", "config:config", "Show the settings."),
     Later("models", "fleet:models", "List the models that are served."),

@@ -57,16 +57,18 @@ class Files:
             filename=f"{order.batch_id}_{kind}.jsonl",
             bytes=size,
             created_at=at,
-            expires_at=at + self._lifetime(),
+            expires_at=at + lifetime(order, self._status, self._settings),
             storage_key=key,
         )
 
-    def _lifetime(self) -> timedelta:
-        if self._order.output_expires_after_seconds is not None:
-            return timedelta(seconds=self._order.output_expires_after_seconds)
-        if self._status is BatchStatus.COMPLETED:
-            return timedelta(days=self._settings.completed_file_retention_days)
-        return timedelta(days=self._settings.partial_file_retention_days)
+
+def lifetime(order: BatchOrder, status: BatchStatus, settings: Settings) -> timedelta:
+    """Of the files of a batch that ends in `status` (R14)."""
+    if order.output_expires_after_seconds is not None:
+        return timedelta(seconds=order.output_expires_after_seconds)
+    if status is BatchStatus.COMPLETED:
+        return timedelta(days=settings.completed_file_retention_days)
+    return timedelta(days=settings.partial_file_retention_days)
 
 
 async def sweep(storage: Storage, files: FilesTable, order: BatchOrder) -> None:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from batchwright.contracts.retention import Kind, Place
+from batchwright.database.batch_rows import batch_row
 from batchwright.database.connection import Connections
 from batchwright.database.driver import Row
 from batchwright.database.retention_base import Ended, Mark, RetentionTable
-from batchwright.database.rows import FileRow
+from batchwright.database.rows import BatchRow, FileRow
 from batchwright.database.sql import queries
 
 _FIRST = datetime.min.replace(tzinfo=UTC)
@@ -31,6 +32,7 @@ class RetentionQueries:
     keys_of: str
     open_uploads: str
     live_batches: str
+    miscounted: str
     settled_files: str
     note_success: str
     successes: str
@@ -90,6 +92,9 @@ class Retention(RetentionTable):
     async def live_batches(self, tenant: str) -> frozenset[str]:
         rows = await self._connections.fetch(self._sql.live_batches, tenant)
         return frozenset(row["id"] for row in rows)
+
+    async def miscounted(self) -> list[BatchRow]:
+        return [batch_row(row) for row in await self._connections.fetch(self._sql.miscounted)]
 
     async def settled_files(
         self, tenant: str, after: str, before: datetime, now: datetime, limit: int

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from batchwright.contracts.retention import Kind, Place
-from batchwright.database.rows import FileRow
+from batchwright.database.rows import BatchRow, FileRow
 
 
 class Ended(NamedTuple):
@@ -78,6 +78,10 @@ class RetentionTable(Protocol):
         ...
 
     async def live_batches(self, tenant: str) -> frozenset[str]: ...
+
+    async def miscounted(self) -> list[BatchRow]:
+        """Ended batches with files whose counts are not their lines: at most a thousand."""
+        ...
 
     async def settled_files(
         self, tenant: str, after: str, before: datetime, now: datetime, limit: int

@@ -98,6 +98,11 @@ class MemoryRetention(RetentionTable):
         batches = [row for (owner, _), row in self._rows.enter().batches.items() if owner == tenant]
         return frozenset(row.order.batch_id for row in batches if row.status in LIVE or _keeps(row))
 
+    async def miscounted(self) -> list[BatchRow]:
+        rows = self._rows.enter().batches.values()
+        ended = [row for row in rows if row.status.is_terminal and (row.output_file_id or row.error_file_id)]
+        return [row for row in ended if row.completed + row.failed != row.total]
+
     async def settled_files(
         self, tenant: str, after: str, before: datetime, now: datetime, limit: int
     ) -> list[FileRow]:

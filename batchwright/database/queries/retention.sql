@@ -93,6 +93,14 @@ SELECT id FROM uploads WHERE tenant = $1 AND id = ANY($2::text[]) AND swept_at I
 SELECT id FROM batches
 WHERE tenant = $1 AND (status IN ('validating', 'in_progress', 'finalizing') OR results_kept_until > now())
 
+-- name: miscounted
+-- Ended ones with files: every line is in one of them.
+SELECT b.*, NULL::jsonb AS told_models, NULL::jsonb AS told_usage FROM batches b
+WHERE b.status IN ('completed', 'failed', 'expired', 'cancelled')
+  AND coalesce(b.output_file_id, b.error_file_id) IS NOT NULL AND b.completed + b.failed <> b.total
+ORDER BY b.tenant, b.id
+LIMIT 1000
+
 -- name: settled_files
 -- Not expired, and old enough: whatever is to become of them has.
 SELECT * FROM files

@@ -1,0 +1,1 @@
+"""The audit: rows, runs, files and counts compared."""
