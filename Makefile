@@ -66,7 +66,7 @@ docs: install ## the generated reference pages
 chaos: install ## kill, freeze and cut a running stack for SECONDS (600) by SEED (1)
 	$(RUN)python -m tests.chaos --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
 
-soak: install ## one batch of LINES (1,000,000) small lines: memory, history, time; half an hour
+soak: install ## one batch of LINES (1,000,000) small lines: memory, history, time; ten minutes
 	$(RUN)python -m tests.soak --lines $(or $(LINES),1000000)
 
 bench: install $(TOOLS)/peers/.installed ## every target beside its yardstick, 20 minutes (BENCH="--quick --only whole")
