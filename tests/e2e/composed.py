@@ -4,6 +4,7 @@ What the containers would find by name (PostgreSQL, Temporal, S3) is given as ad
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from starter.stack.ports import free_port
 from tests.unit.deploy.files import ROOT, Service, compose, image_environment
 
+_UNSET = re.compile(r"\$\{\w+:-([^}]*)\}")  # a variable of whoever runs compose, and its default
 _HEALTHCHECK = "/opt/batchwright/healthcheck.py"
 
 
@@ -55,6 +57,7 @@ class Machine:
         hosts[image["BATCHWRIGHT_SPOOL_DIR"]] = str(spool)
 
         def here(text: str) -> str:
+            text = _UNSET.sub(r"\1", text)
             port, slash, path = text.partition("/")
             if port in ports:
                 return f"{ports[port]}{slash}{path}"
