@@ -67,6 +67,10 @@ class LineChecker:
             return None
         return Request(custom_id, read_text(body.model) or None, body)
 
+    def forget_ids(self) -> None:
+        """There is no further line whose custom_id could be one of them."""
+        self._ids = Digests()
+
     def _fields(self, line: Line) -> Fields | None:
         if line.data is None:
             most = self._limits.max_line_bytes

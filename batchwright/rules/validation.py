@@ -48,6 +48,7 @@ class Validation:
             most = self._limits.max_lines
             message = f"The input has more than {most} requests, the most a batch may have. Split it."
             self.findings.add(Code.TOO_MANY_TASKS, message)
+        self._checker.forget_ids()
         if not self.total:
             message = "The input file is empty. Please ensure that the batch contains at least one request."
             self.findings.add(Code.EMPTY_FILE, message)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from batchwright.rules import prefix
+from batchwright.rules import ordering, prefix
 from batchwright.rules.digests import Digests
 from batchwright.rules.lines import read_body
 from batchwright.rules.ordering import ModelLines, PlanOrder, Prefixes
@@ -148,6 +148,17 @@ def test_a_plan_is_a_permutation_of_the_lines(
 ) -> None:
     found = Input(requests)
     assert sorted(found.planned(order)) == sorted(found.lines)
+
+
+@given(REQUESTS, st.integers(1, 4), st.sampled_from(["prefix", "hash", "file"]))
+def test_the_order_does_not_depend_on_how_many_rows_are_sorted_at_once(
+    requests: list[tuple[str | None, str]], at_once: int, order: PlanOrder
+) -> None:
+    found = Input(requests)
+    whole = found.planned(order)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ordering, "_RUN", at_once * ordering._ROW.size)  # pyright: ignore[reportPrivateUsage]
+        assert found.planned(order) == whole
 
 
 @given(REQUESTS)
