@@ -32,7 +32,7 @@ from batchwright.telemetry.metrics import Metrics
 from batchwright.telemetry.tracing import tracing
 from batchwright.temporal import TemporalUnavailable
 from worker.awaited import Awaited
-from worker.connecting import connected
+from worker.connecting import check_storage, connected
 from worker.drain import StopSignal
 from worker.fleet import Fleet
 from worker.following import FollowingWorker
@@ -105,7 +105,7 @@ async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, Needs, str]]
             tracing(settings, "batchwright-worker", metrics),
             open_storage(settings, metrics, Component.WORKER) as storage,
         ):
-            await storage.check()
+            await check_storage(settings, storage)
             registry = Registry(settings, database.models, client, unavailable=DatabaseUnavailable)
             rates = FleetRates(
                 settings, database.rates, lambda: registry.known, unavailable=DatabaseUnavailable

@@ -48,7 +48,7 @@ class WorkerSettings(BaseSettings):
     byte_budget: int = Field(64 * _MIB, ge=8 * _MIB, description="bytes of bodies and answers held at once")
     drain_seconds: float = Field(30.0, ge=0, description="time a stopping worker gives its slices")
     startup_seconds: float = Field(
-        30.0, ge=0, description="time a starting worker waits for Temporal and PostgreSQL"
+        30.0, ge=0, description="time a starting worker waits for Temporal, PostgreSQL and the storage"
     )
     deployment_name: str = Field(
         "", pattern=r"^[^.]{0,63}$", description="of Temporal's worker versioning; empty: unversioned"

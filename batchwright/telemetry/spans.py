@@ -96,17 +96,21 @@ class Spans:
 
     @contextmanager
     def call(self, method: str, path: str, headers: Mapping[str, str]) -> Generator["Call"]:
-        """A call to the API, in the caller's trace where it came with one."""
+        """A call to the API, in the caller's trace where it came with one.
+
+        Callers put keys into paths, too: what looks like one is struck.
+        """
         with self._tracer.start_as_current_span(
             method,
             context=_W3C.extract(headers, Context()),
             kind=SpanKind.SERVER,
-            attributes={"http.request.method": method, "url.path": path},
+            attributes={"http.request.method": method, "url.path": self._redact(path)},
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
             yield Call(span, method)
-            span.set_attributes(attributes(facts()))
+            told = attributes(facts())
+            span.set_attributes({k: self._redact(v) if isinstance(v, str) else v for k, v in told.items()})
 
     @contextmanager
     def activity(self, name: str, batch_id: str, carrier: Mapping[str, str]) -> Generator[Span]:
