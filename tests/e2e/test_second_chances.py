@@ -53,9 +53,9 @@ async def chance(client: AsyncOpenAI, batch_id: str, kind: str) -> Batch:
 async def test_a_resumed_batch_sends_only_what_had_not_settled_also_when_its_worker_is_killed(
     own_stack: Stack,
 ) -> None:
-    stack, sent = own_stack, lines("resumed", 300)
+    stack, sent = own_stack, lines("resumed", 600)
     await stack.heal()
-    await stack.faults(kind="slow", seconds=0.4, rate=1.0)
+    await stack.faults(kind="slow", seconds=1.0, rate=1.0)
     async with stack.client() as client:
         first = await submit(client, sent)
         await settled(client, first.id, 60)
