@@ -103,22 +103,24 @@ class Ingestion(IngestionActivities):
             with Spool(self._settings.spool_dir) as spool:
                 spool.require(file.bytes)
                 async with adoption_of(order, self._database, self._storage, self._settings) as adoption:
-                    scanner = self._scanner(order, access, spool, adoption)
+                    scanner = self._scanner(order, access, spool, adoption, self._models.canonical)
                     return await self._plan(order, file, access, scanner, spool)
         except OriginGone as gone:
             return await self._fail(order, [ValidationError(code="invalid_request", message=str(gone))])
 
     def _scanner(self, order: BatchOrder, access: Access, spool: Spool, adoption: Adoption | None) -> Scanner:
         policy = order.policy
-        return Scanner(order.endpoint, policy.profile, self._settings, access, spool, adoption)
+        return Scanner(
+            order.endpoint, policy.profile, self._settings, access, spool, adoption, self._models.canonical
+        )
 
     async def _served(self, order: BatchOrder) -> frozenset[str]:
         """No line is refused because every backend is out of reach when the batch arrives."""
-        served = await self._models.served()
-        if served or not self._settings.backends or datetime.now(UTC) >= order.expires_at:
+        served, settings = await self._models.served(), self._settings
+        if served or not (settings.backends or settings.registry) or datetime.now(UTC) >= order.expires_at:
             return served
         raise ApplicationError(
-            "None of BATCHWRIGHT_BACKENDS has told yet which models it serves.",
+            "No backend has told yet which models it serves.",
             type=Failure.DEFERRED,
             category=ApplicationErrorCategory.BENIGN,
             next_retry_delay=_ASK_AGAIN,

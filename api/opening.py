@@ -9,8 +9,7 @@ from api.temporal_gateway import ClientGateway, told_until_ready
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.pool import open_database
 from batchwright.inference.backends import Registry
-from batchwright.inference.client import InferenceClient
-from batchwright.inference.opening import open_engine
+from batchwright.inference.clients import Clients
 from batchwright.settings import Settings
 from batchwright.storage.observed import Component
 from batchwright.storage.opening import open_storage
@@ -35,10 +34,11 @@ async def open_services(settings: Settings) -> AsyncGenerator[Services]:
         storage = await opened.enter_async_context(open_storage(settings, metrics, Component.API))
         database = await open_database(settings)
         opened.push_async_callback(database.close)
-        engine = open_engine(settings)
-        opened.push_async_callback(engine.aclose)
-        client = InferenceClient(engine, settings)
-        registry = Registry(settings, database.models, client, unavailable=DatabaseUnavailable)
+        clients = Clients(settings)
+        opened.push_async_callback(clients.aclose)
+        registry = Registry(
+            settings, database.models, database.model_changes, clients, unavailable=DatabaseUnavailable
+        )
         await opened.enter_async_context(_running(registry.run()))
         client_of_temporal, connection = await open_connection(settings, runtime=runtime(sdk), lazy=True)
         temporal = ClientGateway(client_of_temporal, settings)

@@ -42,6 +42,9 @@ class _Served:
     async def served(self) -> frozenset[str]:
         return frozenset(MODELS)
 
+    def canonical(self, name: str) -> str:
+        return name
+
 
 def yardstick(path: Path) -> float:
     """Seconds of the fastest of the JSON readers that we have."""

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from temporalio.client import Client
 from temporalio.service import RPCError
@@ -17,9 +18,8 @@ from batchwright.contracts import names
 from batchwright.database.errors import DatabaseError, DatabaseUnavailable
 from batchwright.database.pool import open_database
 from batchwright.inference.backends import Registry
-from batchwright.inference.client import InferenceClient
+from batchwright.inference.clients import Clients
 from batchwright.inference.hooks import Hooks
-from batchwright.inference.opening import open_engine
 from batchwright.inference.rates import FleetRates
 from batchwright.inference.senders import chat_executors
 from batchwright.rules.polled import BEAT_SECONDS, polls
@@ -32,6 +32,7 @@ from batchwright.telemetry.metrics import Metrics
 from batchwright.telemetry.tracing import tracing
 from batchwright.temporal import TemporalUnavailable
 from worker.awaited import Awaited
+from worker.backends import show_backends
 from worker.connecting import check_storage, connected
 from worker.drain import StopSignal
 from worker.fleet import Fleet
@@ -98,7 +99,7 @@ async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, Needs, str]]
     sdk = sdk_address()
     temporal, connection = await connected(settings, sdk)
     database = await open_database(settings, patience_seconds=settings.startup_seconds)
-    client = InferenceClient(open_engine(settings), settings)
+    clients = Clients(settings)
     metrics = Metrics(tenants=settings.metrics_tenants)
     try:
         async with (
@@ -106,7 +107,14 @@ async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, Needs, str]]
             open_storage(settings, metrics, Component.WORKER) as storage,
         ):
             await check_storage(settings, storage)
-            registry = Registry(settings, database.models, client, unavailable=DatabaseUnavailable)
+            registry = Registry(
+                settings,
+                database.models,
+                database.model_changes,
+                clients,
+                unavailable=DatabaseUnavailable,
+            )
+            registry.on_look = partial(show_backends, registry, metrics)
             rates = FleetRates(
                 settings, database.rates, lambda: registry.known, unavailable=DatabaseUnavailable
             )
@@ -115,10 +123,10 @@ async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, Needs, str]]
                 "temporal": lambda: _check(temporal),
                 "storage": storage.check,
             }
-            parts = Parts(temporal, connection, database, storage, client, registry, rates, settings, metrics)
+            parts = Parts(temporal, connection, database, storage, registry, rates, settings, metrics)
             yield parts, Needs(checks, vital=_VITAL), sdk
     finally:
-        await client.aclose()
+        await clients.aclose()
         await database.close()
 
 
@@ -199,7 +207,8 @@ async def _tell_stats(parts: Parts, inference: InferenceWorkers, queues: Callabl
     while True:
         stats = {"in_flight": float(inference.tools.permits.used), **polls(queues())}
         with contextlib.suppress(DatabaseUnavailable):  # said by others; the next beat tells all anyway
-            await parts.database.workers.beat(worker_id, stats, datetime.now(UTC))
+            registry = parts.registry.fingerprint
+            await parts.database.workers.beat(worker_id, stats, datetime.now(UTC), registry)
         await asyncio.sleep(BEAT_SECONDS)
 
 

@@ -21,7 +21,6 @@ from activities.slices.waiting import temporal_tell
 from batchwright.contracts import names
 from batchwright.database.base import DatabaseLike
 from batchwright.inference.backends import Registry
-from batchwright.inference.client import InferenceClient
 from batchwright.inference.rates import FleetRates
 from batchwright.rules.ids import safe_name
 from batchwright.settings import Settings
@@ -61,7 +60,6 @@ class Parts:
     connection: Connection  # under `temporal`
     database: DatabaseLike
     storage: Storage
-    client: InferenceClient
     registry: Registry
     rates: FleetRates
     settings: Settings
@@ -109,7 +107,6 @@ class InferenceWorkers:
         self.permissions = KnownPermissions(parts.database.quotas)
         self.tools = for_temporal(
             storage=parts.storage,
-            client=parts.client,
             registry=parts.registry,
             progress=progress,
             metrics=parts.metrics,

@@ -2,6 +2,7 @@
 
 from array import array
 from collections import Counter
+from collections.abc import Callable
 
 from activities.ingest.access import Access
 from activities.ingest.adoption import Adoption
@@ -66,7 +67,9 @@ class Scanner:
         access: Access,
         spool: Spool,
         adoption: Adoption | None = None,
+        canonical: Callable[[str], str] = str,
     ) -> None:
+        """`canonical` gives the model that an alias stands for."""
         self.adoption = adoption
         self.models: dict[str, ModelLines] = {}
         self.prefixes = Prefixes()
@@ -74,7 +77,7 @@ class Scanner:
         self._validation = Validation(endpoint, profile, limits_of(settings))
         self._settings = settings
         self._tokens = 0
-        self._access = access
+        self._access, self._canonical = access, canonical
         self._spool = spool
 
     @property
@@ -105,7 +108,7 @@ class Scanner:
             self.adoption.finish()
 
     def _place(self, line: Line, request: Request) -> None:
-        model = request.model or self._settings.default_model
+        model = self._canonical(request.model or self._settings.default_model)
         if self.adoption and not self.findings.count and self.adoption.take(line.offset, model):
             return
         if self._access.refusal(model) is not None:

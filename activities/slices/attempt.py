@@ -21,7 +21,7 @@ from activities.slices.work import SliceWork, read_record, read_stored, read_wor
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceRequest, SliceResult
 from batchwright.database.rows import SliceProgress
-from batchwright.inference.backends import Backend
+from batchwright.inference.routes import Route
 from batchwright.rules import keys
 from batchwright.rules.plan import SliceRecord
 from batchwright.storage.base import ObjectMissing, StorageUnavailable
@@ -108,12 +108,12 @@ class SliceAttempt:
 
     async def _take_turn(self) -> End:
         request, budget = self._request, self._tools.budget
-        backend = self._tools.backends.backend_of(request.model)
+        route = self._tools.route(request.model)
         end = self._stop.now()
-        if end is None and backend is None:
+        if end is None and route is None:
             logger.warning("no backend serves the model of a slice", extra=self._place())
             end = End.DEFERRED
-        if end is not None or backend is None:
+        if end is not None or route is None:
             self._sink.start_with(await read_stored(self._tools.storage, self._folder))
             return end or End.DEFERRED
         record = await read_record(self._tools.storage, request)
@@ -123,17 +123,17 @@ class SliceAttempt:
             if end is not None:
                 return end
         try:
-            return await self._read_and_send(record, backend)
+            return await self._read_and_send(record, route)
         finally:
             budget.give_shard(record.shard_bytes)
 
-    async def _read_and_send(self, record: SliceRecord, backend: Backend) -> End:
+    async def _read_and_send(self, record: SliceRecord, route: Route) -> End:
         storage, request = self._tools.storage, self._request
         stored = await read_stored(storage, self._folder)
         self._sink.start_with(stored)
         work = await read_work(storage, request, record, stored)
         try:
-            end = await self._send(work, backend)
+            end = await self._send(work, route)
         except Exception:
             await self._sink.flush()  # what was answered stays settled, whatever broke
             raise
@@ -142,21 +142,19 @@ class SliceAttempt:
             await self._compact(end)
         return self._stop.end if self._stop.end is End.LOST else end
 
-    async def _send(self, work: SliceWork, backend: Backend) -> End:
+    async def _send(self, work: SliceWork, route: Route) -> End:
         tools, request = self._tools, self._request
-        circuit = tools.circuit(request.model)
         judge = Judge(
             request,
             sink=self._sink,
-            circuit=circuit,
-            settings=tools.settings,
+            retries=route.retries,
             metrics=tools.metrics,
         )
         self._suspect(work, judge)
         self._turn = Turn(
             tools,
             request,
-            backend=backend,
+            route=route,
             work=work,
             judge=judge,
             sink=self._sink,
@@ -249,12 +247,13 @@ class SliceAttempt:
 
     def _deferral(self) -> ApplicationError:
         tools, request = self._tools, self._request
-        backend, circuit = tools.backends.backend_of(request.model), tools.circuit(request.model)
-        reason = reason_of(request.model, backend, circuit)
+        route = tools.route(request.model)
+        circuit = route.circuit if route else None
+        reason = reason_of(circuit)
         left = request.closes_at.timestamp() - time.time()
-        delay = max(0.001, min(deferral_seconds(backend, circuit, self._blocked_for, self._attempt), left))
+        delay = max(0.001, min(deferral_seconds(circuit, self._blocked_for, self._attempt), left))
         tools.waiting.waits(request.tenant, request.batch_id, request.model, reason, delay)
-        tools.deferrals.note(request.batch_id, request.model, waiting_label(backend, circuit), delay)
+        tools.deferrals.note(request.batch_id, request.model, waiting_label(circuit), delay)
         return _next_turn(Failure.DEFERRED, reason, delay)
 
     def _place(self) -> dict[str, str | int]:

@@ -4,7 +4,6 @@ import random
 import time
 from collections.abc import Callable
 
-from batchwright.inference.backends import Backend
 from batchwright.inference.circuit import Circuit
 from batchwright.telemetry.metrics import Metrics
 
@@ -16,9 +15,11 @@ _DOUBLINGS = 4
 _PART_OF_OUTAGE = 0.25
 
 
-def deferral_seconds(backend: Backend | None, circuit: Circuit, lines_wait: float, attempt: int) -> float:
-    """From 5 s to 60 s while the model takes nothing; till its first line's time where only lines wait."""
-    if backend is None:
+def deferral_seconds(circuit: Circuit | None, lines_wait: float, attempt: int) -> float:
+    """`circuit` stands for the model's backends; None: it has none.
+
+    From 5 s to 60 s while the model takes nothing; till its first line's time where only lines wait."""
+    if circuit is None:
         return min(_SHORTEST * 2.0 ** min(max(attempt - 1, 0), _DOUBLINGS), _LONGEST)
     if not circuit.is_open:
         return min(max(lines_wait, 1.0), _LONGEST)
@@ -27,9 +28,9 @@ def deferral_seconds(backend: Backend | None, circuit: Circuit, lines_wait: floa
     return seconds * random.uniform(0.75, 1.0)
 
 
-def reason_of(model: str, backend: Backend | None, circuit: Circuit) -> str:
-    """Ends a sentence, and stands beside the name of `model` wherever it is shown: it does not repeat it."""
-    if backend is None:
+def reason_of(circuit: Circuit | None) -> str:
+    """Ends a sentence, and stands beside the name of the model: it does not repeat it."""
+    if circuit is None:
         return "no backend serves this model"
     if not circuit.is_open:
         return "every line that is left waits for its next attempt"
@@ -45,9 +46,9 @@ def _within_a_sentence(message: str) -> str:
     return f"it {about_it}" if about_it != said else said[:1].lower() + said[1:]
 
 
-def waiting_label(backend: Backend | None, circuit: Circuit) -> str:
+def waiting_label(circuit: Circuit | None) -> str:
     """A bounded set of causes, for the metric."""
-    if backend is None:
+    if circuit is None:
         return "no_backend"
     if not circuit.is_open:
         return "retry"

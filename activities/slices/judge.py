@@ -9,15 +9,22 @@ from activities.slices.sink import SegmentSink
 from activities.slices.work import Line
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.execution import SliceRequest
-from batchwright.inference.circuit import Circuit, Try
 from batchwright.inference.client import Outcome
+from batchwright.inference.routes import Sending
 from batchwright.rules import answers, ids
 from batchwright.rules.lines import LineDamaged, read_request
 from batchwright.rules.plan import PlanDamaged
-from batchwright.rules.retries import MAX_CAPACITY_BACKOFF, SUCCESS, Budget, Category, backoff
+from batchwright.rules.retries import (
+    MAX_CAPACITY_BACKOFF,
+    SUCCESS,
+    Budget,
+    Category,
+    Retries,
+    backoff,
+    within,
+)
 from batchwright.rules.segments import Kind, Record
 from batchwright.rules.usage import usage_of
-from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -38,17 +45,17 @@ class Judge:
         request: SliceRequest,
         *,
         sink: SegmentSink,
-        circuit: Circuit,
-        settings: Settings,
+        retries: Retries,
         metrics: Metrics,
     ) -> None:
         self._batch_id, self._model = request.batch_id, request.model
-        self._sink, self._circuit, self._settings = sink, circuit, settings
+        self._sink, self._patience = sink, retries
+        self._closes_at = request.closes_at.timestamp()
         self._seconds = metrics.request_seconds.labels(request.model)
         self._errors = metrics.request_errors.labels(request.model)
         self._prompt = metrics.prompt_tokens.labels(request.model)
         self._generated = metrics.generation_tokens.labels(request.model)
-        self._retries = metrics.retries
+        self._retries, self._fallbacks = metrics.retries, metrics.fallbacks
         self._results = [
             (
                 metrics.results.labels(request.model, result),
@@ -73,20 +80,24 @@ class Judge:
         self._errors.inc()
         self._sink.add(Record(Kind.SETTLED, line.offset, payload))
 
-    def settle(self, line: Line, request: Request, outcome: Outcome, begun: Try) -> bool:
+    def settle(self, line: Line, request: Request, outcome: Outcome, sending: Sending) -> bool:
         """Whether the line has its final result; if not, its attempt says when it may be asked again."""
         if outcome.verdict.category is Category.POLICY:
-            return self._settle_unsent(line, request, outcome, begun)
-        self._seconds.observe(self._circuit.clock() - begun.sent_at)
-        budget = self._budget(line, request, outcome, begun)
+            return self._settle_unsent(line, request, outcome, sending)
+        circuit, begun = sending.lane.circuit, sending.begun
+        self._seconds.observe(circuit.clock() - begun.sent_at)
+        budget = self._budget(line, request, outcome, sending)
         line.tried_at = begun.sent_at
         if budget is Budget.SETTLED:
-            self._succeeded(begun)
+            self._succeeded(sending)
+            if sending.lane.model != self._model and 200 <= outcome.status < 300:
+                self._fallbacks.labels(self._model, sending.lane.model).inc()
         elif budget is Budget.ATTEMPT:
-            self._circuit.aborted(begun)
+            circuit.aborted(begun)
             self._failed(line, outcome)
         else:
-            self._refused(line, outcome, begun, blocked=budget is Budget.BLOCKED)
+            self.lane_refused(outcome, sending)
+            self._refused(line, outcome)
         if budget is not Budget.SETTLED and not self._is_given_up(line):
             self._retries.labels(self._model, outcome.verdict.category).inc()
             if line.attempt.noted_by:
@@ -110,9 +121,9 @@ class Judge:
         self._errors.inc()
         self._sink.add(Record(Kind.SETTLED, line.offset, payload))
 
-    def _settle_unsent(self, line: Line, request: Request, outcome: Outcome, begun: Try) -> bool:
+    def _settle_unsent(self, line: Line, request: Request, outcome: Outcome, sending: Sending) -> bool:
         """What a hook did to a line tells nothing of the backend."""
-        self._circuit.aborted(begun)
+        sending.lane.circuit.aborted(sending.begun)
         if outcome.verdict.budget is Budget.ATTEMPT:
             self._failed(line, outcome)
             if not self._is_given_up(line):
@@ -121,56 +132,67 @@ class Judge:
         self._sink.add(self._record(line, request, outcome))
         return True
 
-    def _budget(self, line: Line, request: Request, outcome: Outcome, begun: Try) -> Budget:
+    def lane_refused(self, outcome: Outcome, sending: Sending) -> None:
+        """A backend takes nothing: its circuit for the model may open."""
+        circuit, blocked = sending.lane.circuit, outcome.verdict.budget is Budget.BLOCKED
+        reason = "authentication" if blocked else outcome.message
+        was_open = circuit.is_open
+        circuit.failed(sending.begun, reason, at_once=blocked, pause=outcome.retry_after or 0.0)
+        if circuit.is_open and not was_open:
+            said = {"backend": sending.lane.backend.url, "reason": reason}
+            logger.warning("a model's backend takes nothing for now", extra=said)
+
+    def _budget(self, line: Line, request: Request, outcome: Outcome, sending: Sending) -> Budget:
         budget = outcome.verdict.budget
         if budget is not Budget.ATTEMPT:
             return budget
-        since = begun.sent_at if line.tried_at is None else line.tried_at
+        since = sending.begun.sent_at if line.tried_at is None else line.tried_at
         proved = line.attempt.count > 0
-        blamed = self._circuit.blames_backend(request.request_id, since=since, proved=proved)
+        blamed = sending.lane.circuit.blames_backend(request.request_id, since=since, proved=proved)
         return Budget.CAPACITY if blamed else Budget.ATTEMPT
 
-    def _succeeded(self, begun: Try) -> None:
-        seconds = self._circuit.open_seconds
-        self._circuit.succeeded(begun)
-        if seconds and not self._circuit.is_open:
-            logger.info("a model's backend answers again", extra={"seconds": seconds})
+    def _succeeded(self, sending: Sending) -> None:
+        circuit = sending.lane.circuit
+        seconds = circuit.open_seconds
+        circuit.succeeded(sending.begun)
+        if seconds and not circuit.is_open:
+            said = {"backend": sending.lane.backend.url, "seconds": seconds}
+            logger.info("a model's backend answers again", extra=said)
 
     def _failed(self, line: Line, outcome: Outcome) -> None:
         """An attempt is used; written down, so that it survives the turn and the worker."""
-        settings, count = self._settings, line.attempt.count + 1
-        wait = backoff(count, initial=settings.initial_backoff_seconds, longest=settings.max_backoff_seconds)
-        not_before = time.time() + max(wait, outcome.retry_after or 0.0)
+        patience, count = self._patience, line.attempt.count + 1
+        wait = backoff(count, initial=patience.initial_backoff, longest=patience.max_backoff)
+        not_before = self._again(max(wait, outcome.retry_after or 0.0))
         changes = {"count": count, "not_before": not_before, "error": outcome.message[:200]}
         line.attempt = line.attempt.model_copy(update=changes)
-        if count < settings.max_attempts:
+        if count < patience.max_attempts:
             self._write_down(line)
 
-    def _refused(self, line: Line, outcome: Outcome, begun: Try, *, blocked: bool) -> None:
-        """Capacity: no attempt is used; the model's circuit may open."""
+    def _refused(self, line: Line, outcome: Outcome) -> None:
+        """Capacity: no attempt is used."""
         asked = outcome.retry_after or 0.0
-        reason = "authentication" if blocked else outcome.message
-        was_open = self._circuit.is_open
-        self._circuit.failed(begun, reason, at_once=blocked, pause=asked)
-        if self._circuit.is_open and not was_open:
-            logger.warning("a model's backend takes nothing for now", extra={"reason": reason})
         line.refusals += 1
-        initial = self._settings.initial_backoff_seconds
-        wait = backoff(line.refusals, initial=initial, longest=MAX_CAPACITY_BACKOFF)
+        wait = backoff(line.refusals, initial=self._patience.initial_backoff, longest=MAX_CAPACITY_BACKOFF)
         now, since = time.time(), line.attempt.waiting_since
         line.attempt = line.attempt.model_copy(
-            update={"not_before": now + max(wait, asked), "waiting_since": since or now}
+            update={"not_before": self._again(max(wait, asked)), "waiting_since": since or now}
         )
-        if asked > _WORTH_STORING_SECONDS or (self._settings.give_up_after_seconds and not since):
+        if asked > _WORTH_STORING_SECONDS or (self._patience.give_up_after and not since):
             self._write_down(line)
+
+    def _again(self, wait: float) -> float:
+        """When a line that waits so long is asked again: never so late that the window is over."""
+        now = time.time()
+        return now + within(wait, self._closes_at - now)
 
     def _write_down(self, line: Line) -> None:
         self._sink.add(Record(Kind.ATTEMPT, line.offset, line.attempt.model_dump_json().encode()))
 
     def _is_given_up(self, line: Line) -> bool:
-        if line.attempt.count >= self._settings.max_attempts:
+        if line.attempt.count >= self._patience.max_attempts:
             return True
-        patience, since = self._settings.give_up_after_seconds, line.attempt.waiting_since
+        patience, since = self._patience.give_up_after, line.attempt.waiting_since
         return bool(patience and since) and time.time() - since >= patience
 
     def _record(self, line: Line, request: Request, outcome: Outcome) -> Record:

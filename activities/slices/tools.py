@@ -15,11 +15,10 @@ from activities.slices.progress import ProgressReporter
 from activities.slices.waiting import WaitingSignals, temporal_tell
 from batchwright.database.waiting_base import WaitingTable
 from batchwright.inference.adaptive import BackendLimits, Policy
-from batchwright.inference.backends import Backend, Registry
-from batchwright.inference.circuit import Circuit
-from batchwright.inference.client import InferenceClient
+from batchwright.inference.backends import Registry
 from batchwright.inference.hooks import Hooks
 from batchwright.inference.limits import ByteBudget, Permits
+from batchwright.inference.routes import Route
 from batchwright.inference.senders import Senders
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
@@ -27,7 +26,7 @@ from batchwright.telemetry.metrics import Metrics
 
 
 class Backends(Protocol):
-    def backend_of(self, model: str) -> Backend | None: ...
+    def route_of(self, model: str) -> Route | None: ...
 
 
 @dataclass
@@ -35,7 +34,6 @@ class Tools:
     """Made once; `for_temporal` wires the real ones."""
 
     storage: Storage
-    client: InferenceClient
     backends: Backends
     progress: ProgressReporter
     metrics: Metrics
@@ -51,7 +49,7 @@ class Tools:
     senders: Senders = field(init=False)
     alone: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # for lines that workers died of
     hooks: Hooks = field(init=False)
-    _circuits: dict[str, Circuit] = field(default_factory=dict[str, Circuit])
+    _shown: dict[str, Route] = field(default_factory=dict[str, Route])
 
     def __post_init__(self) -> None:
         settings, metrics = self.settings, self.metrics
@@ -63,7 +61,7 @@ class Tools:
         metrics.held_bytes_max.set(settings.byte_budget)
         self.deferrals = Deferrals(metrics)
         self.hooks = Hooks(settings)
-        self.senders = Senders(self.client, settings, metrics)
+        self.senders = Senders(settings, metrics)
 
     def _permits(self) -> Permits:
         settings = self.settings
@@ -83,32 +81,27 @@ class Tools:
 
     def _urls_of(self, model: str) -> Sequence[str]:
         """Of the backends that may get the model's requests."""
-        backend = self.backends.backend_of(model)
-        return (backend.url,) if backend is not None else ()
+        route = self.backends.route_of(model)
+        return [] if route is None else [lane.backend.url for lane in route.lanes]
 
-    def circuit(self, model: str) -> Circuit:
-        found = self._circuits.get(model)
-        if found is None:
-            found = self._circuits[model] = Circuit(self.settings.circuit_failures)
+    def route(self, model: str) -> Route | None:
+        """Where its requests go; None where no backend serves it."""
+        found = self.backends.route_of(model)
+        if found is not None and self._shown.get(model) is not found:
+            self._shown[model] = found
             self._show(model, found)
         return found
 
-    def _show(self, model: str, circuit: Circuit) -> None:
+    def _show(self, model: str, route: Route) -> None:
         metrics, permits = self.metrics, self.permits
         metrics.model_in_flight.labels(model).set_function(lambda: permits.used_by(model))
         metrics.model_in_flight_max.labels(model).set_function(lambda: permits.limit_of(model))
-        metrics.circuit_open.labels(model).set_function(lambda: circuit.is_open)
-
-    def returned(self, models: frozenset[str]) -> None:
-        """The backend of `models` answers again: their open circuits need not wait."""
-        for model in models & self._circuits.keys():
-            self._circuits[model].try_now()
+        metrics.circuit_open.labels(model).set_function(lambda: route.is_open)
 
 
 def for_temporal(
     *,
     storage: Storage,
-    client: InferenceClient,
     registry: Registry,
     progress: ProgressReporter,
     metrics: Metrics,
@@ -120,9 +113,8 @@ def for_temporal(
     waiting: WaitingTable,
 ) -> Tools:
     """The tools of a worker."""
-    tools = Tools(
+    return Tools(
         storage=storage,
-        client=client,
         backends=registry,
         progress=progress,
         metrics=metrics,
@@ -133,5 +125,3 @@ def for_temporal(
         permissions=permissions,
         missing=missing,
     )
-    registry.on_return = tools.returned
-    return tools

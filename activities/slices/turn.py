@@ -4,7 +4,6 @@ import asyncio
 import time
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import NamedTuple
 
 from activities.slices.caution import GROUP, Caution
 from activities.slices.judge import Judge, Request
@@ -14,11 +13,11 @@ from activities.slices.sink import SegmentSink
 from activities.slices.tools import Tools
 from activities.slices.work import Line, SliceWork
 from batchwright.contracts.execution import SliceRequest
-from batchwright.inference.backends import Backend
-from batchwright.inference.circuit import Circuit, Try
 from batchwright.inference.client import Outcome
 from batchwright.inference.hooks import Call
 from batchwright.inference.limits import Permit
+from batchwright.inference.routes import Lane, Route, Sending
+from batchwright.rules.retries import Budget
 
 PATIENCE_SECONDS = 3.0  # a slice that can send nothing for longer gives its slot back
 _LOOK_AGAIN_SECONDS = 0.25
@@ -69,10 +68,11 @@ class Stop:
                 return left
 
 
-class _Flight(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Flight:
     line: Line
     permit: Permit
-    begun: Try
+    sending: Sending  # the one under way
     held: int  # bytes of the budget
 
 
@@ -84,7 +84,7 @@ class Turn:
         tools: Tools,
         request: SliceRequest,
         *,
-        backend: Backend,
+        route: Route,
         work: SliceWork,
         judge: Judge,
         sink: SegmentSink,
@@ -92,12 +92,9 @@ class Turn:
         stop: Stop,
         caution: Caution,
     ) -> None:
-        self._tools, self._request = tools, request
-        self._url, self._target = backend.url, backend.endpoint(request.endpoint)
+        self._tools, self._request, self._route = tools, request, route
         self._work, self._judge, self._sink, self._owner, self._stop = work, judge, sink, owner, stop
-        self._sender = tools.senders.of(request.model, request.endpoint)
         self._caution = caution
-        self._circuit: Circuit = tools.circuit(request.model)
         self._pace = Pace(lambda: tools.rates.pacing_of(request.model))
         self._sending: dict[asyncio.Task[None], _Flight] = {}
         self._wake = asyncio.Event()
@@ -170,12 +167,12 @@ class Turn:
 
     def _blocked(self) -> float:
         """Seconds for which it is known that nothing can be sent."""
-        return max(self._work.wait(), self._circuit.wait(), self._pace.wait())
+        return max(self._work.wait(), self._route.wait(), self._pace.wait())
 
     def _may_dispatch(self) -> bool:
         return (
             self._owner.may_send
-            and not self._circuit.wait()
+            and not self._route.wait()
             and not self._sink.is_overdue
             and self._tools.budget.has_room
             and self._pace.may_send
@@ -243,11 +240,16 @@ class Turn:
         return permit
 
     def _send(self, line: Line, permit: Permit) -> None:
+        sending = self._route.begin(line.prefix_hash, rather_not=line.failed_at)
+        if sending is None:  # every backend was taken by a trial meanwhile
+            permit.release()
+            self._work.put_back(line)
+            return
         if self._began is None:
             self._began = time.monotonic()
         self._pace.sent()
-        permit.place(self._url)
-        flight = _Flight(line, permit, self._circuit.begin(), self._tools.budget.expect(line.length))
+        permit.place(sending.lane.backend.url)
+        flight = _Flight(line, permit, sending, self._tools.budget.expect(line.length))
         task = asyncio.create_task(self._ask(flight))
         self._sending[task] = flight
         task.add_done_callback(self._ended)
@@ -257,33 +259,62 @@ class Turn:
         flight = self._sending.pop(task)
         flight.permit.release()
         self._tools.budget.drop_answer(flight.held)
-        self._circuit.aborted(flight.begun)  # nothing, where its end was told
+        flight.sending.end()
         if not task.cancelled() and task.exception() is not None:
             self._broken = task.exception()
         self._wake.set()
 
     async def _ask(self, flight: _Flight) -> None:
-        line, begun = flight.line, flight.begun
+        line = flight.line
         request = self._judge.request(line, self._work.bytes_of(line))
-        outcome = await self._outcome(request)
-        flight.permit.tell(outcome)
-        self._tools.budget.learn(len(outcome.body))
-        if self._stop.end is End.LOST:
-            return
-        if self._judge.settle(line, request, outcome, begun):
+        called = await self._called(request)
+        refused: list[Lane] = []
+        while True:
+            outcome = called if isinstance(called, Outcome) else await self._send_by(flight.sending, called)
+            flight.permit.tell(outcome)
+            self._tools.budget.learn(len(outcome.body))
+            if self._stop.end is End.LOST:
+                return
+            if not self._passes_on(flight, outcome, refused):
+                break
+        if self._judge.settle(line, request, outcome, flight.sending):
             self._work.unsettled -= 1
         else:
+            line.failed_at = flight.sending.lane
             self._work.put_back(line)
 
-    async def _outcome(self, request: Request) -> Outcome:
-        body, hooks, slice_ = request.body, self._tools.hooks, self._request
-        if hooks:
-            place = (slice_.tenant, slice_.batch_id, request.custom_id, slice_.model, slice_.endpoint.value)
-            call = await hooks(Call(*place, body))
-            if isinstance(call, Outcome):
-                return call
-            body = call.body
-        return await self._sender.send(self._target, body, request.request_id)
+    async def _called(self, request: Request) -> Request | Outcome:
+        """As the hooks leave it, or what they settle it with."""
+        hooks, slice_ = self._tools.hooks, self._request
+        if not hooks:
+            return request
+        place = (slice_.tenant, slice_.batch_id, request.custom_id, slice_.model, slice_.endpoint.value)
+        call = await hooks(Call(*place, request.body))
+        return call if isinstance(call, Outcome) else request._replace(body=call.body)
+
+    async def _send_by(self, sending: Sending, request: Request) -> Outcome:
+        route, endpoint = self._route, self._request.endpoint
+        sender = self._tools.senders.of(sending.lane.backend.client, route.model, endpoint)
+        return await route.send(sending, sender, endpoint, request.body, request.request_id)
+
+    def _passes_on(self, flight: _Flight, outcome: Outcome, refused: list[Lane]) -> bool:
+        """What one backend does not take goes to the next at once, with the same permit."""
+        if outcome.verdict.budget not in (Budget.CAPACITY, Budget.BLOCKED):
+            return False
+        if self._stop.now() is not None or not self._owner.may_send or not self._pace.may_send:
+            return False
+        lane = flight.sending.lane
+        following = self._route.begin(flight.line.prefix_hash, without=[*refused, lane])
+        if following is None:
+            return False
+        refused.append(lane)
+        self._judge.lane_refused(outcome, flight.sending)
+        flight.sending.end()
+        flight.sending = following
+        flight.permit.place(following.lane.backend.url)
+        self._pace.sent()
+        self._tools.metrics.passed_on.labels(self._request.model).inc()
+        return True
 
     async def _wait_for_answers(self, end: End) -> End:
         """Requests in flight finish; how long they may is the end's grace."""

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from batchwright.contracts.execution import SliceRequest
 from batchwright.contracts.openai import Usage
+from batchwright.inference.routes import Lane
 from batchwright.rules import keys
 from batchwright.rules.plan import (
     ENTRY_BYTES,
@@ -48,6 +49,8 @@ class Line:
     attempt: Attempt = field(default_factory=Attempt)
     refusals: int = 0  # capacity failures in a row, of this turn
     tried_at: float | None = None  # monotonic, of this turn
+    failed_at: Lane | None = None  # the backend that did not settle it last, in this turn
+    prefix_hash: int = 0  # of its system prompt; 0: none
 
 
 class SliceWork:
@@ -182,16 +185,17 @@ async def read_work(
 def _open_lines(
     request: SliceRequest, record: SliceRecord, entries: bytes, data: bytes, stored: Stored
 ) -> list[Line]:
-    offsets = [entry.offset for entry in unpack_entries(entries)]
-    if len(data) != record.shard_bytes or not len(offsets) == record.entries == data.count(b"\n"):
+    planned = list(unpack_entries(entries))
+    if len(data) != record.shard_bytes or not len(planned) == record.entries == data.count(b"\n"):
         raise PlanDamaged(
             f"{request.batch_id}: plan and shard of {request.model!r} disagree at slice {record.number}"
         )
     lines: list[Line] = []
     start = 0
-    for offset in offsets:
+    for offset, _, prefix_hash in planned:
         end = data.index(b"\n", start)
         if offset not in stored.settled:
-            lines.append(Line(offset, start, end - start, stored.attempts.get(offset) or Attempt()))
+            attempt = stored.attempts.get(offset) or Attempt()
+            lines.append(Line(offset, start, end - start, attempt, prefix_hash=prefix_hash))
         start = end + 1
     return lines

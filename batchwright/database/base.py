@@ -9,6 +9,7 @@ from typing import Protocol
 
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai import BatchStatus, ValidationError
+from batchwright.contracts.registry import ModelConfig
 from batchwright.contracts.retention import START, Place
 from batchwright.database.chances_base import ChancesTable
 from batchwright.database.quotas_base import QuotasTable
@@ -17,6 +18,7 @@ from batchwright.database.rows import (
     BatchRow,
     FileRow,
     LiveBatch,
+    ModelChange,
     ModelCount,
     Outcome,
     RateChange,
@@ -163,6 +165,30 @@ class RatesTable(Protocol):
         ...
 
 
+class ModelChangesTable(Protocol):
+    """Models registered, changed or taken away at run time; not a tenant's data.
+
+    Of every change, `check` sees all there are then, and nothing happens if it raises. Changes at once come
+    one after the other; a repeat changes nothing but the time.
+    """
+
+    async def all(self) -> list[ModelChange]: ...
+
+    async def put(
+        self,
+        model: str,
+        config: ModelConfig | None,
+        at: datetime,
+        check: Callable[[list[ModelChange]], None],
+    ) -> list[ModelChange]:
+        """From now on `config`, or with None no such model; all changes there are then."""
+        ...
+
+    async def revert(self, model: str, check: Callable[[list[ModelChange]], None]) -> list[ModelChange]:
+        """As if it had never been changed."""
+        ...
+
+
 class UploadsTable(Protocol):
     """Uploads and their parts. Only a pending upload changes, and one after another."""
 
@@ -213,7 +239,9 @@ class ClaimsTable(Protocol):
 
 
 class WorkersTable(Protocol):
-    async def beat(self, worker_id: str, stats: dict[str, float], at: datetime) -> None: ...
+    async def beat(self, worker_id: str, stats: dict[str, float], at: datetime, registry: str = "") -> None:
+        """`registry` is the fingerprint of what it goes by."""
+        ...
 
     async def alive(self, since: datetime) -> int:
         """How many workers beat at `since` or later; those silent for a day are forgotten."""
@@ -255,6 +283,8 @@ class DatabaseLike(Protocol):
     def rates(self) -> RatesTable: ...
     @property
     def quotas(self) -> QuotasTable: ...
+    @property
+    def model_changes(self) -> ModelChangesTable: ...
     @property
     def fleet(self) -> FleetView: ...
     @property

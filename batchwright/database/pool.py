@@ -10,6 +10,7 @@ from batchwright.database.errors import SchemaMismatch
 from batchwright.database.files import Files
 from batchwright.database.fleet import Fleet
 from batchwright.database.migrate import missing_names
+from batchwright.database.model_changes import ModelChanges
 from batchwright.database.models import Models
 from batchwright.database.progress import Progress
 from batchwright.database.quotas import Quotas
@@ -34,6 +35,7 @@ class Database(DatabaseLike):
         self._workers = Workers(connections)
         self._rates = RateChanges(connections)
         self._quotas = Quotas(connections, self._batches)
+        self._model_changes = ModelChanges(connections)
         self._fleet = Fleet(connections)
         self._uploads = Uploads(connections, self._files)
         self._claims = Claims(connections, self._files, self._uploads)
@@ -70,6 +72,10 @@ class Database(DatabaseLike):
     @property
     def quotas(self) -> Quotas:
         return self._quotas
+
+    @property
+    def model_changes(self) -> ModelChanges:
+        return self._model_changes
 
     @property
     def fleet(self) -> Fleet:

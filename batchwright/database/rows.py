@@ -7,6 +7,7 @@ from typing import Literal
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.message import Message
 from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
+from batchwright.contracts.registry import ModelConfig
 
 Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals", "batch_output"]
 
@@ -92,6 +93,14 @@ class RateChange(Message):
     changed_at: datetime
 
 
+class ModelChange(Message):
+    """A model registered or changed at run time; `config` None: taken away."""
+
+    model: str
+    config: ModelConfig | None
+    changed_at: datetime
+
+
 @dataclass(frozen=True)
 class LiveBatch:
     """What can be counted of a batch that has not ended; `status` is the one that is shown."""
@@ -131,4 +140,5 @@ class WorkerBeat(Message):
 
     id: str  # host:pid
     stats: dict[str, float]
+    registry: str = ""  # the fingerprint of what it goes by
     beat_at: datetime

@@ -22,8 +22,8 @@ class Workers(WorkersTable):
         self._connections = connections
         self._sql = queries(WorkerQueries, "workers")
 
-    async def beat(self, worker_id: str, stats: dict[str, float], at: datetime) -> None:
-        await self._connections.execute(self._sql.beat, worker_id, json.dumps(stats), at)
+    async def beat(self, worker_id: str, stats: dict[str, float], at: datetime, registry: str = "") -> None:
+        await self._connections.execute(self._sql.beat, worker_id, json.dumps(stats), at, registry)
 
     async def alive(self, since: datetime) -> int:
         record = await self._connections.fetchrow(self._sql.alive, since)
@@ -32,6 +32,11 @@ class Workers(WorkersTable):
     async def beats(self, since: datetime) -> list[WorkerBeat]:
         records = await self._connections.fetch(self._sql.beats, since)
         return [
-            WorkerBeat(id=record["id"], stats=json.loads(record["stats"]), beat_at=record["beat_at"])
+            WorkerBeat(
+                id=record["id"],
+                stats=json.loads(record["stats"]),
+                registry=record["registry"],
+                beat_at=record["beat_at"],
+            )
             for record in records
         ]

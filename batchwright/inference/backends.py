@@ -1,28 +1,22 @@
-"""Which backend serves which model: asked of the backends, kept in the database, followed at run time."""
+"""Which backends serve which model: configured, listed by backends, changed at run time."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
-from batchwright.inference.client import InferenceClient, ListingFailed
-from batchwright.inference.engine import Target
-from batchwright.settings import Settings
+from batchwright.contracts.registry import BackendConfig, GatewayConfig, ModelConfig
+from batchwright.inference.client import ListingFailed
+from batchwright.inference.clients import Clients, client_key
+from batchwright.inference.routes import Backend, Route
+from batchwright.rules.registry import effective, fingerprint
+from batchwright.rules.retries import Retries
+from batchwright.settings import Settings, registry_of
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Backend:
-    """One URL, without a trailing slash or `/v1`."""
-
-    url: str
-
-    def endpoint(self, path: str) -> Target:
-        """An endpoint such as `/v1/chat/completions`."""
-        return Target.of(self.url + path)
+_LOOK_SECONDS = 2.0  # at changes made at run time: workers are to follow within 5 s
 
 
 class ListedModel(Protocol):
@@ -39,98 +33,219 @@ class ModelsTable(Protocol):
     async def served(self, backend_urls: list[str]) -> Sequence[ListedModel]: ...
 
 
+class ModelChange(Protocol):
+    @property
+    def model(self) -> str: ...
+    @property
+    def config(self) -> ModelConfig | None: ...
+
+
+class ChangesTable(Protocol):
+    """Models registered, changed or (None) taken away at run time."""
+
+    async def all(self) -> Sequence[ModelChange]: ...
+
+
 class ServedModels(Protocol):
     async def served(self) -> frozenset[str]:
-        """The models some backend serves."""
+        """The models some backend serves, aliases included."""
+        ...
+
+    def canonical(self, name: str) -> str:
+        """The model that an alias stands for; other names are their own."""
         ...
 
 
 class Registry:
-    """A backend that does not answer keeps the models it listed last: an outage takes no model away (R8).
-
-    Of several backends that list a model, the first configured that answers gets its requests.
-    """
+    """A backend that does not answer keeps the models it listed last: an outage takes no model away (R8)."""
 
     def __init__(
         self,
         settings: Settings,
         models: ModelsTable,
-        client: InferenceClient,
+        changes: ChangesTable,
+        clients: Clients,
         *,
         unavailable: type[Exception],
     ) -> None:
-        """`unavailable` is what `models` raises while it cannot answer."""
+        """`unavailable` is what the tables raise while they cannot answer. Raises SettingsError."""
         self._unavailable = unavailable
-        self._settings, self._models, self._client = settings, models, client
-        self._urls = list(dict.fromkeys(url.removesuffix("/v1") for url in settings.backends))
-        self._silent: set[str] = set()
-        self._backends: dict[str, Backend] = {}
+        self._settings, self._models, self._changes, self._clients = settings, models, changes, clients
+        config = registry_of(settings)
+        self._configured = config.models if config else {}
+        self._gateways = _gateways(settings, config.gateway if config else None)
+        self._backends: dict[str, Backend] = {}  # by what tells clients apart
+        self._routes: dict[str, Route] = {}
+        self._configs: dict[str, ModelConfig] = {}
+        self._aliases: dict[str, str] = {}
+        self._listed: Sequence[ListedModel] = ()
         self._changed = asyncio.Event()
         self._read = False
-        self.on_return: Callable[[frozenset[str]], None] = lambda models: None  # a backend answers again
+        self.fingerprint = ""
+        self.on_look: Callable[[], None] = lambda: None  # it was read, or backends were asked
 
     async def served(self) -> frozenset[str]:
         """Read afresh at the first call. Raises `unavailable` only if nothing was ever read."""
         if not self._read:
             await self.refresh()
-        return frozenset(self._backends)
+        return frozenset(self._routes.keys() | self._aliases.keys())
 
-    def backend_of(self, model: str) -> Backend | None:
-        return self._backends.get(model)
+    def canonical(self, name: str) -> str:
+        return self._aliases.get(name, name)
+
+    def route_of(self, model: str) -> Route | None:
+        return self._routes.get(model)
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        return list(self._routes.values())
+
+    @property
+    def backends(self) -> Sequence[Backend]:
+        return list(self._backends.values())
 
     @property
     def known(self) -> frozenset[str]:
-        """The models as far as they were read; `served` reads them first."""
-        return frozenset(self._backends)
+        """The models as far as they were read, without aliases; `served` reads them first."""
+        return frozenset(self._routes)
 
     async def changed(self) -> frozenset[str]:
         """The models, once they are others than at the last call."""
         await self._changed.wait()
         self._changed.clear()
-        return frozenset(self._backends)
+        return frozenset(self._routes)
 
     async def refresh(self) -> None:
-        """Asks every backend, then reads what is known. Raises `unavailable`."""
-        before = set(self._silent)
-        listings = await asyncio.gather(*(self._ask(url) for url in self._urls))
-        for url, names in zip(self._urls, listings, strict=True):
-            if names is not None:
-                await self._models.note(url, names, datetime.now(UTC))
-        self._take(await self._models.served(self._urls))
-        returned = before - self._silent
-        if returned:
-            self.on_return(frozenset(name for name, at in self._backends.items() if at.url in returned))
+        """Follows changes, asks every backend, then reads what is listed. Raises `unavailable`."""
+        if self._read:
+            await self.look()
+        self._clients.renew()
+        gateways = [self._backend(gateway) for gateway in self._gateways]
+        asked = list(dict.fromkeys([*gateways, *self._backends.values()]))
+        listings = await asyncio.gather(*(self._ask(backend) for backend in asked))
+        for backend, names in zip(asked, listings, strict=True):
+            if names is not None and backend in gateways:
+                await self._models.note(backend.url, names, datetime.now(UTC))
+        self._listed = await self._models.served([gateway.url for gateway in self._gateways])
+        await self.look()
+
+    async def look(self) -> None:
+        """Follows what was changed at run time; no backend is asked. Raises `unavailable`."""
+        changes = {row.model: row.config for row in await self._changes.all()}
+        self._take(effective(self._configured, changes), {name for name in changes if changes[name] is None})
+        self.on_look()
 
     async def run(self) -> None:
         """Refreshes for ever; a database that is away is logged once and asked again."""
+        every = self._settings.model_refresh_seconds
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._repeat(self.refresh, every))
+            group.create_task(self._repeat(self._look_again, min(_LOOK_SECONDS, every)))
+
+    async def _repeat(self, work: Callable[[], Awaitable[None]], every: float) -> None:
         failing = False
         while True:
             try:
-                await self.refresh()
+                await work()
                 failing = False
             except self._unavailable as error:
                 if not failing:
                     logger.warning("the list of served models cannot be read", extra={"error": str(error)})
                 failing = True
-            await asyncio.sleep(self._settings.model_refresh_seconds)
+            await asyncio.sleep(every)
 
-    def _take(self, rows: Sequence[ListedModel]) -> None:
-        order = {url: (url in self._silent, place) for place, url in enumerate(self._urls)}
-        known = [row for row in rows if row.backend_url in order]
-        known.sort(key=lambda row: order[row.backend_url], reverse=True)  # the first in order is written last
-        found = {row.name: Backend(row.backend_url) for row in known}
+    async def _look_again(self) -> None:
+        if self._read:
+            await self.look()
+
+    def _take(self, configured: dict[str, ModelConfig], taken_away: set[str]) -> None:
+        configs = {**self._discovered(taken_away), **configured}
+        before = self._routes.keys()
         self._read = True
-        if found.keys() != self._backends.keys():
+        if configs != self._configs:
+            self._configs = configs
+            self._routes = {name: self._route(name, config) for name, config in configs.items()}
+            for name, config in configs.items():
+                known = (self._routes.get(other) for other in config.fallbacks)
+                self._routes[name].fallbacks = [route for route in known if route is not None]
+            used = {lane.backend for route in self._routes.values() for lane in route.lanes}
+            used |= {self._backend(gateway) for gateway in self._gateways}
+            self._backends = {key: at for key, at in self._backends.items() if at in used}
+            self._aliases = {alias: name for name, config in configs.items() for alias in config.aliases}
+            self._aliases = {alias: name for alias, name in self._aliases.items() if alias not in configs}
+        # What backends list is no configuration: it may be learnt a moment later here than elsewhere.
+        self.fingerprint = fingerprint(configured, self._gateways)
+        if self._routes.keys() != before:
             self._changed.set()
-        self._backends = found
 
-    async def _ask(self, url: str) -> list[str] | None:
+    def _discovered(self, taken_away: set[str]) -> dict[str, ModelConfig]:
+        """Every model that gateways list, at all that list it, in their order."""
+        order = {gateway.url: gateway for gateway in self._gateways}
+        names = sorted({row.name for row in self._listed} - taken_away)
+        listing = {(row.name, row.backend_url) for row in self._listed}
+        return {
+            name: ModelConfig.model_construct(
+                backends=[gateway for url, gateway in order.items() if (name, url) in listing],
+                retries=self._gateways[0].retries,
+                limits=self._gateways[0].limits,
+            )
+            for name in names
+        }
+
+    def _route(self, name: str, config: ModelConfig) -> Route:
+        retries = retries_of(self._settings, config)
+        route = self._routes.get(name) or Route(name, retries, self._settings.circuit_failures)
+        route.follow(config, [self._backend(backend) for backend in config.backends], retries)
+        return route
+
+    def _backend(self, config: BackendConfig) -> Backend:
+        key = client_key(config)
+        found = self._backends.get(key)
+        if found is None:
+            found = self._backends[key] = Backend(config.url, self._clients.of(config))
+        return found
+
+    async def _ask(self, backend: Backend) -> list[str] | None:
+        """The models it lists; None where it does not tell."""
+        began = time.monotonic()
         try:
-            names = await self._client.models(url)
+            names = await backend.client.models(backend.url)
         except ListingFailed as error:
-            if url not in self._silent:
-                logger.warning("a backend lists no models", extra={"backend": url, "error": str(error)})
-            self._silent.add(url)
-            return None
-        self._silent.discard(url)
+            if not backend.is_silent:
+                logger.warning(
+                    "a backend lists no models", extra={"backend": backend.url, "error": str(error)}
+                )
+            backend.is_silent, names = True, None
+            backend.is_away = error.is_away
+        else:
+            if backend.is_silent:
+                self._returned(backend)
+            backend.is_silent = backend.is_away = False
+        backend.probe_seconds = time.monotonic() - began
         return names
+
+    def _returned(self, backend: Backend) -> None:
+        """It answers again: open circuits need not wait."""
+        for route in self._routes.values():
+            for lane in route.lanes:
+                if lane.backend is backend:
+                    lane.circuit.try_now()
+
+
+def retries_of(settings: Settings, config: ModelConfig) -> Retries:
+    """The model's own, and the settings where it has none."""
+    own = config.retries
+    return Retries(
+        max_attempts=own.max_attempts or settings.max_attempts,
+        initial_backoff=own.initial_backoff or settings.initial_backoff_seconds,
+        max_backoff=own.max_backoff or settings.max_backoff_seconds,
+        give_up_after=settings.give_up_after_seconds if own.give_up_after is None else own.give_up_after,
+    )
+
+
+def _gateways(settings: Settings, gateway: GatewayConfig | None) -> list[GatewayConfig]:
+    """Those that tell themselves which models they serve."""
+    if gateway is not None:
+        return [gateway]
+    urls = dict.fromkeys(url.removesuffix("/v1") for url in settings.backends)
+    return [GatewayConfig.model_construct(url=url) for url in urls]

@@ -1,6 +1,6 @@
 """One request to a backend: what was answered, or how it failed; no retry of its own (R9)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -8,15 +8,22 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from batchwright.contracts.errors import LineCode
+from batchwright.contracts.registry import BackendConfig, GatewayConfig
 from batchwright.inference.engine import Answer, AnswerTooLarge, Engine, Header, Request, Target
 from batchwright.rules import retries
 from batchwright.rules.answers import is_json
 from batchwright.rules.retries import Budget, Verdict
 from batchwright.settings import Settings
+from batchwright.settings.registry import SecretUnreadable, api_key
 from batchwright.telemetry import tracing
 
 _LISTING_SECONDS = 5.0
 _PIECE_BYTES = 8 * 1024
+_PLAIN: list[Header] = [
+    (b"content-type", b"application/json"),
+    (b"accept", b"application/json"),
+    (b"accept-encoding", b"identity"),
+]
 # How httpx's own engine words a connection that ended: it has no class of its own for that.
 _ENDED = ("Server disconnected", "peer closed connection")
 
@@ -34,7 +41,14 @@ class Outcome(NamedTuple):
 
 
 class ListingFailed(Exception):
-    """A backend does not tell its models; the message says how."""
+    """A backend does not tell its models; the message says how.
+
+    `is_away`: nothing says that it can be asked anything.
+    """
+
+    def __init__(self, message: str, *, is_away: bool = True) -> None:
+        super().__init__(message)
+        self.is_away = is_away
 
 
 class _Model(BaseModel):
@@ -46,40 +60,72 @@ class _ModelList(BaseModel):
 
 
 class InferenceClient:
-    """Sends bodies as they are, through the process's one engine."""
+    """Sends bodies as they are, in the manner of one backend: its key, headers and patience."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
-        self._engine = engine
+    def __init__(
+        self, engine: Engine, settings: Settings, backend: BackendConfig | None = None, *, problem: str = ""
+    ) -> None:
+        """`problem` says why nothing can be asked; such a client refuses every request."""
+        self._engine, self._secrets_dir = engine, settings.secrets_dir
+        self._backend = backend
         self._limit = settings.max_response_bytes
-        self._timeout = settings.request_timeout_seconds
-        self._headers: list[Header] = [
-            (b"content-type", b"application/json"),
-            (b"accept", b"application/json"),
-            (b"accept-encoding", b"identity"),
-        ]
-        if settings.backend_api_key:
-            self._headers.append((b"authorization", b"Bearer " + settings.backend_api_key.encode()))
+        self._timeout = (backend and backend.request_timeout) or settings.request_timeout_seconds
+        self._first_byte = (backend and backend.first_byte_timeout) or 0.0
+        self._idle = (backend and backend.idle_timeout) or 0.0
+        self._plain = [*_PLAIN, *_headers(settings, backend)]
+        self._unusable, self.problem = problem, problem
+        # A backend of the registry has the key it names, or none: ours is not shown to every address.
+        listed = backend is None or (isinstance(backend, GatewayConfig) and settings.registry is None)
+        self._key = settings.backend_api_key if listed else ""
+        self._headers = self._with_key()
+        self.renew_key()
 
-    async def send(self, target: Target, body: bytes, request_id: str) -> Outcome:
+    def renew_key(self) -> None:
+        """Reads the key where the registry says; one that cannot be read any more stays as it was."""
+        backend = self._backend
+        if backend is None or not (backend.api_key_name or backend.api_key_file or backend.api_key_env):
+            return
+        try:
+            key = api_key(backend, self._secrets_dir)
+        except SecretUnreadable as error:
+            if not self._key:
+                self.problem = self._unusable or str(error)
+            return
+        self.problem = self._unusable
+        if key != self._key:
+            self._key = key
+            self._headers = self._with_key()
+
+    def _with_key(self) -> list[Header]:
+        return [*self._plain, *([(b"authorization", b"Bearer " + self._key.encode())] if self._key else [])]
+
+    async def send(
+        self, target: Target, body: bytes, request_id: str, extra: Sequence[Header] = ()
+    ) -> Outcome:
         """POSTs `body` to `target`; `request_id` is the line's own, equal on every attempt.
+
+        `extra` headers are of the batch.
 
         Never raises for what a backend or the network does; a cancelled call closes its connection.
         """
+        if self.problem:
+            return Outcome(retries.NO_KEY, message=f"The backend cannot be asked: {self.problem}.")
         spans = tracing.spans()
         if spans is None:
-            return await self._send(target, body, request_id, [])
+            return await self._send(target, body, request_id, extra)
         with spans.request(target.path, target.origin.host, target.origin.port, request_id) as span:
-            outcome = await self._send(target, body, request_id, span.headers)
+            outcome = await self._send(target, body, request_id, [*extra, *span.headers])
             span.answered(outcome.status, outcome.verdict.category, outcome.message)
         return outcome
 
-    async def _send(self, target: Target, body: bytes, request_id: str, trace: list[Header]) -> Outcome:
+    async def _send(self, target: Target, body: bytes, request_id: str, extra: Sequence[Header]) -> Outcome:
         try:
-            return await self._ask(target, body, request_id.encode(), trace)
+            return await self._ask(target, body, request_id.encode(), extra)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             return Outcome(retries.NOT_SENT, message=f"The backend could not be reached: {error}")
-        except (httpx.TimeoutException, TimeoutError):
-            message = f"The backend did not answer within {self._timeout:g} s."
+        except (httpx.TimeoutException, TimeoutError) as error:
+            said = str(error) if type(error) is TimeoutError else ""
+            message = said or f"The backend did not answer within {self._timeout:g} s."
             return Outcome(retries.NO_ANSWER_IN_TIME, code=LineCode.REQUEST_TIMEOUT, message=message)
         except httpx.TransportError as error:
             return _broken(error)
@@ -96,18 +142,22 @@ class InferenceClient:
             request = Request(b"GET", Target.of(f"{url}/v1/models"), self._headers)
             answer = await self._engine.exchange(request, most_bytes=self._limit, seconds=_LISTING_SECONDS)
             if answer.status != 200:
-                raise ListingFailed(f"{url}/v1/models answered {answer.status}")
+                away = answer.status in (502, 503, 504)
+                raise ListingFailed(f"{url}/v1/models answered {answer.status}", is_away=away)
             return [model.id for model in _ModelList.model_validate_json(_unpacked(answer, self._limit)).data]
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValidationError, AnswerTooLarge) as error:
-            raise ListingFailed(f"{url}/v1/models: {error or type(error).__name__}") from error
+            answered = isinstance(error, ValidationError | AnswerTooLarge)
+            raise ListingFailed(
+                f"{url}/v1/models: {error or type(error).__name__}", is_away=not answered
+            ) from error
 
     async def aclose(self) -> None:
         await self._engine.aclose()
 
-    async def _ask(self, target: Target, body: bytes, request_id: bytes, trace: list[Header]) -> Outcome:
+    async def _ask(self, target: Target, body: bytes, request_id: bytes, extra: Sequence[Header]) -> Outcome:
         ids = ((b"x-request-id", request_id), (b"idempotency-key", request_id))
-        headers = [*self._headers, *ids, *trace]
-        request = Request(b"POST", target, headers, body)
+        headers = [*self._headers, *ids, *extra]
+        request = Request(b"POST", target, headers, body, self._first_byte, self._idle)
         answer = await self._engine.exchange(request, most_bytes=self._limit, seconds=self._timeout)
         return _outcome(answer.status, answer.headers, _unpacked(answer, self._limit))
 
@@ -139,16 +189,24 @@ def _unpacked(answer: Answer, most_bytes: int) -> bytes:
 
 
 def _outcome(status: int, headers: dict[bytes, bytes], body: bytes) -> Outcome:
-    verdict = retries.judge(status)
+    verdict = retries.judge_answer(status, headers, body)
     if verdict is retries.SUCCESS and not is_json(body):
         message = f"The backend answered {status} with a body that is not JSON."
         return Outcome(retries.UNREADABLE, code=LineCode.INVALID_RESPONSE, message=message)
     request_id = headers.get(b"x-request-id", b"").decode(errors="replace")
     if verdict.budget is Budget.SETTLED:
         return Outcome(verdict, status, body, request_id)
-    wait = retries.retry_after(headers.get(b"retry-after", b"").decode(errors="replace"), datetime.now(UTC))
+    wait = retries.asked_wait(headers, datetime.now(UTC))
     message = f"The backend answered {status}."
     return Outcome(verdict, status, body, request_id, message=message, retry_after=wait)
+
+
+def _headers(settings: Settings, backend: BackendConfig | None) -> list[Header]:
+    """Of the registry: those to add, and what marks our traffic where it is told from direct."""
+    if backend is None:
+        return []
+    marked = {settings.dispatch_header: settings.dispatch_value} if backend.dispatched else {}
+    return [(name.lower().encode(), value.encode()) for name, value in {**marked, **backend.headers}.items()]
 
 
 def _broken(error: httpx.TransportError) -> Outcome:

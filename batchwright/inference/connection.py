@@ -1,6 +1,7 @@
 """One HTTP/1.1 connection: a request out, its answer parsed by llhttp, one exchange at a time."""
 
 import asyncio
+from collections.abc import Callable
 
 import httptools
 import httpx
@@ -9,6 +10,60 @@ from batchwright.inference.engine import Answer, AnswerTooLarge
 
 _MOST_HEAD_BYTES = 64 * 1024
 _NO_BODY = (204, 304)
+
+
+class Silence:
+    """Of one exchange: how long a backend may be silent before an answer, and within it; 0: for ever.
+
+    Interim answers (1xx) count as heard, but not as the answer's begin.
+    """
+
+    def __init__(self, first_byte: float, idle: float) -> None:
+        self._first_byte, self._idle = first_byte, idle
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard_at = 0.0
+        self._fail: Callable[[Exception], None] = _nobody
+
+    def start(self, fail: Callable[[Exception], None]) -> None:
+        """`fail` is called once, if at all, before `end`."""
+        self._fail = fail
+        if self._first_byte:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._first_byte, self._never_began)
+
+    def began(self) -> None:
+        """The head of the answer is there."""
+        self.end()
+        if self._idle:
+            self._watch(asyncio.get_running_loop().time())
+
+    def heard(self) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _watch(self, since: float) -> None:
+        self._heard_at = since
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_at(since + self._idle, self._look)
+
+    def _look(self) -> None:
+        if asyncio.get_running_loop().time() - self._heard_at >= self._idle:
+            self._fail(
+                TimeoutError(f"The backend fell silent in the middle of its answer for {self._idle:g} s.")
+            )
+        else:
+            self._watch(self._heard_at)
+
+    def _never_began(self) -> None:
+        self._fail(TimeoutError(f"The backend did not begin to answer within {self._first_byte:g} s."))
+
+
+def _nobody(_: Exception) -> None:
+    """Before it is started."""
 
 
 class Connection(asyncio.Protocol):
@@ -20,26 +75,34 @@ class Connection(asyncio.Protocol):
         self._answer: asyncio.Future[Answer] | None = None
         self._most_bytes = 0
         self._is_kept = True
+        self._silence: Silence | None = None
         self._reset()
 
     @property
     def is_reusable(self) -> bool:
         return self._transport is not None and self._is_kept and self._answer is None
 
-    async def exchange(self, head: bytes, body: bytes, most_bytes: int) -> Answer:
+    async def exchange(
+        self, head: bytes, body: bytes, most_bytes: int, silence: "Silence | None" = None
+    ) -> Answer:
         """Raises httpx.ReadError, RemoteProtocolError, AnswerTooLarge, TimeoutError; cancelled, it closes."""
         if self._transport is None:
             raise httpx.ReadError("Server disconnected")
         self._most_bytes = most_bytes
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.writelines((head, body))
+        self._silence = silence
+        if silence is not None:
+            silence.start(self._fail)
         try:
             return await self._answer
         except BaseException:
             self.abort()
             raise
         finally:
-            self._answer = None
+            self._answer = self._silence = None
+            if silence is not None:
+                silence.end()
 
     def overdue(self) -> None:
         """The exchange has had its time: it raises TimeoutError."""
@@ -60,6 +123,8 @@ class Connection(asyncio.Protocol):
         if self._answer is None or self._answer.done():
             self.abort()  # nothing was asked
             return
+        if self._silence is not None:
+            self._silence.heard()
         if not self._has_head:
             self._head_bytes += len(data)
         try:
@@ -97,6 +162,8 @@ class Connection(asyncio.Protocol):
             return
         self._status = self._parser.get_status_code()
         self._has_head = not 100 <= self._status < 200
+        if self._has_head and self._silence is not None:
+            self._silence.began()
         has_length = b"content-length" in self._headers or b"transfer-encoding" in self._headers
         self._ends_with_connection = self._has_head and not has_length and self._status not in _NO_BODY
 

@@ -40,12 +40,17 @@ class Target:
 
 
 class Request(NamedTuple):
-    """`headers` holds neither host nor content-length; values have no line breaks."""
+    """`headers` holds neither host nor content-length; values have no line breaks.
+
+    `first_byte` and `idle` are seconds until the answer begins, and between two pieces of it; 0: no limit.
+    """
 
     method: bytes
     target: Target
     headers: list[Header]
     body: bytes = b""
+    first_byte: float = 0.0
+    idle: float = 0.0
 
 
 class Answer(NamedTuple):
@@ -66,7 +71,7 @@ class Engine(Protocol):
 
         Raises:
             httpx.TransportError: as above.
-            TimeoutError: it took longer than `seconds`; the request may have been sent.
+            TimeoutError: it took longer than `seconds`, or than the request says; it may have been sent.
             AnswerTooLarge: the body is larger than `most_bytes`.
         """
         ...

@@ -1,6 +1,7 @@
 """The engine over any of httpx's transports: its own pool, or the mock of a test."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import httpx
 
@@ -18,9 +19,17 @@ class HttpxEngine(Engine):
             return await self._exchange(request, most_bytes)
 
     async def _exchange(self, request: Request, most_bytes: int) -> Answer:
-        answer = await self._transport.handle_async_request(self._as_httpx(request))
+        beginning = asyncio.timeout(request.first_byte or None)
         try:
-            body = await _read(answer, most_bytes)
+            async with beginning:
+                answer = await self._transport.handle_async_request(self._as_httpx(request))
+        except TimeoutError:
+            if beginning.expired():
+                seconds = f"{request.first_byte:g} s"
+                raise TimeoutError(f"The backend did not begin to answer within {seconds}.") from None
+            raise
+        try:
+            body = await _read(answer, most_bytes, request.idle)
         finally:
             await answer.aclose()
         headers = {name.lower(): value for name, value in answer.headers.raw}
@@ -43,13 +52,28 @@ class HttpxEngine(Engine):
         )
 
 
-async def _read(answer: httpx.Response, most_bytes: int) -> bytes:
+async def _read(answer: httpx.Response, most_bytes: int, idle: float) -> bytes:
     assert isinstance(answer.stream, httpx.AsyncByteStream)
     chunks: list[bytes] = []
     size = 0
-    async for chunk in answer.stream:
+    pieces = aiter(answer.stream)
+    while (chunk := await _piece(pieces, idle)) is not None:
         size += len(chunk)
         if size > most_bytes:
             raise AnswerTooLarge
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+async def _piece(pieces: AsyncIterator[bytes], idle: float) -> bytes | None:
+    """None at the end. Raises TimeoutError after `idle` seconds of silence; 0: never."""
+    silence = asyncio.timeout(idle or None)
+    try:
+        async with silence:
+            return await anext(pieces, None)
+    except TimeoutError:
+        if silence.expired():
+            raise TimeoutError(
+                f"The backend fell silent in the middle of its answer for {idle:g} s."
+            ) from None
+        raise

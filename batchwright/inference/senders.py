@@ -38,22 +38,23 @@ def _executor(model: str, reference: str) -> ChatExecutor:
 class Senders:
     """One a process, so that lines of all slices of a model meet. Raises SettingsError when made."""
 
-    def __init__(self, plain: Sender, settings: Settings, metrics: Metrics) -> None:
-        self._plain, self._settings, self._metrics = plain, settings, metrics
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._settings, self._metrics = settings, metrics
         self._executors = chat_executors(settings)
-        self._grouping: dict[tuple[str, Endpoint], GroupingSender] = {}
+        self._grouping: dict[tuple[Sender, str, Endpoint], GroupingSender] = {}
 
-    def of(self, model: str, endpoint: Endpoint) -> Sender:
+    def of(self, plain: Sender, model: str, endpoint: Endpoint) -> Sender:
+        """For lines of `model` that `plain` sends to one of its backends."""
         limits = self._settings.models.get(model)
         if limits is None or limits.inputs_per_request == 1:
-            return self._plain
+            return plain
         adapter = self._adapter(model, endpoint)
         if adapter is None:
-            return self._plain
-        key = (model, endpoint)
+            return plain
+        key = (plain, model, endpoint)
         found = self._grouping.get(key)
         if found is None:
-            found = self._grouping[key] = self._group(model, limits, adapter)
+            found = self._grouping[key] = self._group(plain, model, limits, adapter)
         return found
 
     def _adapter(self, model: str, endpoint: Endpoint) -> Adapter | None:
@@ -63,10 +64,10 @@ class Senders:
             return Chats(self._executors[model])
         return None
 
-    def _group(self, model: str, limits: ModelLimits, adapter: Adapter) -> GroupingSender:
+    def _group(self, plain: Sender, model: str, limits: ModelLimits, adapter: Adapter) -> GroupingSender:
         first, longest = self._settings.initial_backoff_seconds, self._settings.max_backoff_seconds
         return GroupingSender(
-            self._plain,
+            plain,
             adapter,
             model=model,
             most=limits.inputs_per_request,

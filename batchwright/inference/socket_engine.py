@@ -9,7 +9,7 @@ from functools import cached_property
 
 import httpx
 
-from batchwright.inference.connection import Connection
+from batchwright.inference.connection import Connection, Silence
 from batchwright.inference.deadlines import Deadlines
 from batchwright.inference.engine import Answer, Engine, Origin, Request
 
@@ -22,8 +22,10 @@ Kept = tuple[Connection, float]  # since when, monotonic
 class SocketEngine(Engine):
     """As many connections as exchanges at once; the callers' permits bound those. No proxies."""
 
-    def __init__(self, *, connect_seconds: float) -> None:
+    def __init__(self, *, connect_seconds: float, tls: ssl.SSLContext | None = None) -> None:
+        """`tls` is for https; without it, the system's authorities are trusted."""
         self._connect_seconds = connect_seconds
+        self._own_tls = tls
         self._kept: defaultdict[Origin, deque[Kept]] = defaultdict(deque)
         self._sweeping: asyncio.TimerHandle | None = None
         self._deadlines = Deadlines()
@@ -34,7 +36,10 @@ class SocketEngine(Engine):
         try:
             connection = self._kept_one(origin) or await self._connect(origin)
             watch.overdue = connection.overdue
-            answer = await connection.exchange(_head(request), request.body, most_bytes)
+            silence = (
+                Silence(request.first_byte, request.idle) if request.first_byte or request.idle else None
+            )
+            answer = await connection.exchange(_head(request), request.body, most_bytes, silence)
         finally:
             watch.end()
         if connection.is_reusable:
@@ -54,7 +59,7 @@ class SocketEngine(Engine):
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
-        return ssl.create_default_context()
+        return self._own_tls or ssl.create_default_context()
 
     def _kept_one(self, origin: Origin) -> Connection | None:
         kept, oldest = self._kept[origin], time.monotonic() - _KEEPALIVE_SECONDS

@@ -8,6 +8,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from batchwright.telemetry.families.api import ApiMetrics
+from batchwright.telemetry.families.backends import BackendMetrics
 from batchwright.telemetry.families.batches import BatchMetrics
 from batchwright.telemetry.families.declare import Declare
 from batchwright.telemetry.families.fleet import FleetMetrics
@@ -21,6 +22,7 @@ from batchwright.telemetry.labels import Bounded
 _TENANTS = 20
 _FAMILIES = (
     RequestMetrics,
+    BackendMetrics,
     BatchMetrics,
     FleetMetrics,
     StorageMetrics,
@@ -33,6 +35,7 @@ _FAMILIES = (
 
 class Metrics(
     RequestMetrics,
+    BackendMetrics,
     BatchMetrics,
     FleetMetrics,
     StorageMetrics,

@@ -21,16 +21,19 @@ from batchwright.contracts.batch import WaitingReason
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import HANDED_BACK, SliceRequest, SliceResult
 from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.registry import GatewayConfig, ModelConfig
 from batchwright.database.base import ProgressTable
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.rows import ModelCount, SliceProgress
-from batchwright.inference.backends import Backend
-from batchwright.inference.client import InferenceClient
+from batchwright.inference.backends import retries_of
+from batchwright.inference.circuit import Circuit
+from batchwright.inference.clients import Clients
 from batchwright.inference.httpx_engine import HttpxEngine
+from batchwright.inference.routes import Backend, Route
 from batchwright.rules import keys
 from batchwright.rules.plan import PlanEntry, SliceRecord, pack_entry, pack_slice
 from batchwright.rules.segments import Kind, Record, SegmentWriter, read_records
-from batchwright.settings import load
+from batchwright.settings import Settings, load
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.database import MemoryDatabase
 from tests.fakes.storage import MemoryStorage
@@ -38,6 +41,8 @@ from tests.fakes.storage import MemoryStorage
 MODEL, TENANT = "m", "tenant-a"
 BATCH = "batch_" + "0" * 32
 FOLDER = keys.slice_results(TENANT, BATCH, MODEL, 0)
+
+ONE_BACKEND = ModelConfig(backends=[GatewayConfig(url="http://backend")])
 
 Answer = Callable[[httpx.Request], Awaitable[httpx.Response]]
 Reply = Callable[[str], httpx.Response]
@@ -105,12 +110,34 @@ class FakeServer:
         return beat
 
 
-@dataclass
-class OneBackend:
-    backend: Backend | None = field(default_factory=lambda: Backend("http://backend"))
+class Routes:
+    """Every model has a route of its own to the same backends; `is_served` takes all of them away."""
 
-    def backend_of(self, model: str) -> Backend | None:
-        return self.backend
+    def __init__(self, settings: Settings, clients: Clients, config: ModelConfig) -> None:
+        self._settings, self.config, self._clients = settings, config, clients
+        self.is_served = True
+        self._routes: dict[str, Route] = {}
+
+    def route_of(self, model: str) -> Route | None:
+        if not self.is_served:
+            return None
+        if model not in self._routes:
+            self._routes[model] = self._made(model, self.config)
+        return self._routes[model]
+
+    def add_fallback(self, model: str, name: str, config: ModelConfig) -> Route:
+        route = self.route_of(model)
+        assert route is not None
+        made = self._made(name, config)
+        route.fallbacks = [made]
+        return made
+
+    def _made(self, model: str, config: ModelConfig) -> Route:
+        retries = retries_of(self._settings, config)
+        route = Route(model, retries, self._settings.circuit_failures)
+        made = [Backend(backend.url, self._clients.of(backend)) for backend in config.backends]
+        route.follow(config, made, retries)
+        return route
 
 
 class ProgressLog(ProgressTable):
@@ -133,12 +160,15 @@ class House:
     """Everything a slice needs, open to tests; `sent` are the contents asked for, in order."""
 
     def __init__(self, reply: Reply, **settings: object) -> None:
+        """`config` among the settings is the models' registry entry."""
+        config = settings.pop("config", ONE_BACKEND)
+        assert isinstance(config, ModelConfig)
         self.sent: list[str] = []
         self.requests: list[httpx.Request] = []
         self.reply = reply
         self.answer: Answer = self._reply
         self.storage, self.progress = MemoryStorage(), ProgressLog()
-        self.server, self.backends = FakeServer(), OneBackend()
+        self.server = FakeServer()
         self.told: list[tuple[str, WaitingReason]] = []
         self.settings = load(**{"initial_backoff_seconds": 0.001, **settings})
         self.metrics = Metrics()
@@ -147,9 +177,11 @@ class House:
             self.environment.info, heartbeat_timeout=timedelta(seconds=30)
         )
         engine = HttpxEngine(httpx.MockTransport(self._handle), connect_seconds=1)
+        self.backends = Routes(
+            self.settings, Clients(self.settings, lambda settings, tls, connect: engine), config
+        )
         self.tools = Tools(
             storage=self.storage,
-            client=InferenceClient(engine, self.settings),
             backends=self.backends,
             progress=ProgressReporter(self.progress),
             metrics=self.metrics,
@@ -217,7 +249,12 @@ class House:
 
     def hurry(self) -> None:
         """The model's circuit sees time pass a thousand times faster."""
-        self.tools.circuit(MODEL).clock = lambda: time.monotonic() * 1000
+        self.circuit(MODEL).clock = lambda: time.monotonic() * 1000
+
+    def circuit(self, model: str) -> Circuit:
+        route = self.backends.route_of(model)
+        assert route is not None
+        return route.circuit
 
     def counted(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0

@@ -45,6 +45,9 @@ class Served:
     async def served(self) -> frozenset[str]:
         return self._models
 
+    def canonical(self, name: str) -> str:
+        return name
+
 
 class FreshBatch:
     def __init__(

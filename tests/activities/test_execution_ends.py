@@ -11,7 +11,6 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from activities.slices.ownership import Word
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceResult
-from batchwright.inference.backends import Backend
 from batchwright.rules.segments import Kind, Record
 from tests.activities.execution_house import (
     BATCH,
@@ -240,7 +239,7 @@ async def test_the_heartbeats_say_how_far_the_slice_is() -> None:
 
 async def test_a_slice_nobody_serves_is_deferred_and_keeps_its_counts() -> None:
     house = House(ok)
-    house.backends.backend = None
+    house.backends.is_served = False
     (offset,) = await plan_slice(house.storage, [line_of(0)])
     await house.store(Record(Kind.SETTLED, offset, b"{}", True))
     error = await house.failure(request())
@@ -255,7 +254,7 @@ async def test_a_slice_nobody_serves_is_deferred_and_keeps_its_counts() -> None:
 
 async def test_deferrals_grow_from_five_seconds_to_a_minute() -> None:
     house = House(ok)
-    house.backends.backend = None
+    house.backends.is_served = False
     delays: list[float] = []
     for _ in range(6):
         error = await house.failure(request())
@@ -267,7 +266,7 @@ async def test_deferrals_grow_from_five_seconds_to_a_minute() -> None:
 
 async def test_a_deferral_never_passes_the_window() -> None:
     house = House(ok)
-    house.backends.backend = None
+    house.backends.is_served = False
     error = await house.failure(request(closes_at=datetime.now(UTC) + timedelta(seconds=2)))
     assert error.next_retry_delay is not None
     assert error.next_retry_delay <= timedelta(seconds=2)
@@ -275,11 +274,11 @@ async def test_a_deferral_never_passes_the_window() -> None:
 
 async def test_the_reason_is_taken_back_when_the_slice_moves_again() -> None:
     house = House(ok)
-    house.backends.backend = None
+    house.backends.is_served = False
     await plan_slice(house.storage, [line_of(0)])
     await house.failure(request())
     house.next_attempt()
-    house.backends.backend = Backend("http://backend")
+    house.backends.is_served = True
     assert await house.run(request()) == SliceResult(finished=True, completed=1)
     await house.tools.waiting.settle()
     assert [told.reason for _, told in house.told] == ["no backend serves this model", ""]
@@ -290,7 +289,7 @@ async def test_one_models_outage_leaves_the_others_alone() -> None:
     house.hurry()
     await plan_slice(house.storage, [line_of(n) for n in range(20)])
     assert (await house.failure(request())).type == Failure.DEFERRED
-    assert not house.tools.circuit("another").is_open
+    assert not house.circuit("another").is_open
     assert house.tools.permits.used == 0
 
 
@@ -320,18 +319,6 @@ async def test_the_reason_of_a_wait_is_one_sentence_that_does_not_name_the_model
     assert (await house.failure(request())).message == reason
     await house.tools.waiting.settle()
     assert [(told.model, told.reason) for _, told in house.told] == [(MODEL, reason)]
-
-
-async def test_a_backend_that_returns_is_tried_at_once() -> None:
-    house = House(lambda content: httpx.Response(503))
-    house.hurry()
-    await plan_slice(house.storage, [line_of(n) for n in range(20)])
-    await house.failure(request())
-    circuit = house.tools.circuit(MODEL)
-    circuit.clock = lambda: circuit.opened_at
-    assert circuit.wait() > 0
-    house.tools.returned(frozenset({MODEL, "unknown"}))
-    assert circuit.wait() == 0
 
 
 async def test_a_worker_that_misses_what_slices_need_puts_them_back_untouched() -> None:

@@ -5,10 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
+from batchwright.contracts.registry import ModelConfig
 from batchwright.database.base import (
     BatchesTable,
     DatabaseLike,
     FilesTable,
+    ModelChangesTable,
     ModelsTable,
     ProgressTable,
     RatesTable,
@@ -19,6 +21,7 @@ from batchwright.database.errors import FileInUse, UnknownBatch
 from batchwright.database.rows import (
     BatchRow,
     FileRow,
+    ModelChange,
     ModelCount,
     Outcome,
     RateChange,
@@ -268,12 +271,42 @@ class MemoryRates(RatesTable):
         return await self.all()
 
 
+class MemoryModelChanges(ModelChangesTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def all(self) -> list[ModelChange]:
+        return [row for _, row in sorted(self._rows.enter().model_changes.items())]
+
+    async def put(
+        self,
+        model: str,
+        config: ModelConfig | None,
+        at: datetime,
+        check: Callable[[list[ModelChange]], None],
+    ) -> list[ModelChange]:
+        row = ModelChange(model=model, config=config, changed_at=at)
+        return await self._take({**self._rows.enter().model_changes, model: row}, check)
+
+    async def revert(self, model: str, check: Callable[[list[ModelChange]], None]) -> list[ModelChange]:
+        known = self._rows.enter().model_changes
+        return await self._take({name: row for name, row in known.items() if name != model}, check)
+
+    async def _take(
+        self, changes: dict[str, ModelChange], check: Callable[[list[ModelChange]], None]
+    ) -> list[ModelChange]:
+        check([row for _, row in sorted(changes.items())])
+        self._rows.model_changes = changes
+        return await self.all()
+
+
 class MemoryWorkers(WorkersTable):
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
-    async def beat(self, worker_id: str, stats: dict[str, float], at: datetime) -> None:
+    async def beat(self, worker_id: str, stats: dict[str, float], at: datetime, registry: str = "") -> None:
         beats = self._rows.enter().beats
+        self._rows.registries[worker_id] = registry
         self._rows.stats[worker_id] = dict(stats)
         beats[worker_id] = max(at, beats.get(worker_id, at))
         for silent in [name for name, last in beats.items() if last < at - timedelta(days=1)]:
@@ -285,7 +318,12 @@ class MemoryWorkers(WorkersTable):
     async def beats(self, since: datetime) -> list[WorkerBeat]:
         beats = self._rows.enter().beats
         return [
-            WorkerBeat(id=name, stats=self._rows.stats[name], beat_at=beats[name])
+            WorkerBeat(
+                id=name,
+                stats=self._rows.stats[name],
+                registry=self._rows.registries[name],
+                beat_at=beats[name],
+            )
             for name in sorted(beats)
             if beats[name] >= since
         ]
@@ -324,6 +362,10 @@ class MemoryDatabase(UploadsAndClaims, TenantsAndKeys, DatabaseLike):
     @property
     def quotas(self) -> MemoryQuotas:
         return MemoryQuotas(self.rows)
+
+    @property
+    def model_changes(self) -> MemoryModelChanges:
+        return MemoryModelChanges(self.rows)
 
     @property
     def fleet(self) -> MemoryFleet:

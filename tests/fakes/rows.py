@@ -6,7 +6,15 @@ from batchwright.contracts.batch import BatchOrder
 from batchwright.database.counts import LIVE
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.quotas_base import QuotaRow
-from batchwright.database.rows import BatchRow, FileRow, ModelCount, RateChange, ServedModel, SliceProgress
+from batchwright.database.rows import (
+    BatchRow,
+    FileRow,
+    ModelChange,
+    ModelCount,
+    RateChange,
+    ServedModel,
+    SliceProgress,
+)
 from batchwright.database.tenant_rows import FoundKey, TenantRow
 from batchwright.database.upload_rows import Claim, PartRow, UploadRow
 from batchwright.database.waiting_base import Waiting
@@ -41,6 +49,8 @@ class Rows:
         self.beats: dict[str, datetime] = {}
         self.stats: dict[str, dict[str, float]] = {}
         self.waiting: dict[tuple[str, str, str, str], Waiting] = {}
+        self.registries: dict[str, str] = {}
+        self.model_changes: dict[str, ModelChange] = {}
         self.failing: Exception | None = None
 
     def enter(self) -> "Rows":

@@ -7,10 +7,10 @@ import httpx
 import pytest
 
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.inference.backends import Backend, Registry
-from batchwright.inference.client import InferenceClient
+from batchwright.inference.backends import Registry
+from batchwright.inference.clients import Clients
 from batchwright.inference.httpx_engine import HttpxEngine
-from batchwright.settings import load
+from batchwright.settings import Settings, load
 from tests.fakes.database import MemoryDatabase
 
 ONE, TWO = "http://one", "http://two"
@@ -23,8 +23,18 @@ class Fleet:
         self.lists = {f"http://{name}": models for name, models in lists.items()}
         self.database = MemoryDatabase()
         settings = load(backends=urls)
-        client = InferenceClient(HttpxEngine(httpx.MockTransport(self._answer), connect_seconds=1), settings)
-        self.registry = Registry(settings, self.database.models, client, unavailable=DatabaseUnavailable)
+        self.registry = self.another(settings)
+
+    def another(self, settings: Settings) -> Registry:
+        """A process's, on the same tables."""
+        engine = HttpxEngine(httpx.MockTransport(self._answer), connect_seconds=1)
+        clients = Clients(settings, lambda settings, tls, connect: engine)
+        tables = (self.database.models, self.database.model_changes)
+        return Registry(settings, *tables, clients, unavailable=DatabaseUnavailable)
+
+    def urls(self, model: str) -> list[str]:
+        route = self.registry.route_of(model)
+        return [] if route is None else [lane.backend.url for lane in route.lanes]
 
     async def _answer(self, request: httpx.Request) -> httpx.Response:
         models = self.lists.get(f"{request.url.scheme}://{request.url.host}")
@@ -37,15 +47,14 @@ class Fleet:
 async def test_models_are_served_by_who_lists_them() -> None:
     fleet = Fleet([ONE, TWO], one=["a"], two=["b", "c"])
     assert await fleet.registry.served() == {"a", "b", "c"}
-    assert fleet.registry.backend_of("b") == Backend(TWO)
-    assert fleet.registry.backend_of("x") is None
+    assert fleet.urls("b") == [TWO]
+    assert fleet.registry.route_of("x") is None
 
 
 async def test_a_url_with_and_without_v1_is_one_backend() -> None:
     fleet = Fleet(["http://one/v1"], one=["a"])
     assert await fleet.registry.served() == {"a"}
-    backend = fleet.registry.backend_of("a")
-    assert backend is not None
+    (backend,) = fleet.registry.backends
     assert str(backend.endpoint("/v1/embeddings").url) == "http://one/v1/embeddings"
 
 
@@ -71,26 +80,30 @@ async def test_a_model_no_longer_listed_is_gone() -> None:
     assert await fleet.registry.served() == {"b"}
 
 
-async def test_the_first_backend_that_answers_gets_the_model() -> None:
+async def test_all_backends_that_list_a_model_serve_it() -> None:
     fleet = Fleet([TWO, ONE], one=["a"], two=["a"])
     await fleet.registry.refresh()
-    assert fleet.registry.backend_of("a") == Backend(TWO)
+    assert fleet.urls("a") == [TWO, ONE]
+    route = fleet.registry.route_of("a")
+    assert route is not None
     del fleet.lists[TWO]
     await fleet.registry.refresh()
-    assert fleet.registry.backend_of("a") == Backend(ONE)
+    chosen = [route.begin() for _ in range(10)]
+    assert {sending.lane.backend.url for sending in chosen if sending} == {ONE}
 
 
-async def test_a_backend_that_answers_again_is_told() -> None:
+async def test_a_backend_that_answers_again_is_tried_at_once() -> None:
     fleet = Fleet([ONE, TWO], one=["a"], two=["b"])
-    returned: list[frozenset[str]] = []
-    fleet.registry.on_return = returned.append
     await fleet.registry.refresh()
+    route = fleet.registry.route_of("b")
+    assert route is not None
+    route.circuit.failed(route.circuit.begin(), "gone", at_once=True)
     gone = fleet.lists.pop(TWO)
     await fleet.registry.refresh()
+    assert route.wait() > 0
     fleet.lists[TWO] = gone
     await fleet.registry.refresh()
-    await fleet.registry.refresh()
-    assert returned == [frozenset({"b"})]
+    assert route.wait() == 0
 
 
 async def test_changes_are_waited_for() -> None:

@@ -121,8 +121,8 @@ class Broken(Executor):
 async def test_an_executor_that_raises_costs_its_chats_no_more_than_company() -> None:
     slow = Slow()
     slow.release.set()
-    senders = Senders(slow, settings(chat_executor=f"{HERE}:Broken"), Metrics())
-    sender = senders.of("m", Endpoint.CHAT_COMPLETIONS)
+    senders = Senders(settings(chat_executor=f"{HERE}:Broken"), Metrics())
+    sender = senders.of(slow, "m", Endpoint.CHAT_COMPLETIONS)
     outcomes = await asyncio.gather(*(sender.send(TARGET, chat(str(n)), f"r-{n}") for n in range(4)))
     assert [outcome.status for outcome in outcomes] == [200] * 4
 
@@ -133,13 +133,13 @@ def settings(**limits: object) -> Settings:
 
 def test_chats_are_joined_only_where_an_executor_is_named() -> None:
     plain = Slow()
-    without = Senders(plain, settings(), Metrics())
-    assert without.of("m", Endpoint.CHAT_COMPLETIONS) is plain
-    assert without.of("other", Endpoint.EMBEDDINGS) is plain
-    named = Senders(plain, settings(chat_executor=f"{HERE}:Executor"), Metrics())
-    assert isinstance(named.of("m", Endpoint.CHAT_COMPLETIONS), GroupingSender)
-    assert named.of("m", Endpoint.RESPONSES) is plain
-    assert named.of("m", Endpoint.EMBEDDINGS) is named.of("m", Endpoint.EMBEDDINGS)
+    without = Senders(settings(), Metrics())
+    assert without.of(plain, "m", Endpoint.CHAT_COMPLETIONS) is plain
+    assert without.of(plain, "other", Endpoint.EMBEDDINGS) is plain
+    named = Senders(settings(chat_executor=f"{HERE}:Executor"), Metrics())
+    assert isinstance(named.of(plain, "m", Endpoint.CHAT_COMPLETIONS), GroupingSender)
+    assert named.of(plain, "m", Endpoint.RESPONSES) is plain
+    assert named.of(plain, "m", Endpoint.EMBEDDINGS) is named.of(plain, "m", Endpoint.EMBEDDINGS)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,11 @@ SUFFIXES = ("_seconds", "_bytes", "_total", "_info", "_ratio", "_per_second")
 # Names of the sources (R15), and counts of things, which have no unit.
 COUNTS = {
     "batchwright_active_workers",
+    "batchwright_backend_circuit_open",
     "batchwright_backend_inflight_requests",
     "batchwright_backend_max_inflight_concurrency",
+    "batchwright_backend_outstanding_requests",
+    "batchwright_backend_up",
     "batchwright_batches_at_risk",
     "batchwright_batches_past_deadline",
     "batchwright_batches_waiting",

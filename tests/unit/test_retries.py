@@ -27,8 +27,8 @@ def test_waits_double_up_to_the_longest() -> None:
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
-def test_chance_shortens_a_wait_by_half_at_most() -> None:
-    assert backoff(1, initial=1, longest=60, draw=lambda: 0.0) == 0.5
+def test_chance_may_take_all_of_a_wait() -> None:
+    assert backoff(1, initial=1, longest=60, draw=lambda: 0.0) == 0
 
 
 def test_very_many_failures_are_no_overflow() -> None:

@@ -1,0 +1,89 @@
+"""The clients of a process: backends with equal settings share one, and its pool (S0-36)."""
+
+import logging
+import ssl
+from collections.abc import Callable
+
+from batchwright.contracts.registry import BackendConfig
+from batchwright.inference.client import InferenceClient
+from batchwright.inference.engine import Engine
+from batchwright.inference.opening import open_engine
+from batchwright.inference.trust import TlsUnreadable, Trust, has_tls
+from batchwright.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+Opens = Callable[[Settings, ssl.SSLContext | None, float | None], Engine]
+
+
+class Clients:
+    """Made as backends need them; keys and certificates are followed by `renew`."""
+
+    def __init__(self, settings: Settings, opens: Opens = open_engine) -> None:
+        self._settings, self._opens = settings, opens
+        self._clients: dict[str, InferenceClient] = {}
+        self._engines: dict[str, Engine] = {}
+        self._trusts: dict[str, Trust] = {}
+
+    def of(self, backend: BackendConfig) -> InferenceClient:
+        """The one of all backends that differ from this in weight and model only."""
+        key = client_key(backend)
+        found = self._clients.get(key)
+        if found is None:
+            found = self._clients[key] = self._made(backend)
+            self._tell(backend, found)
+        return found
+
+    def renew(self) -> None:
+        """Reads keys and certificates again; what cannot be read stays as it was, and is logged once."""
+        for client in self._clients.values():
+            client.renew_key()
+        for trust in self._trusts.values():
+            try:
+                if trust.renew():
+                    logger.info("certificates for a backend were taken up")
+            except TlsUnreadable as error:
+                logger.error("certificates for a backend are kept as they were", extra={"error": str(error)})
+
+    async def aclose(self) -> None:
+        for engine in self._engines.values():
+            await engine.aclose()
+
+    def _made(self, backend: BackendConfig) -> InferenceClient:
+        try:
+            return InferenceClient(self._engine(backend), self._settings, backend)
+        except TlsUnreadable as error:
+            logger.error("a backend cannot be asked", extra={"backend": backend.url, "error": str(error)})
+            return InferenceClient(self._opened("", None, None), self._settings, backend, problem=str(error))
+
+    def _engine(self, backend: BackendConfig) -> Engine:
+        """Of equal certificates and patience."""
+        if not has_tls(backend):
+            return self._opened(f"{backend.connect_timeout}", None, backend.connect_timeout)
+        fields = {
+            "connect_timeout",
+            "tls_insecure_skip_verify",
+            "tls_ca_cert_file",
+            "tls_client_cert_file",
+            "tls_client_key_file",
+        }
+        key = backend.model_dump_json(include=fields)
+        if key not in self._trusts:
+            self._trusts[key] = Trust(backend)
+        return self._opened(key, self._trusts[key].context, backend.connect_timeout)
+
+    def _opened(self, key: str, tls: ssl.SSLContext | None, connect_seconds: float | None) -> Engine:
+        found = self._engines.get(key)
+        if found is None:
+            found = self._engines[key] = self._opens(self._settings, tls, connect_seconds)
+        return found
+
+    def _tell(self, backend: BackendConfig, client: InferenceClient) -> None:
+        if client.problem:
+            logger.error("a backend has no key", extra={"backend": backend.url, "error": client.problem})
+
+
+def client_key(backend: BackendConfig) -> str:
+    said = backend.model_dump_json(exclude={"weight", "model", "retries", "limits"})
+    return f"{type(backend).__name__} {said}"

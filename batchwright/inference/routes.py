@@ -1,0 +1,166 @@
+"""Where the requests of a model go: its backends, each with a circuit, and the models it falls back on."""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from batchwright.contracts.registry import Choice, ModelConfig
+from batchwright.inference.circuit import Circuit, Try
+from batchwright.inference.client import InferenceClient, Outcome
+from batchwright.inference.engine import Target
+from batchwright.rules.choice import least_outstanding, prefix_affine
+from batchwright.rules.renaming import with_model
+from batchwright.rules.retries import Retries
+
+
+@dataclass(eq=False)
+class Backend:
+    """One URL, without a trailing slash or `/v1`, and what the last probe said of it."""
+
+    url: str
+    client: InferenceClient
+    is_away: bool = False  # it did not answer
+    is_silent: bool = False  # it does not tell its models
+    probe_seconds: float = 0.0
+    _targets: dict[str, Target] = field(default_factory=dict[str, Target])
+
+    def endpoint(self, path: str) -> Target:
+        """An endpoint such as `/v1/chat/completions`."""
+        found = self._targets.get(path)
+        if found is None:
+            found = self._targets[path] = Target.of(self.url + path)
+        return found
+
+
+@dataclass(eq=False)
+class Lane:
+    """A model at one of its backends. `upstream` is the model's name there."""
+
+    model: str
+    backend: Backend
+    upstream: str
+    weight: float
+    circuit: Circuit
+    outstanding: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.backend.url} {self.upstream}"
+
+
+class Sends(Protocol):
+    async def send(self, target: Target, body: bytes, request_id: str) -> Outcome:
+        """As `InferenceClient.send`."""
+        ...
+
+
+class Sending(NamedTuple):
+    """One request under way on a lane; `end` is called once, whatever came of it."""
+
+    lane: Lane
+    begun: Try
+
+    def end(self) -> None:
+        self.lane.outstanding -= 1
+        self.lane.circuit.aborted(self.begun)  # nothing, where its end was told
+
+
+class Route:
+    """Of one model. It stays the same object while the registry changes beneath it."""
+
+    def __init__(
+        self, model: str, retries: Retries, failures_to_open: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.model, self.retries = model, retries
+        self.lanes: list[Lane] = []
+        self.fallbacks: Sequence[Route] = ()
+        self._choice: Choice = "least-outstanding"
+        self._renames = False
+        self._failures_to_open, self._clock = failures_to_open, clock
+
+    def follow(self, config: ModelConfig, backends: Sequence[Backend], retries: Retries) -> None:
+        """From now on as `config` says; `backends` are its own, in its order.
+
+        Lanes that stay keep their state.
+        """
+        known = {(lane.backend, lane.upstream): lane for lane in self.lanes}
+        lanes: dict[tuple[Backend, str], Lane] = {}
+        for place, backend in zip(config.backends, backends, strict=True):
+            upstream = place.model or self.model
+            lane = known.get((backend, upstream)) or self._lane(backend, upstream)
+            lane.weight = place.weight
+            lanes[backend, upstream] = lane
+        self.lanes = list(lanes.values())
+        self.retries, self._choice, self._renames = retries, config.choice, bool(config.aliases)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the circuits of all its own backends are."""
+        return bool(self.lanes) and all(lane.circuit.is_open for lane in self.lanes)
+
+    @property
+    def circuit(self) -> Circuit:
+        """The one that lets a request through first: it stands for the model where one is asked for."""
+        return min(self.lanes, key=lambda lane: (lane.circuit.is_open, lane.circuit.wait())).circuit
+
+    def wait(self) -> float:
+        """Seconds until a request may be tried somewhere; 0: now."""
+        return min(lane.circuit.wait() for lane in self._reachable())
+
+    def begin(
+        self, prefix_hash: int = 0, *, without: Collection[Lane] = (), rather_not: Lane | None = None
+    ) -> Sending | None:
+        """A request goes out: on which lane. None where none that is not among `without` may be tried.
+
+        `rather_not` is where the line failed last.
+        """
+        found = self._candidates(without)
+        if not found:
+            return None
+        lane = self._chosen([lane for lane in found if lane is not rather_not] or found, prefix_hash)
+        lane.outstanding += 1
+        return Sending(lane, lane.circuit.begin())
+
+    async def send(
+        self, sending: Sending, sender: "Sends", path: str, body: bytes, request_id: str
+    ) -> Outcome:
+        """The body goes out as it is, but for the model's name where that backend knows it by another.
+
+        `sender` reaches the lane's backend.
+        """
+        lane = sending.lane
+        if self._renames or lane.upstream != self.model:
+            body = with_model(body, lane.upstream)
+        outcome = await sender.send(lane.backend.endpoint(path), body, request_id)
+        if lane.model != self.model and 200 <= outcome.status < 300 and b'"model"' not in outcome.body:
+            # The line shows which model answered in place of its own.
+            return outcome._replace(body=with_model(outcome.body, lane.model))
+        return outcome
+
+    def _reachable(self) -> list[Lane]:
+        """Its own lanes; while all their circuits are open, those of its fallbacks too."""
+        if not self.is_open:
+            return self.lanes
+        return [*self.lanes, *(lane for route in self.fallbacks for lane in route.lanes)]
+
+    def _candidates(self, without: Collection[Lane]) -> list[Lane]:
+        """Trials that are due come first, then its own backends, then the first fallback that has some."""
+        for route in (self, *(self.fallbacks if self.is_open else ())):
+            lanes = [lane for lane in route.lanes if lane not in without and not lane.circuit.wait()]
+            if trials := [lane for lane in lanes if lane.circuit.is_open and not lane.backend.is_away]:
+                return trials[:1]
+            if lanes:
+                return [lane for lane in lanes if not lane.backend.is_away] or lanes
+        return []
+
+    def _chosen(self, lanes: Sequence[Lane], prefix_hash: int) -> Lane:
+        if len(lanes) == 1:
+            return lanes[0]
+        if self._choice == "prefix-affine":
+            return prefix_affine(lanes, prefix_hash)
+        return least_outstanding(lanes)
+
+    def _lane(self, backend: Backend, upstream: str) -> Lane:
+        circuit = Circuit(self._failures_to_open, self._clock)
+        return Lane(self.model, backend, upstream, 1.0, circuit)

@@ -1,0 +1,34 @@
+"""Backends as a worker sees them: who answers, who is tried only, what went elsewhere."""
+
+from batchwright.telemetry.families.declare import Declare
+
+
+class BackendMetrics:
+    def __init__(self, declare: Declare) -> None:
+        self.backend_up = declare.gauge(
+            "backend_up", "1 where the backend answered its last probe (S2-28)", ["backend"]
+        )
+        self.backend_probe_seconds = declare.gauge(
+            "backend_probe_latency_seconds", "Time of the last probe, answered or not (S2-28)", ["backend"]
+        )
+        self.backend_circuit_open = declare.gauge(
+            "backend_circuit_open",
+            "1 while the backend takes nothing of the model and is only tried",
+            ["model", "backend"],
+        )
+        self.backend_outstanding = declare.gauge(
+            "backend_outstanding_requests", "Requests it has not answered yet", ["model", "backend"]
+        )
+        self.passed_on = declare.counter(
+            "requests_passed_on_total", "Requests that went to the next backend at once (S4-10)", ["model"]
+        )
+        self.fallbacks = declare.counter(
+            "fallbacks_total",
+            "Lines that another model answered, as all backends of their own were away (S2-24)",
+            ["from_model", "to_model"],
+        )
+        self.registry_info = declare.gauge(
+            "registry_info",
+            "1, of the registry in effect: equal in processes that follow it",
+            ["fingerprint"],
+        )
