@@ -12,11 +12,12 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from activities.errors import translated
 from activities.slices.caution import GIVEN_UP_AFTER, Caution, past_of
 from activities.slices.deferral import deferral_seconds, reason_of, waiting_label
+from activities.slices.ends import End, Stop
 from activities.slices.judge import Judge
 from activities.slices.ownership import Ownership, Word
 from activities.slices.sink import SegmentNames, SegmentSink
 from activities.slices.tools import Tools
-from activities.slices.turn import End, Stop, Turn
+from activities.slices.turn import Turn
 from activities.slices.work import SliceWork, read_record, read_stored, read_work
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceRequest, SliceResult

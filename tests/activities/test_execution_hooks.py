@@ -138,7 +138,7 @@ async def test_a_hook_that_fails_costs_its_line_and_no_other(hook: str) -> None:
     failed = await errors(house)
     assert failed == {"c-2": ("hook_failed", f"The hook '{HERE}:{hook}' failed: the request was not sent.")}
     assert sorted(house.sent) == ["0", "1", "3", "4"]
-    assert not house.tools.circuit("m").is_open
+    assert not house.circuit("m").is_open
 
 
 async def test_a_failing_hook_is_asked_again_as_often_as_a_backend() -> None:
