@@ -10,7 +10,7 @@ from batchwright.settings import Settings
 from batchwright.settings.otel import variable
 from batchwright.telemetry.metrics import Metrics
 from bench import page
-from docs import chart
+from docs import chart, registry
 from docs.dashboards.machinery import STORAGE, WORKER
 from docs.dashboards.overview import OVERVIEW
 from docs.dashboards.shares import MODEL, TENANT
@@ -27,6 +27,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "settings.md": _settings(),
         REFERENCE / "metrics.md": _metrics(),
         REFERENCE / "error-codes.md": _errors(),
+        REFERENCE / "registry.md": registry.page(GENERATED),
         **{DASHBOARDS / f"{board.uid.removeprefix('batchwright-')}.json": board.render() for board in BOARDS},
         **chart.pages(),
         **page.pages(),

@@ -11,10 +11,11 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
+from batchwright.contracts.registry import RegistryConfig
 from batchwright.settings.access import AccessSettings
 from batchwright.settings.api import ApiSettings
 from batchwright.settings.batches import BatchSettings
-from batchwright.settings.errors import not_json, what_is_wrong
+from batchwright.settings.errors import SettingsError, not_json, what_is_wrong
 from batchwright.settings.inference import InferenceSettings
 from batchwright.settings.limits import LimitSettings
 from batchwright.settings.observation import ObservationSettings
@@ -23,6 +24,8 @@ from batchwright.settings.retention import RetentionSettings
 from batchwright.settings.storage import StorageSettings
 from batchwright.settings.temporal import TemporalSettings
 from batchwright.settings.worker import WorkerSettings
+
+__all__ = ["SECRETS", "Settings", "SettingsError", "from_environment", "load", "registry_of"]
 
 # Never shown, whole or in messages.
 SECRETS = frozenset(
@@ -36,10 +39,6 @@ SECRETS = frozenset(
         "temporal_api_key",
     }
 )
-
-
-class SettingsError(Exception):
-    """A setting is wrong; the message names it and says what it may be."""
 
 
 # The documentation's order is the reverse.
@@ -74,6 +73,27 @@ def load(**overrides: object) -> Settings:
     Raises:
         SettingsError: one sentence naming the setting and what is wrong with it.
     """
+    settings = _settings(overrides)
+    registry_of(settings)
+    return settings
+
+
+def registry_of(settings: Settings) -> RegistryConfig | None:
+    """What `registry` says now; None where it is not set. Raises SettingsError."""
+    if settings.registry is None:
+        return None
+    if settings.backends:
+        raise SettingsError(
+            "BATCHWRIGHT_REGISTRY and BATCHWRIGHT_BACKENDS are both set: take one of them away, "
+            "the registry's file says all that the other does."
+        )
+    # Imported when it is used: most commands have no registry, and reading YAML takes a while to import.
+    from batchwright.settings.registry import read_registry
+
+    return read_registry(settings.registry, settings.secrets_dir)
+
+
+def _settings(overrides: dict[str, object]) -> Settings:
     try:
         return Settings(**overrides)  # pyright: ignore[reportArgumentType]
     except ValidationError as error:

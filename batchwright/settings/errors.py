@@ -24,11 +24,17 @@ _MUST = {
     "literal_error": "be {expected}",
     "model_attributes_type": "be a JSON object",
     "model_type": "be a JSON object",
+    "too_long": "have at most {max_length} entries",
+    "too_short": "have at least {min_length} of them",
     "string_too_long": "have at most {max_length} characters",
     "string_too_short": "not be empty",
     "string_type": "be a string",
 }
 _KEY = "[key]"  # pydantic's place of a map's key
+
+
+class SettingsError(Exception):
+    """A setting is wrong; the message names it and says what it may be."""
 
 
 def what_is_wrong(error: ErrorDetails) -> str:
@@ -37,7 +43,7 @@ def what_is_wrong(error: ErrorDetails) -> str:
     if error["type"] == "value_error":
         said = error["msg"].removeprefix("Value error, ")
         return f"{_place(within)}: {said}" if within else said
-    return f"{_place(within)} must {_must(error)}"
+    return f"{_place(within)} must {what_must_be(error)}"
 
 
 def not_json(kind: object) -> str:
@@ -46,7 +52,8 @@ def not_json(kind: object) -> str:
     return f"it is not JSON, in the form {form}"
 
 
-def _must(error: ErrorDetails) -> str:
+def what_must_be(error: ErrorDetails) -> str:
+    """The end of a sentence that begins with: it must."""
     context = {name: _plain(value) for name, value in error.get("ctx", {}).items()}
     if error["type"] == "string_pattern_mismatch":
         return _match(str(context["pattern"]))

@@ -1,5 +1,7 @@
 """Backends: where they are, how a request is sent to them, and when it is sent again."""
 
+from pathlib import Path
+
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings
 
@@ -10,7 +12,19 @@ _MIB = 1024 * 1024
 
 class InferenceSettings(BaseSettings):
     backends: list[str] = Field(default=[], description="URLs of OpenAI-compatible backends, as a JSON list")
+    registry: Path | None = Field(
+        None,
+        description="YAML file of models and their backends, in place of `BATCHWRIGHT_BACKENDS`; "
+        "[its keys](registry.md)",
+    )
+    secrets_dir: Path = Field(
+        Path("/etc/batchwright/secrets"), description="where the keys lie that the registry names"
+    )
     backend_api_key: str = Field("", description="sent as Bearer to every backend")
+    dispatch_header: str = Field(
+        "X-Source", description="marks requests to backends that are `dispatched` in the registry"
+    )
+    dispatch_value: str = Field("dispatcher", description="its value")
     default_model: str = Field("", description="serves lines without a model where the endpoint allows that")
     max_response_bytes: int = Field(16 * _MIB, ge=1024, description="size of one answer")
     request_timeout_seconds: float = Field(

@@ -1,0 +1,175 @@
+"""The registry's file: read and checked as a whole, with one sentence for what is wrong with it."""
+
+import os
+from collections.abc import Hashable, Iterator, Sequence
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from batchwright.contracts.registry import (
+    BackendConfig,
+    GatewayConfig,
+    LimitConfig,
+    ModelConfig,
+    RegistryConfig,
+    RetryConfig,
+)
+from batchwright.settings.errors import SettingsError, what_must_be
+
+_MOST_BYTES = 4 * 1024 * 1024
+_KEYS: dict[str, type[BaseModel]] = {
+    "backends": BackendConfig,
+    "gateway": GatewayConfig,
+    "limits": LimitConfig,
+    "models": ModelConfig,
+    "retries": RetryConfig,
+}
+
+
+class SecretUnreadable(Exception):
+    """A key or certificate cannot be read; the message says which, and why."""
+
+
+def read_registry(path: Path, secrets_dir: Path) -> RegistryConfig:
+    """Raises SettingsError: one sentence naming the file, the place in it and the remedy."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise SettingsError(f"BATCHWRIGHT_REGISTRY: {path} cannot be read: {error.strerror}.") from None
+    if len(text) > _MOST_BYTES:
+        raise SettingsError(f"BATCHWRIGHT_REGISTRY: {path} is larger than {_MOST_BYTES} bytes.")
+    try:
+        found: object = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise SettingsError(f"BATCHWRIGHT_REGISTRY: {path}: {_said(error)}.") from None
+    try:
+        config = RegistryConfig.model_validate(found)
+    except ValidationError as error:
+        raise SettingsError(f"BATCHWRIGHT_REGISTRY: {path}: {first_fault(error)}.") from None
+    for place, backend in backends_of(config):
+        try:
+            check_files(backend, secrets_dir)
+        except SecretUnreadable as error:
+            raise SettingsError(f"BATCHWRIGHT_REGISTRY: {path}: {place}: {error}.") from None
+    return config
+
+
+def backends_of(config: RegistryConfig) -> Iterator[tuple[str, BackendConfig]]:
+    """Each with its place."""
+    if config.gateway is not None:
+        yield "gateway", config.gateway
+    for name, model in config.models.items():
+        for number, backend in enumerate(model.backends, 1):
+            yield f"models.{name}.backends, entry {number}", backend
+
+
+def first_fault(error: ValidationError) -> str:
+    """Place and remedy of what is wrong first; without a full stop and without the value."""
+    first = error.errors()[0]
+    place = _place(first["loc"])
+    return f"{place}: {_remedy(first)}" if place else _remedy(first)
+
+
+def api_key(backend: BackendConfig, secrets_dir: Path) -> str:
+    """The key as it is now; empty where none is configured. Raises SecretUnreadable."""
+    if backend.api_key_env:
+        value = os.environ.get(backend.api_key_env, "")
+        if not value:
+            raise SecretUnreadable(f"api_key_env names {backend.api_key_env}, which is not set: set it")
+        return _key(value, "api_key_env")
+    path = key_file(backend, secrets_dir)
+    if path is None:
+        return ""
+    where = "api_key_name" if backend.api_key_name else "api_key_file"
+    return _key(_read(path, where), where)
+
+
+def key_file(backend: BackendConfig, secrets_dir: Path) -> Path | None:
+    """Where the key lies, if in a file."""
+    if backend.api_key_name:
+        return secrets_dir / backend.api_key_name
+    return Path(backend.api_key_file) if backend.api_key_file else None
+
+
+def check_files(backend: BackendConfig, secrets_dir: Path) -> None:
+    """Raises SecretUnreadable where the key or a certificate's file cannot be read."""
+    api_key(backend, secrets_dir)
+    for name in ("tls_ca_cert_file", "tls_client_cert_file", "tls_client_key_file"):
+        if path := getattr(backend, name):
+            _read(Path(path), name)
+
+
+def _read(path: Path, name: str) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise SecretUnreadable(
+            f"{name} names {path}, which cannot be read ({error.strerror}): mount it, or correct the name"
+        ) from None
+    except UnicodeDecodeError:
+        raise SecretUnreadable(f"{name} names {path}, which is not text") from None
+
+
+def _key(value: str, name: str) -> str:
+    key = value.strip()
+    if not key or not key.isascii() or not key.isprintable():
+        raise SecretUnreadable(f"{name} leads to no key: it must be one line of printable ASCII")
+    return key
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that comes twice: the last would silently win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value!r} comes twice: merge the two or rename one", key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _said(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}: {error.problem or 'it is not YAML'}"
+    return "it is not YAML"
+
+
+def _place(loc: Sequence[int | str]) -> str:
+    """models.llama.backends, entry 1, weight"""
+    text = ""
+    for part in loc:
+        if part == "[key]":
+            continue
+        if isinstance(part, int):
+            text += f", entry {part + 1}"
+        else:
+            text += ("." if text and not text[-1].isdigit() else ", " if text else "") + part
+    return text
+
+
+def _remedy(error: ErrorDetails) -> str:
+    match error["type"]:
+        case "extra_forbidden":
+            return f"this key is not known; there are {', '.join(_known(error['loc'][:-1]))}"
+        case "missing":
+            return "it must be given"
+        case "value_error":
+            return error["msg"].removeprefix("Value error, ")
+        case _:
+            return f"it must {what_must_be(error)}"
+
+
+def _known(loc: Sequence[int | str]) -> list[str]:
+    """The keys at a place, by the last key on the way that has keys of its own."""
+    names = [part for part in loc if isinstance(part, str)]
+    if not names:
+        return sorted(RegistryConfig.model_fields)
+    if names[0] == "models" and len(names) == 2:
+        return sorted(ModelConfig.model_fields)
+    return sorted(_KEYS[names[-1]].model_fields)

@@ -1,0 +1,108 @@
+"""The registry's file: what it may say, and the one sentence for what is wrong with it."""
+
+from pathlib import Path
+
+import pytest
+
+from batchwright.settings import SettingsError, load, registry_of
+from batchwright.settings.registry import SecretUnreadable, api_key, backends_of
+
+GOOD = """
+models:
+  llama:
+    backends:
+      - {url: "http://one:8000/v1", weight: 2, request_timeout: 5m, api_key_name: gateway}
+      - {url: "https://two", headers: {X-Team: batch}}
+    aliases: [gpt-4o-mini]
+    fallbacks: [qwen]
+    retries: {max_attempts: 3, initial_backoff: 500ms}
+  qwen:
+    backends: [{url: "http://three"}]
+"""
+WRONG = {
+    "models: [": "line 1: ",
+    "models: {a: {backends: [{url: 'http://x', weigth: 2}]}}": (
+        "models.a.backends, entry 1, weigth: this key is not known; there are api_key_env,"
+    ),
+    "modles: {}": "modles: this key is not known; there are gateway, models",
+    "models: {a: {backends: [{url: 'http://x'}], alias: [b]}}": "models.a.alias: this key is not known",
+    "models:\n  a: {backends: [{url: 'http://x'}]}\n  a: {backends: [{url: 'http://y'}]}": (
+        "line 3: 'a' comes twice: merge the two or rename one"
+    ),
+    "models: {a: {backends: []}}": "models.a.backends: it must have at least 1 of them",
+    "models: {a: {}}": "models.a.backends: it must be given",
+    "models: {a: {backends: [{}]}}": "models.a.backends, entry 1, url: it must be given",
+    "models: {a: {backends: [{url: 'ftp://x'}]}}": "it must begin with http:// or https://",
+    "models: {a: {backends: [{url: 'http://u:p@x'}]}}": "it must have no user",
+    "models: {a: {backends: [{url: 'http://x', weight: 0}]}}": "weight: it must be more than 0",
+    "models: {a: {backends: [{url: 'http://x', request_timeout: soon}]}}": "a duration such as 90, 90s or 5m",
+    "models: {a: {backends: [{url: 'http://x', headers: {Authorization: k}}]}}": "holds a credential",
+    "models: {a: {backends: [{url: 'http://x', headers: {Host: k}}]}}": "is made by Batchwright itself",
+    "models: {a: {backends: [{url: 'http://x', api_key_name: a, api_key_env: B}]}}": "only one of api",
+    "models: {a: {backends: [{url: 'http://x', api_key_name: ../a}]}}": "match the pattern",
+    "models: {a: {backends: [{url: 'http://x', tls_client_cert_file: a}]}}": "both tls_client_cert_file and",
+    "models: {a: {backends: [{url: 'http://x', api_key_name: missing}]}}": "cannot be read (No such file",
+    "models: {a: {backends: [{url: 'http://x', api_key_env: BATCHWRIGHT_NONE}]}}": "which is not set: set it",
+    "models: {a: {backends: [{url: 'http://x', tls_ca_cert_file: /none}]}}": "tls_ca_cert_file names /none,",
+    "gateway: {url: 'http://x'}\nmodels: {a: {backends: [{url: 'http://x'}]}}": "gateway or models, not both",
+    "gateway: {url: 'http://x', model: a}": "gateway.model: a gateway has no model",
+    "{}": "gateway, one for all models, or models",
+    "models: {a: {backends: [{url: 'http://x'}], aliases: [b]}, b: {backends: [{url: 'http://x'}]}}": (
+        "the alias 'b' of 'a' is a model itself"
+    ),
+    "models: {a: {backends: [{url: 'http://x'}], fallbacks: [z]}}": "the fallback 'z' of 'a' is no model",
+    "models: {a: {backends: [{url: 'http://x'}], fallbacks: [a]}}": "'a' falls back on itself",
+}
+
+
+def write(directory: Path, text: str) -> dict[str, object]:
+    """Settings of a process with such a file."""
+    path = directory / "models.yaml"
+    path.write_text(text)
+    return {"registry": path, "secrets_dir": directory}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_is_wrong_is_told_with_file_place_and_remedy(text: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as told:
+        load(**write(tmp_path, text))
+    sentence = str(told.value)
+    assert sentence.startswith(f"BATCHWRIGHT_REGISTRY: {tmp_path}/models.yaml: ")
+    assert WRONG[text] in sentence
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+
+
+def test_a_file_says_everything_about_models_and_backends(tmp_path: Path) -> None:
+    (tmp_path / "gateway").write_text("sk-1\n")
+    config = registry_of(load(**write(tmp_path, GOOD)))
+    assert config is not None
+    one, two = config.models["llama"].backends
+    assert (one.url, one.weight, one.request_timeout) == ("http://one:8000", 2.0, 300.0)
+    assert two.headers == {"X-Team": "batch"}
+    assert config.models["llama"].retries.initial_backoff == 0.5
+    assert [place for place, _ in backends_of(config)][2] == "models.qwen.backends, entry 1"
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"none\.yaml cannot be read: No such file or directory\.$"):
+        load(registry=tmp_path / "none.yaml")
+
+
+def test_a_registry_and_a_list_of_backends_are_not_taken_together(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="both set: take one of them away"):
+        load(**write(tmp_path, "gateway: {url: 'http://x'}"), backends=["http://y"])
+
+
+def test_a_key_is_read_as_it_is_now(tmp_path: Path) -> None:
+    config = write(tmp_path, "gateway: {url: 'http://x', api_key_name: key}")
+    (tmp_path / "key").write_text("one\n")
+    registry = registry_of(load(**config))
+    assert registry is not None
+    assert registry.gateway is not None
+    assert api_key(registry.gateway, tmp_path) == "one"
+    (tmp_path / "key").write_text("two")
+    assert api_key(registry.gateway, tmp_path) == "two"
+    (tmp_path / "key").write_text("two\nlines")
+    with pytest.raises(SecretUnreadable, match="one line of printable ASCII"):
+        api_key(registry.gateway, tmp_path)
