@@ -103,7 +103,7 @@ class Ingestion(IngestionActivities):
             with Spool(self._settings.spool_dir) as spool:
                 spool.require(file.bytes)
                 async with adoption_of(order, self._database, self._storage, self._settings) as adoption:
-                    scanner = self._scanner(order, access, spool, adoption, self._models.canonical)
+                    scanner = self._scanner(order, access, spool, adoption)
                     return await self._plan(order, file, access, scanner, spool)
         except OriginGone as gone:
             return await self._fail(order, [ValidationError(code="invalid_request", message=str(gone))])
