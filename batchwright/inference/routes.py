@@ -10,7 +10,7 @@ from batchwright.inference.circuit import Circuit, Try
 from batchwright.inference.client import InferenceClient, Outcome
 from batchwright.inference.engine import Target
 from batchwright.rules.choice import least_outstanding, prefix_affine
-from batchwright.rules.renaming import with_model
+from batchwright.rules.renaming import with_model, with_model_at_least
 from batchwright.rules.retries import Retries
 
 
@@ -115,10 +115,10 @@ class Route:
 
         `rather_not` is where the line failed last.
         """
-        found = self._candidates(without)
+        found = self._candidates(without, rather_not)
         if not found:
             return None
-        lane = self._chosen([lane for lane in found if lane is not rather_not] or found, prefix_hash)
+        lane = self._chosen(found, prefix_hash)
         lane.outstanding += 1
         return Sending(lane, lane.circuit.begin())
 
@@ -133,9 +133,9 @@ class Route:
         if self._renames or lane.upstream != self.model:
             body = with_model(body, lane.upstream)
         outcome = await sender.send(lane.backend.endpoint(path), body, request_id)
-        if lane.model != self.model and 200 <= outcome.status < 300 and b'"model"' not in outcome.body:
+        if lane.model != self.model and 200 <= outcome.status < 300:
             # The line shows which model answered in place of its own.
-            return outcome._replace(body=with_model(outcome.body, lane.model))
+            return outcome._replace(body=with_model_at_least(outcome.body, lane.model))
         return outcome
 
     def _reachable(self) -> list[Lane]:
@@ -144,14 +144,15 @@ class Route:
             return self.lanes
         return [*self.lanes, *(lane for route in self.fallbacks for lane in route.lanes)]
 
-    def _candidates(self, without: Collection[Lane]) -> list[Lane]:
+    def _candidates(self, without: Collection[Lane], rather_not: Lane | None) -> list[Lane]:
         """Trials that are due come first, then its own backends, then the first fallback that has some."""
         for route in (self, *(self.fallbacks if self.is_open else ())):
             lanes = [lane for lane in route.lanes if lane not in without and not lane.circuit.wait()]
-            if trials := [lane for lane in lanes if lane.circuit.is_open and not lane.backend.is_away]:
-                return trials[:1]
+            lanes = [lane for lane in lanes if not lane.backend.is_away] or lanes
+            lanes = [lane for lane in lanes if lane is not rather_not] or lanes
             if lanes:
-                return [lane for lane in lanes if not lane.backend.is_away] or lanes
+                trials = [lane for lane in lanes if lane.circuit.is_open and not lane.backend.is_away]
+                return trials[:1] or lanes
         return []
 
     def _chosen(self, lanes: Sequence[Lane], prefix_hash: int) -> Lane:

@@ -5,7 +5,7 @@ import re
 
 # A string, or what changes the depth.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
-_STRING_AFTER_COLON = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*")', re.DOTALL)
+_NAME_AFTER_COLON = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*"|null)', re.DOTALL)
 _MODEL = b'"model"'
 
 
@@ -28,8 +28,13 @@ def with_model(body: bytes, model: str) -> bytes:
     return b"".join([*pieces, body[at:]])
 
 
+def with_model_at_least(body: bytes, model: str) -> bytes:
+    """`body` as it is where it names a model at its top; else with `model` put in front."""
+    return body if _model_spans(body) else with_model(body, model)
+
+
 def _model_spans(body: bytes) -> list[tuple[int, int]] | None:
-    """Where the strings stand that are values of the key `model`; None where there is no object."""
+    """Where the strings and nulls stand that are values of the key `model`; None where there is no object."""
     if not body.lstrip().startswith(b"{"):
         return None
     spans: list[tuple[int, int]] = []
@@ -42,11 +47,21 @@ def _model_spans(body: bytes) -> list[tuple[int, int]] | None:
             depth += 1
         elif text in (b"}", b"]"):
             depth -= 1
-        elif depth == 1 and (value := _STRING_AFTER_COLON.match(body, at)) is not None:
-            if text == _MODEL:
+        elif depth == 1 and (value := _NAME_AFTER_COLON.match(body, at)) is not None:
+            if _is_model(text):
                 spans.append(value.span(1))
             at = value.end()
     return spans
+
+
+def _is_model(key: bytes) -> bool:
+    """However it is spelt: `\\u006d` is an m to those who read it."""
+    if key == _MODEL or b"\\" not in key:
+        return key == _MODEL
+    try:
+        return json.loads(key, strict=False) == "model"
+    except ValueError:
+        return False
 
 
 def _put_in_front(body: bytes, name: bytes) -> bytes:

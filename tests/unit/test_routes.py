@@ -1,0 +1,291 @@
+"""Where a model's requests go: the choice among its lanes, their circuits, and the models it falls back on."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+
+import httpx
+import pytest
+
+from batchwright.contracts.registry import BackendConfig, ModelConfig
+from batchwright.inference.client import InferenceClient, Outcome
+from batchwright.inference.engine import Target
+from batchwright.inference.httpx_engine import HttpxEngine
+from batchwright.inference.routes import Backend, Lane, Route, Sending
+from batchwright.rules.retries import SUCCESS, Retries
+from batchwright.settings import load
+
+PATH = "/v1/chat/completions"
+URLS = ("http://a", "http://b", "http://c")
+OK = Outcome(SUCCESS, 200, b'{"id": "1"}')
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+class Sender:
+    """Answers with `outcome`, and remembers what it was given."""
+
+    def __init__(self, outcome: Outcome = OK) -> None:
+        self.outcome = outcome
+        self.sent: list[tuple[str, bytes]] = []
+
+    async def send(self, target: Target, body: bytes, request_id: str) -> Outcome:
+        self.sent.append((str(target.url), body))
+        return self.outcome
+
+
+def backend_at(url: str) -> Backend:
+    settings = load()
+    transport = httpx.MockTransport(lambda request: httpx.Response(500))
+    return Backend(url, InferenceClient(HttpxEngine(transport, connect_seconds=1), settings))
+
+
+def config_of(*backends: BackendConfig, **how: object) -> ModelConfig:
+    return ModelConfig.model_validate({"backends": list(backends), **how})
+
+
+def plain(urls: Sequence[str] = URLS, **how: object) -> ModelConfig:
+    return config_of(*(BackendConfig(url=url) for url in urls), **how)
+
+
+def route_of(clock: Clock, config: ModelConfig, model: str = "m") -> Route:
+    route = Route(model, Retries(), 1, clock)
+    route.follow(config, [backend_at(backend.url) for backend in config.backends], Retries())
+    return route
+
+
+def begun(route: Route, prefix_hash: int = 0, **how: Sequence[Lane]) -> Sending:
+    sending = route.begin(prefix_hash, without=how.get("without", ()))
+    assert sending is not None
+    return sending
+
+
+def url_of(sending: Sending | None) -> str:
+    return sending.lane.backend.url if sending is not None else ""
+
+
+def fail(lane: Lane) -> None:
+    sending = Sending(lane, lane.circuit.begin())
+    lane.circuit.failed(sending.begun, "503", at_once=True)
+
+
+def fail_all(route: Route) -> None:
+    for lane in route.lanes:
+        fail(lane)
+
+
+def test_of_two_the_one_with_less_to_do_gets_the_request(clock: Clock) -> None:
+    route = route_of(clock, plain(URLS[:2]))
+    counts = Counter(url_of(route.begin()) for _ in range(100))
+    assert counts == {URLS[0]: 50, URLS[1]: 50}
+
+
+def test_a_lane_with_more_weight_bears_more_at_once(clock: Clock) -> None:
+    heavy = BackendConfig(url=URLS[0], weight=3)
+    route = route_of(clock, config_of(heavy, BackendConfig(url=URLS[1])))
+    counts = Counter(url_of(route.begin()) for _ in range(400))
+    assert counts == {URLS[0]: 300, URLS[1]: 100}
+
+
+def test_an_ended_request_is_no_longer_outstanding_and_leaves_its_trial_free(clock: Clock) -> None:
+    route = route_of(clock, plain(URLS[:1]))
+    fail_all(route)
+    clock.now += 1
+    trial = begun(route)
+    assert (trial.lane.outstanding, route.begin()) == (1, None)
+    trial.end()
+    assert (trial.lane.outstanding, route.wait()) == (0, 0)
+
+
+def test_equal_prefixes_go_to_the_same_lane(clock: Clock) -> None:
+    route = route_of(clock, plain(choice="prefix-affine"))
+    homes = {prefix: _home(route, prefix) for prefix in range(1, 200)}
+    assert set(homes.values()) == set(URLS)
+    assert {prefix: _home(route, prefix) for prefix in homes} == homes
+
+
+def test_a_prefix_keeps_its_lane_when_another_is_lost(clock: Clock) -> None:
+    route = route_of(clock, plain(choice="prefix-affine"))
+    before = {prefix: _home(route, prefix) for prefix in range(1, 200)}
+    fail(route.lanes[0])
+    after = {prefix: _home(route, prefix) for prefix in before}
+    assert URLS[0] not in after.values()
+    assert {p for p in before if before[p] != after[p]} == {p for p in before if before[p] == URLS[0]}
+
+
+def test_a_lane_far_busier_than_the_others_loses_its_prefixes_to_them(clock: Clock) -> None:
+    route = route_of(clock, plain(choice="prefix-affine"))
+    counts = Counter(url_of(route.begin(7)) for _ in range(60))
+    assert counts.keys() == set(URLS)
+    assert max(counts.values()) > min(counts.values())
+
+
+def test_an_open_circuit_takes_its_lane_out(clock: Clock) -> None:
+    route = route_of(clock, plain())
+    fail(route.lanes[1])
+    assert {url_of(route.begin()) for _ in range(50)} == {URLS[0], URLS[2]}
+    assert (route.is_open, route.wait()) == (False, 0)
+
+
+def test_a_lane_whose_backend_does_not_answer_is_the_last_to_be_asked(clock: Clock) -> None:
+    route = route_of(clock, plain(URLS[:2]))
+    route.lanes[0].backend.is_away = True
+    assert {_home(route, 0) for _ in range(50)} == {URLS[1]}
+    route.lanes[1].backend.is_away = True
+    assert {_home(route, 0) for _ in range(50)} == set(URLS[:2])
+
+
+def test_the_one_trial_of_an_open_lane_goes_before_all_else_and_closes_it(clock: Clock) -> None:
+    route = route_of(clock, plain(URLS[:2]))
+    fail(route.lanes[0])
+    clock.now += 1
+    trial = begun(route)
+    assert url_of(trial) == URLS[0]
+    assert {url_of(route.begin()) for _ in range(20)} == {URLS[1]}
+    trial.lane.circuit.succeeded(trial.begun)
+    trial.end()
+    assert {url_of(route.begin()) for _ in range(20)} >= {URLS[0]}
+
+
+def test_with_all_lanes_open_nothing_goes_out_until_the_first_may_be_tried(clock: Clock) -> None:
+    route = route_of(clock, plain(URLS[:2]))
+    fail_all(route)
+    assert (route.is_open, route.wait(), route.begin()) == (True, 1, None)
+    clock.now += 1
+    assert {url_of(route.begin()), url_of(route.begin())} == set(URLS[:2])
+    assert route.begin() is None
+
+
+def test_a_line_goes_rather_not_where_it_failed_last_if_there_is_another(clock: Clock) -> None:
+    route = route_of(clock, plain(URLS[:2]))
+    first, other = route.lanes
+    assert {url_of(route.begin(rather_not=first)) for _ in range(30)} == {URLS[1]}
+    fail(other)
+    assert url_of(route.begin(rather_not=first)) == URLS[0]
+
+
+def test_a_line_is_not_the_trial_of_the_lane_where_it_failed_last(clock: Clock) -> None:
+    route = route_of(clock, plain(URLS[:2]))
+    fail(route.lanes[0])
+    clock.now += 1
+    assert url_of(route.begin(rather_not=route.lanes[0])) == URLS[1]
+    assert url_of(route.begin(rather_not=route.lanes[1])) == URLS[0]
+
+
+def test_lanes_that_refused_already_are_not_asked_again(clock: Clock) -> None:
+    route = route_of(clock, plain(URLS[:2]))
+    assert {url_of(route.begin(without=route.lanes[:1])) for _ in range(30)} == {URLS[1]}
+    assert route.begin(without=route.lanes) is None
+
+
+def test_fallbacks_answer_in_their_order_only_while_all_own_lanes_are_open(clock: Clock) -> None:
+    route = route_of(clock, plain(URLS[:1]))
+    first, second = (route_of(clock, plain([f"http://{name}"]), name) for name in ("first", "second"))
+    route.fallbacks = [first, second]
+    assert url_of(route.begin()) == URLS[0]
+    assert route.begin(without=route.lanes) is None
+    fail_all(route)
+    assert (route.wait(), url_of(route.begin())) == (0, "http://first")
+    fail_all(first)
+    assert (route.wait(), url_of(route.begin())) == (0, "http://second")
+    fail_all(second)
+    assert (route.wait(), route.begin()) == (1, None)
+
+
+def test_a_fallback_goes_back_to_the_model_itself_once_that_may_be_tried(clock: Clock) -> None:
+    route = route_of(clock, plain(URLS[:1]))
+    route.fallbacks = [route_of(clock, plain(["http://other"]), "other")]
+    fail_all(route)
+    clock.now += 1
+    assert url_of(route.begin()) == URLS[0]
+    assert url_of(route.begin()) == "http://other"
+
+
+async def test_a_backend_is_asked_by_the_name_it_knows_the_model_by(clock: Clock) -> None:
+    route = route_of(clock, config_of(BackendConfig(url=URLS[0], model="up/stream")))
+    sender = Sender()
+    await route.send(begun(route), sender, PATH, b'{"n": 1.0,  "model":"m"}', "r")
+    assert sender.sent == [("http://a" + PATH, b'{"n": 1.0,  "model":"up/stream"}')]
+
+
+async def test_a_body_goes_out_as_it_is_where_the_name_is_the_same(clock: Clock) -> None:
+    route = route_of(clock, plain(URLS[:1]))
+    sender = Sender()
+    body = b' {"model" :"m","seed":1e3}'
+    assert await route.send(begun(route), sender, PATH, body, "r") == OK
+    assert sender.sent[0][1] is body
+
+
+async def test_an_alias_is_no_name_to_a_backend(clock: Clock) -> None:
+    route = route_of(clock, plain(URLS[:1], aliases=["short"]))
+    sender = Sender()
+    await route.send(begun(route), sender, PATH, b'{"model":"short"}', "r")
+    assert sender.sent[0][1] == b'{"model":"m"}'
+
+
+@pytest.mark.parametrize(
+    ("answered", "named"),
+    [
+        (b'{"id":"1"}', "other"),
+        (b'{"model":"its-own","id":"1"}', "its-own"),
+        (b'{"usage":{"model":"nested"}}', "other"),
+    ],
+)
+async def test_the_answer_of_a_fallback_names_the_model_that_answered(
+    clock: Clock, answered: bytes, named: str
+) -> None:
+    route = route_of(clock, plain(URLS[:1]))
+    route.fallbacks = [route_of(clock, plain(URLS[1:2]), "other")]
+    fail_all(route)
+    sender = Sender(OK._replace(body=answered))
+    outcome = await route.send(begun(route), sender, PATH, b'{"model":"m"}', "r")
+    assert json.loads(sender.sent[0][1]) == {"model": "other"}
+    assert json.loads(outcome.body)["model"] == named
+
+
+async def test_the_refusal_of_a_fallback_stays_as_it_came(clock: Clock) -> None:
+    route = route_of(clock, plain(URLS[:1]))
+    route.fallbacks = [route_of(clock, plain(URLS[1:2]), "other")]
+    fail_all(route)
+    refusal = OK._replace(status=400)
+    assert await route.send(begun(route), Sender(refusal), PATH, b'{"model":"m"}', "r") == refusal
+
+
+def test_lanes_that_stay_keep_their_state_and_those_that_go_are_gone(clock: Clock) -> None:
+    route = route_of(clock, plain(URLS[:2]))
+    stays, goes = route.lanes
+    fail(stays)
+    stays.outstanding = 3
+    heavier = config_of(BackendConfig(url=URLS[2]), BackendConfig(url=URLS[0], weight=4))
+    route.follow(heavier, [backend_at(URLS[2]), stays.backend], Retries(max_attempts=9))
+    new, kept = route.lanes
+    assert (kept, kept.weight, kept.outstanding, kept.circuit.is_open) == (stays, 4, 3, True)
+    assert (url_of(route.begin()), new.circuit.is_open, route.retries.max_attempts) == (URLS[2], False, 9)
+    assert goes not in route.lanes
+
+
+def test_a_backend_with_two_names_for_a_model_has_two_lanes(clock: Clock) -> None:
+    backend = backend_at(URLS[0])
+    route = Route("m", Retries(), 1, clock)
+    config = config_of(*(BackendConfig(url=URLS[0], model=name) for name in ("x", "y")))
+    route.follow(config, [backend, backend], Retries())
+    fail(route.lanes[0])
+    assert {sending.lane.upstream for _ in range(5) if (sending := route.begin())} == {"y"}
+
+
+def _home(route: Route, prefix: int) -> str:
+    """Where an idle route sends it."""
+    sending = begun(route, prefix)
+    sending.end()
+    return url_of(sending)
