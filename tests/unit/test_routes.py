@@ -1,4 +1,4 @@
-"""Where a model's requests go: the choice among its lanes, their circuits, and the models it falls back on."""
+"""Where a model's requests go: the choice among its lanes, their circuits, the models it falls back on."""
 
 import json
 from collections import Counter
