@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -39,14 +40,14 @@ def a_line(custom_id: str, model: str | None = "a", text: str = "hello", system:
 
 
 class Served:
-    def __init__(self, models: frozenset[str]) -> None:
-        self._models = models
+    def __init__(self, models: frozenset[str], aliases: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._models, self._aliases = models, aliases
 
     async def served(self) -> frozenset[str]:
-        return self._models
+        return self._models | self._aliases.keys()
 
     def canonical(self, name: str) -> str:
-        return name
+        return self._aliases.get(name, name)
 
 
 class FreshBatch:
@@ -54,6 +55,7 @@ class FreshBatch:
         self,
         *lines: bytes,
         served: tuple[str, ...] = ("a", "b"),
+        aliases: Mapping[str, str] = MappingProxyType({}),
         ending: bytes = b"\n",
         endpoint: Endpoint = Endpoint.CHAT_COMPLETIONS,
         profile: Profile = Profile.RELAXED,
@@ -67,7 +69,7 @@ class FreshBatch:
         self.storage = storage or MemoryStorage()
         self.database = MemoryDatabase()
         self.metrics = Metrics(CollectorRegistry())
-        self.served = served
+        self.served, self.aliases = served, aliases
         self.settings: Mapping[str, object] = settings
         self.env = ActivityEnvironment()
         now = datetime.now(UTC).replace(microsecond=0)
@@ -98,7 +100,7 @@ class FreshBatch:
 
     async def ingest(self) -> IngestResult:
         """One attempt."""
-        served = Served(frozenset(self.served))
+        served = Served(frozenset(self.served), self.aliases)
         settings = load(**self.settings)
         ingestion = Ingestion(self.database, self.storage, served, settings, self.metrics, self.rates)
         return await self.env.run(ingestion.ingest, self.order)
