@@ -80,6 +80,12 @@ class InferenceClient:
         self._headers = self._with_key()
         self.renew_key()
 
+    def use(self, engine: Engine) -> None:
+        """From now on; what it could not be asked for is over."""
+        self._engine = engine
+        self._unusable = self.problem = ""
+        self.renew_key()
+
     def renew_key(self) -> None:
         """Reads the key where the registry says; one that cannot be read any more stays as it was."""
         backend = self._backend

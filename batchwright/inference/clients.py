@@ -25,6 +25,7 @@ class Clients:
         self._clients: dict[str, InferenceClient] = {}
         self._engines: dict[str, Engine] = {}
         self._trusts: dict[str, Trust] = {}
+        self._unusable: dict[str, BackendConfig] = {}  # those whose certificates were never readable
 
     def of(self, backend: BackendConfig) -> InferenceClient:
         """The one of all backends that differ from this in weight and model only."""
@@ -45,6 +46,8 @@ class Clients:
                     logger.info("certificates for a backend were taken up")
             except TlsUnreadable as error:
                 logger.error("certificates for a backend are kept as they were", extra={"error": str(error)})
+        for key, backend in list(self._unusable.items()):
+            self._try_again(key, backend)
 
     async def aclose(self) -> None:
         for engine in self._engines.values():
@@ -55,7 +58,17 @@ class Clients:
             return InferenceClient(self._engine(backend), self._settings, backend)
         except TlsUnreadable as error:
             logger.error("a backend cannot be asked", extra={"backend": backend.url, "error": str(error)})
+            self._unusable[client_key(backend)] = backend
             return InferenceClient(self._opened("", None, None), self._settings, backend, problem=str(error))
+
+    def _try_again(self, key: str, backend: BackendConfig) -> None:
+        try:
+            engine = self._engine(backend)
+        except TlsUnreadable:
+            return
+        del self._unusable[key]
+        self._clients[key].use(engine)
+        logger.info("a backend can be asked now", extra={"backend": backend.url})
 
     def _engine(self, backend: BackendConfig) -> Engine:
         """Of equal certificates and patience."""

@@ -11,17 +11,20 @@ class TlsUnreadable(Exception):
 
 
 class Trust:
-    """One context, renewed in place: connections made from then on use what the files say."""
+    """One context, renewed in place: connections made from then on use what the files say.
+
+    An authority that was trusted once is trusted until the process ends: a context forgets none.
+    """
 
     def __init__(self, backend: BackendConfig) -> None:
         """Raises TlsUnreadable."""
         self._backend = backend
+        self._seen = self._files()
         self.context = ssl.create_default_context()
         if backend.tls_insecure_skip_verify:
             self.context.check_hostname = False
             self.context.verify_mode = ssl.CERT_NONE
-        self._seen = self._files()
-        self._load()
+        self._load(self.context)
 
     def renew(self) -> bool:
         """Whether a file has changed, and was taken up. Raises TlsUnreadable, once a change."""
@@ -29,16 +32,18 @@ class Trust:
         if seen == self._seen:
             return False
         self._seen = seen
-        self._load()
+        # A certificate whose key does not fit would take the old key out of the context that is in use.
+        self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        self._load(self.context)
         return True
 
-    def _load(self) -> None:
+    def _load(self, context: ssl.SSLContext) -> None:
         backend = self._backend
         try:
             if backend.tls_ca_cert_file:
-                self.context.load_verify_locations(backend.tls_ca_cert_file)
+                context.load_verify_locations(backend.tls_ca_cert_file)
             if backend.tls_client_cert_file:
-                self.context.load_cert_chain(backend.tls_client_cert_file, backend.tls_client_key_file)
+                context.load_cert_chain(backend.tls_client_cert_file, backend.tls_client_key_file)
         except (OSError, ssl.SSLError) as error:
             files = ", ".join(filter(None, (name for name, _ in self._files())))
             raise TlsUnreadable(
