@@ -4,6 +4,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
@@ -171,6 +172,19 @@ async def test_retry_after_is_honoured_and_survives_the_turn() -> None:
     assert error.next_retry_delay is not None
     assert 25 < error.next_retry_delay.total_seconds() <= 30
     assert house.sent == ["0"]
+
+
+@pytest.mark.parametrize("code", [429, 500, 503])
+@pytest.mark.parametrize("header", ["retry-after", "retry-after-ms"])
+async def test_no_line_is_put_off_beyond_its_window(code: int, header: str) -> None:
+    house = House(lambda content: status(code, **{header: "300000"}))
+    await planned(house, lines=1)
+    closes_at = datetime.now(UTC) + timedelta(seconds=60)
+    assert await house.turn(request(closes_at=closes_at)) is None
+    (kept,) = await house.records()
+    attempt = Attempt.model_validate_json(kept.payload)
+    assert attempt.count == (code == 500)
+    assert time.time() < attempt.not_before < closes_at.timestamp() - 25
 
 
 @pytest.mark.parametrize("code", [401, 403])
