@@ -21,6 +21,7 @@ from api.meter import Meter
 from api.models import ModelRoutes
 from api.quotas import QuotaRoutes
 from api.rates import RateRoutes
+from api.registry import RegistryRoutes
 from api.request_log import RequestLog
 from api.responses import errors, refusals
 from api.services import Services
@@ -48,7 +49,7 @@ def build_app(services: Services) -> FastAPI:
     settings = services.settings
     of_tenants = (FileRoutes, UploadRoutes, BatchRoutes, ModelRoutes, LimitRoutes)
     counted = [routes(services).router() for routes in of_tenants]
-    of_operators = [routes(services).router() for routes in (RateRoutes, QuotaRoutes)]
+    of_operators = [routes(services).router() for routes in (RateRoutes, QuotaRoutes, RegistryRoutes)]
     keys, closed = _described_keys(settings), refusals(settings)
     for router in counted:
         meter = Depends(Meter(services))

@@ -3,13 +3,16 @@
 The same shape whether it comes from the file or is changed at run time; no entry inherits from another.
 """
 
+import ipaddress
 import re
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LONGEST_DURATION = 32  # characters
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
+_HTTP_URL = re.compile(r"https?://(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::(\d{1,5}))?(?:/[!-~]*)?")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Names of headers that carry credentials: they are neither configured as plain text nor passed through.
 CREDENTIAL_HEADERS = frozenset(
@@ -42,15 +45,31 @@ def _seconds(value: object) -> object:
         raise ValueError("it must be a duration such as 90, 90s or 5m")
     if not isinstance(value, str):
         return value
+    if len(value) > _LONGEST_DURATION:
+        raise ValueError("it must be a duration such as 90, 90s or 5m")
     found = _DURATION.fullmatch(value.strip())
     if found is None:
         raise ValueError("it must be a duration such as 90, 90s or 5m")
     return float(found[1]) * _UNITS[found[2]]
 
 
-Seconds = Annotated[float, BeforeValidator(_seconds)]
+def _check_address(url: str) -> None:
+    """Of what begins as a URL: whether requests can be sent there."""
+    found = _HTTP_URL.fullmatch(url)
+    if found is None or int(found[3] or 1) not in range(1, 65_536):
+        raise ValueError("it must be ASCII, with a host and, if any, a port of 1 to 65535")
+    try:
+        if found[1]:
+            ipaddress.IPv6Address(found[1])
+        elif re.fullmatch(r"[0-9.]+", found[2]):
+            ipaddress.IPv4Address(found[2])
+    except ValueError:
+        raise ValueError(f"{found[1] or found[2]!r} is no address: correct it, or name a host") from None
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(allow_inf_nan=False)]
 Positive = Annotated[Seconds, Field(gt=0)]
-Name = Annotated[str, Field(min_length=1, max_length=256)]
+Name = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00]+$")]
 Kind = Literal["sync"]
 Choice = Literal["least-outstanding", "prefix-affine"]
 
@@ -64,11 +83,16 @@ class Entry(BaseModel):
 class BackendConfig(Entry):
     """One URL. Without a value of its own, a timeout is the setting's."""
 
-    url: str = Field(description="where it is, with or without `/v1`")
+    url: str = Field(max_length=2048, description="where it is, with or without `/v1`")
     weight: float = Field(
         default=1.0, gt=0, le=1000, description="its share of the requests beside other backends"
     )
-    model: str = Field(default="", description="the model's name there; unset: the same")
+    model: str = Field(
+        default="",
+        max_length=256,
+        pattern=r"^[^\x00]*$",
+        description="the model's name there; unset: the same",
+    )
     request_timeout: Positive | None = Field(
         default=None,
         description="one request, from sending to the whole answer; `BATCHWRIGHT_REQUEST_TIMEOUT_SECONDS`",
@@ -110,6 +134,7 @@ class BackendConfig(Entry):
             raise ValueError("it must begin with http:// or https:// and name a host")
         if re.search(r"[\s?#]", url) or "@" in url.split("/", 3)[2]:
             raise ValueError("it must have no user, query, fragment or blank in it")
+        _check_address(url)
         return url.rstrip("/").removesuffix("/v1")
 
     @field_validator("headers")

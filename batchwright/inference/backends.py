@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
-from batchwright.contracts.registry import BackendConfig, GatewayConfig, ModelConfig
+from batchwright.contracts.registry import BackendConfig, ModelConfig
+from batchwright.inference.catalog import ListedModel, discovered, gateways_of
 from batchwright.inference.client import ListingFailed
 from batchwright.inference.clients import Clients, client_key
 from batchwright.inference.routes import Backend, Route
@@ -17,13 +18,6 @@ from batchwright.settings import Settings, registry_of
 
 logger = logging.getLogger(__name__)
 _LOOK_SECONDS = 2.0  # at changes made at run time: workers are to follow within 5 s
-
-
-class ListedModel(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def backend_url(self) -> str: ...
 
 
 class ModelsTable(Protocol):
@@ -73,7 +67,7 @@ class Registry:
         self._settings, self._models, self._changes, self._clients = settings, models, changes, clients
         config = registry_of(settings)
         self._configured = config.models if config else {}
-        self._gateways = _gateways(settings, config.gateway if config else None)
+        self._gateways = gateways_of(settings, config.gateway if config else None)
         self._backends: dict[str, Backend] = {}  # by what tells clients apart
         self._routes: dict[str, Route] = {}
         self._configs: dict[str, ModelConfig] = {}
@@ -159,7 +153,7 @@ class Registry:
             await self.look()
 
     def _take(self, configured: dict[str, ModelConfig], taken_away: set[str]) -> None:
-        configs = {**self._discovered(taken_away), **configured}
+        configs = {**discovered(self._gateways, self._listed, taken_away), **configured}
         before = self._routes.keys()
         self._read = True
         if configs != self._configs:
@@ -177,20 +171,6 @@ class Registry:
         self.fingerprint = fingerprint(configured, self._gateways)
         if self._routes.keys() != before:
             self._changed.set()
-
-    def _discovered(self, taken_away: set[str]) -> dict[str, ModelConfig]:
-        """Every model that gateways list, at all that list it, in their order."""
-        order = {gateway.url: gateway for gateway in self._gateways}
-        names = sorted({row.name for row in self._listed} - taken_away)
-        listing = {(row.name, row.backend_url) for row in self._listed}
-        return {
-            name: ModelConfig.model_construct(
-                backends=[gateway for url, gateway in order.items() if (name, url) in listing],
-                retries=self._gateways[0].retries,
-                limits=self._gateways[0].limits,
-            )
-            for name in names
-        }
 
     def _route(self, name: str, config: ModelConfig) -> Route:
         retries = retries_of(self._settings, config)
@@ -241,11 +221,3 @@ def retries_of(settings: Settings, config: ModelConfig) -> Retries:
         max_backoff=own.max_backoff or settings.max_backoff_seconds,
         give_up_after=settings.give_up_after_seconds if own.give_up_after is None else own.give_up_after,
     )
-
-
-def _gateways(settings: Settings, gateway: GatewayConfig | None) -> list[GatewayConfig]:
-    """Those that tell themselves which models they serve."""
-    if gateway is not None:
-        return [gateway]
-    urls = dict.fromkeys(url.removesuffix("/v1") for url in settings.backends)
-    return [GatewayConfig.model_construct(url=url) for url in urls]

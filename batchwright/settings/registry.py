@@ -70,7 +70,7 @@ def first_fault(error: ValidationError) -> str:
     """Place and remedy of what is wrong first; without a full stop and without the value."""
     first = error.errors()[0]
     place = _place(first["loc"])
-    return f"{place}: {_remedy(first)}" if place else _remedy(first)
+    return f"{place}: {remedy(first)}" if place else remedy(first)
 
 
 def api_key(backend: BackendConfig, secrets_dir: Path) -> str:
@@ -153,10 +153,11 @@ def _place(loc: Sequence[int | str]) -> str:
     return text
 
 
-def _remedy(error: ErrorDetails) -> str:
+def remedy(error: ErrorDetails, within: Sequence[str] = ()) -> str:
+    """What to do about it; `within` is where in a file the error's place begins."""
     match error["type"]:
         case "extra_forbidden":
-            return f"this key is not known; there are {', '.join(_known(error['loc'][:-1]))}"
+            return f"this key is not known; there are {', '.join(_known([*within, *error['loc'][:-1]]))}"
         case "missing":
             return "it must be given"
         case "value_error":
