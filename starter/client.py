@@ -9,12 +9,13 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from starter.views import Batch, BatchPage, FileObject, QuotaPage, RatePage, TenantLimits
+from starter.views import Batch, BatchPage, FileObject, QuotaPage, RatePage, RegisteredModels, TenantLimits
 
 _Body = Mapping[str, object]
 _Answer = TypeVar("_Answer", bound=BaseModel)
 _RATES = "/admin/rates"
 _QUOTAS = "/admin/quotas"
+_MODELS = "/admin/models"
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 # Storing and checking a large upload may take the API long after its last byte has arrived.
 _UPLOAD_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
@@ -120,6 +121,18 @@ class Client:
 
     def clear_quotas(self, tenant: str) -> QuotaPage:
         return self._call("DELETE", f"{_QUOTAS}?{httpx.QueryParams({'tenant': tenant})}", QuotaPage)
+
+    def registered(self) -> RegisteredModels:
+        return self._call("GET", _MODELS, RegisteredModels)
+
+    def register(self, model: str, config: Mapping[str, object]) -> RegisteredModels:
+        return self._call("PUT", f"{_MODELS}/{quote(model, safe='')}", RegisteredModels, config)
+
+    def remove_model(self, model: str) -> RegisteredModels:
+        return self._call("DELETE", f"{_MODELS}/{quote(model, safe='')}", RegisteredModels)
+
+    def revert_model(self, model: str) -> RegisteredModels:
+        return self._call("DELETE", f"/admin/model-configs/{quote(model, safe='')}", RegisteredModels)
 
     @contextmanager
     def content(self, file_id: str) -> Generator[Iterator[bytes]]:

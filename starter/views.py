@@ -168,3 +168,26 @@ class FileObject(View):
     id: str
     bytes: int
     filename: str
+
+
+class Place(View):
+    """A backend of a model; `model` is its name there, None: the same."""
+
+    url: str
+    weight: float = 1.0
+    model: str | None = None
+
+
+class RegisteredModel(View):
+    model: str
+    source: str
+    backends: list[Place] = []
+    aliases: list[str] = []
+    fallbacks: list[str] = []
+
+
+class RegisteredModels(View):
+    """`removed` were taken away at run time."""
+
+    data: list[RegisteredModel] = []
+    removed: list[str] = []

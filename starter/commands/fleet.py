@@ -1,6 +1,6 @@
 """`batchwright models`, `workers`, `queues`: the fleet, as its database and Temporal know it.
 
-The API is not asked: what it answers is for tenants, and it names no backend, worker or queue.
+The API is not asked: it names no worker and no queue, and these work while it is away.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from batchwright.contracts.names import inference_queue
 from batchwright.database.errors import DatabaseError
 from batchwright.database.pool import Database, open_database
 from batchwright.database.rows import WorkerBeat
+from batchwright.inference.catalog import Catalog, Source
 from batchwright.rules.ids import safe_name
 from batchwright.rules.polled import is_poll
 from batchwright.settings import Settings, SettingsError
@@ -31,10 +32,13 @@ _Found = TypeVar("_Found")
 
 
 class Model(BaseModel):
+    """`seen_at` is when a backend listed it last; null where none is asked for it."""
+
     model: str
     backends: list[str]
     queue: str
-    seen_at: datetime
+    seen_at: datetime | None
+    source: Source
 
 
 class Models(BaseModel):
@@ -49,16 +53,15 @@ class Queues(BaseModel):
     queues: list[QueueReport]
 
 
-def models(json: JsonLine = False) -> None:
-    """List the models that are served.
-
-    With the backends that list each, and the task queue of its slices.
-    """
+def show_models(json: bool) -> None:
+    """What `batchwright models` shows by itself."""
     found = _run(settings_or_stop(), _models)
     if json:
         return print_json(Models(models=found))
     if not found:
-        stderr().print("No backend has listed a model yet; `batchwright doctor` asks them.")
+        stderr().print(
+            "No model is registered, and no backend has listed one yet; `batchwright doctor` asks them."
+        )
         return
     table = _table("model", "backend", "queue")
     for model in found:
@@ -99,16 +102,16 @@ def show_queues(json: bool) -> None:
 
 
 async def _models(settings: Settings, database: Database) -> list[Model]:
-    urls = [url.removesuffix("/v1") for url in settings.backends]
-    found: dict[str, Model] = {}
-    for row in await database.models.served(urls):
-        queue = inference_queue(safe_name(row.name))
-        model = found.setdefault(
-            row.name, Model(model=row.name, backends=[], queue=queue, seen_at=row.seen_at)
+    return [
+        Model(
+            model=entry.model,
+            backends=[backend.url for backend in entry.config.backends],
+            queue=inference_queue(safe_name(entry.model)),
+            seen_at=entry.seen_at,
+            source=entry.source,
         )
-        model.backends.append(row.backend_url)
-        model.seen_at = max(model.seen_at, row.seen_at)
-    return list(found.values())
+        for entry in await Catalog(settings).read(database)
+    ]
 
 
 async def _workers(_: Settings, database: Database) -> list[WorkerBeat]:

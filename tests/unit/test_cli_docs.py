@@ -18,7 +18,7 @@ from starter.output import Exit
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 COMMANDS = [
     *("submit", "status", "watch", "list", "cancel", "pause", "resume", "retry", "results", "validate"),
-    *("dev", "demo", "worker", "migrate", "doctor", "models", "workers", "queues"),
+    *("dev", "demo", "worker", "migrate", "doctor", "workers", "queues"),
 ]
 
 
@@ -59,7 +59,7 @@ def test_the_options_of_a_command_are_documented_and_no_others(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["batchwright"])  # which `worker` replaces
     monkeypatch.delitem(sys.modules, f"{command}.__main__", raising=False)  # of another test
-    heading = {"workers": "models", "queues": "models"}.get(command, command)
+    heading = {"queues": "workers"}.get(command, command)
     assert options(section((REFERENCE / "cli.md").read_text(), heading)) == options(shown(command))
 
 

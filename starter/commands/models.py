@@ -1,0 +1,133 @@
+"""`batchwright models`: who serves what, seen and changed at run time."""
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from starter.commands.fleet import show_models
+from starter.options import Json, JsonLine, Tenant, Url, connected
+from starter.output import print_json, stderr, stdout, stop
+from starter.views import Place, RegisteredModel, RegisteredModels
+
+models = typer.Typer(
+    help="Show or change the models that are served, and by which backends.",
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+Model = Annotated[str, typer.Argument(metavar="MODEL", show_default=False)]
+Names = list[str] | None
+
+
+@models.callback()
+def show_all(context: typer.Context, json: JsonLine = False) -> None:
+    """Show or change the models that are served, and by which backends.
+
+    By itself it lists them with the task queue of each, as database and settings have them.
+    """
+    if context.invoked_subcommand is None:
+        show_models(json)
+
+
+@models.command("show")
+def show(model: Model, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Show one model: its backends, and where it comes from."""
+    with connected(url, tenant) as client:
+        page = client.registered()
+    for found in page.data:
+        if model == found.model or model in found.aliases:
+            return print_json(found) if json else stdout().print(_table([found]))
+    if model in page.removed:
+        stop(f"{model} was taken away at run time; `batchwright models revert` brings it back.")
+    stop(f"There is no model {model}; `batchwright models` lists them.")
+
+
+@models.command("register")
+def register(
+    model: Model,
+    backend: Annotated[
+        list[str],
+        typer.Option("--backend", metavar="URL", help="Who serves it; repeatable.", show_default=False),
+    ],
+    weight: Annotated[
+        list[float] | None,
+        typer.Option("--weight", help="Of each --backend, in their order.", show_default=False),
+    ] = None,
+    upstream: Annotated[
+        list[str] | None,
+        typer.Option("--upstream", metavar="NAME", help="The name there of each.", show_default=False),
+    ] = None,
+    fallback: Annotated[
+        Names, typer.Option("--fallback", metavar="MODEL", help="Answers while all are away; repeatable.")
+    ] = None,
+    alias: Annotated[
+        Names, typer.Option("--alias", metavar="NAME", help="Another name for it; repeatable.")
+    ] = None,
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Register a model, or replace one as a whole.
+
+    Workers follow within seconds, whatever the registry's file says.
+    """
+    for option, values in (("--weight", weight), ("--upstream", upstream)):
+        if values and len(values) != len(backend):
+            stop(f"Give {option} once for each --backend, or not at all.")
+    backends: list[dict[str, object]] = [{"url": address} for address in backend]
+    for place, amount in zip(backends, weight or [], strict=False):
+        place["weight"] = amount
+    for place, name in zip(backends, upstream or [], strict=False):
+        place["model"] = name
+    config = {"backends": backends, "fallbacks": fallback or [], "aliases": alias or []}
+    with connected(url, tenant) as client:
+        _print(client.register(model, config), json)
+
+
+@models.command("remove")
+def remove(model: Model, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Take a model away, also one of the registry's file."""
+    with connected(url, tenant) as client:
+        _print(client.remove_model(model), json)
+
+
+@models.command("revert")
+def revert(model: Model, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Take a change back: the registry's file holds again, or what backends list."""
+    with connected(url, tenant) as client:
+        _print(client.revert_model(model), json)
+
+
+def _print(page: RegisteredModels, json: bool) -> None:
+    if json:
+        return print_json(page)
+    if page.data:
+        stdout().print(_table(page.data))
+    else:
+        stderr().print("No model is registered; `batchwright models register MODEL --backend URL` does.")
+    if page.removed:
+        stderr().print(f"Taken away: {', '.join(page.removed)}.", style="dim", markup=False)
+
+
+def _table(found: list[RegisteredModel]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("model", "backend", "also", "falls back on", "from"):
+        table.add_column(name, overflow="fold", no_wrap=name == "from")
+    for entry in found:
+        texts = (
+            entry.model,
+            "\n".join(_place(place) for place in entry.backends),
+            "\n".join(entry.aliases),
+            "\n".join(entry.fallbacks),
+            entry.source,
+        )
+        table.add_row(*(text.replace("[", r"\[") for text in texts))
+    return table
+
+
+def _place(place: Place) -> str:
+    """http://vllm-0:8000 x2 as org/llama"""
+    weight = f" x{place.weight:g}" if place.weight != 1 else ""
+    return f"{place.url}{weight}{f' as {place.model}' if place.model else ''}"

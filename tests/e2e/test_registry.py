@@ -1,0 +1,85 @@
+"""Models changed at run time through the whole stack, and one of two backends that dies in mid-batch."""
+
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
+from tests.e2e.stack import MODELS, Stack, dev
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
+
+FRESH, PAIR = "fresh", "org/pair"
+SETTINGS = {"BATCHWRIGHT_MODEL_REFRESH_SECONDS": "0.5"}
+
+
+@contextmanager
+def simulator(*arguments: str) -> Generator[tuple[subprocess.Popen[str], str]]:
+    """A second one: its process and its URL."""
+    command = [sys.executable, "-m", "simulator", "--port", "0", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            yield process, process.stderr.readline().split()[-1]
+        finally:
+            process.kill()
+
+
+async def register(stack: Stack, model: str, *backends: dict[str, str]) -> None:
+    """Every process goes by it once this returns."""
+    async with httpx.AsyncClient() as http:
+        before = await fingerprints(stack, http)
+        url = f"{stack.now.api}/admin/models/{model}"
+        (await http.put(url, json={"backends": backends})).raise_for_status()
+
+        async def is_followed() -> bool:
+            return before.isdisjoint(await fingerprints(stack, http)) and model in await served(stack)
+
+        await until(is_followed, seconds=30)
+
+
+async def served(stack: Stack) -> set[str]:
+    async with stack.client() as client:
+        return {model.id async for model in client.models.list()}
+
+
+async def fingerprints(stack: Stack, http: httpx.AsyncClient) -> set[str]:
+    """The registries that workers go by."""
+    texts = [(await http.get(url)).text for url in stack.now.metrics]
+    lines = [line for text in texts for line in text.splitlines()]
+    return {line for line in lines if line.startswith("batchwright_registry_info{")}
+
+
+async def test_a_model_registered_at_run_time_and_a_backend_that_dies() -> None:
+    options = ("--models", FRESH, "--latency-ms", "150", "--no-ledger")
+    with dev(data=None, **SETTINGS) as stack, simulator(*options) as (process, url):
+        async with stack.client() as client:
+            assert FRESH not in await served(stack)
+            await register(stack, FRESH, {"url": url})
+            lines = chat_lines([FRESH], each=50)
+            batch = await ended(client, (await submit(client, lines)).id)
+            assert batch.status == "completed"
+            assert batch.request_counts is not None
+            assert batch.request_counts.completed == 50
+            await check_conservation(client, batch, lines)
+
+            one, other = {"url": stack.simulator, "model": MODELS[0]}, {"url": url, "model": FRESH}
+            await stack.faults(model=MODELS[0], kind="slow", seconds=0.15)
+            await register(stack, PAIR, one, other)
+            lines = chat_lines([PAIR], each=4_000)
+            batch = await submit(client, lines)
+            await settled(client, batch.id, 200)
+            process.kill()
+            counts = (await client.batches.retrieve(batch.id)).request_counts
+            assert counts is not None
+            assert counts.completed < 4_000
+            batch = await ended(client, batch.id)
+            assert batch.status == "completed"
+            assert batch.request_counts is not None
+            assert batch.request_counts.completed == 4_000
+            await check_conservation(client, batch, lines)
+            assert len(await stack.asked()) > 2_000

@@ -1,0 +1,89 @@
+"""`batchwright models`: registered, shown, taken away, reverted, refused; the list itself asks a database."""
+
+import json
+import re
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli import Cli, served
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+ONE, TWO = "http://one:8000", "http://two:8000"
+
+
+@pytest.fixture
+def cli() -> Generator[Cli]:
+    with served() as running:
+        yield running
+
+
+def test_a_model_is_registered_shown_taken_away_and_reverted(cli: Cli) -> None:
+    names = ("--alias", "gpt", "--weight", "2", "--weight", "1", "--upstream", "a", "--upstream", "b")
+    made = cli.run("models", "register", "org/new", "--backend", ONE, "--backend", TWO, *names)
+    assert made.exit_code == 0
+    assert [line.split() for line in made.stdout.splitlines()] == [
+        ["model", "backend", "also", "falls", "back", "on", "from"],
+        ["org/new", ONE, "x2", "as", "a", "gpt", "change"],
+        [TWO, "as", "b"],
+    ]
+    assert cli.run("models", "show", "org/new").stdout == made.stdout
+    assert cli.run("models", "show", "gpt").stdout == made.stdout
+    removed = cli.run("models", "remove", "org/new")
+    assert (removed.exit_code, removed.stdout) == (0, "")
+    assert "Taken away: org/new." in removed.stderr
+    gone = cli.run("models", "show", "org/new")
+    assert gone.exit_code == 3
+    assert "batchwright models revert" in gone.stderr
+    reverted = cli.run("models", "revert", "org/new")
+    assert (reverted.exit_code, "Taken away" in reverted.stderr) == (0, False)
+
+
+def test_json_is_what_the_api_answers(cli: Cli) -> None:
+    first = cli.run("models", "register", "a", "--backend", ONE, "--json")
+    [model] = json.loads(first.stdout)["data"]
+    assert (model["model"], model["source"]) == ("a", "change")
+    assert model["backends"] == [{"url": ONE, "weight": 1.0, "model": None}]
+    assert json.loads(cli.run("models", "show", "a", "--json").stdout) == model
+    found = json.loads(
+        cli.run("models", "register", "b", "--backend", TWO, "--fallback", "a", "--json").stdout
+    )
+    assert found["data"][1]["fallbacks"] == ["a"]
+    reverted = json.loads(cli.run("models", "revert", "b", "--json").stdout)
+    assert [entry["model"] for entry in reverted["data"]] == ["a"]
+    assert json.loads(cli.run("models", "remove", "a", "--json").stdout)["removed"] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("register", "a"), "--backend"),
+        (("register", "a", "--backend", "ftp://x"), "it must begin with http"),
+        (("register", "a", "--backend", ONE, "--weight", "1", "--weight", "2"), "once for each --backend"),
+        (
+            ("register", "a", "--backend", ONE, "--upstream", "1", "--upstream", "2"),
+            "once for each --backend",
+        ),
+        (("register", "a", "--backend", ONE, "--weight", "0"), "it must be more than 0"),
+        (("register", "a", "--backend", ONE, "--fallback", "z"), "register it first"),
+        (("remove", "nobody"), "does not exist"),
+        (("show", "nobody"), "There is no model nobody"),
+    ],
+)
+def test_wrong_use_is_one_sentence(cli: Cli, arguments: tuple[str, ...], said: str) -> None:
+    refused = cli.run("models", *arguments)
+    assert refused.exit_code == 3
+    assert said in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_every_option_is_documented_and_no_other(cli: Cli) -> None:
+    commands = [("models", *name) for name in ((), ("show",), ("register",), ("remove",), ("revert",))]
+    shown = "".join(cli.run(*command, "--help").stdout for command in commands)
+    page = (REFERENCE / "cli.md").read_text().split("\n## models\n")[1].split("\n## ")[0]
+    assert _options(page) == _options(shown)
+
+
+def _options(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) - {"--help"}
