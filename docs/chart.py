@@ -27,6 +27,8 @@ OWN = frozenset(
         "deployment_name",
         "metrics_host",
         "metrics_port",
+        "registry",
+        "secrets_dir",
         "spool_dir",
         "storage_dir",
         "temporal_address",

@@ -1,12 +1,13 @@
 """What the chart's pods run, how they are told, scaled, replaced and reached."""
 
 import math
+from pathlib import Path
 
 import pytest
 from pydantic import JsonValue
 
 from batchwright.rules.ids import safe_name
-from batchwright.settings import Settings, load
+from batchwright.settings import Settings, load, registry_of
 from tests.unit.deploy.chart import Values, at, names, notes, one, pods, render, with_least
 from tests.unit.deploy.files import image_environment
 from tests.unit.deploy.test_chart import POOLS, TLS, scaled
@@ -69,6 +70,29 @@ def test_settings_reach_the_processes_as_they_read_them(monkeypatch: pytest.Monk
         "backends": ["http://vllm.inference:8000"],
         "storage": "s3://batches/production",
     }
+
+
+def test_a_registry_reaches_api_and_workers_as_a_file_they_can_read(tmp_path: Path) -> None:
+    backend: Values = {"url": "http://vllm:8000", "api_key_name": "gateway"}
+    config: Values = {"models": {"org/llama:8b": {"backends": [backend]}}}
+    values = with_least(
+        settings={"backends": []}, registry={"config": config, "existingSecret": "backend-keys"}
+    )
+    made = render(values)
+    data = one(made, "ConfigMap", "batchwright").at("data")
+    assert at(data, "BATCHWRIGHT_REGISTRY") == "/etc/batchwright/registry/models.yaml"
+    file, keys = tmp_path / "models.yaml", tmp_path / "gateway"
+    files = one(made, "ConfigMap", "batchwright-registry").at("data")
+    assert isinstance(files, dict)
+    file.write_text(str(files["models.yaml"]))
+    keys.write_text("secret")
+    read = registry_of(load(registry=file, secrets_dir=tmp_path, backends=[]))
+    assert read is not None
+    assert read.models["org/llama:8b"].backends[0].api_key_name == "gateway"
+    for name in names(made, "Deployment"):
+        text = str(one(made, "Deployment", name).whole)
+        assert "/etc/batchwright/registry" in text
+        assert "'secretName': 'backend-keys'" in text
 
 
 def test_a_changed_setting_replaces_the_pods() -> None:

@@ -71,6 +71,7 @@ CASES = [
     Case("database.existingSecret names the Secret", {"database": {"existingSecret": ""}}),
     Case("temporal.address is host:port", {"temporal": {"address": ""}}),
     Case("settings.backends lists", {"settings": {"backends": []}}),
+    Case("are both set: take one", {"registry": {"config": {"models": {"a": {}}}}}),
     Case('settings.storage is "", but pods do not share a disk', {"settings": {"storage": ""}}),
     Case("it has to be s3://bucket/prefix", {"settings": {"storage": "file:///objects"}}),
     Case("temporal.tls.existingSecret names", {"temporal": {"tls": {"authority": True}}}),

@@ -96,6 +96,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   mountPath: /etc/batchwright/payload-keys
   readOnly: true
 {{- end }}
+{{- if .Values.registry.config }}
+- name: registry
+  mountPath: /etc/batchwright/registry
+  readOnly: true
+{{- end }}
+{{- if .Values.registry.existingSecret }}
+- name: backend-keys
+  mountPath: /etc/batchwright/secrets
+  readOnly: true
+{{- end }}
 {{- end -}}
 
 {{/* Arguments: root, spool (its size). */}}
@@ -108,6 +118,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- with .root.Values.payloadKeys.existingSecret }}
 - name: payload-keys
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- if .root.Values.registry.config }}
+# Optional: the setup has this volume too, and comes before it.
+- name: registry
+  configMap: {name: {{ include "batchwright.fullname" .root }}-registry, optional: true}
+{{- end }}
+{{- with .root.Values.registry.existingSecret }}
+- name: backend-keys
   secret: {secretName: {{ . }}, defaultMode: 0440}
 {{- end }}
 {{- end -}}
