@@ -67,6 +67,7 @@ class RegistryRoutes:
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/admin", tags=["Operation"])
+        missing = errors(404)  # on every route with a name: one with a line break in it leads nowhere
         router.add_api_route("/models", self.list, response_model=RegisteredModels)
         router.add_api_route(
             "/models/{model:path}",
@@ -74,17 +75,20 @@ class RegistryRoutes:
             methods=["PUT"],
             response_model=RegisteredModels,
             openapi_extra=json_body(ModelConfig),
+            responses=missing,
         )
         router.add_api_route(
             "/models/{model:path}",
             self.delete,
             methods=["DELETE"],
             response_model=RegisteredModels,
-            responses=errors(404),
+            responses=missing,
         )
-        changes, missing = "/model-configs/{model:path}", errors(404)
+        changes = "/model-configs/{model:path}"
         router.add_api_route(changes, self.get_change, response_model=ModelChangeObject, responses=missing)
-        router.add_api_route(changes, self.revert, methods=["DELETE"], response_model=RegisteredModels)
+        router.add_api_route(
+            changes, self.revert, methods=["DELETE"], response_model=RegisteredModels, responses=missing
+        )
         return router
 
     async def list(self) -> Response:
