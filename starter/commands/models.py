@@ -73,14 +73,7 @@ def register(
 
     Workers follow within seconds, whatever the registry's file says.
     """
-    for option, values in (("--weight", weight), ("--upstream", upstream)):
-        if values and len(values) != len(backend):
-            stop(f"Give {option} once for each --backend, or not at all.")
-    backends: list[dict[str, object]] = [{"url": address} for address in backend]
-    for place, amount in zip(backends, weight or [], strict=False):
-        place["weight"] = amount
-    for place, name in zip(backends, upstream or [], strict=False):
-        place["model"] = name
+    backends = _backends(backend, weight or [], upstream or [])
     config = {"backends": backends, "fallbacks": fallback or [], "aliases": alias or []}
     with connected(url, tenant) as client:
         _print(client.register(model, config), json)
@@ -98,6 +91,18 @@ def revert(model: Model, json: Json = False, url: Url = None, tenant: Tenant = N
     """Take a change back: the registry's file holds again, or what backends list."""
     with connected(url, tenant) as client:
         _print(client.revert_model(model), json)
+
+
+def _backends(urls: list[str], weights: list[float], upstreams: list[str]) -> list[dict[str, object]]:
+    for option, values in (("--weight", weights), ("--upstream", upstreams)):
+        if values and len(values) != len(urls):
+            stop(f"Give {option} once for each --backend, or not at all.")
+    backends: list[dict[str, object]] = [{"url": url} for url in urls]
+    for place, weight in zip(backends, weights, strict=False):
+        place["weight"] = weight
+    for place, name in zip(backends, upstreams, strict=False):
+        place["model"] = name
+    return backends
 
 
 def _print(page: RegisteredModels, json: bool) -> None:
