@@ -9,6 +9,7 @@ import httpx
 from batchwright import temporal
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.inspection import inspect
+from batchwright.inference.catalog import Catalog
 from batchwright.inference.client import InferenceClient, ListingFailed
 from batchwright.inference.engine import AnswerTooLarge, Engine, Request, Target
 from batchwright.inference.opening import open_engine
@@ -72,8 +73,14 @@ async def storage(chosen: Settings, _: Clock) -> list[Finding]:
 
 async def backends(chosen: Settings, at: Clock) -> tuple[list[Finding], list[str]]:
     """What was found, and the models that are served."""
+    if chosen.registry is not None:
+        told = "They are in the registry, and are not asked from here."
+        where = "Look at batchwright_backend_up of the workers; `batchwright models` lists them."
+        return [warning("backends", told, where)], sorted(Catalog(chosen).configured)
     if not chosen.backends:
-        return [warning("backends", "There is none.", "Set BATCHWRIGHT_BACKENDS.")], []
+        return [
+            warning("backends", "There is none.", "Set BATCHWRIGHT_BACKENDS or BATCHWRIGHT_REGISTRY.")
+        ], []
     engine = open_engine(chosen)
     found: list[Finding] = []
     models: set[str] = set()
