@@ -41,7 +41,7 @@ $(TOOLS)/prometheus:
 	tests/tools/prometheus $@
 
 test-fast: install ## the tests without real servers
-	HYPOTHESIS_PROFILE=quick $(RUN)pytest -n 2 --dist loadfile -m "not e2e and not integration and not prometheus" tests/unit tests/activities tests/replay
+	HYPOTHESIS_PROFILE=quick $(RUN)pytest -n 2 --dist loadfile -m "not e2e and not integration and not prometheus and not slow" tests/unit tests/activities tests/replay
 
 conformance: install ## the official clients against the contract, as a table
 	$(RUN)pytest tests/conformance -q
