@@ -5,12 +5,11 @@ from pathlib import Path
 from prometheus_client import Counter, Gauge, Histogram
 from pydantic_core import PydanticUndefined
 
-from batchwright.contracts.errors import LINE_MESSAGES, NEVER_RETRIED, Failure, LineCode
 from batchwright.settings import Settings
 from batchwright.settings.otel import variable
 from batchwright.telemetry.metrics import Metrics
 from bench import page
-from docs import chart, registry
+from docs import chart, errors, registry
 from docs.dashboards.machinery import STORAGE, WORKER
 from docs.dashboards.overview import OVERVIEW
 from docs.dashboards.shares import MODEL, TENANT
@@ -26,7 +25,7 @@ def pages() -> dict[Path, str]:
     return {
         REFERENCE / "settings.md": _settings(),
         REFERENCE / "metrics.md": _metrics(),
-        REFERENCE / "error-codes.md": _errors(),
+        REFERENCE / "error-codes.md": errors.page(GENERATED),
         REFERENCE / "registry.md": registry.page(GENERATED),
         **{DASHBOARDS / f"{board.uid.removeprefix('batchwright-')}.json": board.render() for board in BOARDS},
         **chart.pages(),
@@ -69,15 +68,6 @@ def _labels(metric: Counter | Gauge | Histogram) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _errors() -> str:
-    lines = [f"| `{code}` | {_cell(LINE_MESSAGES.get(code, CAUSES.get(code, '')))} |" for code in LineCode]
-    failures = [f"| `{name}` | {'no' if name in NEVER_RETRIED else 'yes'} |" for name in Failure]
-    intro = "Codes a line of the error file can carry when no backend answered it."
-    second = "\n## Failures of activities\n\nSeen in the Temporal Web UI.\n\n| type | retried |\n|---|---|\n"
-    text = _page("Error codes", intro, lines, "| code | meaning |\n|---|---|")
-    return text + second + "\n".join(failures) + "\n"
-
-
 METRICS = """\
 Served at `/metrics` of the API and of every worker, beside the Temporal SDK's own (`temporal_...`) and
 those of the process (`process_...`, `python_...`). [What to look at](../how-to/monitor.md).
@@ -85,17 +75,6 @@ those of the process (`process_...`, `python_...`). [What to look at](../how-to/
 Labels are bounded. `model`: what the backends list. `tenant`: the first `BATCHWRIGHT_METRICS_TENANTS` of a
 process, for live batches those with most lines left; the rest is `other`. `route`: parameters in braces.
 Numbers of the whole fleet are the same at every control worker: take their `max`."""
-
-CAUSES = {
-    LineCode.REQUEST_TIMEOUT: "The backend took the request and gave no answer in time, on every attempt.",
-    LineCode.CONNECTION_ERROR: "The connection broke after the request was sent, on every attempt.",
-    LineCode.INVALID_RESPONSE: "The backend's answer could not be read, on every attempt.",
-    LineCode.RESPONSE_TOO_LARGE: "The answer is larger than `BATCHWRIGHT_MAX_RESPONSE_BYTES`.",
-    LineCode.HOOK_FAILED: "A hook of the operator's failed before the line was sent, on every attempt.",
-    LineCode.MODEL_NOT_FOUND: "No backend serves the line's model; `GET /v1/models` lists what is served.",
-    LineCode.POLICY_REJECTED: "The tenant may not use the line's model, or may not any more; "
-    "`GET /v1/models` lists what it may use. Or a hook of the operator's refused the line.",
-}
 
 
 def _page(title: str, intro: str, rows: list[str], head: str) -> str:

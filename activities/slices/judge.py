@@ -207,7 +207,8 @@ class Judge:
         self._errors.inc()
         if outcome.status:
             return Record(Kind.SETTLED, line.offset, _answered(request, outcome))
-        payload = answers.error_line(request.request_id, request.custom_id, outcome.code, outcome.message)
+        message = f"{outcome.message} {outcome.detail}".rstrip()
+        payload = answers.error_line(request.request_id, request.custom_id, outcome.code, message)
         return Record(Kind.SETTLED, line.offset, payload)
 
 

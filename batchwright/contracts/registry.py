@@ -63,8 +63,15 @@ def _check_address(url: str) -> None:
             ipaddress.IPv6Address(found[1])
         elif re.fullmatch(r"[0-9.]+", found[2]):
             ipaddress.IPv4Address(found[2])
+        else:
+            check_host(found[2])
     except ValueError:
         raise ValueError(f"{found[1] or found[2]!r} is no address: correct it, or name a host") from None
+
+
+def check_host(name: str) -> None:
+    """Raises ValueError for a name that nobody could look up: a part of it is empty, or too long."""
+    name.encode("idna").decode("idna")
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(allow_inf_nan=False)]

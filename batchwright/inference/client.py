@@ -1,5 +1,6 @@
 """One request to a backend: what was answered, or how it failed; no retry of its own (R9)."""
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -11,8 +12,8 @@ from batchwright.contracts.errors import LineCode
 from batchwright.contracts.registry import BackendConfig, GatewayConfig
 from batchwright.inference.engine import Answer, AnswerTooLarge, Engine, Header, Request, Target
 from batchwright.rules import retries
-from batchwright.rules.answers import is_json
 from batchwright.rules.retries import Budget, Verdict
+from batchwright.rules.usable import problem_of
 from batchwright.settings import Settings
 from batchwright.settings.registry import SecretUnreadable, api_key
 from batchwright.telemetry import tracing
@@ -24,6 +25,7 @@ _PLAIN: list[Header] = [
     (b"accept", b"application/json"),
     (b"accept-encoding", b"identity"),
 ]
+_LOCATION = re.compile(r"(https?://[A-Za-z0-9.:\[\]_-]+)(?:/|$)")
 # How httpx's own engine words a connection that ended: it has no class of its own for that.
 _ENDED = ("Server disconnected", "peer closed connection")
 
@@ -38,6 +40,7 @@ class Outcome(NamedTuple):
     code: LineCode = LineCode.CONNECTION_ERROR
     message: str = ""
     retry_after: float | None = None
+    detail: str = ""  # the backend's own words: for the line, not for those who wait
 
 
 class ListingFailed(Exception):
@@ -136,8 +139,7 @@ class InferenceClient:
         except httpx.TransportError as error:
             return _broken(error)
         except httpx.DecodingError as error:
-            message = f"The answer cannot be unpacked: {error}"
-            return Outcome(retries.UNREADABLE, code=LineCode.INVALID_RESPONSE, message=message)
+            return unreadable(f"The answer cannot be unpacked: {error}")
         except AnswerTooLarge:
             message = f"The answer is larger than {self._limit} bytes."
             return Outcome(retries.TOO_LARGE, code=LineCode.RESPONSE_TOO_LARGE, message=message)
@@ -195,16 +197,30 @@ def _unpacked(answer: Answer, most_bytes: int) -> bytes:
 
 
 def _outcome(status: int, headers: dict[bytes, bytes], body: bytes) -> Outcome:
-    verdict = retries.judge_answer(status, headers, body)
-    if verdict is retries.SUCCESS and not is_json(body):
-        message = f"The backend answered {status} with a body that is not JSON."
-        return Outcome(retries.UNREADABLE, code=LineCode.INVALID_RESPONSE, message=message)
+    verdict, message = retries.judge_answer(status, headers, body), f"The backend answered {status}."
+    if verdict is retries.SUCCESS and (problem := problem_of(status, body)) is not None:
+        if not problem.status:
+            return unreadable(problem.message, problem.detail)
+        status, message = problem.status, problem.message
+        verdict = retries.judge_answer(status, headers, body)
     request_id = headers.get(b"x-request-id", b"").decode(errors="replace")
     if verdict.budget is Budget.SETTLED:
         return Outcome(verdict, status, body, request_id)
+    if 300 <= status < 400:
+        message = f"The backend redirects{_whereto(headers)} ({status}), which is not followed."
     wait = retries.asked_wait(headers, datetime.now(UTC))
-    message = f"The backend answered {status}."
     return Outcome(verdict, status, body, request_id, message=message, retry_after=wait)
+
+
+def unreadable(message: str, detail: str = "") -> Outcome:
+    """An answer came, but no result."""
+    return Outcome(retries.UNREADABLE, code=LineCode.INVALID_RESPONSE, message=message, detail=detail)
+
+
+def _whereto(headers: dict[bytes, bytes]) -> str:
+    """Scheme and host only: the rest may hold a secret."""
+    found = _LOCATION.match(headers.get(b"location", b"").decode("latin-1"))
+    return f" to {found[1]}" if found else ""
 
 
 def _headers(settings: Settings, backend: BackendConfig | None) -> list[Header]:

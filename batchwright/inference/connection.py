@@ -162,6 +162,7 @@ class Connection(asyncio.Protocol):
             return
         self._status = self._parser.get_status_code()
         self._has_head = not 100 <= self._status < 200
+        self._is_too_large = self._has_head and _announced(self._headers) > self._most_bytes
         if self._has_head and self._silence is not None:
             self._silence.began()
         has_length = b"content-length" in self._headers or b"transfer-encoding" in self._headers
@@ -188,7 +189,7 @@ class Connection(asyncio.Protocol):
     def _judge(self) -> None:
         if self._answer is None or self._answer.done():
             return
-        if self._size > self._most_bytes:
+        if self._is_too_large or self._size > self._most_bytes:
             self._fail(AnswerTooLarge())
         elif self._is_complete:
             self._answer.set_result(self._whole())
@@ -209,4 +210,9 @@ class Connection(asyncio.Protocol):
         self._status = self._size = self._head_bytes = 0
         self._headers: dict[bytes, bytes] = {}
         self._chunks: list[bytes] = []
-        self._has_head = self._is_complete = self._ends_with_connection = False
+        self._has_head = self._is_complete = self._ends_with_connection = self._is_too_large = False
+
+
+def _announced(headers: dict[bytes, bytes]) -> int:
+    """Bytes of the body; 0 where that is not told. The parser takes digits only."""
+    return int(headers.get(b"content-length", b"0"))

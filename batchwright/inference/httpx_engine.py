@@ -29,6 +29,8 @@ class HttpxEngine(Engine):
                 raise TimeoutError(f"The backend did not begin to answer within {seconds}.") from None
             raise
         try:
+            if int(answer.headers.get("content-length", "0")) > most_bytes:
+                raise AnswerTooLarge
             body = await _read(answer, most_bytes, request.idle)
         finally:
             await answer.aclose()

@@ -5,13 +5,15 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.registry import Choice, ModelConfig
 from batchwright.inference.circuit import Circuit, Try
-from batchwright.inference.client import InferenceClient, Outcome
+from batchwright.inference.client import InferenceClient, Outcome, unreadable
 from batchwright.inference.engine import Target
 from batchwright.rules.choice import least_outstanding, prefix_affine
 from batchwright.rules.renaming import with_model, with_model_at_least
-from batchwright.rules.retries import Retries
+from batchwright.rules.retries import SUCCESS, Retries
+from batchwright.rules.usable import embeddings_problem
 
 
 @dataclass(eq=False)
@@ -132,7 +134,7 @@ class Route:
         lane = sending.lane
         if self._renames or lane.upstream != self.model:
             body = with_model(body, lane.upstream)
-        outcome = await sender.send(lane.backend.endpoint(path), body, request_id)
+        outcome = _checked(path, body, await sender.send(lane.backend.endpoint(path), body, request_id))
         if lane.model != self.model and 200 <= outcome.status < 300:
             # The line shows which model answered in place of its own.
             return outcome._replace(body=with_model_at_least(outcome.body, lane.model))
@@ -165,3 +167,11 @@ class Route:
     def _lane(self, backend: Backend, upstream: str) -> Lane:
         circuit = Circuit(self._failures_to_open, self._clock)
         return Lane(self.model, backend, upstream, 1.0, circuit)
+
+
+def _checked(path: str, body: bytes, outcome: Outcome) -> Outcome:
+    """A list of embeddings that does not fit what was asked is no answer."""
+    if path != Endpoint.EMBEDDINGS or outcome.verdict is not SUCCESS:
+        return outcome
+    problem = embeddings_problem(body, outcome.body)
+    return unreadable(problem) if problem else outcome

@@ -1,10 +1,12 @@
 """Backends: where they are, how a request is sent to them, and when it is sent again."""
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings
 
+from batchwright.contracts.registry import check_host
 from batchwright.settings.urls import http_urls
 
 _MIB = 1024 * 1024
@@ -57,4 +59,17 @@ class InferenceSettings(BaseSettings):
     @field_validator("backends")
     @classmethod
     def _urls(cls, urls: list[str]) -> list[str]:
+        for url in urls:
+            _check_host(url)
         return http_urls(urls)
+
+
+def _check_host(url: str) -> None:
+    """Raises ValueError; the message has no more of the URL than its host."""
+    try:
+        host = urlsplit(url).hostname or ""
+        check_host(host)
+    except ValueError:
+        raise ValueError(
+            "it names a host that cannot be looked up: its parts have 1 to 63 characters"
+        ) from None

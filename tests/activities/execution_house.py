@@ -160,8 +160,8 @@ class House:
     """Everything a slice needs, open to tests; `sent` are the contents asked for, in order."""
 
     def __init__(self, reply: Reply, **settings: object) -> None:
-        """`config` among the settings is the models' registry entry."""
-        config = settings.pop("config", ONE_BACKEND)
+        """`config` among the settings is the models' registry entry; with `sockets` it is really asked."""
+        config, sockets = settings.pop("config", ONE_BACKEND), settings.pop("sockets", False)
         assert isinstance(config, ModelConfig)
         self.sent: list[str] = []
         self.requests: list[httpx.Request] = []
@@ -177,9 +177,9 @@ class House:
             self.environment.info, heartbeat_timeout=timedelta(seconds=30)
         )
         engine = HttpxEngine(httpx.MockTransport(self._handle), connect_seconds=1)
-        self.backends = Routes(
-            self.settings, Clients(self.settings, lambda settings, tls, connect: engine), config
-        )
+        mocked = Clients(self.settings, lambda settings, tls, connect: engine)
+        self.clients = Clients(self.settings) if sockets else mocked
+        self.backends = Routes(self.settings, self.clients, config)
         self.tools = Tools(
             storage=self.storage,
             backends=self.backends,

@@ -10,7 +10,8 @@ from batchwright.rules.findings import Code
 from batchwright.rules.quotas import Quota
 from batchwright.settings import Settings
 from batchwright.settings.limits import LimitSettings
-from docs.generate import CAUSES, LINE_MESSAGES, pages
+from docs.errors import CODES
+from docs.generate import pages
 
 ROOT = Path(__file__).parents[2]
 API = (ROOT / "docs/reference/api.md").read_text()
@@ -27,8 +28,8 @@ def test_every_setting_says_what_it_means(name: str) -> None:
 
 
 @pytest.mark.parametrize("code", list(LineCode))
-def test_every_error_code_of_a_line_has_a_cause(code: LineCode) -> None:
-    assert (code in LINE_MESSAGES) != (code in CAUSES)
+def test_every_error_code_of_a_line_has_a_cause_and_a_remedy(code: LineCode) -> None:
+    assert all(CODES[code])
 
 
 def test_every_relative_link_of_the_documentation_leads_somewhere() -> None:
