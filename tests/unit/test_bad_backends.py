@@ -129,7 +129,7 @@ async def test_the_status_of_an_error_in_the_body_is_that_of_the_line() -> None:
 
 
 async def unreachable(url: str, **settings: object) -> Outcome:
-    async with client(**settings) as sender:
+    async with client("socket", **settings) as sender:
         return await outcome_of(url, hostile.CHAT, sender)
 
 
