@@ -13,10 +13,9 @@ from batchwright.inference.clients import Clients
 from batchwright.settings import Settings
 from batchwright.storage.observed import Component
 from batchwright.storage.opening import open_storage
-from batchwright.telemetry.exposition import sdk_address
 from batchwright.telemetry.metrics import Metrics
 from batchwright.telemetry.tracing import tracing
-from batchwright.temporal import open_connection, runtime
+from batchwright.temporal import observed_runtime, open_connection
 
 
 @asynccontextmanager
@@ -29,7 +28,7 @@ async def open_services(settings: Settings) -> AsyncGenerator[Services]:
         SettingsError: a file of certificates or keys is not what it should be.
     """
     async with AsyncExitStack() as opened:
-        metrics, sdk = Metrics(tenants=settings.metrics_tenants), sdk_address()
+        metrics = Metrics(tenants=settings.metrics_tenants)
         await opened.enter_async_context(tracing(settings, "batchwright-api", metrics))
         storage = await opened.enter_async_context(open_storage(settings, metrics, Component.API))
         database = await open_database(settings)
@@ -40,7 +39,8 @@ async def open_services(settings: Settings) -> AsyncGenerator[Services]:
             settings, database.models, database.model_changes, clients, unavailable=DatabaseUnavailable
         )
         await opened.enter_async_context(_running(registry.run()))
-        client_of_temporal, connection = await open_connection(settings, runtime=runtime(sdk), lazy=True)
+        runtime, sdk = observed_runtime()
+        client_of_temporal, connection = await open_connection(settings, runtime=runtime, lazy=True)
         temporal = ClientGateway(client_of_temporal, settings)
         await opened.enter_async_context(_running(connection.run()))
         await opened.enter_async_context(_running(told_until_ready(temporal)))

@@ -23,17 +23,15 @@ from batchwright.inference.hooks import Hooks
 from batchwright.inference.rates import FleetRates
 from batchwright.inference.senders import chat_executors
 from batchwright.rules.polled import BEAT_SECONDS, polls
-from batchwright.rules.rates import RatesConflict
-from batchwright.settings import Settings, SettingsError
+from batchwright.settings import Settings
 from batchwright.storage.observed import Component
 from batchwright.storage.opening import open_storage
-from batchwright.telemetry.exposition import sdk_address
 from batchwright.telemetry.metrics import Metrics
 from batchwright.telemetry.tracing import tracing
-from batchwright.temporal import TemporalUnavailable
+from batchwright.temporal import TemporalUnavailable, observed_runtime
 from worker.awaited import Awaited
 from worker.backends import show_backends
-from worker.connecting import check_storage, connected
+from worker.connecting import check_rates, check_storage, connected
 from worker.drain import StopSignal
 from worker.fleet import Fleet
 from worker.following import FollowingWorker
@@ -82,7 +80,7 @@ async def _live(
 ) -> None:
     """Sets `up` when there may be something to drain."""
     async with _parts(settings) as (parts, needs, sdk):
-        await _check_rates(parts)
+        await check_rates(settings, parts.rates)
         health = HealthServer(parts.metrics, needs, sdk)
         address = await health.start(settings.metrics_host, settings.metrics_port)
         logger.info("the worker is up", extra={"roles": ",".join(roles), "health": address})
@@ -96,8 +94,8 @@ async def _live(
 
 @contextlib.asynccontextmanager
 async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, Needs, str]]:
-    sdk = sdk_address()
-    temporal, connection = await connected(settings, sdk)
+    runtime, sdk = observed_runtime()
+    temporal, connection = await connected(settings, runtime)
     database = await open_database(settings, patience_seconds=settings.startup_seconds)
     clients = Clients(settings)
     metrics = Metrics(tenants=settings.metrics_tenants)
@@ -189,16 +187,6 @@ async def _drain(
             await asyncio.gather(*running, return_exceptions=True)
     except TimeoutError:
         logger.error("the drain took too long; what was running goes on elsewhere")
-
-
-async def _check_rates(parts: Parts) -> None:
-    try:
-        await parts.rates.refresh()
-    except RatesConflict as conflict:
-        raise SettingsError(
-            f"BATCHWRIGHT_REQUESTS_PER_SECOND and BATCHWRIGHT_MODELS do not fit the rates set at run time: "
-            f"{conflict}. `batchwright rates` lists them, `batchwright rates clear` reverts one."
-        ) from None
 
 
 async def _tell_stats(parts: Parts, inference: InferenceWorkers, queues: Callable[[], list[str]]) -> None:

@@ -51,6 +51,20 @@ class Connections:
         async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
             await connection.execute("SELECT 1")
 
+    def patient(
+        self, seconds: float, failures: tuple[type[Exception], ...] = (DatabaseUnavailable,)
+    ) -> AsyncRetrying:
+        """Calls again for so long what a server that starts, or starts again, cannot answer yet."""
+        return AsyncRetrying(
+            retry=retry_if_exception_type(failures),
+            stop=stop_after_delay(seconds),
+            wait=wait_exponential(multiplier=0.1, max=3.0),
+            before_sleep=lambda _: log.warning(
+                "PostgreSQL does not answer yet", extra={"address": self._where}
+            ),
+            reraise=True,
+        )
+
     async def close(self) -> None:
         """Waits for what is running, at most as long as a query may take."""
         try:
@@ -67,17 +81,10 @@ async def connections(database_url: str, *, size: int, patience_seconds: float) 
         DatabaseUnavailable: none within `patience_seconds`; at once if user, password or database are wrong.
     """
     where = address(database_url)
-    tries = AsyncRetrying(
-        retry=retry_if_exception_type(driver.PASSING),
-        stop=stop_after_delay(patience_seconds),
-        wait=wait_exponential(multiplier=0.1, max=3.0),
-        before_sleep=lambda _: log.warning("PostgreSQL does not answer yet", extra={"address": where}),
-        reraise=True,
-    )
     with translated(where):
         pool = Connections(await driver.open_pool(database_url, size), where)
         try:
-            await tries(pool.contact)
+            await pool.patient(patience_seconds, driver.PASSING)(pool.contact)
         except BaseException:
             await pool.close()
             raise

@@ -127,11 +127,17 @@ async def open_database(settings: Settings, *, patience_seconds: float = _PATIEN
         settings.database_url, size=settings.database_pool_size, patience_seconds=patience_seconds
     )
     try:
-        async with pool.session() as session:
-            missing = await missing_names(session)
-        if missing:
-            raise SchemaMismatch(f"The database lacks {', '.join(missing)}: run `batchwright migrate` first.")
+        async for attempt in pool.patient(patience_seconds):
+            with attempt:
+                await _refuse_missing(pool)
     except BaseException:
         await pool.close()
         raise
     return Database(pool)
+
+
+async def _refuse_missing(pool: Connections) -> None:
+    async with pool.session() as session:
+        missing = await missing_names(session)
+    if missing:
+        raise SchemaMismatch(f"The database lacks {', '.join(missing)}: run `batchwright migrate` first.")

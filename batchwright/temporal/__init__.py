@@ -5,8 +5,8 @@ from batchwright.temporal.client import (
     check,
     connect,
     data_converter,
+    observed_runtime,
     open_connection,
-    runtime,
 )
 from batchwright.temporal.connection import Connection
 from batchwright.temporal.errors import TemporalNotSetUp, TemporalUnavailable
@@ -19,6 +19,6 @@ __all__ = [
     "check",
     "connect",
     "data_converter",
+    "observed_runtime",
     "open_connection",
-    "runtime",
 ]

@@ -15,8 +15,10 @@ from temporalio.runtime import (
     TelemetryConfig,
     TelemetryFilter,
 )
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from batchwright.settings import Settings
+from batchwright.telemetry.exposition import sdk_address
 from batchwright.telemetry.interceptor import TelemetryInterceptor
 from batchwright.temporal import credentials
 from batchwright.temporal.codec import codec_of
@@ -25,29 +27,29 @@ from batchwright.temporal.connection import Connection
 DATA_CONVERTER = pydantic_data_converter
 
 
-def runtime(metrics_address: str | None = None) -> Runtime:
-    """The SDK's runtime, made once and before the first client; its metrics at `metrics_address`.
+@retry(retry=retry_if_exception_type(ValueError), stop=stop_after_attempt(5), reraise=True)
+def observed_runtime() -> tuple[Runtime, str]:
+    """The SDK's runtime, made once and before the first client, and where it serves its metrics.
 
-    What it logs goes where our own entries go.
+    Another process may take the port that was free a moment ago: then it is another port. What the SDK
+    logs goes where our own entries go.
     """
-    prometheus = _prometheus(metrics_address) if metrics_address else None
+    address = sdk_address()
+    # Seconds, and units and `_total` in the names: as all other metrics are.
+    prometheus = PrometheusConfig(
+        bind_address=address, counters_total_suffix=True, unit_suffix=True, durations_as_seconds=True
+    )
     logging = LoggingConfig(
         filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"),
         forwarding=LogForwardingConfig(
             getLogger("temporalio"), append_target_to_name=False, prepend_target_on_message=False
         ),
     )
-    return Runtime(
+    made = Runtime(
         telemetry=TelemetryConfig(logging=logging, metrics=prometheus),
         worker_heartbeat_interval=timedelta(seconds=30),
     )
-
-
-def _prometheus(address: str) -> PrometheusConfig:
-    """Seconds, and units and `_total` in the names: as all other metrics are."""
-    return PrometheusConfig(
-        bind_address=address, counters_total_suffix=True, unit_suffix=True, durations_as_seconds=True
-    )
+    return made, address
 
 
 async def connect(settings: Settings, *, runtime: Runtime | None = None, lazy: bool = False) -> Client:

@@ -18,8 +18,10 @@ _WORKER_SETTINGS = {
     "BATCHWRIGHT_CONNECT_TIMEOUT_SECONDS": "3",
     "BATCHWRIGHT_METRICS_PORT": "0",
     "BATCHWRIGHT_LOG_LEVEL": "INFO",
+    "BATCHWRIGHT_STARTUP_SECONDS": "120",  # several parts may be away one after the other
 }
 _PYTHON_STARTS_SECONDS = 2.0
+_TOLD_LINES = 30
 
 
 class Workers:
@@ -29,7 +31,7 @@ class Workers:
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._starts = 0
-        self.exits: list[int] = []  # codes of those that ended by themselves or were told to stop
+        self.failures: list[str] = []  # of those that ended by themselves, or failed when told to stop
         self._begun: dict[int, float] = {}
         self._untold: set[int] = set()  # killed, or told to stop before Python could hear it
 
@@ -53,13 +55,13 @@ class Workers:
 
     async def _keep(self, place: int) -> None:
         while True:
-            process = await self._spawn()
+            process, log = await self._spawn()
             self._processes[place] = process
             self._begun[process.pid] = time.monotonic()
             try:
                 code = await process.wait()
-                if process.pid not in self._untold:
-                    self.exits.append(code)
+                if code and process.pid not in self._untold:
+                    self.failures.append(f"exit code {code}:\n{_end_of(log)}")
             finally:
                 del self._processes[place]
                 if process.returncode is None:
@@ -67,12 +69,18 @@ class Workers:
                     process.kill()
                     await process.wait()
 
-    async def _spawn(self) -> asyncio.subprocess.Process:
+    async def _spawn(self) -> tuple[asyncio.subprocess.Process, Path]:
         self._starts += 1
-        with (self._logs / f"chaos-worker-{self._starts:03d}.log").open("wb") as log:
-            return await asyncio.create_subprocess_exec(
+        path = self._logs / f"chaos-worker-{self._starts:03d}.log"
+        with path.open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", "worker", env=self._environment, stdout=log, stderr=log
             )
+        return process, path
+
+
+def _end_of(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-_TOLD_LINES:])
 
 
 @asynccontextmanager

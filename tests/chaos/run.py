@@ -142,9 +142,7 @@ class Run:
             self.report.broken.append(f"{extra} answers too many, {allowed} allowed")
 
     def _check_exits(self, workers: Workers) -> None:
-        wrong = [code for code in workers.exits if code != 0]
-        if wrong:
-            self.report.broken.append(f"workers that nobody killed ended with {wrong}")
+        self.report.broken += [f"a worker that nobody killed ended with {what}" for what in workers.failures]
 
     def _say(self, seen: Seen, sentence: str) -> None:
         self.report.broken.append(f"{seen.batch_id} ({len(seen.submission.lines)} lines) {sentence}")

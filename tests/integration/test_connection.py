@@ -15,6 +15,7 @@ from temporalio.worker import Worker
 from batchwright.settings import Settings, load
 from batchwright.temporal import Connection, TemporalUnavailable, connect, open_connection
 from batchwright.temporal.namespace import Namespace
+from tests.chaos.proxy import LOOPBACK, Proxy
 from tests.fakes.frontend import Authority, Frontend
 from tests.integration.clusters import cluster
 from tests.integration.echo import ECHO_QUEUE, Echo
@@ -52,13 +53,25 @@ async def echo(text: str) -> str:
     return text
 
 
+def echo_worker(client: Client) -> Worker:
+    return Worker(client, task_queue=ECHO_QUEUE, workflows=[Echo], activities=[echo])
+
+
+@asynccontextmanager
+async def before(address: str) -> AsyncGenerator[Proxy]:
+    proxy = Proxy(int(address.rpartition(":")[2]))
+    await proxy.start()
+    try:
+        yield proxy
+    finally:
+        await proxy.stop()
+
+
 @asynccontextmanager
 async def polling(settings: Settings) -> AsyncGenerator[tuple[Client, Connection]]:
     """A client and its connection, with a worker that follows it."""
     client, connection = await open_connection(settings)
-    worker = FollowingWorker(
-        Worker(client, task_queue=ECHO_QUEUE, workflows=[Echo], activities=[echo]), connection
-    )
+    worker = FollowingWorker(echo_worker(client), connection)
     running = asyncio.create_task(worker.run())
     try:
         yield client, connection
@@ -70,6 +83,36 @@ async def polling(settings: Settings) -> AsyncGenerator[tuple[Client, Connection
 async def echoed(client: Client) -> str:
     async with asyncio.timeout(LIMIT_SECONDS):
         return await client.execute_workflow(Echo.run, "hello", id=uuid4().hex, task_queue=ECHO_QUEUE)
+
+
+async def test_a_server_that_goes_just_before_polling_begins_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = asyncio.Event()
+
+    def hears(*_: object, **__: object) -> None:
+        said.set()
+
+    monkeypatch.setattr("worker.following.logger.warning", hears)
+    async with cluster() as behind, before(behind) as proxy:
+        client, connection = await open_connection(load(temporal_address=f"{LOOPBACK}:{proxy.port}"))
+        worker = FollowingWorker(echo_worker(client), connection)
+        async with proxy.refusing():
+            running = asyncio.create_task(worker.run())
+            await asyncio.wait_for(said.wait(), LIMIT_SECONDS)
+        assert await echoed(client) == "hello"
+        await worker.shutdown()
+        await running
+
+
+async def test_a_worker_told_to_stop_before_the_server_answers_ends() -> None:
+    async with cluster() as behind, before(behind) as proxy:
+        client, connection = await open_connection(load(temporal_address=f"{LOOPBACK}:{proxy.port}"))
+        worker = FollowingWorker(echo_worker(client), connection)
+        async with proxy.refusing(), asyncio.timeout(LIMIT_SECONDS):
+            running = asyncio.create_task(worker.run())
+            await worker.shutdown()
+            await running
 
 
 async def test_a_client_certificate_and_an_api_key_open_the_door(tmp_path: Path) -> None:

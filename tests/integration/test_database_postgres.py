@@ -9,10 +9,10 @@ import pytest
 
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.batches import BatchQueries
-from batchwright.database.driver import Connection, connect
+from batchwright.database.driver import Connection, Session, connect
 from batchwright.database.errors import DatabaseUnavailable, FileInUse
 from batchwright.database.files import FIRST, LAST, FileQueries
-from batchwright.database.migrate import migrate
+from batchwright.database.migrate import migrate, missing_names
 from batchwright.database.pool import Database, open_database
 from batchwright.database.rows import BatchRow
 from batchwright.database.sql import queries
@@ -83,6 +83,27 @@ async def test_a_server_that_is_not_there_is_named_without_its_password() -> Non
     assert "secret-one" not in str(told.value)
     with pytest.raises(DatabaseUnavailable, match="BATCHWRIGHT_DATABASE_URL"):
         await migrate(url)
+
+
+async def test_a_server_that_goes_just_after_it_was_reached_is_waited_for(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    async def missing_at_last(session: Session) -> list[str]:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            await session.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        return await missing_names(session)
+
+    monkeypatch.setattr("batchwright.database.pool.missing_names", missing_at_last)
+    with pytest.raises(DatabaseUnavailable):
+        await open_database(load(database_url=database_url), patience_seconds=0)
+    looks = 0
+    opened = await open_database(load(database_url=database_url))
+    await opened.check()
+    await opened.close()
 
 
 async def test_a_lost_server_is_unavailable_to_every_table(lost: Database) -> None:
