@@ -147,8 +147,12 @@ class Judge:
         if budget is not Budget.ATTEMPT:
             return budget
         since = sending.begun.sent_at if line.tried_at is None else line.tried_at
-        proved = line.attempt.count > 0
-        blamed = sending.lane.circuit.blames_backend(request.request_id, since=since, proved=proved)
+        blamed = sending.lane.circuit.blames_backend(
+            request.request_id,
+            since=since,
+            proved=line.attempt.count > 0,
+            vouched=line.vouched if outcome.is_unanswered else None,
+        )
         return Budget.CAPACITY if blamed else Budget.ATTEMPT
 
     def _succeeded(self, sending: Sending) -> None:
@@ -165,6 +169,7 @@ class Judge:
         wait = backoff(count, initial=patience.initial_backoff, longest=patience.max_backoff)
         not_before = self._again(max(wait, outcome.retry_after or 0.0))
         changes = {"count": count, "not_before": not_before, "error": outcome.message[:200]}
+        changes["unanswered"] = outcome.is_unanswered
         line.attempt = line.attempt.model_copy(update=changes)
         if count < patience.max_attempts:
             self._write_down(line)
@@ -175,10 +180,11 @@ class Judge:
         line.refusals += 1
         wait = backoff(line.refusals, initial=self._patience.initial_backoff, longest=MAX_CAPACITY_BACKOFF)
         now, since = time.time(), line.attempt.waiting_since
-        line.attempt = line.attempt.model_copy(
-            update={"not_before": self._again(max(wait, asked)), "waiting_since": since or now}
-        )
-        if asked > _WORTH_STORING_SECONDS or (self._patience.give_up_after and not since):
+        news = outcome.is_unanswered and not line.attempt.unanswered
+        changes = {"not_before": self._again(max(wait, asked)), "waiting_since": since or now}
+        changes["unanswered"] = news or line.attempt.unanswered
+        line.attempt = line.attempt.model_copy(update=changes)
+        if news or asked > _WORTH_STORING_SECONDS or (self._patience.give_up_after and not since):
             self._write_down(line)
 
     def _again(self, wait: float) -> float:

@@ -11,6 +11,7 @@ from activities.slices.ownership import Ownership
 from activities.slices.pace import Pace
 from activities.slices.sink import SegmentSink
 from activities.slices.tools import Tools
+from activities.slices.vouching import vouch
 from activities.slices.work import Line, SliceWork
 from batchwright.contracts.execution import SliceRequest
 from batchwright.inference.client import Outcome
@@ -225,7 +226,7 @@ class Turn:
         called = await self._called(request)
         refused: list[Lane] = []
         while True:
-            outcome = called if isinstance(called, Outcome) else await self._send_by(flight.sending, called)
+            outcome = called if isinstance(called, Outcome) else await self._send_by(flight, called)
             flight.permit.tell(outcome)
             self._tools.budget.learn(len(outcome.body))
             if self._stop.end is End.LOST:
@@ -247,8 +248,9 @@ class Turn:
         call = await hooks(Call(*place, request.body))
         return call if isinstance(call, Outcome) else request._replace(body=call.body)
 
-    async def _send_by(self, sending: Sending, request: Request) -> Outcome:
-        route, endpoint = self._route, self._request.endpoint
+    async def _send_by(self, flight: _Flight, request: Request) -> Outcome:
+        route, endpoint, sending = self._route, self._request.endpoint, flight.sending
+        await vouch(flight.line, sending)
         sender = self._tools.senders.of(sending.lane.backend.client, route.model, endpoint)
         return await route.send(sending, sender, endpoint, request.body, request.request_id)
 

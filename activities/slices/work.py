@@ -29,6 +29,7 @@ class Attempt(BaseModel):
     """The payload of an attempt record. `not_before` and `waiting_since` are Unix seconds, 0: none.
 
     `noted_by` names the attempt that was about to ask the line, `crashes` counts those that died of it.
+    `unanswered`: its last try ended without any answer, and may have been an outage.
     """
 
     count: int = 0
@@ -37,6 +38,7 @@ class Attempt(BaseModel):
     error: str = ""
     noted_by: str = ""
     crashes: int = 0
+    unanswered: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +52,7 @@ class Line:
     refusals: int = 0  # capacity failures in a row, of this turn
     tried_at: float | None = None  # monotonic, of this turn
     failed_at: Lane | None = None  # the backend that did not settle it last, in this turn
+    vouched: bool = False  # the backend answered right before the line was sent
     prefix_hash: int = 0  # of its system prompt; 0: none
 
 

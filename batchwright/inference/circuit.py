@@ -85,18 +85,29 @@ class Circuit:
         """The backend was seen to be there again: no need to wait out the pause."""
         self._retry_at = min(self._retry_at, self.clock())
 
-    def blames_backend(self, request_id: str, *, since: float, proved: bool) -> bool:
+    def answered_since(self, since: float) -> bool:
+        """Whether a normal answer came then or later."""
+        return self._normal_at is not None and self._normal_at >= since
+
+    def blames_backend(
+        self, request_id: str, *, since: float, proved: bool, vouched: bool | None = None
+    ) -> bool:
         """Whether a failure that may be the line's own fault is put down to the backend (R8).
 
         It is the line's where the backend answered another line normally since `since`, the line's last try.
         Otherwise it is the line's until as many lines have failed since the last normal answer as open the
         circuit; lines `proved` at fault by an earlier attempt do not count among them.
+
+        `vouched` is of a try that got no answer at all, None of others: where nothing says that the backend
+        answered right before, it is the backend's; where something does, even an open circuit is no excuse.
         """
-        if self._normal_at is not None and self._normal_at >= since:
+        if self.answered_since(since):
             return False
         if not proved and len(self._suspects) < self.failures_to_open:
             self._suspects.add(request_id)
-        return self.is_open or len(self._suspects) >= self.failures_to_open
+        if len(self._suspects) >= self.failures_to_open:
+            return True
+        return self.is_open if vouched is None else not vouched
 
     def _open(self, reason: str, pause: float) -> None:
         now = self.clock()

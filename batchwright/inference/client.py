@@ -42,6 +42,12 @@ class Outcome(NamedTuple):
     retry_after: float | None = None
     detail: str = ""  # the backend's own words: for the line, not for those who wait
 
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether it was sent and got no whole answer: what a backend that goes away looks like, too."""
+        lost = self.verdict in (retries.ANSWER_BROKE, retries.NO_ANSWER_IN_TIME)
+        return lost and not self.status and self.code is not LineCode.INVALID_RESPONSE
+
 
 class ListingFailed(Exception):
     """A backend does not tell its models; the message says how.
@@ -158,6 +164,14 @@ class InferenceClient:
             raise ListingFailed(
                 f"{url}/v1/models: {error or type(error).__name__}", is_away=not answered
             ) from error
+
+    async def answers(self, url: str) -> bool:
+        """Whether the backend at `url` answers anything at all; how is no matter."""
+        try:
+            await self.models(url)
+        except ListingFailed as error:
+            return not error.is_away
+        return True
 
     async def aclose(self) -> None:
         await self._engine.aclose()

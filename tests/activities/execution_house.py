@@ -157,7 +157,10 @@ class ProgressLog(ProgressTable):
 
 
 class House:
-    """Everything a slice needs, open to tests; `sent` are the contents asked for, in order."""
+    """Everything a slice needs, open to tests; `sent` are the contents asked for, in order.
+
+    `listing` answers whoever looks whether the backend is there.
+    """
 
     def __init__(self, reply: Reply, **settings: object) -> None:
         """`config` among the settings is the models' registry entry; with `sockets` it is really asked."""
@@ -167,6 +170,7 @@ class House:
         self.requests: list[httpx.Request] = []
         self.reply = reply
         self.answer: Answer = self._reply
+        self.listing: Reply = lambda _: httpx.Response(200, json={"data": []})
         self.storage, self.progress = MemoryStorage(), ProgressLog()
         self.server = FakeServer()
         self.told: list[tuple[str, WaitingReason]] = []
@@ -260,6 +264,8 @@ class House:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
     async def _handle(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return self.listing("")
         self.requests.append(request)
         self.sent.append(content_of(request))
         return await self.answer(request)

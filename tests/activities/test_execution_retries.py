@@ -49,6 +49,10 @@ def trouble(kind: Trouble) -> Callable[[], httpx.Response]:
     return answer
 
 
+def trouble_of(kind: Trouble) -> Reply:
+    return lambda content: trouble(kind)()
+
+
 async def settled_line(house: House, number: int) -> dict[str, dict[str, object]]:
     """The error or output line of the slice's `number`-th line."""
     records = await house.settled()
@@ -130,6 +134,48 @@ async def test_a_single_line_that_always_fails_ends() -> None:
     await planned(house, lines=1)
     assert await until_finished(house) == SliceResult(finished=True, failed=1)
     assert len(house.sent) == 5
+
+
+@pytest.mark.parametrize("kind", [httpx.ReadError, httpx.ReadTimeout])
+@pytest.mark.parametrize("left", [1, 2, 4])
+async def test_a_backend_that_breaks_connections_fails_no_line_however_few_are_left(
+    kind: Trouble, left: int
+) -> None:
+    house = House(failing_first(30, trouble(kind)))
+    house.listing = lambda _: ok("") if len(house.sent) >= 30 else trouble(kind)()
+    await planned(house, lines=left)
+    assert await until_finished(house) == SliceResult(finished=True, completed=left)
+
+
+async def test_a_line_that_breaks_its_connection_at_a_backend_that_is_there_ends() -> None:
+    house = House(trouble_of(httpx.ReadError))
+    await planned(house, lines=1)
+    assert await until_finished(house) == SliceResult(finished=True, failed=1)
+    assert len(house.sent) == 6  # the first may have been an outage
+    assert (await settled_line(house, 0))["error"]["code"] == "connection_error"
+
+
+async def test_a_line_that_takes_its_backend_down_each_time_ends_even_alone() -> None:
+    """As it is seen from here: the backend is there, is asked, and then refuses connections for a while."""
+    away = [0]
+
+    def reply(content: str) -> httpx.Response:
+        if away[0]:
+            away[0] -= 1
+            raise httpx.ConnectError("refused")
+        away[0] = 7
+        raise httpx.ReadError("reset")
+
+    def listing(_: str) -> httpx.Response:
+        if away[0]:
+            raise httpx.ConnectError("refused")
+        return ok("")
+
+    house = House(reply)
+    house.listing = listing
+    await planned(house, lines=1)
+    assert await until_finished(house) == SliceResult(finished=True, failed=1)
+    assert (await settled_line(house, 0))["error"]["code"] == "connection_error"
 
 
 async def test_poison_lines_that_are_left_alone_still_end() -> None:
