@@ -16,12 +16,15 @@ from activities.finalize.settled import Choice, Settled
 from activities.finalize.spool import Spool
 from activities.finalize.unsettled import Unsettled
 from activities.heartbeat import beating
+from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.finalization import FinalizationActivities, FinalizeRequest, FinalizeResult
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.base import DatabaseLike
 from batchwright.database.rows import BatchRow, ModelCount, Outcome
 from batchwright.rules import keys
+from batchwright.rules.dead_letters import DeadLetter, dead_letter
+from batchwright.rules.ids import request_id
 from batchwright.rules.plan import PlanDamaged
 from batchwright.rules.segments import SegmentDamaged
 from batchwright.settings import Settings
@@ -85,6 +88,7 @@ class Finalization(FinalizationActivities):
             files = Files(self._storage, self._settings, order, request.status)
             output, error = await files.write(settled, choice, _now())
             usage = await asyncio.to_thread(settled.usage, choice)
+            letters = await asyncio.to_thread(self._dead_letters, order, settled, choice)
         outcome = Outcome(
             status=request.status,
             completed=len(choice.output),
@@ -94,8 +98,16 @@ class Finalization(FinalizationActivities):
             output=output,
             error=error,
             errors=request.errors,
+            dead_letters=letters,
         )
         return await self._finish(request, outcome)
+
+    def _dead_letters(self, order: BatchOrder, settled: Settled, choice: Choice) -> list[DeadLetter]:
+        found = settled.finals(choice, self._settings.max_dead_letters)
+        return [
+            dead_letter(payload, id=request_id(order.batch_id, offset), offset=offset)
+            for offset, payload in found
+        ]
 
     async def _finish(self, request: FinalizeRequest, outcome: Outcome) -> BatchRow:
         order, at = request.order, _now()

@@ -9,6 +9,7 @@ from fastapi.security import HTTPBearer
 from api.batches import BatchRoutes
 from api.bounds import Bounds
 from api.cors import allow_origins
+from api.dead_letters import DeadLetterRoutes
 from api.described import DescribedApp
 from api.doors import door_of
 from api.edge import Edge
@@ -49,7 +50,8 @@ def build_app(services: Services) -> FastAPI:
     settings = services.settings
     of_tenants = (FileRoutes, UploadRoutes, BatchRoutes, ModelRoutes, LimitRoutes)
     counted = [routes(services).router() for routes in of_tenants]
-    of_operators = [routes(services).router() for routes in (RateRoutes, QuotaRoutes, RegistryRoutes)]
+    kinds = (RateRoutes, QuotaRoutes, RegistryRoutes, DeadLetterRoutes)
+    of_operators = [routes(services).router() for routes in kinds]
     keys, closed = _described_keys(settings), refusals(settings)
     for router in counted:
         meter = Depends(Meter(services))

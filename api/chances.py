@@ -5,16 +5,14 @@ from typing import Protocol
 
 from api.allowance import Allowance
 from api.bodies import refuse_unknown
-from api.creation import Creation, make_order, read_window
-from api.errors import ApiError, conflict
-from api.failed_lines import FilesDisagree, copy_failed
-from api.receiving import discard_object
+from api.creation import Creation
+from api.errors import conflict
+from api.failed_lines import failed_lines
+from api.remaking import Remaking
 from api.services import Services
 from batchwright.contracts.batch import BatchOrder, Chance, Origin
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.rows import BatchRow, FileRow
-from batchwright.rules.results import ResultDamaged
-from batchwright.storage.base import ObjectMissing
 
 FIELDS = ("completion_window",)
 _SYSTEM_ERROR = "system_error"
@@ -32,6 +30,7 @@ class SecondChances:
     def __init__(self, services: Services, beginning: Beginning) -> None:
         self._services = services
         self._beginning = beginning
+        self._remaking = Remaking(services)
 
     async def retry(self, row: BatchRow, fields: Mapping[str, object]) -> BatchRow:
         """A batch of the lines in the error file. Raises ApiError."""
@@ -41,7 +40,7 @@ class SecondChances:
         async def make(window: Creation) -> tuple[BatchOrder, FileRow | None]:
             file = await self._copy(row)
             creation = window._replace(input_file_id=file.id)
-            return self._order(row, creation), file
+            return self._remaking.order(row, creation), file
 
         return await self._give(row, Chance.RETRY, fields, make)
 
@@ -50,7 +49,7 @@ class SecondChances:
 
         async def make(window: Creation) -> tuple[BatchOrder, FileRow | None]:
             await self._check_resumable(row)
-            return self._order(row, window), None
+            return self._remaking.order(row, window), None
 
         return await self._give(row, Chance.RESUME, fields, make)
 
@@ -66,7 +65,7 @@ class SecondChances:
         table, tenant = self._services.database.chances, row.order.tenant
         order = await table.find(tenant, origin)
         if order is None:
-            creation = self._creation(row, fields)
+            creation = self._remaking.creation(row, fields)
             await Allowance(self._services, tenant).check_live()
             made, file = await make(creation)
             order = await self._claim(made.model_copy(update={"origin": origin}), origin, file)
@@ -77,59 +76,19 @@ class SecondChances:
         try:
             order = await self._services.database.chances.claim(made, origin, file)
         except Exception:
-            await self._discard(file)
+            await self._remaking.discard(file)
             raise
         if order.batch_id != made.batch_id:
-            await self._discard(file)
+            await self._remaking.discard(file)
         return order
-
-    async def _discard(self, file: FileRow | None) -> None:
-        if file is not None:
-            await discard_object(file.storage_key, self._services)
-
-    def _creation(self, row: BatchRow, fields: Mapping[str, object]) -> Creation:
-        """As the client created the first one, but for what `fields` say."""
-        order = row.order
-        asked = fields.get("completion_window")
-        text = order.completion_window if asked is None else asked
-        window, length = read_window(text, self._services.settings)
-        return Creation(
-            order.input_file_id,
-            order.endpoint,
-            window,
-            length,
-            order.metadata,
-            order.output_expires_after_seconds,
-        )
-
-    def _order(self, row: BatchRow, creation: Creation) -> BatchOrder:
-        now, settings = self._services.clock(), self._services.settings
-        order = make_order(creation, row.order.tenant, now, settings)
-        return order.model_copy(update={"priority": row.order.priority})
 
     async def _copy(self, row: BatchRow) -> FileRow:
         """The new input, which has no row yet."""
         if row.error_file_id is None:
             why = "no line of it failed" if row.output_file_id else "it has no files"
             raise conflict(f"Cannot retry batch '{row.order.batch_id}': {why}.")
-        error = await self._file(row, row.error_file_id, "retry")
-        source = await self._file(row, row.order.input_file_id, "retry")
-        allowance = Allowance(self._services, row.order.tenant)
-        room = await allowance.room()
-        try:
-            file = await copy_failed(row, error, source, self._services)
-        except (ObjectMissing, FilesDisagree, ResultDamaged) as problem:
-            raise ApiError(
-                500,
-                f"The files of batch '{row.order.batch_id}' cannot be read: {problem}",
-                code="content_missing",
-            ) from problem
-        try:
-            allowance.check_room(room, file.bytes)
-        except ApiError:
-            await self._discard(file)
-            raise
-        return file
+        error = await self._remaking.file(row, row.error_file_id, "retry")
+        return await self._remaking.input_of(row, lambda: failed_lines(error, self._services))
 
     async def _check_resumable(self, row: BatchRow) -> None:
         """Raises ApiError where there is nothing to go on with, or no telling what was settled."""
@@ -138,21 +97,13 @@ class SecondChances:
             raise conflict(f"Cannot resume a batch with status '{row.status}': {refused}")
         for file_id in (row.order.input_file_id, row.output_file_id, row.error_file_id):
             if file_id is not None:
-                await self._file(row, file_id, "resume")
+                await self._remaking.file(row, file_id, "resume")
         kept = row.results_kept_until
         if kept is not None and kept <= self._services.clock():
             raise conflict(
                 f"Cannot resume batch '{row.order.batch_id}': what it had settled was kept until "
                 f"{kept:%Y-%m-%d %H:%M} UTC. Create a new batch of file '{row.order.input_file_id}'."
             )
-
-    async def _file(self, row: BatchRow, file_id: str, verb: str) -> FileRow:
-        file = await self._services.database.files.get(row.order.tenant, file_id)
-        if file is None:
-            raise conflict(
-                f"Cannot {verb} batch '{row.order.batch_id}': its file '{file_id}' was deleted or expired."
-            )
-        return file
 
 
 def why_not_resumable(row: BatchRow) -> str:

@@ -17,20 +17,29 @@ _MAX_LINE_BYTES = 2**31  # the input was accepted under whatever limit there was
 
 
 class FilesDisagree(Exception):
-    """The error file names lines that the input does not have."""
+    """Lines are wanted that the input does not have."""
 
 
-async def copy_failed(row: BatchRow, error: FileRow, source: FileRow, services: Services) -> FileRow:
-    """Writes the object and returns the file it is to be; nothing is left of it where that fails.
-
-    16 bytes of memory for each failed line.
+async def failed_lines(error: FileRow, services: Services) -> bytes:
+    """The digests of the lines of an error file, as `copy_lines` takes them; 16 bytes of memory for each.
 
     Raises:
-        ObjectMissing: the input or the error file has lost its bytes.
-        FilesDisagree, ResultDamaged.
+        ObjectMissing: the file has lost its bytes.
+        ResultDamaged.
     """
-    failed = await _failed(services.storage.read(error.storage_key))
-    chosen = _Chosen(row.order.batch_id, failed)
+    return await _failed(services.storage.read(error.storage_key))
+
+
+async def copy_lines(row: BatchRow, wanted: bytes, source: FileRow, services: Services) -> FileRow:
+    """Writes the object and returns the file it is to be; nothing is left of it where that fails.
+
+    `wanted` are the digests of the lines' ids, one after the other in the order of the input.
+
+    Raises:
+        ObjectMissing: the input has lost its bytes.
+        FilesDisagree.
+    """
+    chosen = _Chosen(row.order.batch_id, wanted)
     now, file_id = services.clock(), new_file_id()
     key = keys.upload_key(row.order.tenant, file_id, token_hex(8))
     size = 0
@@ -68,7 +77,7 @@ class _Chosen:
         rest = self._take(self._splitter.finish())
         if self._at < len(self._failed):
             missing = (len(self._failed) - self._at) // _DIGEST_BYTES
-            raise FilesDisagree(f"{missing} lines of the error file are not in the input.")
+            raise FilesDisagree(f"{missing} of the failed lines are not in the input.")
         return rest
 
     def _take(self, lines: Iterator[Line]) -> bytes:

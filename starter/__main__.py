@@ -22,6 +22,7 @@ COMMANDS = (
     Later("pause", "batches:pause", "Hold a batch back."),
     Later("resume", "batches:resume", "Go on with a batch that is paused, or that ended early."),
     Later("retry", "batches:retry", "Make a batch of the lines that failed."),
+    Later("dlq", "dlq:dlq", "Show, retry and delete lines that failed after their last attempt."),
     Later("results", "results:results", "Print a batch's output lines, in the order of its input."),
     Later("validate", "validate:validate", "Check FILE as a batch's input, offline."),
     Later("rates", "rates:rates", "Show or change the rates of the whole fleet."),

@@ -9,13 +9,25 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from starter.views import Batch, BatchPage, FileObject, QuotaPage, RatePage, RegisteredModels, TenantLimits
+from starter.views import (
+    Batch,
+    BatchPage,
+    DeadLetterPage,
+    DeletedLetter,
+    FileObject,
+    QuotaPage,
+    RatePage,
+    RegisteredModels,
+    RetriedPage,
+    TenantLimits,
+)
 
 _Body = Mapping[str, object]
 _Answer = TypeVar("_Answer", bound=BaseModel)
 _RATES = "/admin/rates"
 _QUOTAS = "/admin/quotas"
 _MODELS = "/admin/models"
+_LETTERS = "/admin/dlq"
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 # Storing and checking a large upload may take the API long after its last byte has arrived.
 _UPLOAD_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
@@ -121,6 +133,26 @@ class Client:
 
     def clear_quotas(self, tenant: str) -> QuotaPage:
         return self._call("DELETE", f"{_QUOTAS}?{httpx.QueryParams({'tenant': tenant})}", QuotaPage)
+
+    def dead_letters(
+        self, *, tenant: str | None, batch_id: str | None, limit: int, after: str | None
+    ) -> DeadLetterPage:
+        asked = {"tenant": tenant, "batch_id": batch_id, "limit": str(limit), "after": after}
+        query = httpx.QueryParams({name: value for name, value in asked.items() if value is not None})
+        return self._call("GET", f"{_LETTERS}?{query}", DeadLetterPage)
+
+    def retry_letter(self, letter: str, window: str | None) -> Batch:
+        return self._call("POST", f"{_LETTERS}/{quote(letter, safe='')}/retry", Batch, _within(window))
+
+    def retry_letters(
+        self, *, tenant: str | None, batch_id: str | None, window: str | None, after: str | None
+    ) -> RetriedPage:
+        """Of some batches; behind `after` there may be more."""
+        body = {"tenant": tenant, "batch_id": batch_id, "completion_window": window, "after": after}
+        return self._call("POST", _LETTERS + "/retry-all", RetriedPage, body)
+
+    def delete_letter(self, letter: str) -> DeletedLetter:
+        return self._call("DELETE", f"{_LETTERS}/{quote(letter, safe='')}", DeletedLetter)
 
     def registered(self) -> RegisteredModels:
         return self._call("GET", _MODELS, RegisteredModels)

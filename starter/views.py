@@ -164,6 +164,51 @@ class QuotaPage(View):
     data: list[OwnQuotas]
 
 
+class LetterError(View):
+    status_code: int | None
+    code: str | None
+    message: str
+
+
+class DeadLetter(View):
+    """A line that failed after its last attempt; `retried_as` is the batch that asks it again."""
+
+    id: str
+    tenant: str
+    batch_id: str
+    custom_id: str
+    model: str
+    attempts: int
+    error: LetterError
+    failed_at: int
+    retried_as: str | None
+
+
+class DeadLetterPage(View):
+    data: list[DeadLetter]
+    has_more: bool = False
+    last_id: str | None = None
+
+
+class DeletedLetter(View):
+    deleted: bool
+
+
+class Retried(View):
+    """`batch_id` None: `refused` says why there is none."""
+
+    tenant: str
+    origin: str
+    batch_id: str | None
+    refused: str | None = None
+
+
+class RetriedPage(View):
+    data: list[Retried]
+    has_more: bool = False
+    last_id: str | None = None
+
+
 class FileObject(View):
     id: str
     bytes: int

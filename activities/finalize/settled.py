@@ -6,12 +6,13 @@ are sorted a run at a time, for Python's own numbers take ten times as much.
 
 import heapq
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from activities.finalize.spool import Spool
 from batchwright.contracts.openai import Usage
-from batchwright.rules.segments import Kind, Record, SegmentDamaged, SegmentWriter, locate_records
+from batchwright.rules.segments import Kind, Located, Record, SegmentDamaged, SegmentWriter, locate_records
 
 BLOCK_BYTES = 1024 * 1024
 _RUN = 65_536  # entries sorted at once
@@ -30,6 +31,29 @@ class Choice(NamedTuple):
         return len(self.output) + len(self.error)
 
 
+class Finals:
+    """Where the last attempts lie in the spool: 24 bytes for each."""
+
+    def __init__(self) -> None:
+        self._segment, self._length = array("I"), array("I")
+        self._offset, self._position = array("q"), array("Q")
+
+    def __len__(self) -> int:
+        return len(self._offset)
+
+    def add(self, segment: int, start: int, record: Located) -> None:
+        """Of a segment that begins at `start` of the spool."""
+        self._segment.append(segment)
+        self._offset.append(record.offset)
+        self._position.append(start + record.position)
+        self._length.append(record.length)
+
+    def in_order(self) -> Iterator[tuple[int, int, int, int]]:
+        """Offset in the input, segment, position in the spool, length; by offset."""
+        for entry in sorted(range(len(self)), key=self._offset.__getitem__):
+            yield self._offset[entry], self._segment[entry], self._position[entry], self._length[entry]
+
+
 class Settled:
     """Filled segment by segment, in whatever order they arrive; of a line's results `choose()` takes one."""
 
@@ -42,18 +66,23 @@ class Settled:
         self._length = array("I")
         self._success = array("B")
         self._tokens = tuple(array("I") for _ in range(4))
+        self._finals = Finals()
 
     def __len__(self) -> int:
         return len(self._offset)
 
     def take(self, name: str, data: bytes) -> int:
-        """The settled lines of a segment; how many. Attempts are passed over. Raises SegmentDamaged."""
+        """The settled lines of a segment; how many. Of attempts, the last ones. Raises SegmentDamaged."""
         try:
-            records = [record for record in locate_records(data) if record.kind == Kind.SETTLED]
+            found = list(locate_records(data))
         except SegmentDamaged as error:
             raise SegmentDamaged(f"Segment {name!r} is damaged: {error}.") from error
+        records = [record for record in found if record.kind == Kind.SETTLED]
         start = self._spool.append(data)
         number = len(self._segments)
+        for record in found:
+            if record.final:
+                self._finals.add(number, start, record)
         self._segments.append(name)
         self._segment.extend(number for _ in records)
         self._offset.extend(record.offset for record in records)
@@ -95,6 +124,23 @@ class Settled:
         return Usage(
             input_tokens=sums[0], cached_tokens=sums[1], output_tokens=sums[2], reasoning_tokens=sums[3]
         )
+
+    def finals(self, choice: Choice, most: int) -> list[tuple[int, bytes]]:
+        """Of failed lines that had a last attempt, by input offset: that attempt's record; `most` of them.
+
+        An attempt counts where the chosen result is of its own segment.
+        """
+        failed = self.offsets_of(choice.error) if self._finals else array("q")
+        found: list[tuple[int, bytes]] = []
+        for offset, segment, position, length in self._finals.in_order():
+            if len(found) == most:
+                break
+            at = bisect_left(failed, offset)
+            if at < len(failed) and failed[at] == offset and self._segment[choice.error[at]] == segment:
+                payload = bytearray(length)
+                self._spool.read_into(memoryview(payload), position)
+                found.append((offset, bytes(payload)))
+        return found
 
     def blocks(self, entries: "array[int]") -> Iterator[bytearray]:
         """The entries' lines, a newline after each, in pieces of about a MiB."""

@@ -12,9 +12,11 @@ from batchwright.contracts.execution import SliceRequest
 from batchwright.inference.client import Outcome
 from batchwright.inference.routes import Sending
 from batchwright.rules import answers, ids
+from batchwright.rules.dead_letters import LastAttempt, said
 from batchwright.rules.lines import LineDamaged, read_request
 from batchwright.rules.plan import PlanDamaged
 from batchwright.rules.retries import (
+    ANSWER_BROKE,
     MAX_CAPACITY_BACKOFF,
     SUCCESS,
     Budget,
@@ -56,6 +58,7 @@ class Judge:
         self._prompt = metrics.prompt_tokens.labels(request.model)
         self._generated = metrics.generation_tokens.labels(request.model)
         self._retries, self._fallbacks = metrics.retries, metrics.fallbacks
+        self._dead = metrics.dead_letters
         self._results = [
             (
                 metrics.results.labels(request.model, result),
@@ -103,6 +106,8 @@ class Judge:
             if line.attempt.noted_by:
                 self.note(line, "")  # the worker is still there
             return False
+        if budget is not Budget.SETTLED:
+            self._bury(line, request, outcome, line.attempt.count)
         self._sink.add(self._record(line, request, outcome))
         return True
 
@@ -114,11 +119,13 @@ class Judge:
     def crashed(self, line: Line, data: bytes) -> None:
         """Settles a line that worker after worker died of."""
         request, code = self.request(line, data), LineCode.WORKER_CRASHED
+        outcome = Outcome(ANSWER_BROKE, code=code, message=LINE_MESSAGES[code])
         logger.warning("a line is given up: workers died of it", extra={"offset": line.offset})
         payload = answers.error_line(request.request_id, request.custom_id, code, LINE_MESSAGES[code])
         for counter in self._results[False]:
             counter.inc()
         self._errors.inc()
+        self._bury(line, request, outcome, line.attempt.crashes)
         self._sink.add(Record(Kind.SETTLED, line.offset, payload))
 
     def _settle_unsent(self, line: Line, request: Request, outcome: Outcome, sending: Sending) -> bool:
@@ -129,8 +136,23 @@ class Judge:
             if not self._is_given_up(line):
                 self._retries.labels(self._model, outcome.verdict.category).inc()
                 return False
+            self._bury(line, request, outcome, line.attempt.count)
         self._sink.add(self._record(line, request, outcome))
         return True
+
+    def _bury(self, line: Line, request: Request, outcome: Outcome, attempts: int) -> None:
+        """Notes beside its result that the line is given up, and why; both are in the same segment."""
+        last = LastAttempt(
+            count=attempts,
+            failed_at=time.time(),
+            custom_id=request.custom_id,
+            model=self._model,
+            status=outcome.status,
+            code="" if outcome.status else outcome.code,
+            error=said(outcome.status, outcome.body) if outcome.status else outcome.message,
+        )
+        self._dead.labels(self._model, last.code or "http_error").inc()
+        self._sink.add(Record(Kind.ATTEMPT, line.offset, last.model_dump_json().encode(), final=True))
 
     def lane_refused(self, outcome: Outcome, sending: Sending) -> None:
         """A backend takes nothing: its circuit for the model may open."""

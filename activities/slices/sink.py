@@ -135,11 +135,14 @@ class SegmentSink:
         if len(old) < least:
             return
         kept: dict[int, Record] = {}
+        finals: dict[int, Record] = {}
         for info in old:
             for record in read_records(await self._storage.get(info.key)):
-                if _outweighs(record, kept.get(record.offset)):
+                if record.final:
+                    finals.setdefault(record.offset, record)
+                elif _outweighs(record, kept.get(record.offset)):
                     kept[record.offset] = record
-        await self._store(_segment_of(kept.values()))
+        await self._store(_segment_of([*kept.values(), *_of_failures(finals, kept)]))
         for info in old:
             if still_ours():
                 await self._storage.delete(info.key)
@@ -173,6 +176,14 @@ def _segment_of(records: Iterable[Record]) -> bytes:
     for record in records:
         writer.add(record)
     return writer.finish()
+
+
+def _of_failures(finals: dict[int, Record], kept: dict[int, Record]) -> Iterable[Record]:
+    """Last attempts of lines that failed: another attempt of the slice may have had an answer."""
+    for offset, final in finals.items():
+        result = kept.get(offset)
+        if result is not None and result.kind is Kind.SETTLED and not result.success:
+            yield final
 
 
 def _outweighs(record: Record, known: Record | None) -> bool:

@@ -12,6 +12,7 @@ from batchwright.contracts.openai import BatchStatus, ValidationError
 from batchwright.contracts.registry import ModelConfig
 from batchwright.contracts.retention import START, Place
 from batchwright.database.chances_base import ChancesTable
+from batchwright.database.dead_letters_base import DeadLettersTable
 from batchwright.database.quotas_base import QuotasTable
 from batchwright.database.retention_base import RetentionTable
 from batchwright.database.rows import (
@@ -293,6 +294,8 @@ class DatabaseLike(Protocol):
     def claims(self) -> ClaimsTable: ...
     @property
     def chances(self) -> ChancesTable: ...
+    @property
+    def dead_letters(self) -> DeadLettersTable: ...
     @property
     def retention(self) -> RetentionTable: ...
     @property

@@ -9,6 +9,7 @@ from batchwright.database.base import BatchesTable
 from batchwright.database.batch_rows import batch_row, json_of_errors, json_of_metadata, json_of_models
 from batchwright.database.connection import Connections
 from batchwright.database.counts import as_ended
+from batchwright.database.dead_letters import DeadLetters
 from batchwright.database.driver import Session
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.files import LAST, Files, position_of
@@ -36,9 +37,9 @@ class BatchQueries:
 
 
 class Batches(BatchesTable):
-    def __init__(self, connections: Connections, files: Files) -> None:
+    def __init__(self, connections: Connections, files: Files, dead_letters: DeadLetters) -> None:
         self._connections = connections
-        self._files = files
+        self._files, self._dead_letters = files, dead_letters
         self._sql = queries(BatchQueries, "batches")
 
     async def upsert(self, order: BatchOrder) -> BatchRow:
@@ -118,6 +119,7 @@ class Batches(BatchesTable):
             for file in (outcome.output, outcome.error):
                 if file is not None:
                     await self._files.insert_by(session, file)
+            await self._dead_letters.insert_by(session, tenant, batch_id, outcome.dead_letters)
             return await self._close(session, row, outcome, at)
 
     async def end(

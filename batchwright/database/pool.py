@@ -6,6 +6,7 @@ from batchwright.database.batches import Batches
 from batchwright.database.chances import Chances
 from batchwright.database.claims import Claims
 from batchwright.database.connection import Connections, connections
+from batchwright.database.dead_letters import DeadLetters
 from batchwright.database.errors import SchemaMismatch
 from batchwright.database.files import Files
 from batchwright.database.fleet import Fleet
@@ -29,7 +30,8 @@ class Database(DatabaseLike):
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._files = Files(connections)
-        self._batches = Batches(connections, self._files)
+        self._dead_letters = DeadLetters(connections, self._files)
+        self._batches = Batches(connections, self._files, self._dead_letters)
         self._progress = Progress(connections, self._batches)
         self._models = Models(connections)
         self._workers = Workers(connections)
@@ -92,6 +94,10 @@ class Database(DatabaseLike):
     @property
     def chances(self) -> Chances:
         return self._chances
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        return self._dead_letters
 
     @property
     def retention(self) -> Retention:

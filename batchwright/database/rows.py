@@ -8,6 +8,7 @@ from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.message import Message
 from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
 from batchwright.contracts.registry import ModelConfig
+from batchwright.rules.dead_letters import DeadLetter
 
 Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals", "batch_output"]
 
@@ -83,6 +84,7 @@ class Outcome(Message):
     output: FileRow | None = None
     error: FileRow | None = None
     errors: list[ValidationError] = []
+    dead_letters: list[DeadLetter] = []
 
 
 class RateChange(Message):

@@ -19,7 +19,7 @@ _HEADER = struct.Struct("<BBHqIIIII")  # kind, flags, spare, offset, length, 4 x
 _CRC = struct.Struct("<I")
 _INDEX = struct.Struct("<BBHqIQ")  # kind, flags, spare, offset, length, position of the payload
 _TRAILER = struct.Struct("<QII8s")
-_SUCCESS = 1
+_SUCCESS, _FINAL = 1, 2
 
 
 class SegmentDamaged(ValueError):
@@ -33,13 +33,17 @@ class Kind(IntEnum):
 
 
 class Record(NamedTuple):
-    """`offset` is the line's place in the input. `success` chooses between output and error file."""
+    """`offset` is the line's place in the input. `success` chooses between output and error file.
+
+    `final`: an attempt that was the line's last; the segment has its result, too.
+    """
 
     kind: Kind
     offset: int
     payload: bytes
     success: bool = False
     usage: Usage = Usage()
+    final: bool = False
 
 
 class Located(NamedTuple):
@@ -51,6 +55,7 @@ class Located(NamedTuple):
     position: int
     length: int
     tokens: tuple[int, int, int, int]
+    final: bool = False
 
 
 class IndexEntry(NamedTuple):
@@ -76,7 +81,7 @@ class SegmentWriter:
         return len(self._data)
 
     def add(self, record: Record) -> None:
-        flags = _SUCCESS if record.success else 0
+        flags = record.success * _SUCCESS | record.final * _FINAL
         usage = record.usage
         header = _HEADER.pack(
             record.kind, flags, 0, record.offset, len(record.payload),
@@ -109,7 +114,7 @@ def read_records(data: bytes) -> Iterator[Record]:
         i, c, o, r = place.tokens
         usage = Usage(input_tokens=i, cached_tokens=c, output_tokens=o, reasoning_tokens=r)
         payload = data[place.position : place.position + place.length]
-        yield Record(Kind(place.kind), place.offset, payload, place.success, usage)
+        yield Record(Kind(place.kind), place.offset, payload, place.success, usage, place.final)
 
 
 def locate_records(data: bytes) -> Iterator[Located]:
@@ -126,7 +131,8 @@ def locate_records(data: bytes) -> Iterator[Located]:
         position = start + length
         if position > end or zlib.crc32(view[start:position], own) != crc:
             raise SegmentDamaged(f"the record of the line at {offset} is damaged")
-        yield Located(kind, bool(flags & _SUCCESS), offset, start, length, (*tokens,))
+        success, final = bool(flags & _SUCCESS), bool(flags & _FINAL)
+        yield Located(kind, success, offset, start, length, (*tokens,), final)
 
 
 def _footer(data: bytes) -> tuple[int, int, int]:

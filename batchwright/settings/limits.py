@@ -31,6 +31,9 @@ class LimitSettings(BaseSettings):
     max_requests_per_minute: int = Field(
         0, ge=0, le=MOST, description="quota of a tenant at the API, all processes together; 0: no limit"
     )
+    max_dead_letters: int = Field(
+        10_000, ge=0, le=1_000_000, description="of a batch that are listed; its error file has every line"
+    )
     one_model_per_batch: bool = Field(False, description="refuse batches with several models (R6)")
     strict_models: bool = Field(
         False, description="a model nobody serves fails the batch, not only its lines"

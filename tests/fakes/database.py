@@ -17,6 +17,7 @@ from batchwright.database.base import (
     WorkersTable,
 )
 from batchwright.database.counts import LIVE, add_told, as_ended
+from batchwright.database.dead_letters_base import Buried
 from batchwright.database.errors import FileInUse, UnknownBatch
 from batchwright.database.rows import (
     BatchRow,
@@ -31,6 +32,7 @@ from batchwright.database.rows import (
 )
 from batchwright.rules.states import cancel_comes_first
 from tests.fakes.chances import MemoryChances
+from tests.fakes.dead_letters import MemoryDeadLetters
 from tests.fakes.fleet import MemoryFleet
 from tests.fakes.quotas import MemoryQuotas
 from tests.fakes.retention import MemoryRetention
@@ -145,6 +147,8 @@ class MemoryBatches(BatchesTable):
             for file in (outcome.output, outcome.error):
                 if file is not None:
                     self._rows.files[tenant, file.id] = file
+            for letter in outcome.dead_letters:
+                self._rows.dead_letters[letter.id] = Buried(tenant, batch_id, letter)
         return row
 
     async def end(
@@ -374,6 +378,10 @@ class MemoryDatabase(UploadsAndClaims, TenantsAndKeys, DatabaseLike):
     @property
     def chances(self) -> MemoryChances:
         return MemoryChances(self.rows)
+
+    @property
+    def dead_letters(self) -> MemoryDeadLetters:
+        return MemoryDeadLetters(self.rows)
 
     @property
     def retention(self) -> MemoryRetention:

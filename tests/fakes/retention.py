@@ -55,6 +55,12 @@ class MemoryRetention(RetentionTable):
         for key, order in list(self._rows.chances.items()):
             if batch.tenant == key[0] and batch.id in (key[1], order.batch_id):
                 del self._rows.chances[key]
+        for key, (origin, _) in list(self._rows.dead_letter_retries.items()):
+            if batch.tenant == key[0] and batch.id in (key[1], origin):
+                del self._rows.dead_letter_retries[key]
+        for id, buried in list(self._rows.dead_letters.items()):
+            if (buried.tenant, buried.batch_id) == (batch.tenant, batch.id):
+                del self._rows.dead_letters[id]
         return self._rows.batches.pop((batch.tenant, batch.id), None) is not None
 
     async def old_uploads(self, before: datetime, after: Place, limit: int) -> list[Ended]:

@@ -4,6 +4,7 @@ from datetime import datetime
 
 from batchwright.contracts.batch import BatchOrder
 from batchwright.database.counts import LIVE
+from batchwright.database.dead_letters_base import Buried
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.quotas_base import QuotaRow
 from batchwright.database.rows import (
@@ -42,6 +43,8 @@ class Rows:
         self.api_keys: dict[str, FoundKey] = {}  # by prefix
         self.key_lookups = 0
         self.chances: dict[tuple[str, str, str], BatchOrder] = {}
+        self.dead_letters: dict[str, Buried] = {}  # by id
+        self.dead_letter_retries: dict[Key, tuple[str, BatchOrder]] = {}  # the origin's id
         self.rates: dict[str, RateChange] = {}
         self.quotas: dict[str, QuotaRow] = {}
         self.enqueued: dict[Key, Enqueued] = {}

@@ -109,6 +109,10 @@ TABLE: dict[str, tuple[Scope | None, list[Call]]] = {
     "DELETE /admin/models/{model}": (ADMIN, []),
     "GET /admin/model-configs/{model}": (ADMIN, []),
     "DELETE /admin/model-configs/{model}": (ADMIN, []),
+    "GET /admin/dlq": (ADMIN, []),
+    "POST /admin/dlq/retry-all": (ADMIN, []),
+    "POST /admin/dlq/{letter_id}/retry": (ADMIN, []),
+    "DELETE /admin/dlq/{letter_id}": (ADMIN, []),
     "GET /healthz": (OPEN, []),
     "GET /readyz": (OPEN, []),
     "GET /metrics": (OPEN, []),
@@ -194,7 +198,7 @@ async def test_what_is_another_tenants_is_as_what_does_not_exist(route: str, hou
 async def test_a_route_opens_to_the_scope_it_needs_and_to_no_other(route: str, house: House) -> None:
     wanted, _ = TABLE[route]
     method, path = route.split(" ")
-    path = path.format(file_id="x", upload_id="x", batch_id="x", model="x", tenant="x")
+    path = path.format(file_id="x", upload_id="x", batch_id="x", model="x", tenant="x", letter_id="x")
     without = await house.http.request(method, path)
     if wanted is OPEN:
         assert without.status_code == 200

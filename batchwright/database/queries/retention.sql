@@ -50,7 +50,9 @@ LIMIT $5
 WITH gone AS (
     DELETE FROM batches WHERE tenant = $1 AND id = $2 AND swept_at IS NOT NULL RETURNING tenant, id
 ), forgotten AS (
-    DELETE FROM second_chances c USING gone WHERE c.tenant = gone.tenant AND c.batch_id = gone.id)
+    DELETE FROM second_chances c USING gone WHERE c.tenant = gone.tenant AND c.batch_id = gone.id
+), unlinked AS (
+    DELETE FROM dead_letter_retries r USING gone WHERE r.tenant = gone.tenant AND r.batch_id = gone.id)
 SELECT id FROM gone
 
 -- name: old_uploads

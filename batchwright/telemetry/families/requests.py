@@ -23,6 +23,11 @@ class RequestMetrics:
         self.retries = declare.counter(
             "request_retries_total", "Requests to be asked again, by cause", ["model", "category"]
         )
+        self.dead_letters = declare.counter(
+            "dead_letters_total",
+            "Lines given up after their last attempt; `http_error`, or the code of their line",
+            ["model", "code"],
+        )
         self.deferrals = declare.counter(
             "model_group_deferrals_total", "Slices put off, by cause (S1-264)", ["model", "reason"]
         )

@@ -1,0 +1,73 @@
+"""What a batch made of another is made from: the order of its client, an input of some of its lines."""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from api.allowance import Allowance
+from api.creation import Creation, make_order, read_window
+from api.errors import ApiError, conflict
+from api.failed_lines import FilesDisagree, copy_lines
+from api.receiving import discard_object
+from api.services import Services
+from batchwright.contracts.batch import BatchOrder
+from batchwright.database.rows import BatchRow, FileRow
+from batchwright.rules.results import ResultDamaged
+from batchwright.storage.base import ObjectMissing
+
+
+class Remaking:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def creation(self, row: BatchRow, fields: Mapping[str, object]) -> Creation:
+        """As the client created the first one, but for what `fields` say. Raises ApiError."""
+        order = row.order
+        asked = fields.get("completion_window")
+        text = order.completion_window if asked is None else asked
+        window, length = read_window(text, self._services.settings)
+        return Creation(
+            order.input_file_id,
+            order.endpoint,
+            window,
+            length,
+            order.metadata,
+            order.output_expires_after_seconds,
+        )
+
+    def order(self, row: BatchRow, creation: Creation) -> BatchOrder:
+        now, settings = self._services.clock(), self._services.settings
+        order = make_order(creation, row.order.tenant, now, settings)
+        return order.model_copy(update={"priority": row.order.priority})
+
+    async def file(self, row: BatchRow, file_id: str, verb: str) -> FileRow:
+        """A file of the batch. Raises ApiError where it is gone."""
+        file = await self._services.database.files.get(row.order.tenant, file_id)
+        if file is None:
+            raise conflict(
+                f"Cannot {verb} batch '{row.order.batch_id}': its file '{file_id}' was deleted or expired."
+            )
+        return file
+
+    async def input_of(self, row: BatchRow, wanted: Callable[[], Awaitable[bytes]]) -> FileRow:
+        """A file of the lines `wanted`, as digests of their ids; it has no row yet. Raises ApiError."""
+        source = await self.file(row, row.order.input_file_id, "retry")
+        allowance = Allowance(self._services, row.order.tenant)
+        room = await allowance.room()
+        try:
+            file = await copy_lines(row, await wanted(), source, self._services)
+        except (ObjectMissing, FilesDisagree, ResultDamaged) as problem:
+            raise ApiError(
+                500,
+                f"The files of batch '{row.order.batch_id}' cannot be read: {problem}",
+                code="content_missing",
+            ) from problem
+        try:
+            allowance.check_room(room, file.bytes)
+        except ApiError:
+            await self.discard(file)
+            raise
+        return file
+
+    async def discard(self, file: FileRow | None) -> None:
+        """The object of a file that gets no row."""
+        if file is not None:
+            await discard_object(file.storage_key, self._services)

@@ -1,0 +1,67 @@
+-- Dead letters, and the batches made of them.
+
+-- name: insert
+-- In the transaction that ends the batch, which happens once.
+INSERT INTO dead_letters (tenant, batch_id, id, line_offset, custom_id, model, attempts, failed_at, status, code,
+                          message)
+SELECT $1, $2, l.id, l."offset", l.custom_id, l.model, l.attempts, l.failed_at, l.status, l.code, l.message
+FROM json_to_recordset($3::json) AS l (
+    id text, "offset" bigint, custom_id text, model text, attempts integer, failed_at timestamptz,
+    status integer, code text, message text)
+ON CONFLICT (tenant, id) DO NOTHING
+
+-- name: get
+SELECT l.*, r.batch_id AS retried_as, r.made FROM dead_letters l
+LEFT JOIN dead_letter_retries r ON r.tenant = l.tenant AND r.batch_id = l.retry_id
+WHERE l.id = $1
+
+-- name: position
+SELECT failed_at FROM dead_letters WHERE id = $1 AND ($2::text IS NULL OR tenant = $2)
+
+-- name: page
+SELECT l.*, r.batch_id AS retried_as, r.made FROM dead_letters l
+LEFT JOIN dead_letter_retries r ON r.tenant = l.tenant AND r.batch_id = l.retry_id
+WHERE (l.failed_at, l.id) < ($1, $2) AND ($3::text IS NULL OR l.tenant = $3)
+  AND ($4::text IS NULL OR l.batch_id = $4)
+ORDER BY l.failed_at DESC, l.id DESC
+LIMIT $5
+
+-- name: origins
+-- Batches with letters that nobody has retried, or with a retry that was not begun.
+SELECT DISTINCT tenant, batch_id FROM (
+    SELECT l.tenant, l.batch_id FROM dead_letters l
+    WHERE NOT EXISTS (SELECT FROM dead_letter_retries r WHERE r.tenant = l.tenant AND r.batch_id = l.retry_id)
+    UNION ALL
+    SELECT r.tenant, r.origin_id FROM dead_letter_retries r
+    WHERE NOT EXISTS (SELECT FROM batches b WHERE b.tenant = r.tenant AND b.id = r.batch_id)
+) open (tenant, batch_id)
+WHERE batch_id > $1 AND ($2::text IS NULL OR tenant = $2) AND ($3::text IS NULL OR batch_id = $3)
+ORDER BY batch_id
+LIMIT $4
+
+-- name: not_retried
+SELECT l.id FROM dead_letters l
+WHERE l.tenant = $1 AND l.batch_id = $2
+  AND NOT EXISTS (SELECT FROM dead_letter_retries r WHERE r.tenant = l.tenant AND r.batch_id = l.retry_id)
+ORDER BY l.line_offset
+
+-- name: not_begun
+SELECT r.made FROM dead_letter_retries r
+WHERE r.tenant = $1 AND r.origin_id = $2
+  AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = r.tenant AND b.id = r.batch_id)
+
+-- name: lock_origin
+-- Retries of one batch's letters come one after the other.
+SELECT id FROM batches WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE
+
+-- name: claim
+UPDATE dead_letters l SET retry_id = $3
+WHERE l.tenant = $1 AND l.batch_id = $2 AND l.id = ANY($4::text[])
+  AND NOT EXISTS (SELECT FROM dead_letter_retries r WHERE r.tenant = l.tenant AND r.batch_id = l.retry_id)
+RETURNING l.id
+
+-- name: note_retry
+INSERT INTO dead_letter_retries (tenant, batch_id, origin_id, made) VALUES ($1, $2, $3, $4)
+
+-- name: delete
+DELETE FROM dead_letters WHERE id = $1 RETURNING id

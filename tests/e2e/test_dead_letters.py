@@ -1,0 +1,74 @@
+"""Dead letters of a running stack: listed after a worker was killed, retried as batches of their own."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from openai import AsyncOpenAI
+
+from tests.e2e.batches import CHAT, check_conservation, ended, settled, submit, until
+from tests.e2e.stack import MODELS, Stack, dev
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+
+LINES = 120
+POISON = [n for n in range(LINES) if n % 12 == 3]
+REFUSED = [n for n in range(LINES) if n % 12 == 7]
+
+
+@pytest.fixture(scope="module")
+def own_stack() -> Iterator[Stack]:
+    """A stack whose worker may be killed."""
+    with dev("--workers", "1", BATCHWRIGHT_INITIAL_BACKOFF_SECONDS="0.05") as stack:
+        yield stack
+
+
+def lines() -> list[dict[str, object]]:
+    """Some always get a 500, some are refused with a 400."""
+    trouble = dict.fromkeys(POISON, "sim:500 ") | dict.fromkeys(REFUSED, "sim:400 ")
+    return [
+        {
+            "custom_id": f"line-{n}",
+            "method": "POST",
+            "url": CHAT,
+            "body": {
+                "model": MODELS[0],
+                "messages": [{"role": "user", "content": f"line {n}"}],
+                "user": f"{trouble.get(n, '')}line-{n}",
+            },
+        }
+        for n in range(LINES)
+    ]
+
+
+async def until_counted(client: AsyncOpenAI, batch_id: str, total: int) -> None:
+    """Until the batch has that many lines. Alone they may be tried for long."""
+
+    async def is_so() -> bool:
+        counts = (await client.batches.retrieve(batch_id)).request_counts
+        return counts is not None and counts.total == total
+
+    await until(is_so)
+
+
+async def test_lines_that_used_up_their_attempts_are_listed_once_and_retried_once(own_stack: Stack) -> None:
+    stack, sent = own_stack, lines()
+    await stack.faults(kind="slow", seconds=0.3, rate=1.0)
+    async with stack.client() as client, httpx.AsyncClient(base_url=stack.now.api, timeout=60) as http:
+        batch = await submit(client, sent)
+        await settled(client, batch.id, 20)
+        stack.kill("worker")
+        await stack.heal()
+        batch = await ended(client, batch.id)
+        await check_conservation(client, batch, sent)
+        page = (await http.get(f"/admin/dlq?batch_id={batch.id}&limit=100")).raise_for_status().json()
+        letters = page["data"]
+        assert sorted(letter["custom_id"] for letter in letters) == sorted(f"line-{n}" for n in POISON)
+        assert {(letter["attempts"], letter["error"]["status_code"]) for letter in letters} == {(5, 500)}
+        first = (await http.post(f"/admin/dlq/{letters[0]['id']}/retry")).raise_for_status().json()
+        await until_counted(client, first["id"], 1)
+        made = (await http.post("/admin/dlq/retry-all", json={"batch_id": batch.id})).raise_for_status()
+        [retried] = made.json()["data"]
+        await until_counted(client, retried["batch_id"], len(POISON) - 1)
+        again = (await http.post("/admin/dlq/retry-all", json={"batch_id": batch.id})).raise_for_status()
+    assert again.json()["data"] == []
