@@ -1,4 +1,5 @@
--- Lines that failed after their last attempt, written with the end of their batch and gone with its row.
+-- Lines that failed after their last attempt, written with the end of their batch and gone with its row; and
+-- what workers have sent.
 
 CREATE TABLE dead_letters (
     tenant      text        NOT NULL,
@@ -31,3 +32,6 @@ CREATE TABLE dead_letter_retries (
     FOREIGN KEY (tenant, origin_id) REFERENCES batches (tenant, id) ON DELETE CASCADE
 );
 CREATE INDEX dead_letter_retries_of_batch ON dead_letter_retries (tenant, origin_id);
+
+-- What a worker process sent since it started: [{model, backend, requests, errors, seconds, pending}].
+ALTER TABLE workers ADD COLUMN traffic jsonb NOT NULL DEFAULT '[]', ADD COLUMN started_at timestamptz;
