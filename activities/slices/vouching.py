@@ -10,8 +10,14 @@ from batchwright.inference.routes import Sending
 
 async def vouch(line: Line, sending: Sending) -> None:
     """Notes it with the line; the line is sent either way. Others answered since its last try vouch, too."""
-    line.vouched = False
-    if line.attempt.unanswered:
-        lane = sending.lane
-        known = line.tried_at is not None and lane.circuit.answered_since(line.tried_at)
-        line.vouched = known or await lane.backend.client.answers(lane.backend.url)
+    line.vouched = await _vouched(line, sending) if line.attempt.unanswered else False
+
+
+async def _vouched(line: Line, sending: Sending) -> bool | None:
+    circuit, backend = sending.lane.circuit, sending.lane.backend
+    if line.tried_at is not None and circuit.answered_since(line.tried_at):
+        return True
+    if await backend.answers():
+        return True
+    # One that answers requests and never a listing: that it does not now says nothing.
+    return False if backend.was_heard or not circuit.answered_since(0.0) else None

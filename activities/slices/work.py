@@ -52,7 +52,7 @@ class Line:
     refusals: int = 0  # capacity failures in a row, of this turn
     tried_at: float | None = None  # monotonic, of this turn
     failed_at: Lane | None = None  # the backend that did not settle it last, in this turn
-    vouched: bool = False  # the backend answered right before the line was sent
+    vouched: bool | None = False  # the backend answered right before the line was sent; None: it never tells
     prefix_hash: int = 0  # of its system prompt; 0: none
 
 

@@ -201,6 +201,7 @@ class Registry:
             if backend.is_silent:
                 self._returned(backend)
             backend.is_silent = backend.is_away = False
+        backend.was_heard = backend.was_heard or not backend.is_away
         backend.probe_seconds = time.monotonic() - began
         return names
 

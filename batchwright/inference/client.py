@@ -27,7 +27,8 @@ _PLAIN: list[Header] = [
 ]
 _LOCATION = re.compile(r"(https?://[A-Za-z0-9.:\[\]_-]+)(?:/|$)")
 # How httpx's own engine words a connection that ended: it has no class of its own for that.
-_ENDED = ("Server disconnected", "peer closed connection")
+_TORN = "peer closed connection"  # the answer had begun
+_ENDED = ("Server disconnected", _TORN)
 
 
 class Outcome(NamedTuple):
@@ -41,12 +42,13 @@ class Outcome(NamedTuple):
     message: str = ""
     retry_after: float | None = None
     detail: str = ""  # the backend's own words: for the line, not for those who wait
+    has_begun: bool = False  # a broken answer had
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether it was sent and got no whole answer: what a backend that goes away looks like, too."""
+        """Whether it was sent and nothing came back: what a backend that goes away looks like, too."""
         lost = self.verdict in (retries.ANSWER_BROKE, retries.NO_ANSWER_IN_TIME)
-        return lost and not self.status and self.code is not LineCode.INVALID_RESPONSE
+        return lost and not self.has_begun and not self.status and self.code is not LineCode.INVALID_RESPONSE
 
 
 class ListingFailed(Exception):
@@ -249,4 +251,5 @@ def _broken(error: httpx.TransportError) -> Outcome:
     if isinstance(error, httpx.RemoteProtocolError) and not str(error).startswith(_ENDED):
         message = f"What the backend sent is not HTTP: {error}"
         return Outcome(retries.ANSWER_BROKE, code=LineCode.INVALID_RESPONSE, message=message)
-    return Outcome(retries.ANSWER_BROKE, message=f"The connection ended before the answer did: {error}")
+    message = f"The connection ended before the answer did: {error}"
+    return Outcome(retries.ANSWER_BROKE, message=message, has_begun=str(error).startswith(_TORN))

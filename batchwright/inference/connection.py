@@ -144,6 +144,8 @@ class Connection(asyncio.Protocol):
             return
         if exc is None and self._ends_with_connection:
             self._answer.set_result(self._whole())
+        elif self._has_head:
+            self._fail(httpx.RemoteProtocolError("peer closed connection within its answer"))
         else:
             self._fail(httpx.ReadError(str(exc) if exc else "Server disconnected"))
 

@@ -2,7 +2,7 @@
 
 never sent          httpx.ConnectError, httpx.ConnectTimeout
 sent, no answer     httpx.ReadError: the connection ended before the answer did
-not an answer       httpx.RemoteProtocolError: what came is not HTTP
+not an answer       httpx.RemoteProtocolError: what came is not HTTP; "peer closed connection ...": a part is
 """
 
 from dataclasses import dataclass

@@ -24,8 +24,15 @@ class Backend:
     client: InferenceClient
     is_away: bool = False  # it did not answer
     is_silent: bool = False  # it does not tell its models
+    was_heard: bool = False  # it has answered a listing, how is no matter: its silence means something
     probe_seconds: float = 0.0
     _targets: dict[str, Target] = field(default_factory=dict[str, Target])
+
+    async def answers(self) -> bool:
+        """Whether it answers a listing right now."""
+        answers = await self.client.answers(self.url)
+        self.was_heard = self.was_heard or answers
+        return answers
 
     def endpoint(self, path: str) -> Target:
         """An endpoint such as `/v1/chat/completions`."""

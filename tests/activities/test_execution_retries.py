@@ -275,3 +275,10 @@ async def until_finished(house: House) -> SliceResult:
         if result is not None:
             return result
         house.next_attempt()
+
+
+async def test_a_line_at_a_backend_that_never_lists_its_models_ends_too() -> None:
+    house = House(lambda content: ok(content) if content == "0" else trouble(httpx.ReadError)())
+    house.listing = lambda _: trouble(httpx.ReadError)()
+    await planned(house, lines=2)
+    assert await until_finished(house) == SliceResult(finished=True, completed=1, failed=1)
