@@ -26,6 +26,7 @@ from api.registry import RegistryRoutes
 from api.request_log import RequestLog
 from api.responses import errors, refusals
 from api.services import Services
+from api.tenants import documented
 from api.uploads import UploadRoutes
 from batchwright.settings import Settings
 
@@ -53,9 +54,9 @@ def build_app(services: Services) -> FastAPI:
     kinds = (RateRoutes, QuotaRoutes, RegistryRoutes, DeadLetterRoutes)
     of_operators = [routes(services).router() for routes in kinds]
     keys, closed = _described_keys(settings), refusals(settings)
+    tenant, meter = documented(settings), Depends(Meter(services))
     for router in counted:
-        meter = Depends(Meter(services))
-        app.include_router(router, dependencies=[*keys, meter], responses=closed | errors(429))
+        app.include_router(router, dependencies=[*keys, tenant, meter], responses=closed | errors(429))
     for router in of_operators:
         app.include_router(router, dependencies=keys, responses=closed)
     health = HealthRoutes(services).router()

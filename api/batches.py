@@ -16,7 +16,7 @@ from api.parameters import limit_schema
 from api.responses import errors
 from api.services import Services
 from api.temporal_gateway import RunMissing
-from api.tenants import documented, tenant_of
+from api.tenants import tenant_of
 from api.waiting import PAUSED, Reasons
 from batchwright.contracts.batch import BatchOrder, BatchState
 from batchwright.contracts.openai import BatchStatus
@@ -39,7 +39,7 @@ class BatchRoutes:
         self._reasons = Reasons(services)
 
     def router(self) -> APIRouter:
-        router = APIRouter(prefix="/v1/batches", tags=["Batches"], dependencies=[Depends(documented)])
+        router = APIRouter(prefix="/v1/batches", tags=["Batches"])
         one = "/{batch_id}"
         router.add_api_route(
             "",

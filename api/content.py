@@ -14,7 +14,7 @@ from api.errors import ApiError
 from batchwright.database.rows import FileRow
 from batchwright.storage.base import Storage
 
-_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
+_RANGE = re.compile(r"bytes=([0-9]{0,99})-([0-9]{0,99})", re.ASCII)
 _UNSAFE = re.compile(r'[^\x20-\x7e]|["\\%]')
 _PATH = re.compile(r"[/\\]")
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from fastapi import FastAPI
 from pydantic import TypeAdapter
 
+from api.objects import ErrorObject
+
 _OBJECT = TypeAdapter(dict[str, object])
 _NEVER = {"responses": {"422"}, "schemas": {"HTTPValidationError", "ValidationError"}}
 
@@ -14,8 +16,18 @@ class DescribedApp(FastAPI):
 
     def openapi(self) -> dict[str, object]:
         if self.openapi_schema is None:
-            self.openapi_schema = _without(super().openapi(), set())
+            self.openapi_schema = _with_errors(_without(super().openapi(), set()))
         return self.openapi_schema
+
+
+def _with_errors(description: dict[str, object]) -> dict[str, object]:
+    """The description with the shape that `api/responses.py` names."""
+    error = ErrorObject.model_json_schema(ref_template="#/components/schemas/{model}")
+    parts = _OBJECT.validate_python(error.pop("$defs"))
+    components = _OBJECT.validate_python(description["components"])
+    schemas = _OBJECT.validate_python(components["schemas"])
+    shapes = dict(sorted({**schemas, **parts, "ErrorObject": error}.items()))
+    return {**description, "components": {**components, "schemas": shapes}}
 
 
 def _without(node: Mapping[str, object], never: set[str]) -> dict[str, object]:

@@ -3,7 +3,7 @@
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from starlette.datastructures import Headers
@@ -14,7 +14,7 @@ from api.errors import ApiError
 from api.key_uses import KeyUses
 from api.keyring import FRESH_SECONDS, Keyring
 from api.services import Services
-from api.tenants import named_tenant
+from api.tenants import named_scopes, named_tenant
 from batchwright.database.tenant_rows import KeyRow
 from batchwright.database.tenants_base import TenantsTable
 from batchwright.rules.api_keys import needed, parse
@@ -69,7 +69,7 @@ class KeyDoor:
         learn(tenant=row.tenant, key_id=row.id)
         self.uses.note(row, self._clock())
         self._check_tenant(row, headers)
-        _check_scope(row, scope)
+        _check_scope(row.scopes, scope, "This API key")
         return row.tenant
 
     async def _row_of(self, text: str, address: str) -> KeyRow:
@@ -103,10 +103,14 @@ class GatewayDoor:
         self._enabled: OrderedDict[str, float] = OrderedDict()  # when each was found so
 
     async def admit(self, scope: Scope) -> str:
-        tenant = named_tenant(Headers(scope=scope), self._settings)
+        headers = Headers(scope=scope)
+        tenant = named_tenant(headers, self._settings)
         learn(tenant=tenant)
         if not await self._is_enabled(tenant):
             raise Refusal("tenant", 403, f"The tenant '{tenant}' is disabled.", code="tenant_disabled")
+        name = self._settings.scopes_header
+        if name:
+            _check_scope(named_scopes(headers, name), scope, f"The header {name}")
         return tenant
 
     async def _is_enabled(self, tenant: str) -> bool:
@@ -148,10 +152,10 @@ def _too_many_attempts(seconds: int) -> Refusal:
     return Refusal("attempts", 429, message, code="rate_limit_exceeded", headers=headers)
 
 
-def _check_scope(row: KeyRow, scope: Scope) -> None:
+def _check_scope(scopes: Collection[str], scope: Scope, what: str) -> None:
     wanted = needed(scope["method"], scope["path"])
-    if wanted not in row.scopes:
-        message = f"This API key lacks the scope '{wanted}', which {scope['method']} on this path needs."
+    if wanted not in scopes:
+        message = f"{what} lacks the scope '{wanted}', which {scope['method']} on this path needs."
         raise Refusal("scope", 403, message, code="missing_scope")
 
 

@@ -2,13 +2,13 @@
 
 from typing import Literal
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from api.objects import answer
 from api.responses import errors
 from api.services import Services
-from api.tenants import documented, tenant_of
+from api.tenants import tenant_of
 from batchwright.rules.quotas import Quota
 
 
@@ -31,7 +31,7 @@ class LimitRoutes:
         self._services = services
 
     def router(self) -> APIRouter:
-        router = APIRouter(prefix="/v1/x/limits", tags=["Limits"], dependencies=[Depends(documented)])
+        router = APIRouter(prefix="/v1/x/limits", tags=["Limits"])
         router.add_api_route("", self.get, response_model=LimitsObject, responses=errors())
         return router
 

@@ -1,17 +1,18 @@
 """What `/openapi.json` says of answers: every status a route can give, and what is in it."""
 
-from api.objects import ErrorObject
 from batchwright.settings import Settings
 
 Response = dict[str, object]
 Responses = dict[int | str, Response]
 
+# Its schema is in `api/described.py`: FastAPI would make a validator of the model for every route and status.
+_ERROR: Response = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorObject"}}}
 _TEXT: Response = {"schema": {"type": "string"}}
 _SECONDS: Response = {"schema": {"type": "integer", "minimum": 0}}
 _WORDS = {
     400: "The request is wrong; `param` and `code` say where and how",
     401: "No API key, or one that opens nothing",
-    403: "The API key lacks the scope, or its tenant may not do this",
+    403: "The caller lacks the scope, or its tenant may not do this",
     404: "There is no such object, or it is another tenant's",
     408: "The request did not come in time",
     409: "It cannot be done as things stand; `x-should-retry: false`, for that will not change",
@@ -46,7 +47,7 @@ def refusals(settings: Settings) -> Responses:
 
 def _error(status: int) -> Response:
     headers = {"x-request-id": _TEXT, **_HEADERS.get(status, {})}
-    return {"model": ErrorObject, "description": _WORDS[status], "headers": headers}
+    return {"content": _ERROR, "description": _WORDS[status], "headers": headers}
 
 
 def text(media_type: str) -> Responses:

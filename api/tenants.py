@@ -2,7 +2,8 @@
 
 from typing import Annotated
 
-from fastapi import Header, Request
+from fastapi import Depends, Header, Request
+from fastapi.params import Depends as DependsOn
 from starlette.datastructures import Headers
 
 from api.errors import ApiError, invalid_value
@@ -11,6 +12,8 @@ from batchwright.rules.ids import is_tenant
 from batchwright.settings import Settings
 from batchwright.telemetry.context import learn
 
+# Of several tenants the last one counts.
+_NAMES = r"^(.*,)?[ \t]*[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 ADMITTED = "batchwright.tenant"  # in the scope of a request that came through a door
 
 
@@ -36,7 +39,7 @@ def named_tenant(headers: Headers, settings: Settings) -> str:
     if not values:
         message = f"This request names no tenant: the header {name} is missing."
         raise ApiError(401, message, code="tenant_missing", param=name)
-    tenant = values[-1].rpartition(",")[2].strip(" \t")
+    tenant = _last(values)
     if not is_tenant(tenant):
         message = (
             f"Invalid {name} header: expected 1 to 64 letters, digits, '.', '_' or '-', the first of them "
@@ -46,11 +49,27 @@ def named_tenant(headers: Headers, settings: Settings) -> str:
     return tenant
 
 
-def documented(
-    x_tenant: Annotated[
-        str | None,
-        Header(description="the tenant, if it is not the key's; BATCHWRIGHT_TENANT_HEADER may name another"),
-        pattern_schema(r"^(.*,)?[ \t]*[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"),  # of several the last one counts
-    ] = None,
-) -> None:
-    """A dependency that puts the header into the OpenAPI description."""
+def named_scopes(headers: Headers, name: str) -> list[str]:
+    """The words of the header's last value; none without the header. Those that are no scopes say nothing."""
+    values = headers.getlist(name)
+    return _last(values).split() if values else []
+
+
+def _last(values: list[str]) -> str:
+    """Of a header that was sent several times, or in one line with commas."""
+    return values[-1].rpartition(",")[2].strip(" \t")
+
+
+def documented(settings: Settings) -> DependsOn:
+    """A dependency that puts the tenant's header into the OpenAPI description."""
+    about = "the tenant of the key, which it may repeat" if settings.auth == "api_key" else "the tenant"
+
+    def header(
+        tenant: Annotated[
+            str | None,
+            Header(alias=settings.tenant_header, description=about),
+            pattern_schema(_NAMES),
+        ] = None,
+    ) -> None: ...
+
+    return Depends(header)

@@ -4,6 +4,7 @@ import json
 import random
 import zlib
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import zip_longest
 
 from msgspec import UNSET
@@ -61,6 +62,7 @@ def _question(number: int) -> str:
     return _text(10_000 + number, _QUESTION_BYTES)
 
 
+@lru_cache(maxsize=256)
 def _text(seed: int, size: int) -> str:
     chance = random.Random(seed)
     return "".join(f"{chance.getrandbits(32):08x} " for _ in range(size // 9 + 1))[:size]

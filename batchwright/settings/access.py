@@ -19,6 +19,12 @@ class AccessSettings(BaseSettings):
         pattern="^[A-Za-z0-9-]{1,64}$",
         description="the header that names the tenant; of several values the last counts",
     )
+    scopes_header: str = Field(
+        "",
+        pattern="^[A-Za-z0-9-]{0,64}$",
+        description="with `trusted_header`: the header that names the caller's scopes, as in `read write`; "
+        "of several values the last counts; unset: callers may do everything",
+    )
     default_tenant: str = Field(
         "default", description="tenant of a request without that header; empty: such requests are refused"
     )

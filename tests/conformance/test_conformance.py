@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from batchwright.contracts.openai import Profile
-from tests.conformance.contract import Api, Row
+from tests.conformance.contract import Api, Place, Row
 from tests.conformance.fuzzing import SECONDS, fuzz
 from tests.conformance.node_client import NODE_ROWS, install, verdicts
 from tests.conformance.table import PAGE, checks, page
@@ -15,15 +15,15 @@ from tests.e2e.stack import Stack
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(180)]
 
 
-def cases() -> list[tuple[Profile, Row]]:
-    return [(profile, row) for row in checks() for profile in row.profiles]
+def cases() -> list[tuple[Profile, Place, Row]]:
+    return [(profile, row.place, row) for row in checks() for profile in row.profiles]
 
 
-def name_of(value: Profile | Row) -> str:
-    return value.value if isinstance(value, Profile) else f"{value.area}: {value.rule}"
+def name_of(value: Profile | Place | Row) -> str:
+    return f"{value.area}: {value.rule}" if isinstance(value, Row) else value
 
 
-@pytest.mark.parametrize(("profile", "row"), cases(), ids=name_of)
+@pytest.mark.parametrize(("profile", "place", "row"), cases(), ids=name_of)
 async def test_the_python_client_may_rely_on(profile: Profile, row: Row, api: Api, tell: Tell) -> None:
     with told(tell, row, profile):
         await checks()[row](api)

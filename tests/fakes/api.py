@@ -1,5 +1,6 @@
 """The API over fakes, asked in process by plain HTTP and by the official client."""
 
+import os
 from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -38,6 +39,7 @@ class _Ground:
     """The application, and the fakes it stands on."""
 
     def __init__(self, settings: Settings) -> None:
+        self.settings = settings
         self.database = MemoryDatabase()
         self.storage = MemoryStorage()
         self.temporal = MemoryGateway()
@@ -54,17 +56,25 @@ class _Ground:
         _renew(self.served, Served(*_MODELS))
 
 
-# By settings. Describing every route anew takes a tenth of a second of each test.
+# By what the settings come from: neither they nor the routes are made anew for each test.
 _SPARE: dict[str, list[_Ground]] = defaultdict(list)
+
+
+def _source(settings: dict[str, object]) -> str:
+    environment = {
+        name: value for name, value in os.environ.items() if name.startswith(("BATCHWRIGHT_", "OTEL_"))
+    }
+    return repr((sorted(settings.items()), sorted(environment.items())))
 
 
 class House:
     """The API, what it stands on, and the calls that tests arrange with."""
 
     def __init__(self, **settings: object) -> None:
-        self.settings = load(**settings)
-        spare = _SPARE[repr(self.settings)]
-        self._ground = spare.pop() if spare else _Ground(self.settings)
+        self._source = _source(settings)
+        spare = _SPARE[self._source]
+        self._ground = spare.pop() if spare else _Ground(load(**settings))
+        self.settings = self._ground.settings
         self.database, self.storage = self._ground.database, self._ground.storage
         self.temporal, self.served = self._ground.temporal, self._ground.served
         self.app, self.metrics = self._ground.app, self._ground.metrics
@@ -80,7 +90,7 @@ class House:
     def leave(self) -> None:
         """The next house may stand here."""
         self._ground.clear()
-        _SPARE[repr(self.settings)].append(self._ground)
+        _SPARE[self._source].append(self._ground)
 
     async def upload(
         self, content: bytes = LINE, purpose: str = "batch", tenant: str = "default"

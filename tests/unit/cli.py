@@ -137,3 +137,4 @@ def served() -> Generator[Cli]:
         finally:
             server.should_exit = True
             thread.join(10)
+            house.leave()

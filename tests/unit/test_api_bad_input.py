@@ -172,3 +172,74 @@ async def test_a_file_name_of_bytes_that_are_no_text_is_refused(house: House) ->
     answer = await house.http.post("/v1/files", content=form, headers=headers)
     assert (answer.status_code, error_of(answer).type) == (400, "invalid_request_error")
     assert house.storage.objects == {}
+
+
+ONE = {
+    "DELETE /v1/files/{}": None,
+    **{f"POST /v1/batches/{{}}/{verb}": None for verb in ("cancel", "x/pause", "x/resume", "x/retry")},
+    "GET /v1/batches/{}/x/state": None,
+    "POST /v1/uploads/{}/parts": None,
+    "POST /v1/uploads/{}/complete": {"part_ids": ["a"]},
+    "POST /v1/uploads/{}/cancel": None,
+}
+
+
+@pytest.mark.parametrize("id", IDS)
+@pytest.mark.parametrize("route", ONE)
+async def test_nothing_can_be_done_to_an_id_that_cannot_be(house: House, route: str, id: str) -> None:
+    method, path = route.format(id).split(" ")
+    answer = await house.http.request(method, path, json=ONE[route])
+    assert (answer.status_code, error_of(answer).type) == (404, "invalid_request_error")
+    assert "\n" not in str(answer.headers)
+
+
+UNREADABLE = {
+    "deep": b"[" * 10_000 + b"]" * 10_000,
+    "deep objects": b'{"a":' * 10_000 + b"1" + b"}" * 10_000,
+    "lone surrogate": rb'{"a": "\udfff"}',
+    "NUL": b'{"a": "\x00"}',
+    "no text": b'{"a": "\xff"}',
+    "beyond all numbers": b'{"a": ' + b"9" * 400 + b"}",
+    "not a number": b'{"a": NaN}',
+    "cut off": b'{"a": ',
+    "a list": b"[]",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("body", UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize(
+    "route",
+    [
+        *("POST /v1/batches", "POST /v1/uploads", "POST /v1/uploads/{}/complete"),
+        *("PUT /admin/rates", "PUT /admin/quotas", "PUT /admin/models/m"),
+    ],
+)
+async def test_a_body_that_cannot_be_read_is_refused_by_every_route(
+    house: House, route: str, body: bytes
+) -> None:
+    announced = {"filename": "a", "purpose": "batch", "bytes": 9, "mime_type": "a/b"}
+    upload = (await house.http.post("/v1/uploads", json=announced)).json()["id"]
+    method, path = route.format(upload).split(" ")
+    answer = await house.http.request(method, path, content=body)
+    assert (answer.status_code, error_of(answer).code, error_of(answer).param) == (400, None, None)
+    assert "JSON body" in error_of(answer).message
+
+
+@pytest.mark.parametrize("size", [2**64, -(2**64), 10**30, 1e300])
+async def test_an_upload_of_impossible_size_is_refused(house: House, size: float) -> None:
+    body = {"filename": "a", "purpose": "user_data", "bytes": size, "mime_type": "a/b"}
+    answer = await house.http.post("/v1/uploads", json=body)
+    assert (answer.status_code, error_of(answer).code, error_of(answer).param) == (
+        400,
+        "invalid_value",
+        "bytes",
+    )
+
+
+@pytest.mark.parametrize("names", [["a", "a"], ["a\u0301"], ["\U0001f600"], ["__proto__"], [" "], ["a.b[0]"]])
+async def test_odd_keys_of_metadata_are_kept_as_they_are(house: House, names: list[str]) -> None:
+    pairs = ", ".join(f'{json.dumps(name)}: "{number}"' for number, name in enumerate(names))
+    body = json.dumps(BODY)[:-1] + f', "metadata": {{{pairs}}}}}'
+    batch = read(await post(house, body.encode()), BatchObject)
+    assert batch.metadata == {name: str(number) for number, name in enumerate(names)}

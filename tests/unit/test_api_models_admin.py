@@ -69,12 +69,18 @@ WRONG: list[tuple[dict[str, object], str, str, str]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the registry's file and a secret; one for all, so that one API serves all."""
+    folder = tmp_path_factory.mktemp("registry")
+    (folder / "gateway").write_text("secret-of-the-gateway")
+    (folder / "models.yaml").write_text(FILE)
+    return folder
+
+
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncGenerator[House]:
-    (tmp_path / "gateway").write_text("secret-of-the-gateway")
-    path = tmp_path / "models.yaml"
-    path.write_text(FILE)
-    async with open_house(registry=path, secrets_dir=tmp_path, backends=[]) as opened:
+async def house(folder: Path) -> AsyncGenerator[House]:
+    async with open_house(registry=folder / "models.yaml", secrets_dir=folder, backends=[]) as opened:
         yield opened
 
 

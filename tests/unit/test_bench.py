@@ -190,9 +190,16 @@ def test_slices_are_sent_a_line_of_each_in_turn() -> None:
     assert sent[-1][0] == 4
 
 
+@pytest.fixture(scope="module")
+def six_hundred_lines() -> dict[str, list[bytes]]:
+    return mixes(600)
+
+
 @pytest.mark.parametrize("name", list(mixes(1)))
-def test_our_order_is_near_the_best_possible_and_the_files_is_not(name: str) -> None:
-    lines = mixes(600)[name]
+def test_our_order_is_near_the_best_possible_and_the_files_is_not(
+    name: str, six_hundred_lines: dict[str, list[bytes]]
+) -> None:
+    lines = six_hundred_lines[name]
     best = best_ratio(lines, replicas=3)
     ours = hit_ratio(in_order(lines, "prefix"), replicas=3, budget_tokens=6_000)
     file = hit_ratio(in_order(lines, "file"), replicas=3, budget_tokens=6_000)

@@ -1,0 +1,91 @@
+"""API keys, by the official Python client against an API that asks for them."""
+
+from secrets import token_hex
+
+import httpx
+import pytest
+from openai import AsyncOpenAI, AuthenticationError, NotFoundError, PermissionDeniedError
+
+from batchwright.rules.api_keys import new_key
+from tests.conformance.contract import Api, Table
+from tests.conformance.requests import done, sent
+from tests.e2e.batches import until
+from tests.integration.commands import Ended, batchwright
+
+TABLE = Table("keys")
+
+
+async def operate(api: Api, *arguments: str) -> Ended:
+    """What an operator does where the database is."""
+    done = await batchwright(*arguments, database_url=api.stack.now.postgres)
+    assert done.code == 0, done.complained
+    return done
+
+
+async def keyed(api: Api, tenant: str, *options: str) -> AsyncOpenAI:
+    """The client of a new key."""
+    await operate(api, "tenants", "create", tenant)
+    made = await operate(api, "keys", "create", tenant, *options)
+    return AsyncOpenAI(base_url=api.url, api_key=made.said[0], max_retries=0)
+
+
+def a_tenant() -> str:
+    return f"tenant-{token_hex(4)}"
+
+
+@TABLE.row("Errors", "without a key, or with one that opens nothing, every call is 401 `invalid_api_key`")
+async def no_key(api: Api) -> None:
+    async with httpx.AsyncClient() as http:
+        for path in ("/files", "/batches/batch_0", "/models", "/nothing"):
+            answer = await http.get(api.url + path)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"], error["param"]) == (401, "invalid_api_key", None)
+            assert answer.headers["www-authenticate"] == "Bearer"
+    refused: list[AuthenticationError] = []
+    for key in ("none", new_key().text):
+        async with AsyncOpenAI(base_url=api.url, api_key=key) as client:
+            with pytest.raises(AuthenticationError) as wrong:
+                await client.files.list()
+        refused.append(wrong.value)
+    assert {(one.code, one.type, one.param) for one in refused} == {
+        ("invalid_api_key", "invalid_request_error", None)
+    }
+    assert len({one.message for one in refused}) == 1
+
+
+@TABLE.row("Errors", "a key is its tenant's: it runs batches, and sees nothing of another tenant")
+async def own(api: Api) -> None:
+    async with await keyed(api, a_tenant()) as client:
+        assert [model.id async for model in client.models.list()] != []
+        batch = await done(client)
+        assert batch.status == "completed"
+    async with await keyed(api, a_tenant()) as other:
+        with pytest.raises(NotFoundError):
+            await other.batches.retrieve(batch.id)
+        assert [file async for file in other.files.list()] == []
+
+
+@TABLE.row("Errors", "a key opens as far as its scopes go; beyond, 403 `missing_scope`")
+async def scopes(api: Api) -> None:
+    async with await keyed(api, a_tenant(), "--scope", "read") as reader:
+        assert [file async for file in reader.files.list()] == []
+        with pytest.raises(PermissionDeniedError) as refused:
+            await sent(reader)
+    assert (refused.value.code, refused.value.type) == ("missing_scope", "invalid_request_error")
+
+
+@TABLE.row("Errors", "a key of a tenant that was disabled is 401 within seconds, as one that never was")
+async def disabled(api: Api) -> None:
+    tenant = a_tenant()
+    async with await keyed(api, tenant) as client:
+        assert [file async for file in client.files.list()] == []
+        await operate(api, "tenants", "disable", tenant)
+
+        async def is_out() -> bool:
+            try:
+                await client.files.list()
+            except AuthenticationError as error:
+                return error.code == "invalid_api_key"
+            return False
+
+        await until(is_out, 30)
