@@ -87,9 +87,13 @@ class House:
             http_client=self.http,  # pyright: ignore[reportArgumentType] - it takes httpx too, its types do not
         )
 
+    def clear(self) -> None:
+        """As new, but for metrics, which go on."""
+        self._ground.clear()
+
     def leave(self) -> None:
         """The next house may stand here."""
-        self._ground.clear()
+        self.clear()
         _SPARE[self._source].append(self._ground)
 
     async def upload(

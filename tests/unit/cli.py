@@ -121,20 +121,27 @@ def run_now(coroutine: Coroutine[object, object, Value]) -> Value:
     return asyncio.run(coroutine)
 
 
+# Servers that no test uses now. One that stops needs a tenth of a second to see that it should.
+_SPARE: list[Cli] = []
+
+
 @contextmanager
 def served() -> Generator[Cli]:
+    """The API with nothing in it."""
+    cli = _SPARE.pop() if _SPARE else _started()
+    yield cli
+    cli.house.clear()
+    _SPARE.append(cli)
+
+
+def _started() -> Cli:
+    """It serves until the process ends."""
     house = House()
     # Its logging stays as it is: other tests of this process look at it.
     config = uvicorn.Config(house.app, log_config=None, access_log=False, lifespan="off", ws="none")
     server = uvicorn.Server(config)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()  # a command that comes before the server is there waits for it
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield Cli(house, f"http://127.0.0.1:{listener.getsockname()[1]}")
-        finally:
-            server.should_exit = True
-            thread.join(10)
-            house.leave()
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()  # a command that comes before the server is there waits for it
+    threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True).start()
+    return Cli(house, f"http://127.0.0.1:{listener.getsockname()[1]}")

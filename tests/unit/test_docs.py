@@ -14,12 +14,13 @@ from docs.errors import CODES
 from docs.generate import pages
 
 ROOT = Path(__file__).parents[2]
+PAGES = pages()
 API = (ROOT / "docs/reference/api.md").read_text()
 
 
-@pytest.mark.parametrize("path", list(pages()), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", list(PAGES), ids=lambda path: path.name)
 def test_a_generated_page_is_up_to_date(path: Path) -> None:
-    assert path.read_text() == pages()[path], "run `make docs`"
+    assert path.read_text() == PAGES[path], "run `make docs`"
 
 
 @pytest.mark.parametrize("name", list(Settings.model_fields))
