@@ -9,6 +9,8 @@ from functools import partial
 from temporalio.client import Client
 from temporalio.worker import Worker
 
+from activities.audit.runs import TemporalRuns
+from activities.auditing import Auditing
 from activities.execution import Execution
 from activities.finalization import Finalization
 from activities.ingestion import Ingestion
@@ -37,18 +39,19 @@ from worker.reasons import Reasons
 from worker.retained import Retained
 from worker.steps import StepCounter
 from worker.versioning import deployment
+from workflows.audit import AuditWorkflow
 from workflows.batch import BatchWorkflow
 from workflows.model_run import ModelRunWorkflow
 from workflows.retention import RetentionWorkflow
 
 # Cancel and pause arrive with a heartbeat; the SDK's default would hold them back for up to a minute.
 _HEARTBEATS = timedelta(seconds=1)
-WORKFLOWS = (BatchWorkflow, ModelRunWorkflow, RetentionWorkflow)
+WORKFLOWS = (BatchWorkflow, ModelRunWorkflow, RetentionWorkflow, AuditWorkflow)
 
 
 class Role(StrEnum):
     CONTROL = "control"  # workflows, ends without files
-    IO = "io"  # ingestion, finalization, retention
+    IO = "io"  # ingestion, finalization, retention, audits
     INFERENCE = "inference"  # slices
 
 
@@ -84,11 +87,13 @@ def io_worker(parts: Parts) -> Worker:
     shared = (parts.settings, parts.metrics)
     ingestion = Ingestion(parts.database, parts.storage, parts.registry, *shared, parts.rates)
     finalization = Finalization(parts.database, parts.storage, *shared)
-    retention = Retention(parts.database, seen_as(parts.storage, Component.COLLECTOR), *shared)
+    collector = seen_as(parts.storage, Component.COLLECTOR)
+    retention = Retention(parts.database, collector, *shared)
+    auditing = Auditing(parts.database, collector, TemporalRuns(parts.temporal), parts.settings)
     return Worker(
         parts.temporal,
         task_queue=names.IO_QUEUE,
-        activities=[ingestion.ingest, finalization.finalize, retention.sweep],
+        activities=[ingestion.ingest, finalization.finalize, retention.sweep, auditing.audit],
         max_concurrent_activities=parts.settings.io_slots,
         max_heartbeat_throttle_interval=_HEARTBEATS,
         default_heartbeat_throttle_interval=_HEARTBEATS,
@@ -147,7 +152,7 @@ def observer(parts: Parts) -> Observer:
     registry, metrics = parts.registry, parts.metrics
     queues = QueueWatch(ServerQueues(parts.temporal), lambda: registry.known, metrics)
     outlook = Outlook(parts.database.fleet, metrics)
-    retained = Retained(parts.database.retention, metrics)
+    retained = Retained(parts.database.retention, parts.database.audits, metrics)
     return Observer(outlook, queues, metrics, retained, every_seconds=parts.settings.observe_seconds)
 
 

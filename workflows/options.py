@@ -28,6 +28,9 @@ _RETENTION_ATTEMPT = timedelta(minutes=10)
 _RETENTION_BEAT = timedelta(seconds=30)
 # The next run, an hour later, tries again anyway.
 _RETENTION_PATIENCE = timedelta(minutes=20)
+# It asks the storage for every file there is.
+_AUDIT_ATTEMPT = timedelta(hours=6)
+_AUDIT_PATIENCE = timedelta(hours=12)
 _FINALIZE_FIRST = 1  # priority key: what finalizes frees storage, slots and somebody's wait
 _LAST_PRIORITY = 5
 
@@ -90,6 +93,19 @@ def retention(kind: Kind) -> ActivityConfig:
         retry_policy=retries(),
         priority=Priority(priority_key=_LAST_PRIORITY),
         summary=f"delete {kind}",
+    )
+
+
+def auditing() -> ActivityConfig:
+    """Behind everything of the batches, like retention."""
+    return ActivityConfig(
+        task_queue=IO_QUEUE,
+        schedule_to_close_timeout=_AUDIT_PATIENCE,
+        start_to_close_timeout=_AUDIT_ATTEMPT,
+        heartbeat_timeout=_RETENTION_BEAT,
+        retry_policy=retries(),
+        priority=Priority(priority_key=_LAST_PRIORITY),
+        summary="compare rows, runs, files and counts",
     )
 
 

@@ -22,6 +22,7 @@ from batchwright.storage.base import ObjectMissing, Storage
 SETTLING = timedelta(minutes=2)
 _PAGE = 100
 _STATS_AT_ONCE = 16
+_LISTED = 10_000  # before a wrong bucket, every file is missing
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,20 @@ class Audit:
     def __init__(self, sources: Sources) -> None:
         self._to = sources
         self._found: list[Difference] = []
-        self._rows = self._runs = self._files = 0
+        self._rows = self._runs = self._files = self._unlisted = 0
 
     async def run(self) -> Report:
         await self._live_rows()
         await self._all_runs()
         await self._counts()
         await self._all_files()
-        return Report(differences=self._found, rows=self._rows, runs=self._runs, files=self._files)
+        return Report(
+            differences=self._found,
+            rows=self._rows,
+            runs=self._runs,
+            files=self._files,
+            unlisted=self._unlisted,
+        )
 
     async def _live_rows(self) -> None:
         for live in await self._to.database.fleet.live():
@@ -149,6 +156,9 @@ class Audit:
             await self._to.storage.stat(file.storage_key)
         except ObjectMissing:
             what = f"its object '{file.storage_key}' is not in storage"
+            if len(self._found) >= _LISTED:
+                self._unlisted += 1
+                return
             found = Difference(kind=Kind.FILE_MISSING, tenant=file.tenant, id=file.id, what=what)
             self._found.append(found)
 

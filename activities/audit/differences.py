@@ -4,6 +4,8 @@ from enum import StrEnum
 
 from pydantic import BaseModel
 
+from batchwright.contracts.audit import AuditCount
+
 
 class Kind(StrEnum):
     RUN_MISSING = "run_missing"  # a live row that Temporal knows no run of
@@ -30,8 +32,19 @@ class Report(BaseModel):
     rows: int  # live ones that were looked at
     runs: int
     files: int
+    unlisted: int = 0  # missing files beyond those that are listed
 
     @property
     def left(self) -> int:
         """Differences that are still there."""
-        return sum(not one.repaired for one in self.differences)
+        return self.unlisted + sum(not one.repaired for one in self.differences)
+
+    @property
+    def counts(self) -> dict[Kind, AuditCount]:
+        """Of every kind there is."""
+        made = {kind: AuditCount() for kind in Kind}
+        made[Kind.FILE_MISSING] = AuditCount(found=self.unlisted, left=self.unlisted)
+        for one in self.differences:
+            before = made[one.kind]
+            made[one.kind] = AuditCount(found=before.found + 1, left=before.left + (not one.repaired))
+        return made

@@ -11,6 +11,7 @@ from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai import BatchStatus, ValidationError
 from batchwright.contracts.registry import ModelConfig
 from batchwright.contracts.retention import START, Place
+from batchwright.database.audits_base import AuditsTable
 from batchwright.database.chances_base import ChancesTable
 from batchwright.database.dead_letters_base import DeadLettersTable
 from batchwright.database.quotas_base import QuotasTable
@@ -298,6 +299,8 @@ class DatabaseLike(Protocol):
     def dead_letters(self) -> DeadLettersTable: ...
     @property
     def retention(self) -> RetentionTable: ...
+    @property
+    def audits(self) -> AuditsTable: ...
     @property
     def waiting(self) -> WaitingTable: ...
     @property

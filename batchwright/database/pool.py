@@ -1,6 +1,7 @@
 """The database of this process: PostgreSQL, through one pool."""
 
 from batchwright.database.api_keys import ApiKeys
+from batchwright.database.audits import Audits
 from batchwright.database.base import DatabaseLike
 from batchwright.database.batches import Batches
 from batchwright.database.chances import Chances
@@ -43,6 +44,7 @@ class Database(DatabaseLike):
         self._claims = Claims(connections, self._files, self._uploads)
         self._chances = Chances(connections, self._files)
         self._retention = Retention(connections)
+        self._audits = Audits(connections)
         self._waiting = WaitingReasons(connections)
         self._tenants = Tenants(connections)
         self._api_keys = ApiKeys(connections)
@@ -102,6 +104,10 @@ class Database(DatabaseLike):
     @property
     def retention(self) -> Retention:
         return self._retention
+
+    @property
+    def audits(self) -> Audits:
+        return self._audits
 
     @property
     def waiting(self) -> WaitingReasons:

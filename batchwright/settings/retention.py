@@ -1,4 +1,4 @@
-"""How long things are kept (R14)."""
+"""How long things are kept (R14), and what the audit may mend."""
 
 from pydantic import Field
 from pydantic_settings import BaseSettings
@@ -17,4 +17,7 @@ class RetentionSettings(BaseSettings):
     )
     orphan_hours: float = Field(
         48.0, ge=24, description="age from which objects that no row names, and files without object, go"
+    )
+    audit_repair: bool = Field(
+        False, description="the daily audit mends what `batchwright audit --repair` would, and not only tells"
     )

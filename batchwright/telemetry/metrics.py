@@ -8,6 +8,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from batchwright.telemetry.families.api import ApiMetrics
+from batchwright.telemetry.families.audits import AuditMetrics
 from batchwright.telemetry.families.backends import BackendMetrics
 from batchwright.telemetry.families.batches import BatchMetrics
 from batchwright.telemetry.families.declare import Declare
@@ -29,6 +30,7 @@ _FAMILIES = (
     ApiMetrics,
     TraceMetrics,
     RetentionMetrics,
+    AuditMetrics,
     MicrobatchMetrics,
 )
 
@@ -42,6 +44,7 @@ class Metrics(
     ApiMetrics,
     TraceMetrics,
     RetentionMetrics,
+    AuditMetrics,
     MicrobatchMetrics,
 ):
     """Declared once a process, on the process's own registry; handed to whoever counts.

@@ -17,6 +17,7 @@ from temporalio.client import (
     ScheduleUpdateInput,
 )
 
+from batchwright.contracts import audit
 from batchwright.contracts.names import CONTROL_QUEUE
 from batchwright.contracts.retention import DUE, LITTER, WORKFLOW, Kind, RetentionOrder
 
@@ -35,13 +36,22 @@ def _retention(id: str, kinds: Sequence[Kind], every: timedelta, jitter: timedel
     action = ScheduleActionStartWorkflow(
         WORKFLOW, RetentionOrder(left=list(kinds)), id=id, task_queue=CONTROL_QUEUE
     )
-    spec = ScheduleSpec(intervals=[ScheduleIntervalSpec(every=every)], jitter=jitter)
-    return Planned(id, Schedule(action=action, spec=spec, policy=_SKIP))
+    return Planned(id, Schedule(action=action, spec=_every(every, jitter), policy=_SKIP))
+
+
+def _audit(id: str, every: timedelta, jitter: timedelta) -> Planned:
+    action = ScheduleActionStartWorkflow(audit.WORKFLOW, audit.AuditOrder(), id=id, task_queue=CONTROL_QUEUE)
+    return Planned(id, Schedule(action=action, spec=_every(every, jitter), policy=_SKIP))
+
+
+def _every(every: timedelta, jitter: timedelta) -> ScheduleSpec:
+    return ScheduleSpec(intervals=[ScheduleIntervalSpec(every=every)], jitter=jitter)
 
 
 SCHEDULES: tuple[Planned, ...] = (
     _retention("batchwright-retention", DUE, timedelta(hours=1), timedelta(minutes=5)),
     _retention("batchwright-retention-litter", LITTER, timedelta(days=1), timedelta(hours=1)),
+    _audit("batchwright-audit", timedelta(days=1), timedelta(hours=1)),
 )
 
 

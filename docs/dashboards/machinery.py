@@ -210,9 +210,33 @@ _RETENTION = Row(
     ],
 )
 
+_AUDIT = Row(
+    "Audit",
+    [
+        Panel(
+            "Differences",
+            "Of the last audit, by kind: what is still there should be 0.",
+            [
+                Query(
+                    'max by (kind) (batchwright_audit_differences{state="left"})',
+                    "{{kind}}",
+                )
+            ],
+            width=12,
+        ),
+        Panel(
+            "Since the last audit",
+            "A day or so.",
+            [Query("time() - max(batchwright_audit_last_timestamp_seconds)", "audit")],
+            "s",
+            width=12,
+        ),
+    ],
+)
+
 STORAGE = Board(
     "batchwright-storage",
     "Batchwright / Storage",
-    "Whether objects are stored and read, how fast, and what is deleted.",
-    [_OPERATIONS, _WAITING, _RETENTION],
+    "Whether objects are stored and read, how fast, what is deleted, and whether all fits together.",
+    [_OPERATIONS, _WAITING, _RETENTION, _AUDIT],
 )

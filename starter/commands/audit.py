@@ -11,6 +11,7 @@ from temporalio.service import RPCError
 from activities.audit.compare import Audit, Sources
 from activities.audit.differences import Report
 from activities.audit.runs import TemporalRuns
+from activities.auditing import noted
 from batchwright.database.errors import DatabaseError
 from batchwright.database.pool import open_database
 from batchwright.settings import Settings, SettingsError
@@ -56,7 +57,9 @@ async def _audit(settings: Settings, repair: bool) -> Report:
             sources = Sources(
                 database, storage, TemporalRuns(client), settings, now=datetime.now(UTC), repair=repair
             )
-            return await Audit(sources).run()
+            report = await Audit(sources).run()
+            await noted(database, report)
+            return report
     except RPCError as error:
         raise refused(settings, error) from error
     finally:

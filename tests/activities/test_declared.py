@@ -7,12 +7,14 @@ from typing import get_type_hints
 
 import pytest
 
+from activities.auditing import Auditing
 from activities.execution import Execution
 from activities.finalization import Finalization
 from activities.ingestion import Ingestion
 from activities.lifecycle import Lifecycle
 from activities.retention import Retention
 from batchwright import contracts
+from batchwright.contracts.audit import AuditActivities
 from batchwright.contracts.execution import ExecutionActivities
 from batchwright.contracts.finalization import FinalizationActivities
 from batchwright.contracts.ingestion import IngestionActivities
@@ -26,6 +28,7 @@ PHASES: list[tuple[type, type]] = [
     (FinalizationActivities, Finalization),
     (LifecycleActivities, Lifecycle),
     (RetentionActivities, Retention),
+    (AuditActivities, Auditing),
 ]
 
 

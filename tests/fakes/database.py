@@ -31,6 +31,7 @@ from batchwright.database.rows import (
     WorkerBeat,
 )
 from batchwright.rules.states import cancel_comes_first
+from tests.fakes.audits import MemoryAudits
 from tests.fakes.chances import MemoryChances
 from tests.fakes.dead_letters import MemoryDeadLetters
 from tests.fakes.fleet import MemoryFleet
@@ -386,6 +387,10 @@ class MemoryDatabase(UploadsAndClaims, TenantsAndKeys, DatabaseLike):
     @property
     def retention(self) -> MemoryRetention:
         return MemoryRetention(self.rows)
+
+    @property
+    def audits(self) -> MemoryAudits:
+        return MemoryAudits(self.rows)
 
     @property
     def waiting(self) -> MemoryWaiting:

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from batchwright.contracts.batch import BatchOrder
+from batchwright.database.audits_base import Audited
 from batchwright.database.counts import LIVE
 from batchwright.database.dead_letters_base import Buried
 from batchwright.database.errors import UnknownCursor
@@ -37,6 +38,7 @@ class Rows:
         self.swept: dict[Key, datetime] = {}
         self.cleared: dict[Key, datetime] = {}  # ended batches whose objects are gone
         self.successes: dict[str, datetime] = {}
+        self.audits: dict[str, Audited] = {}
         self.marked_at: datetime | None = None
         self.claims: dict[tuple[str, str, str], Claim] = {}
         self.tenants: dict[str, TenantRow] = {}

@@ -40,6 +40,7 @@ async def test_a_new_namespace_is_made_once_and_says_so_line_by_line() -> None:
             "search attribute BatchwrightDeadline: created (Datetime)",
             "schedule batchwright-retention: created",
             "schedule batchwright-retention-litter: created",
+            "schedule batchwright-audit: created",
         ],
         "",
     )

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
+from batchwright.database.driver import connect as connect_database
 from batchwright.settings import load
 from batchwright.temporal import connect
-from tests.e2e.batches import chat_lines, ended, settled, submit
+from tests.e2e.batches import chat_lines, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.operations.guide import block, environment, run
 
@@ -62,6 +64,37 @@ async def test_one_prepares_an_upgrade_while_batches_run(house: Stack, tmp_path:
         assert (await ended(client, batch.id)).status == "completed"
     assert "nothing to apply" in said
     assert "search attribute BatchwrightStatus: was there" in said
+
+
+async def test_the_daily_audit_tells_of_a_file_that_is_gone_and_the_next_that_nothing_differs(
+    house: Stack, tmp_path: Path
+) -> None:
+    async with house.client() as client:
+        file = await client.files.create(file=("old.jsonl", b'{"a": 1}\n'), purpose="batch")
+    database = await connect_database(house.now.postgres)
+    try:
+        older = "UPDATE files SET created_at = now() - interval '1 hour' WHERE id = $1 RETURNING storage_key"
+        row = await database.fetchrow(older, file.id)
+        assert row is not None
+        stored = house.objects / row["storage_key"]
+        stored.rename(tmp_path / "aside")
+        run(block("BatchwrightAuditStale"), shell(house), tmp_path)
+        await until(lambda: differences(house, "file_missing", 1))
+        wide = shell(house, COLUMNS="300")
+        assert file.id in run(block("BatchwrightAuditDifferences"), wide, tmp_path)
+        (tmp_path / "aside").rename(stored)
+    finally:
+        await database.close()
+    run(block("BatchwrightAuditStale"), shell(house), tmp_path)
+    await until(lambda: differences(house, "file_missing", 0))
+
+
+async def differences(house: Stack, kind: str, count: int) -> bool:
+    """Whether the metrics show so many that are left."""
+    shown = f'batchwright_audit_differences{{kind="{kind}",state="left"}} {count:.1f}'
+    async with httpx.AsyncClient(trust_env=False) as http:
+        answers = [(await http.get(url)).text for url in house.now.metrics]
+    return any(shown in answer for answer in answers)
 
 
 async def test_retention_is_paused_and_goes_on(house: Stack, tmp_path: Path) -> None:

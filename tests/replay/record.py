@@ -126,6 +126,14 @@ RETENTION: dict[str, Scenario] = {
 }
 
 
+async def compared(house: House) -> None:
+    house.auditing.failures = 1
+    await house.audited()
+
+
+AUDITS: dict[str, Scenario] = {compared.__name__: compared}
+
+
 async def _cancelled(batch: BatchHandle) -> None:
     await batch.signal(BatchWorkflow.cancel)
     await batch.result()
@@ -173,9 +181,22 @@ async def _record_retention(name: str) -> None:
                 await _write(house, "retention", None, f"retention_{name}_last")
 
 
+async def _record_audit(name: str) -> None:
+    async with time_skipping_server() as environment:
+        house = House(environment)
+        async with house.workers():
+            await AUDITS[name](house)
+            await _write(house, "audit", None, f"audit_{name}")
+
+
 async def _main(names: list[str]) -> None:
-    for name in names or (*SCENARIOS, *RETENTION):
-        await (_record_retention if name in RETENTION else _record)(name)
+    recorders = {
+        **dict.fromkeys(SCENARIOS, _record),
+        **dict.fromkeys(RETENTION, _record_retention),
+        **dict.fromkeys(AUDITS, _record_audit),
+    }
+    for name in names or recorders:
+        await recorders[name](name)
 
 
 if __name__ == "__main__":

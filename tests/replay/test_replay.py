@@ -12,7 +12,8 @@ from batchwright.contracts.batch import BatchOrder, BatchResult
 from batchwright.telemetry.interceptor import TelemetryInterceptor
 from batchwright.temporal import DATA_CONVERTER
 from tests.replay.fingerprint import BASELINE, fingerprint
-from tests.replay.record import HISTORIES, RETENTION, SCENARIOS
+from tests.replay.record import AUDITS, HISTORIES, RETENTION, SCENARIOS
+from workflows.audit import AuditWorkflow
 from workflows.batch import BatchWorkflow
 from workflows.model_run import ModelRunWorkflow
 from workflows.retention import RetentionWorkflow
@@ -31,7 +32,8 @@ def replayer(*workflows: type) -> Replayer:
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 async def test_a_recorded_history_replays(path: Path) -> None:
-    await replayer(BatchWorkflow, ModelRunWorkflow, RetentionWorkflow).replay_workflow(history(path.stem))
+    workflows = (BatchWorkflow, ModelRunWorkflow, RetentionWorkflow, AuditWorkflow)
+    await replayer(*workflows).replay_workflow(history(path.stem))
 
 
 def test_every_scenario_is_recorded() -> None:
@@ -39,6 +41,7 @@ def test_every_scenario_is_recorded() -> None:
     assert batches == SCENARIOS.keys()
     retained = {path.stem.removeprefix("retention_").removesuffix("_last") for path in RECORDED}
     assert RETENTION.keys() <= retained
+    assert {f"audit_{name}" for name in AUDITS} <= {path.stem for path in RECORDED}
 
 
 async def test_a_changed_order_of_commands_is_noticed() -> None:

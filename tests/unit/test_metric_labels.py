@@ -8,6 +8,7 @@ from batchwright.telemetry.metrics import Metrics
 SUFFIXES = ("_seconds", "_bytes", "_total", "_info", "_ratio", "_per_second")
 # Names of the sources (R15), and counts of things, which have no unit.
 COUNTS = {
+    "batchwright_audit_differences",
     "batchwright_active_workers",
     "batchwright_backend_circuit_open",
     "batchwright_backend_inflight_requests",

@@ -4,6 +4,8 @@ from datetime import datetime, timedelta
 
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.audit.differences import Kind
+from batchwright.contracts.audit import AuditCount
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
@@ -44,7 +46,7 @@ class Watch:
         self.now = after(0)
         outlook = Outlook(self.database.fleet, self.metrics)
         queues = QueueWatch(self.server, lambda: self.served, self.metrics)
-        retained = Retained(self.database.retention, self.metrics)
+        retained = Retained(self.database.retention, self.database.audits, self.metrics)
         self.observer = Observer(
             outlook, queues, self.metrics, retained, every_seconds=15, now=lambda: self.now
         )
@@ -195,3 +197,14 @@ async def test_what_cannot_be_looked_at_keeps_its_value_and_shows_its_age() -> N
     watch.server.failing, watch.database.rows.failing = False, None
     await watch.look(after(100) + timedelta(seconds=15))
     assert watch.shown("observed_timestamp_seconds", source="queues") == after(115).timestamp()
+
+
+async def test_it_shows_what_the_last_audit_found_and_when_that_was() -> None:
+    watch = Watch()
+    counts = {kind.value: AuditCount() for kind in Kind} | {"counts": AuditCount(found=3, left=1)}
+    await watch.database.audits.note(counts, after(60))
+    await watch.look(after(90))
+    assert watch.shown("audit_differences", kind="counts", state="left") == 1
+    assert watch.shown("audit_differences", kind="counts", state="repaired") == 2
+    assert watch.shown("audit_differences", kind="run_open", state="left") == 0
+    assert watch.shown("audit_last_timestamp_seconds") == after(60).timestamp()

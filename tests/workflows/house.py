@@ -14,6 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker, WorkerDeploymentConfig
 
+from batchwright.contracts.audit import AuditOrder, AuditResult
 from batchwright.contracts.batch import BatchOrder, BatchPolicy, BatchResult, BatchState
 from batchwright.contracts.execution import ModelRun, ModelRunResult
 from batchwright.contracts.names import CONTROL_QUEUE, IO_QUEUE, inference_queue
@@ -21,7 +22,17 @@ from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.retention import RetentionOrder, RetentionResult
 from batchwright.contracts.search import SEARCH_ATTRIBUTES
 from batchwright.temporal import DATA_CONVERTER
-from tests.workflows.steps import Execution, Finalization, Ingestion, Lifecycle, Retention, ingested, share
+from tests.workflows.steps import (
+    Auditing,
+    Execution,
+    Finalization,
+    Ingestion,
+    Lifecycle,
+    Retention,
+    ingested,
+    share,
+)
+from workflows.audit import AuditWorkflow
 from workflows.batch import BatchWorkflow
 from workflows.model_run import ModelRunWorkflow
 from workflows.retention import RetentionWorkflow
@@ -60,6 +71,7 @@ class House:
         self.finalization = Finalization()
         self.lifecycle = Lifecycle()
         self.retention = Retention()
+        self.auditing = Auditing()
         self.first_run: str | None = None  # of retention
         self.cached_workflows = (
             1_000  # 0: another worker goes on at once, not after a sticky queue's patience
@@ -101,7 +113,7 @@ class House:
         return Worker(
             self.client,
             task_queue=CONTROL_QUEUE,
-            workflows=[BatchWorkflow, ModelRunWorkflow, RetentionWorkflow],
+            workflows=[BatchWorkflow, ModelRunWorkflow, RetentionWorkflow, AuditWorkflow],
             activities=[self.lifecycle.end],
             deployment_config=self._deployment,
             max_cached_workflows=self.cached_workflows,
@@ -113,7 +125,12 @@ class House:
         return Worker(
             self.client,
             task_queue=IO_QUEUE,
-            activities=[self.ingestion.ingest, self.finalization.finalize, self.retention.sweep],
+            activities=[
+                self.ingestion.ingest,
+                self.finalization.finalize,
+                self.retention.sweep,
+                self.auditing.audit,
+            ],
             deployment_config=self._deployment,
             max_heartbeat_throttle_interval=timedelta(seconds=0.1),
             default_heartbeat_throttle_interval=timedelta(seconds=0.1),
@@ -165,6 +182,11 @@ class House:
         )
         self.first_run = handle.first_execution_run_id
         return handle
+
+    async def audited(self) -> AuditResult:
+        return await self.client.execute_workflow(
+            AuditWorkflow.run, AuditOrder(), id="audit", task_queue=CONTROL_QUEUE
+        )
 
 
 async def _slices_done(run: RunHandle) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from batchwright.contracts.audit import AuditActivities, AuditCount, AuditOrder, AuditResult
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import ExecutionActivities, SliceRequest, SliceResult
@@ -163,3 +164,18 @@ async def _beat_until(event: asyncio.Event) -> None:
     while not event.is_set():
         activity.heartbeat()
         await asyncio.sleep(0.02)
+
+
+class Auditing(AuditActivities):
+    """Finds `result`, after `failures` that are worth another try."""
+
+    def __init__(self) -> None:
+        self.result = AuditResult(rows=1, runs=1, files=2, counts={"counts": AuditCount(found=1, left=1)})
+        self.failures = 0
+
+    @activity.defn
+    async def audit(self, order: AuditOrder) -> AuditResult:
+        if self.failures:
+            self.failures -= 1
+            raise ApplicationError("away", type=Failure.DATABASE_UNAVAILABLE)
+        return self.result
