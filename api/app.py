@@ -26,6 +26,7 @@ from api.registry import RegistryRoutes
 from api.request_log import RequestLog
 from api.responses import errors, refusals
 from api.services import Services
+from api.stats import StatsRoutes
 from api.tenants import documented
 from api.uploads import UploadRoutes
 from batchwright.settings import Settings
@@ -51,7 +52,7 @@ def build_app(services: Services) -> FastAPI:
     settings = services.settings
     of_tenants = (FileRoutes, UploadRoutes, BatchRoutes, ModelRoutes, LimitRoutes)
     counted = [routes(services).router() for routes in of_tenants]
-    kinds = (RateRoutes, QuotaRoutes, RegistryRoutes, DeadLetterRoutes)
+    kinds = (RateRoutes, QuotaRoutes, RegistryRoutes, DeadLetterRoutes, StatsRoutes)
     of_operators = [routes(services).router() for routes in kinds]
     keys, closed = _described_keys(settings), refusals(settings)
     tenant, meter = documented(settings), Depends(Meter(services))

@@ -33,9 +33,9 @@ class ExpiryBody(BaseModel):
 
 
 _WINDOW = "^[1-9][0-9]{0,8}[smhd]$"
-_NO_NUL = r"^[^\x00]*$"
-_MetadataKey = Annotated[str, Field(max_length=MAX_METADATA_KEY_CHARACTERS, pattern=_NO_NUL)]
-_MetadataValue = Annotated[str, Field(max_length=MAX_METADATA_VALUE_CHARACTERS, pattern=_NO_NUL)]
+NO_NUL = r"^[^\x00]*$"
+_MetadataKey = Annotated[str, Field(max_length=MAX_METADATA_KEY_CHARACTERS, pattern=NO_NUL)]
+_MetadataValue = Annotated[str, Field(max_length=MAX_METADATA_VALUE_CHARACTERS, pattern=NO_NUL)]
 
 
 class _Body(BaseModel):
@@ -43,7 +43,7 @@ class _Body(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    input_file_id: str = Field(max_length=_MAX_ID_CHARACTERS, pattern=_NO_NUL)
+    input_file_id: str = Field(max_length=_MAX_ID_CHARACTERS, pattern=NO_NUL)
     endpoint: Endpoint
     metadata: dict[_MetadataKey, _MetadataValue] | None = Field(None, max_length=MAX_METADATA_PAIRS)
     output_expires_after: ExpiryBody | None = None

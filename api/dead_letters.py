@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from api.batches import BatchRoutes
 from api.bodies import check_text, optional_body, read_optional, refuse_unknown
-from api.creation import ChanceBody
+from api.creation import NO_NUL, ChanceBody, read_window
 from api.errors import ApiError
 from api.letters import LetterRetries
 from api.objects import BatchObject, answer, batch_object
-from api.parameters import limit_schema
+from api.parameters import limit_schema, pattern_schema
 from api.responses import errors
 from api.services import Services
 from batchwright.database.dead_letters_base import Buried
@@ -79,23 +79,20 @@ class RetriedPage(BaseModel):
     has_more: bool
 
 
-class RetryAllBody(BaseModel):
+class RetryAllBody(ChanceBody):
     """Which letters: without anything all of them."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    tenant: str | None = None
-    batch_id: str | None = None
-    completion_window: str | None = Field(None, description="of the new batches; without it the first one's")
-    after: str | None = Field(None, description="an id of a batch: go on behind it")
+    tenant: str | None = Field(None, pattern=NO_NUL)
+    batch_id: str | None = Field(None, pattern=NO_NUL)
+    after: str | None = Field(None, pattern=NO_NUL, description="an id of a batch: go on behind it")
 
 
-_Text = Annotated[str | None, Query()]
+_Text = Annotated[str | None, Query(), pattern_schema(NO_NUL)]
 
 
 class DeadLetterRoutes:
     def __init__(self, services: Services) -> None:
-        self._letters = services.database.dead_letters
+        self._settings, self._letters = services.settings, services.database.dead_letters
         self._retries = LetterRetries(services, BatchRoutes(services))
 
     def router(self) -> APIRouter:
@@ -160,6 +157,8 @@ class DeadLetterRoutes:
         refuse_unknown(fields, RetryAllBody.model_fields)
         tenant, batch_id, after = (_text(fields, name) for name in ("tenant", "batch_id", "after"))
         window = {"completion_window": fields.get("completion_window")}
+        if window["completion_window"] is not None:
+            read_window(window["completion_window"], self._settings)
         origins = await self._letters.origins(
             tenant=tenant, batch_id=batch_id, limit=_BATCHES_AT_ONCE + 1, after=after or ""
         )
@@ -177,8 +176,6 @@ class DeadLetterRoutes:
         try:
             rows = await self._retries.all_of(tenant, origin, fields)
         except ApiError as error:
-            if error.status == 400:
-                raise
             return [RetriedObject(tenant=tenant, origin=origin, batch_id=None, refused=error.message)]
         return [RetriedObject(tenant=tenant, origin=origin, batch_id=row.order.batch_id) for row in rows]
 

@@ -41,6 +41,7 @@ COMMANDS = (
     Later("doctor", "doctor:doctor", "Check what Batchwright runs on."),
     Later("config", "config:config", "Show the settings."),
     Later("models", "models:models", "Show or change the models that are served, and by which backends."),
+    Later("stats", "stats:stats", "Show what the fleet has sent, by backend and by model."),
     Later("workers", "fleet:workers", "List the worker processes that are alive."),
     Later("queues", "queues:queues", "Show what waits in Temporal's task queues, and who takes it."),
     Later("codec-server", "codec_server:codec_server", "Decrypt payloads for the Web UI."),

@@ -19,6 +19,7 @@ from starter.views import (
     RatePage,
     RegisteredModels,
     RetriedPage,
+    Stats,
     TenantLimits,
 )
 
@@ -153,6 +154,9 @@ class Client:
 
     def delete_letter(self, letter: str) -> DeletedLetter:
         return self._call("DELETE", f"{_LETTERS}/{quote(letter, safe='')}", DeletedLetter)
+
+    def stats(self) -> Stats:
+        return self._call("GET", "/v1/stats", Stats)
 
     def registered(self) -> RegisteredModels:
         return self._call("GET", _MODELS, RegisteredModels)

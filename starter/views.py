@@ -194,6 +194,35 @@ class DeletedLetter(View):
     deleted: bool
 
 
+class RequestStats(View):
+    total: int
+    success: int
+    errors: int
+
+
+class BackendStats(View):
+    id: str
+    requests: int
+    average_latency_ms: float
+    pending: int
+
+
+class ModelStats(View):
+    name: str
+    requests: int
+    average_duration_ms: float
+
+
+class Stats(View):
+    """What the workers that are alive have sent since they started."""
+
+    uptime_seconds: int
+    workers: int
+    requests: RequestStats
+    backends: list[BackendStats] = []
+    models: list[ModelStats] = []
+
+
 class Retried(View):
     """`batch_id` None: `refused` says why there is none."""
 

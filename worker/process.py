@@ -30,7 +30,7 @@ from batchwright.telemetry.metrics import Metrics
 from batchwright.telemetry.tracing import tracing
 from batchwright.temporal import TemporalUnavailable, observed_runtime
 from worker.awaited import Awaited
-from worker.backends import show_backends
+from worker.backends import pending_requests, show_backends
 from worker.connecting import check_rates, check_storage, connected
 from worker.drain import StopSignal
 from worker.fleet import Fleet
@@ -40,6 +40,7 @@ from worker.needs import Needs
 from worker.rates import keeper_of
 from worker.roles import InferenceWorkers, Parts, Role, control_worker, io_worker, observer, reasons, slots
 from worker.serving import Serving
+from worker.steps import show_slots
 
 logger = logging.getLogger(__name__)
 _EXIT_MARGIN_SECONDS = 15.0
@@ -144,7 +145,7 @@ async def _poll(
         helpers.append(parts.rates.run())
     if Role.CONTROL in roles:
         helpers += [observer(parts).run(), reasons(parts).run()]
-    parts.metrics.total_workers.set_function(lambda: slots(parts.settings, roles, fleet.queues))
+    show_slots(parts.metrics, lambda: slots(parts.settings, roles, fleet.queues))
     helping = [asyncio.create_task(helper) for helper in (*helpers, stop.wait())]
     done, _ = await asyncio.wait([*running, *helping], return_when=asyncio.FIRST_COMPLETED)
     for helper in helping:
@@ -191,12 +192,18 @@ async def _drain(
 
 async def _tell_stats(parts: Parts, inference: InferenceWorkers, queues: Callable[[], list[str]]) -> None:
     """A row a worker, so that the fleet can be counted."""
-    worker_id = f"{socket.gethostname()}:{os.getpid()}"
+    worker_id, started_at = f"{socket.gethostname()}:{os.getpid()}", datetime.now(UTC)
     while True:
         stats = {"in_flight": float(inference.tools.permits.used), **polls(queues())}
         with contextlib.suppress(DatabaseUnavailable):  # said by others; the next beat tells all anyway
-            registry = parts.registry.fingerprint
-            await parts.database.workers.beat(worker_id, stats, datetime.now(UTC), registry)
+            await parts.database.workers.beat(
+                worker_id,
+                stats,
+                datetime.now(UTC),
+                parts.registry.fingerprint,
+                traffic=inference.tools.traffic.told(pending_requests(parts.registry)),
+                started_at=started_at,
+            )
         await asyncio.sleep(BEAT_SECONDS)
 
 

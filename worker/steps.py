@@ -1,6 +1,7 @@
 """Counts the attempts of steps around the activities: slots in use, failures, takeovers from lost workers."""
 
 import asyncio
+from collections.abc import Callable
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
@@ -34,6 +35,18 @@ class StepCounter(Interceptor):
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
         return Attempt(next, self._metrics)
+
+
+def show_slots(metrics: Metrics, slots: Callable[[], int]) -> None:
+    """How many there are, and how much of them is in use."""
+
+    def saturation() -> float:
+        [family] = metrics.active_workers.collect()
+        total = slots()
+        return family.samples[0].value / total if total else 0.0
+
+    metrics.total_workers.set_function(slots)
+    metrics.saturation.set_function(saturation)
 
 
 class _Beats(ActivityOutboundInterceptor):

@@ -50,6 +50,7 @@ class SliceAttempt:
         self._turn: Turn | None = None
         self._blocked_for = 0.0  # seconds until a line may be asked
         self._settled: int | None = None  # at the last beat
+        self._unsettled = 0  # lines, once they were read
         self._stop = Stop(
             closes_at=request.closes_at.timestamp(),
             expiry_grace=request.expiry_grace_seconds,
@@ -150,6 +151,7 @@ class SliceAttempt:
             sink=self._sink,
             retries=route.retries,
             metrics=tools.metrics,
+            traffic=tools.traffic,
         )
         self._suspect(work, judge)
         self._turn = Turn(
@@ -164,7 +166,7 @@ class SliceAttempt:
             caution=self._caution,
         )
         end = await self._turn.run()
-        self._blocked_for = work.wait()
+        self._blocked_for, self._unsettled = work.wait(), work.unsettled
         return end
 
     def _suspect(self, work: SliceWork, judge: Judge) -> None:
@@ -254,7 +256,9 @@ class SliceAttempt:
         left = request.closes_at.timestamp() - time.time()
         delay = max(0.001, min(deferral_seconds(circuit, self._blocked_for, self._attempt), left))
         tools.waiting.waits(request.tenant, request.batch_id, request.model, reason, delay)
-        tools.deferrals.note(request.batch_id, request.model, waiting_label(circuit), delay)
+        label = waiting_label(circuit)
+        tools.deferrals.note(request.batch_id, request.model, label, delay, self._unsettled)
+        tools.traffic.put_off(request.model, label)
         return _next_turn(Failure.DEFERRED, reason, delay)
 
     def _place(self) -> dict[str, str | int]:

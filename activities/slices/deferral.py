@@ -63,13 +63,16 @@ class Deferrals:
     """
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
-        self._counter, self._clock = metrics.deferrals, clock
+        self._metrics, self._clock = metrics, clock
         self._waiting: dict[tuple[str, str], tuple[str, float]] = {}
         for reason in _REASONS:
             metrics.waiting.labels(reason).set_function(lambda reason=reason: self._count(reason))
 
-    def note(self, batch_id: str, model: str, reason: str, seconds: float) -> None:
-        self._counter.labels(model, reason).inc()
+    def note(self, batch_id: str, model: str, reason: str, seconds: float, lines: int = 0) -> None:
+        """`lines` are those without a result, as far as they are known."""
+        self._metrics.deferrals.labels(model, reason).inc()
+        self._metrics.deferred_items.labels(model, reason).inc(lines)
+        self._metrics.deferral_seconds.labels(model, reason).observe(seconds)
         self._waiting[batch_id, model] = (reason, self._clock() + seconds + _FORGOTTEN_SECONDS)
 
     def forget(self, batch_id: str, model: str) -> None:

@@ -28,6 +28,7 @@ from batchwright.rules.retries import (
 from batchwright.rules.segments import Kind, Record
 from batchwright.rules.usage import usage_of
 from batchwright.telemetry.metrics import Metrics
+from batchwright.telemetry.traffic import TrafficMeter
 
 logger = logging.getLogger(__name__)
 _WORTH_STORING_SECONDS = 2.0
@@ -49,6 +50,7 @@ class Judge:
         sink: SegmentSink,
         retries: Retries,
         metrics: Metrics,
+        traffic: TrafficMeter,
     ) -> None:
         self._batch_id, self._model = request.batch_id, request.model
         self._sink, self._patience = sink, retries
@@ -58,7 +60,7 @@ class Judge:
         self._prompt = metrics.prompt_tokens.labels(request.model)
         self._generated = metrics.generation_tokens.labels(request.model)
         self._retries, self._fallbacks = metrics.retries, metrics.fallbacks
-        self._dead = metrics.dead_letters
+        self._dead, self._traffic = metrics.dead_letters, traffic
         self._results = [
             (
                 metrics.results.labels(request.model, result),
@@ -108,7 +110,7 @@ class Judge:
             return False
         if budget is not Budget.SETTLED:
             self._bury(line, request, outcome, line.attempt.count)
-        self._sink.add(self._record(line, request, outcome))
+        self._sink.add(self._record(line, request, outcome, sending.lane.backend.url))
         return True
 
     def note(self, line: Line, by: str) -> None:
@@ -137,7 +139,7 @@ class Judge:
                 self._retries.labels(self._model, outcome.verdict.category).inc()
                 return False
             self._bury(line, request, outcome, line.attempt.count)
-        self._sink.add(self._record(line, request, outcome))
+        self._sink.add(self._record(line, request, outcome, sending.lane.backend.url))
         return True
 
     def _bury(self, line: Line, request: Request, outcome: Outcome, attempts: int) -> None:
@@ -223,7 +225,7 @@ class Judge:
         patience, since = self._patience.give_up_after, line.attempt.waiting_since
         return bool(patience and since) and time.time() - since >= patience
 
-    def _record(self, line: Line, request: Request, outcome: Outcome) -> Record:
+    def _record(self, line: Line, request: Request, outcome: Outcome, backend: str) -> Record:
         success = 200 <= outcome.status < 300
         for counter in self._results[success]:
             counter.inc()
@@ -231,6 +233,7 @@ class Judge:
             usage = usage_of(outcome.body)
             self._prompt.inc(usage.input_tokens)
             self._generated.inc(usage.output_tokens)
+            self._traffic.used(self._model, backend, usage)
             return Record(Kind.SETTLED, line.offset, _answered(request, outcome), True, usage)
         self._errors.inc()
         if outcome.status:

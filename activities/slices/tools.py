@@ -23,6 +23,7 @@ from batchwright.inference.senders import Senders
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 from batchwright.telemetry.metrics import Metrics
+from batchwright.telemetry.traffic import TrafficMeter
 
 
 class Backends(Protocol):
@@ -49,6 +50,7 @@ class Tools:
     senders: Senders = field(init=False)
     alone: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # for lines that workers died of
     hooks: Hooks = field(init=False)
+    traffic: TrafficMeter = field(init=False)
     _shown: dict[str, Route] = field(default_factory=dict[str, Route])
 
     def __post_init__(self) -> None:
@@ -61,6 +63,7 @@ class Tools:
         metrics.held_bytes_max.set(settings.byte_budget)
         self.deferrals = Deferrals(metrics)
         self.hooks = Hooks(settings)
+        self.traffic = TrafficMeter(metrics)
         self.senders = Senders(settings, metrics)
 
     def _permits(self) -> Permits:

@@ -18,7 +18,7 @@ from batchwright.inference.client import Outcome
 from batchwright.inference.hooks import Call
 from batchwright.inference.limits import Permit
 from batchwright.inference.routes import Lane, Route, Sending
-from batchwright.rules.retries import Budget
+from batchwright.rules.retries import Budget, Category
 
 PATIENCE_SECONDS = 3.0  # a slice that can send nothing for longer gives its slot back
 _LOOK_AGAIN_SECONDS = 0.25
@@ -251,8 +251,15 @@ class Turn:
     async def _send_by(self, flight: _Flight, request: Request) -> Outcome:
         route, endpoint, sending = self._route, self._request.endpoint, flight.sending
         await vouch(flight.line, sending)
-        sender = self._tools.senders.of(sending.lane.backend.client, route.model, endpoint)
-        return await route.send(sending, sender, endpoint, request.body, request.request_id)
+        backend, traffic = sending.lane.backend, self._tools.traffic
+        sender = self._tools.senders.of(backend.client, route.model, endpoint)
+        started = time.monotonic()
+        outcome = await route.send(sending, sender, endpoint, request.body, request.request_id)
+        seconds, (status, category) = time.monotonic() - started, (outcome.status, outcome.verdict.category)
+        traffic.ended(route.model, backend.url, status=status, category=category, seconds=seconds)
+        grouped, is_answer = sender is not backend.client, category is Category.NONE
+        traffic.chatted(endpoint, grouped=grouped, is_answer=is_answer, seconds=seconds)
+        return outcome
 
     def _passes_on(self, flight: _Flight, outcome: Outcome, refused: list[Lane]) -> bool:
         """What one backend does not take goes to the next at once, with the same permit."""

@@ -27,11 +27,11 @@ from batchwright.database.rows import (
     ServedModel,
     SliceProgress,
     Unsettled,
-    WorkerBeat,
 )
 from batchwright.database.tenants_base import ApiKeysTable, TenantsTable
 from batchwright.database.upload_rows import Claim, PartRow, UploadRow
 from batchwright.database.waiting_base import WaitingTable
+from batchwright.database.workers_base import WorkersTable
 
 
 class FilesTable(Protocol):
@@ -237,20 +237,6 @@ class ClaimsTable(Protocol):
         self, claim: Claim, since: datetime, row: FileRow | UploadRow | None = None
     ) -> Claim | None:
         """Takes the key and inserts `row` with it, all or nothing: None. Or the claim that has it."""
-        ...
-
-
-class WorkersTable(Protocol):
-    async def beat(self, worker_id: str, stats: dict[str, float], at: datetime, registry: str = "") -> None:
-        """`registry` is the fingerprint of what it goes by."""
-        ...
-
-    async def alive(self, since: datetime) -> int:
-        """How many workers beat at `since` or later; those silent for a day are forgotten."""
-        ...
-
-    async def beats(self, since: datetime) -> list[WorkerBeat]:
-        """The latest of each worker, where that is at `since` or later; by id."""
         ...
 
 

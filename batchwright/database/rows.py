@@ -9,6 +9,7 @@ from batchwright.contracts.message import Message
 from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
 from batchwright.contracts.registry import ModelConfig
 from batchwright.rules.dead_letters import DeadLetter
+from batchwright.rules.traffic import LaneTraffic
 
 Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals", "batch_output"]
 
@@ -144,3 +145,5 @@ class WorkerBeat(Message):
     stats: dict[str, float]
     registry: str = ""  # the fingerprint of what it goes by
     beat_at: datetime
+    started_at: datetime | None = None
+    traffic: list[LaneTraffic] = []  # since then

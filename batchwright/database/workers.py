@@ -1,13 +1,19 @@
 """The table of worker processes."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from batchwright.database.base import WorkersTable
+from pydantic import TypeAdapter
+
 from batchwright.database.connection import Connections
 from batchwright.database.rows import WorkerBeat
 from batchwright.database.sql import queries
+from batchwright.database.workers_base import WorkersTable
+from batchwright.rules.traffic import LaneTraffic
+
+_TRAFFIC = TypeAdapter(list[LaneTraffic])
 
 
 @dataclass(frozen=True)
@@ -22,8 +28,20 @@ class Workers(WorkersTable):
         self._connections = connections
         self._sql = queries(WorkerQueries, "workers")
 
-    async def beat(self, worker_id: str, stats: dict[str, float], at: datetime, registry: str = "") -> None:
-        await self._connections.execute(self._sql.beat, worker_id, json.dumps(stats), at, registry)
+    async def beat(
+        self,
+        worker_id: str,
+        stats: dict[str, float],
+        at: datetime,
+        registry: str = "",
+        *,
+        traffic: Sequence[LaneTraffic] = (),
+        started_at: datetime | None = None,
+    ) -> None:
+        sent = _TRAFFIC.dump_json(list(traffic)).decode()
+        await self._connections.execute(
+            self._sql.beat, worker_id, json.dumps(stats), at, registry, sent, started_at
+        )
 
     async def alive(self, since: datetime) -> int:
         record = await self._connections.fetchrow(self._sql.alive, since)
@@ -37,6 +55,8 @@ class Workers(WorkersTable):
                 stats=json.loads(record["stats"]),
                 registry=record["registry"],
                 beat_at=record["beat_at"],
+                started_at=record["started_at"],
+                traffic=_TRAFFIC.validate_json(record["traffic"]),
             )
             for record in records
         ]

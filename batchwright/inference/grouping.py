@@ -154,7 +154,9 @@ class GroupingSender:
         """Once as it was, then in halves (S1-205)."""
         self._size.failed()
         self._metrics.microbatch_requeues.labels(self._model, category).inc(len(members))
-        await asyncio.sleep(self._pause(repetitions + 1))
+        pause = self._pause(repetitions + 1)
+        self._metrics.microbatch_retry_seconds.labels(self._model, category).observe(pause)
+        await asyncio.sleep(pause)
         if not repetitions:
             return await self._ask(target, members, 1)
         middle = len(members) // 2

@@ -18,6 +18,7 @@ from batchwright.telemetry.families.objects import StorageMetrics
 from batchwright.telemetry.families.requests import RequestMetrics
 from batchwright.telemetry.families.retention import RetentionMetrics
 from batchwright.telemetry.families.traces import TraceMetrics
+from batchwright.telemetry.families.traffic import TrafficMetrics
 from batchwright.telemetry.labels import Bounded
 
 _TENANTS = 20
@@ -32,6 +33,7 @@ _FAMILIES = (
     RetentionMetrics,
     AuditMetrics,
     MicrobatchMetrics,
+    TrafficMetrics,
 )
 
 
@@ -46,6 +48,7 @@ class Metrics(
     RetentionMetrics,
     AuditMetrics,
     MicrobatchMetrics,
+    TrafficMetrics,
 ):
     """Declared once a process, on the process's own registry; handed to whoever counts.
 

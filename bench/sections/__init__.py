@@ -11,6 +11,7 @@ from bench.sections import (
     send,
     serving,
     small,
+    stats,
     transfer,
     whole,
     workers,
@@ -28,5 +29,6 @@ SECTIONS: tuple[Section, ...] = (
     order.SECTION,
     workers.SECTION,
     hot.SECTION,
+    stats.SECTION,
     transfer.SECTION,
 )

@@ -1,6 +1,6 @@
 """A database in memory, held to the same suite as PostgreSQL."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from batchwright.contracts.batch import BatchOrder
@@ -14,7 +14,6 @@ from batchwright.database.base import (
     ModelsTable,
     ProgressTable,
     RatesTable,
-    WorkersTable,
 )
 from batchwright.database.counts import LIVE, add_told, as_ended
 from batchwright.database.dead_letters_base import Buried
@@ -30,7 +29,9 @@ from batchwright.database.rows import (
     SliceProgress,
     WorkerBeat,
 )
+from batchwright.database.workers_base import WorkersTable
 from batchwright.rules.states import cancel_comes_first
+from batchwright.rules.traffic import LaneTraffic
 from tests.fakes.audits import MemoryAudits
 from tests.fakes.chances import MemoryChances
 from tests.fakes.dead_letters import MemoryDeadLetters
@@ -309,29 +310,34 @@ class MemoryWorkers(WorkersTable):
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
-    async def beat(self, worker_id: str, stats: dict[str, float], at: datetime, registry: str = "") -> None:
+    async def beat(
+        self,
+        worker_id: str,
+        stats: dict[str, float],
+        at: datetime,
+        registry: str = "",
+        *,
+        traffic: Sequence[LaneTraffic] = (),
+        started_at: datetime | None = None,
+    ) -> None:
         beats = self._rows.enter().beats
-        self._rows.registries[worker_id] = registry
-        self._rows.stats[worker_id] = dict(stats)
-        beats[worker_id] = max(at, beats.get(worker_id, at))
-        for silent in [name for name, last in beats.items() if last < at - timedelta(days=1)]:
-            del beats[silent], self._rows.stats[silent]
+        beats[worker_id] = WorkerBeat(
+            id=worker_id,
+            stats=dict(stats),
+            registry=registry,
+            beat_at=max(at, beats[worker_id].beat_at) if worker_id in beats else at,
+            started_at=started_at,
+            traffic=list(traffic),
+        )
+        for silent in [name for name, last in beats.items() if last.beat_at < at - timedelta(days=1)]:
+            del beats[silent]
 
     async def alive(self, since: datetime) -> int:
-        return sum(last >= since for last in self._rows.enter().beats.values())
+        return sum(last.beat_at >= since for last in self._rows.enter().beats.values())
 
     async def beats(self, since: datetime) -> list[WorkerBeat]:
         beats = self._rows.enter().beats
-        return [
-            WorkerBeat(
-                id=name,
-                stats=self._rows.stats[name],
-                registry=self._rows.registries[name],
-                beat_at=beats[name],
-            )
-            for name in sorted(beats)
-            if beats[name] >= since
-        ]
+        return [beats[name] for name in sorted(beats) if beats[name].beat_at >= since]
 
 
 class MemoryDatabase(UploadsAndClaims, TenantsAndKeys, DatabaseLike):

@@ -16,6 +16,7 @@ from batchwright.database.rows import (
     RateChange,
     ServedModel,
     SliceProgress,
+    WorkerBeat,
 )
 from batchwright.database.tenant_rows import FoundKey, TenantRow
 from batchwright.database.upload_rows import Claim, PartRow, UploadRow
@@ -51,10 +52,8 @@ class Rows:
         self.quotas: dict[str, QuotaRow] = {}
         self.enqueued: dict[Key, Enqueued] = {}
         self.requests: dict[str, tuple[float, int]] = {}  # when the minute began, how many since
-        self.beats: dict[str, datetime] = {}
-        self.stats: dict[str, dict[str, float]] = {}
+        self.beats: dict[str, WorkerBeat] = {}
         self.waiting: dict[tuple[str, str, str, str], Waiting] = {}
-        self.registries: dict[str, str] = {}
         self.model_changes: dict[str, ModelChange] = {}
         self.failing: Exception | None = None
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from batchwright.database.base import DatabaseLike
 from batchwright.database.rows import ServedModel, WorkerBeat
+from batchwright.rules.traffic import LaneTraffic
 from tests.integration.rows import START, after
 
 ONE, TWO = "http://one", "http://two"
@@ -62,3 +63,11 @@ async def test_what_each_worker_told_last_is_kept(any_database: DatabaseLike) ->
         WorkerBeat(id="two:1", stats={"in_flight": 2}, beat_at=after(10)),
     ]
     assert [beat.id for beat in await any_database.workers.beats(after(1))] == ["two:1"]
+
+
+async def test_what_a_worker_has_sent_since_its_start_comes_with_its_beat(any_database: DatabaseLike) -> None:
+    sent = [LaneTraffic(model="m", backend=ONE, requests=3, errors=1, seconds=0.25, pending=2)]
+    await any_database.workers.beat("one:1", {}, START)
+    await any_database.workers.beat("one:1", {}, after(5), "f", traffic=sent, started_at=START)
+    [beat] = await any_database.workers.beats(START)
+    assert (beat.traffic, beat.started_at, beat.registry) == (sent, START, "f")

@@ -113,6 +113,7 @@ TABLE: dict[str, tuple[Scope | None, list[Call]]] = {
     "POST /admin/dlq/retry-all": (ADMIN, []),
     "POST /admin/dlq/{letter_id}/retry": (ADMIN, []),
     "DELETE /admin/dlq/{letter_id}": (ADMIN, []),
+    "GET /v1/stats": (ADMIN, []),
     "GET /healthz": (OPEN, []),
     "GET /readyz": (OPEN, []),
     "GET /metrics": (OPEN, []),

@@ -3,12 +3,13 @@
 WITH silent AS (
     DELETE FROM workers WHERE beat_at < $3::timestamptz - interval '1 day' AND id <> $1
 )
-INSERT INTO workers (id, stats, beat_at, registry) VALUES ($1, $2, $3, $4)
+INSERT INTO workers (id, stats, beat_at, registry, traffic, started_at) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (id) DO UPDATE SET
-    stats = excluded.stats, registry = excluded.registry, beat_at = greatest(workers.beat_at, excluded.beat_at)
+    stats = excluded.stats, registry = excluded.registry, traffic = excluded.traffic,
+    started_at = excluded.started_at, beat_at = greatest(workers.beat_at, excluded.beat_at)
 
 -- name: alive
 SELECT count(*) FROM workers WHERE beat_at >= $1
 
 -- name: beats
-SELECT id, stats, beat_at, registry FROM workers WHERE beat_at >= $1 ORDER BY id COLLATE "C"
+SELECT id, stats, beat_at, registry, traffic, started_at FROM workers WHERE beat_at >= $1 ORDER BY id COLLATE "C"

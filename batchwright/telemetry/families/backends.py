@@ -11,6 +11,14 @@ class BackendMetrics:
         self.backend_probe_seconds = declare.gauge(
             "backend_probe_latency_seconds", "Time of the last probe, answered or not (S2-28)", ["backend"]
         )
+        self.backend_latency = declare.histogram(
+            "backend_latency_seconds", "Time of every probe, answered or not (S2-29)", ["backend"]
+        )
+        self.backends_total = declare.gauge("backends", "Backends that are registered (S2-36)")
+        self.backends_healthy = declare.gauge(
+            "backends_healthy", "Those that answered their last probe (S2-37)"
+        )
+        self.models_available = declare.gauge("models_available", "Models that one of those serves (S2-38)")
         self.backend_circuit_open = declare.gauge(
             "backend_circuit_open",
             "1 while the backend takes nothing of the model and is only tried",

@@ -48,6 +48,9 @@ class BatchMetrics:
             "total_workers", "Slots of this worker: ingestions, finalizations and slices at once (S0-59)"
         )
         self.active_workers = declare.gauge("active_workers", "Slots in use (S0-60)")
+        self.saturation = declare.gauge(
+            "worker_saturation_ratio", "Slots in use of those there are, 0 to 1 (S1-234)"
+        )
         self.step_failures = declare.counter(
             "step_failures_total",
             "Attempts of a step that failed; turns and deferrals are none",

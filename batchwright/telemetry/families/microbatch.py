@@ -28,6 +28,11 @@ class MicrobatchMetrics:
             "Lines asked alone for their `shape` or `tokens`, or as failures `shrunk` requests (S1-261)",
             ["model", "reason"],
         )
+        self.microbatch_retry_seconds = declare.histogram(
+            "microbatch_retry_delay_seconds",
+            "Wait before a request that was shared is asked again (S1-263)",
+            ["model", "category"],
+        )
         self.microbatch_requeues = declare.counter(
             "microbatch_requeues_total",
             "Lines of a failed request, to be asked again (S1-262)",

@@ -31,6 +31,14 @@ class RequestMetrics:
         self.deferrals = declare.counter(
             "model_group_deferrals_total", "Slices put off, by cause (S1-264)", ["model", "reason"]
         )
+        self.deferred_items = declare.counter(
+            "model_group_deferred_items_total",
+            "Their lines without a result, as far as they were read (S1-265)",
+            ["model", "reason"],
+        )
+        self.deferral_seconds = declare.histogram(
+            "model_group_deferral_seconds", "For how long they were put off (S1-266)", ["model", "reason"]
+        )
         self.waiting = declare.gauge(
             "batches_waiting",
             "Batches that this worker has put off and not gone on with, per model of theirs, by cause",

@@ -1,0 +1,37 @@
+"""Every request to a backend, by model and backend (S2-11 to S2-34); chats also by how they are sent."""
+
+from batchwright.telemetry.families.declare import S2_SECONDS, S2_TOKENS, Declare
+
+_LANE = ("model", "backend")
+
+
+class TrafficMetrics:
+    def __init__(self, declare: Declare) -> None:
+        self.requests = declare.counter(
+            "requests_total",
+            "Requests that had an end, by its HTTP status or `none`; also those to be asked again (S2-11)",
+            [*_LANE, "status"],
+        )
+        self.backend_request_seconds = declare.histogram(
+            "request_duration_seconds", "Time of one of them (S2-12)", _LANE, buckets=S2_SECONDS
+        )
+        self.errors = declare.counter(
+            "errors_total",
+            "Those without a usable answer: `timeout`, `backend_error`, `parse_error`, `other`; and slices "
+            "that found nobody to ask: `no_backend`, `no_healthy_backend` (S2-19)",
+            ["error_type", "model"],
+        )
+        self.backend_request_tokens = declare.histogram(
+            "request_tokens",
+            "Tokens of an answer, `prompt` or `completion`, where the backend told them (S2-32)",
+            [*_LANE, "type"],
+            buckets=S2_TOKENS,
+        )
+        self.chat_items = declare.counter(
+            "chat_items_executed_total",
+            "Requests of chats, `concurrent` or `sync_microbatch`, by outcome (S1-267)",
+            ["mode", "status"],
+        )
+        self.chat_seconds = declare.histogram(
+            "chat_provider_latency_seconds", "Time of one of them (S1-271)", ["mode", "status"]
+        )

@@ -1,0 +1,98 @@
+"""Counts every request to a backend as it ends: for /metrics, and for what the worker tells of itself.
+
+It is in the way of every request: series are looked up once, then kept.
+"""
+
+from dataclasses import dataclass, field
+
+from prometheus_client import Counter, Histogram
+
+from batchwright.contracts.openai import Endpoint, Usage
+from batchwright.rules.retries import Category
+from batchwright.rules.traffic import LaneTraffic
+from batchwright.telemetry.metrics import Metrics
+
+_ERRORS = {
+    Category.TIMEOUT: "timeout",
+    Category.NO_HEALTHY_DEPLOYMENTS: "no_healthy_backend",
+    Category.RESPONSE_SHAPE: "parse_error",
+    Category.POLICY: "other",
+    Category.UNKNOWN: "other",
+}
+_PUT_OFF = {
+    "no_backend": "no_backend",
+    "capacity": "no_healthy_backend",
+    "authentication": "no_healthy_backend",
+}
+
+
+@dataclass
+class _Lane:
+    seconds_seen: Histogram
+    requests: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    statuses: dict[int, Counter] = field(default_factory=dict[int, Counter])
+
+
+class TrafficMeter:
+    """One a process."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._lanes: dict[tuple[str, str], _Lane] = {}
+
+    def ended(self, model: str, backend: str, *, status: int, category: Category, seconds: float) -> None:
+        """A request, answered or not (`status` 0)."""
+        lane = self._lanes.get((model, backend))
+        if lane is None:
+            histogram = self._metrics.backend_request_seconds.labels(model, backend)
+            lane = self._lanes[model, backend] = _Lane(histogram)
+        counter = lane.statuses.get(status)
+        if counter is None:
+            text = str(status or "none")
+            counter = lane.statuses[status] = self._metrics.requests.labels(model, backend, text)
+        counter.inc()
+        lane.seconds_seen.observe(seconds)
+        lane.requests += 1
+        lane.seconds += seconds
+        if category is not Category.NONE:
+            lane.errors += 1
+            self._metrics.errors.labels(_ERRORS.get(category, "backend_error"), model).inc()
+
+    def chatted(self, endpoint: Endpoint, *, grouped: bool, is_answer: bool, seconds: float) -> None:
+        """The same, where it was a chat: `grouped` lines may share requests."""
+        if endpoint is not Endpoint.CHAT_COMPLETIONS:
+            return
+        labels = "sync_microbatch" if grouped else "concurrent", "success" if is_answer else "error"
+        self._metrics.chat_items.labels(*labels).inc()
+        self._metrics.chat_seconds.labels(*labels).observe(seconds)
+
+    def used(self, model: str, backend: str, usage: Usage) -> None:
+        """The tokens of an answer, where the backend told any."""
+        for kind, count in (("prompt", usage.input_tokens), ("completion", usage.output_tokens)):
+            if count:
+                self._metrics.backend_request_tokens.labels(model, backend, kind).observe(count)
+
+    def put_off(self, model: str, reason: str) -> None:
+        """A slice that found nobody to ask."""
+        if kind := _PUT_OFF.get(reason):
+            self._metrics.errors.labels(kind, model).inc()
+
+    def told(self, pending: dict[tuple[str, str], int]) -> list[LaneTraffic]:
+        """Of every model and backend that had a request, or has one under way."""
+        keys = {*self._lanes, *(key for key, count in pending.items() if count)}
+        return [self._told(*key, pending.get(key, 0)) for key in sorted(keys)]
+
+    def _told(self, model: str, backend: str, pending: int) -> LaneTraffic:
+        lane = self._lanes.get((model, backend))
+        if lane is None:
+            return LaneTraffic(model=model, backend=backend, pending=pending)
+        return LaneTraffic(
+            model=model,
+            backend=backend,
+            requests=lane.requests,
+            errors=lane.errors,
+            seconds=round(lane.seconds, 3),
+            pending=pending,
+        )

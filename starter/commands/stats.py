@@ -1,0 +1,57 @@
+"""`batchwright stats`: what the fleet has sent, and to whom."""
+
+from rich.table import Table
+
+from starter.options import Json, Tenant, Url, connected
+from starter.output import print_json, stdout
+from starter.views import Stats
+
+
+def stats(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Show what the fleet has sent, by backend and by model.
+
+    Of the workers that are alive, each since its start.
+    """
+    with connected(url, tenant) as client:
+        found = client.stats()
+    if json:
+        return print_json(found)
+    sums = found.requests
+    stdout().print(
+        f"{sums.total:,} requests, {sums.errors:,} of them failed; {found.workers} workers", markup=False
+    )
+    if found.backends:
+        stdout().print(_backends(found))
+    if found.models:
+        stdout().print(_models(found))
+
+
+def _backends(found: Stats) -> Table:
+    table = _table("backend", "requests", "average", "pending")
+    for row in found.backends:
+        table.add_row(_plain(row.id), f"{row.requests:,}", _ms(row.average_latency_ms), str(row.pending))
+    return table
+
+
+def _models(found: Stats) -> Table:
+    table = _table("model", "requests", "average")
+    for row in found.models:
+        table.add_row(_plain(row.name), f"{row.requests:,}", _ms(row.average_duration_ms))
+    return table
+
+
+def _table(first: str, *numbers: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column(first, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _ms(milliseconds: float) -> str:
+    return f"{milliseconds:,.0f} ms"
+
+
+def _plain(text: str) -> str:
+    """Not rich's markup, whatever brackets it has."""
+    return text.replace("[", r"\[")
