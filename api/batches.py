@@ -26,6 +26,7 @@ from batchwright.rules import states
 from batchwright.rules.ids import is_batch_id, is_file_id
 from batchwright.rules.paging import page_limit
 from batchwright.rules.states import Cancel
+from batchwright.temporal.errors import TemporalUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -169,8 +170,9 @@ class BatchRoutes:
     async def _order(self, creation: Creation, tenant: str) -> BatchOrder:
         """A new order. Raises ApiError where the tenant may not give it now."""
         await self._check_purpose(tenant, creation.input_file_id)
-        await Allowance(self._services, tenant).check_live()
-        return make_order(creation, tenant, self._services.clock(), self._services.settings)
+        order = make_order(creation, tenant, self._services.clock(), self._services.settings)
+        await Allowance(self._services, tenant).admit_batch(order.batch_id)
+        return order
 
     async def _first_order(self, creation: Creation, tenant: str, key: str, fingerprint: str) -> BatchOrder:
         """The order that the key belongs to: whoever sends it again goes on where the first one broke off."""
@@ -181,11 +183,16 @@ class BatchRoutes:
             made = await keys.claim(key, fingerprint, order.model_dump_json())
             if made is None:
                 return order
+            await Allowance(self._services, tenant).withdraw(order.batch_id)
         return BatchOrder.model_validate_json(made)
 
     async def begin(self, order: BatchOrder) -> BatchRow:
         # The run first: it can make its row, while a row could not make its run.
-        await self._temporal.start(order)
+        try:
+            await self._temporal.start(order)
+        except TemporalUnavailable:
+            await Allowance(self._services, order.tenant).withdraw(order.batch_id)
+            raise
         return await self._row_of(order)
 
     async def _row_of(self, order: BatchOrder) -> BatchRow:

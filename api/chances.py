@@ -74,12 +74,13 @@ class SecondChances:
 
     async def _claim(self, made: BatchOrder, origin: Origin, file: FileRow | None) -> BatchOrder:
         try:
+            await self._remaking.admit(made)
             order = await self._services.database.chances.claim(made, origin, file)
         except Exception:
             await self._remaking.discard(file)
             raise
         if order.batch_id != made.batch_id:
-            await self._remaking.discard(file)
+            await self._remaking.withdraw(made, file)
         return order
 
     async def _copy(self, row: BatchRow) -> FileRow:

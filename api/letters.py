@@ -68,12 +68,13 @@ class LetterRetries:
 
     async def _claim(self, ids: Sequence[str], order: BatchOrder, file: FileRow) -> bool:
         try:
+            await self._remaking.admit(order)
             claimed = await self._letters.claim(ids, order, file)
         except Exception:
             await self._remaking.discard(file)
             raise
         if not claimed:
-            await self._remaking.discard(file)
+            await self._remaking.withdraw(order, file)
         return claimed
 
     async def _begun(self, order: BatchOrder) -> BatchRow:

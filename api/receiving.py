@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import datetime, timedelta
 from hashlib import sha256
 from secrets import token_hex
@@ -63,6 +63,10 @@ class Incoming:
         """Raises ApiError where what has come is too much for the tenant's quota."""
         if self._allowance is not None:
             self._allowance.check_room(self._room, max(self._bytes, least))
+
+    def held(self, services: Services) -> AbstractAsyncContextManager[None]:
+        """Its bytes, while its row is made; entering raises ApiError where others have them by now."""
+        return Allowance(services, self.tenant).held(self._file_id, self._bytes, self._room)
 
     async def take(self, piece: Piece, writer: ObjectWriter) -> None:
         """Raises ApiError as soon as the file cannot be accepted any more."""
@@ -178,13 +182,14 @@ async def _insert(row: FileRow, incoming: Incoming, services: Services) -> FileR
     """None, or the file that the same request made before."""
     key = incoming.idempotency_key
     if key is None:
-        await services.database.files.insert(row)
+        async with incoming.held(services):
+            await services.database.files.insert(row)
         return None
     claimed = Keys(services, incoming.tenant, "files")
     made = await claimed.find(key, incoming.fingerprint())
     if made is None:
-        incoming.check_room()
-        made = await claimed.claim(key, incoming.fingerprint(), row.model_dump_json(), row)
+        async with incoming.held(services):
+            made = await claimed.claim(key, incoming.fingerprint(), row.model_dump_json(), row)
     return None if made is None else FileRow.model_validate_json(made)
 
 

@@ -67,6 +67,15 @@ class Remaking:
             raise
         return file
 
+    async def admit(self, order: BatchOrder) -> None:
+        """Before the order is claimed. Raises ApiError where the tenant has too many live batches."""
+        await Allowance(self._services, order.tenant).admit_batch(order.batch_id)
+
+    async def withdraw(self, order: BatchOrder, file: FileRow | None) -> None:
+        """Of an order that another one was faster than: its place, and its input's object."""
+        await Allowance(self._services, order.tenant).withdraw(order.batch_id)
+        await self.discard(file)
+
     async def discard(self, file: FileRow | None) -> None:
         """The object of a file that gets no row."""
         if file is not None:

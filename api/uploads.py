@@ -1,6 +1,8 @@
 """/v1/uploads: a file in parts; create, add parts, complete, cancel."""
 
 import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 from fastapi import APIRouter, Depends, Request, Response
 
@@ -73,8 +75,8 @@ class UploadRoutes:
         fields = await read_object(request)
         row = read_upload(fields, tenant, self._services.clock(), self._services.settings)
         if key is None:
-            await self._check_room(row)
-            await self._uploads.insert(row)
+            async with self._room(row):
+                await self._uploads.insert(row)
         else:
             row = await self._first(row, key, fingerprint(fields))
         return answer(upload_object(row, "pending", None))
@@ -84,13 +86,18 @@ class UploadRoutes:
         claimed = Keys(self._services, row.tenant, "uploads")
         made = await claimed.find(key, fingerprint)
         if made is None:
-            await self._check_room(row)
-            made = await claimed.claim(key, fingerprint, row.model_dump_json(), row)
+            async with self._room(row):
+                made = await claimed.claim(key, fingerprint, row.model_dump_json(), row)
         return row if made is None else UploadRow.model_validate_json(made)
 
-    async def _check_room(self, row: UploadRow) -> None:
+    @asynccontextmanager
+    async def _room(self, row: UploadRow) -> AsyncGenerator[None]:
+        """For what is announced, while its row is made. Raises ApiError where there is none."""
         allowance = Allowance(self._services, row.tenant)
-        allowance.check_room(await allowance.room(), row.bytes)
+        room = await allowance.room()
+        allowance.check_room(room, row.bytes)
+        async with allowance.held(row.id, row.bytes, room):
+            yield
 
     async def add_part(self, request: Request, upload_id: str) -> Response:
         """Add a part of at most 64 MB; parts may come in parallel and in any order."""

@@ -28,6 +28,10 @@ class QuotaQueries:
     stored: str
     requests: str
     count_request: str
+    forget_admissions: str
+    admit_batch: str
+    admit_bytes: str
+    withdraw: str
 
 
 class Quotas(QuotasTable):
@@ -91,6 +95,21 @@ class Quotas(QuotasTable):
             if found is None:
                 await session.execute(self._sql.enqueue, tenant, batch_id, asked.lines, asked.tokens)
             return found
+
+    async def admit_batch(self, tenant: str, batch_id: str, most: int) -> bool:
+        return await self._admit(self._sql.admit_batch, tenant, batch_id, 1, most)
+
+    async def admit_bytes(self, tenant: str, id: str, size: int, most: int) -> bool:
+        return await self._admit(self._sql.admit_bytes, tenant, id, size, most)
+
+    async def withdraw(self, tenant: str, id: str) -> None:
+        await self._connections.execute(self._sql.withdraw, tenant, id)
+
+    async def _admit(self, sql: str, tenant: str, id: str, amount: int, most: int) -> bool:
+        async with self._connections.transaction() as session:
+            await session.execute(self._sql.lock_tenant, tenant)
+            await session.execute(self._sql.forget_admissions, tenant)
+            return await session.fetchrow(sql, tenant, id, amount, most) is not None
 
     async def count_request(self, tenant: str) -> Counted:
         record = await self._connections.fetchrow(self._sql.count_request, tenant)

@@ -80,6 +80,22 @@ class QuotasTable(Protocol):
         """
         ...
 
+    async def admit_batch(self, tenant: str, batch_id: str, most: int) -> bool:
+        """Lets one more live batch in, if there are fewer than `most`; whether it did.
+
+        It counts from now on: for a minute, by its row as soon as there is one. Those at once come one after
+        the other.
+        """
+        ...
+
+    async def admit_bytes(self, tenant: str, id: str, size: int, most: int) -> bool:
+        """The same of bytes to be stored, which are a file's or an upload's of that id."""
+        ...
+
+    async def withdraw(self, tenant: str, id: str) -> None:
+        """Of what was admitted: it will not come, or has its row. A repeat changes nothing."""
+        ...
+
     async def count_request(self, tenant: str) -> Counted:
         """Counts one more, over all processes."""
         ...

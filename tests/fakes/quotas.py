@@ -1,13 +1,14 @@
 """Quotas in memory, held to the same suite as PostgreSQL's."""
 
 import time
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.counts import LIVE
 from batchwright.database.quotas_base import Counted, OwnQuotas, QuotaRow, QuotasTable, Used
-from batchwright.rules.quotas import Enqueued, Excess, Limits, excess, left
-from tests.fakes.rows import Rows, slices
+from batchwright.rules.quotas import Enqueued, Excess, Limits, Quota, excess, left
+from tests.fakes.rows import Key, Rows, slices
 
 _MINUTE = 60.0
 
@@ -44,14 +45,17 @@ class MemoryQuotas(QuotasTable):
         )
 
     async def stored(self, tenant: str) -> int:
+        return self._stored(tenant)
+
+    def _stored(self, tenant: str, but: str = "") -> int:
         rows, now = self._rows.enter(), datetime.now(UTC)
-        files = [row for row in rows.files.values() if row.tenant == tenant]
+        files = [row for row in rows.files.values() if row.tenant == tenant and row.id != but]
         known = sum(
             row.bytes
             for row in files
             if row.expires_at is None or row.expires_at > now or rows.reader_of(tenant, row.id)
         )
-        uploads = [row for row in rows.uploads.values() if row.tenant == tenant]
+        uploads = [row for row in rows.uploads.values() if row.tenant == tenant and row.id != but]
         return known + sum(row.bytes for row in uploads if row.status_at(now) == "pending")
 
     async def reserve(self, tenant: str, batch_id: str, asked: Enqueued, limits: Limits) -> Excess | None:
@@ -62,6 +66,36 @@ class MemoryQuotas(QuotasTable):
         if found is None:
             self._rows.enqueued[tenant, batch_id] = asked
         return found
+
+    async def admit_batch(self, tenant: str, batch_id: str, most: int) -> bool:
+        batches = self._rows.enter().batches
+        used = sum(
+            key[0] == tenant and row.status in LIVE and key[1] != batch_id for key, row in batches.items()
+        )
+        return self._admit(Quota.LIVE_BATCHES, (tenant, batch_id), 1, most - used, batches)
+
+    async def admit_bytes(self, tenant: str, id: str, size: int, most: int) -> bool:
+        there = {**self._rows.enter().files, **self._rows.uploads}
+        return self._admit(Quota.STORED_BYTES, (tenant, id), size, most - self._stored(tenant, but=id), there)
+
+    async def withdraw(self, tenant: str, id: str) -> None:
+        self._rows.enter().admissions.pop((tenant, id), None)
+
+    def _admit(self, quota: Quota, key: Key, amount: int, room: int, there: Collection[Key]) -> bool:
+        now = time.monotonic()
+        coming = sum(
+            asked
+            for other, (of, asked, since) in self._rows.admissions.items()
+            if of is quota
+            and other[0] == key[0]
+            and other != key
+            and other not in there
+            and now - since < _MINUTE
+        )
+        if coming + amount > room:
+            return False
+        self._rows.admissions[key] = (quota, amount, now)
+        return True
 
     async def count_request(self, tenant: str) -> Counted:
         now = time.monotonic()

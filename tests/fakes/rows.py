@@ -21,7 +21,7 @@ from batchwright.database.rows import (
 from batchwright.database.tenant_rows import FoundKey, TenantRow
 from batchwright.database.upload_rows import Claim, PartRow, UploadRow
 from batchwright.database.waiting_base import Waiting
-from batchwright.rules.quotas import Enqueued
+from batchwright.rules.quotas import Enqueued, Quota
 
 Key = tuple[str, str]  # tenant, id
 
@@ -51,6 +51,7 @@ class Rows:
         self.rates: dict[str, RateChange] = {}
         self.quotas: dict[str, QuotaRow] = {}
         self.enqueued: dict[Key, Enqueued] = {}
+        self.admissions: dict[Key, tuple[Quota, int, float]] = {}  # how much of which, since when
         self.requests: dict[str, tuple[float, int]] = {}  # when the minute began, how many since
         self.beats: dict[str, WorkerBeat] = {}
         self.waiting: dict[tuple[str, str, str, str], Waiting] = {}

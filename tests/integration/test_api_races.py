@@ -21,10 +21,10 @@ UPLOAD = {"filename": "a.jsonl", "purpose": "batch", "bytes": len(LINE), "mime_t
 
 
 class Api:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, **limits: int) -> None:
         self.storage = MemoryStorage()
         self.temporal = MemoryGateway()
-        settings = load(max_live_batches=0)
+        settings = load(**{"max_live_batches": 0, **limits})
         services = Services(settings, database, self.storage, self.temporal, Served("m"), Metrics())
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(build_app(services)), base_url="http://a")
 
@@ -87,3 +87,35 @@ async def test_completions_and_a_cancel_at_the_same_instant_agree(api: Api) -> N
         statuses = {answer.status_code for answer in done}
         assert (statuses, cancelled.status_code) in (({200}, 400), ({400}, 200))
         assert len({answer.content for answer in done}) == 1
+
+
+async def test_creates_at_the_same_instant_are_no_more_batches_than_a_tenant_may_have(
+    database: Database,
+) -> None:
+    api = Api(database, max_live_batches=3)
+    async with api.http:
+        file_id = (await api.send()).json()["id"]
+        answers = await asyncio.gather(*(api.create(file_id, f"k{n}") for n in range(12)))
+    assert sorted(answer.status_code for answer in answers) == [200] * 3 + [429] * 9
+    assert len(api.temporal.orders) == 3
+
+
+async def test_files_at_the_same_instant_are_no_more_bytes_than_a_tenant_may_store(
+    database: Database,
+) -> None:
+    api = Api(database, max_stored_bytes=3 * len(LINE))
+    async with api.http:
+        keyless = [api.send() for _ in range(6)]
+        keyed = [api.send(f"k{n}") for n in range(6)]
+        answers = await asyncio.gather(*keyless, *keyed)
+        uploads = await asyncio.gather(*(api.http.post("/v1/uploads", json=UPLOAD) for _ in range(3)))
+    assert sorted(answer.status_code for answer in answers) == [200] * 3 + [429] * 9
+    assert [answer.status_code for answer in uploads] == [429] * 3
+    assert len(api.storage.objects) == 3
+
+
+async def test_uploads_announced_at_the_same_instant_are_no_more_bytes_either(database: Database) -> None:
+    api = Api(database, max_stored_bytes=2 * len(LINE))
+    async with api.http:
+        answers = await asyncio.gather(*(api.http.post("/v1/uploads", json=UPLOAD) for _ in range(8)))
+    assert sorted(answer.status_code for answer in answers) == [200] * 2 + [429] * 6

@@ -136,3 +136,52 @@ async def test_requests_of_a_minute_are_counted_by_tenant(any_database: Database
     assert sorted(one.requests for one in counted) == [1, 2, 3, 4, 5]
     assert all(0 < one.seconds_left <= 60 for one in counted)
     assert (await any_database.quotas.count_request("u")).requests == 1
+
+
+async def test_of_batches_admitted_at_once_no_more_come_in_than_may(any_database: DatabaseLike) -> None:
+    await any_database.batches.upsert(an_order("batch_0", "t"))
+    quotas = any_database.quotas
+    let_in = await asyncio.gather(*(quotas.admit_batch("t", f"batch_{n}", 3) for n in range(1, 9)))
+    assert sum(let_in) == 2
+    assert await quotas.admit_batch("another", "batch_1", 3)
+
+
+async def test_an_admitted_batch_counts_once_by_its_row_and_not_when_it_is_withdrawn(
+    any_database: DatabaseLike,
+) -> None:
+    quotas = any_database.quotas
+    assert await quotas.admit_batch("t", "batch_1", 2)
+    assert await quotas.admit_batch("t", "batch_1", 2)
+    await any_database.batches.upsert(an_order("batch_1", "t"))
+    assert await quotas.admit_batch("t", "batch_2", 2)
+    assert not await quotas.admit_batch("t", "batch_3", 2)
+    await quotas.withdraw("t", "batch_2")
+    await quotas.withdraw("t", "batch_2")
+    assert await quotas.admit_batch("t", "batch_3", 2)
+    await any_database.batches.end("t", "batch_1", BatchStatus.CANCELLED, [], after(1))
+    assert await quotas.admit_batch("t", "batch_4", 2)
+
+
+async def test_of_bytes_admitted_at_once_no_more_come_in_than_there_is_room_for(
+    any_database: DatabaseLike,
+) -> None:
+    await any_database.files.insert(a_file("file-0", bytes=30))
+    quotas = any_database.quotas
+    let_in = await asyncio.gather(*(quotas.admit_bytes("t", f"file-{n}", 30, 100) for n in range(1, 9)))
+    assert sum(let_in) == 2
+    assert await quotas.admit_bytes("t", "file-9", 10, 100)
+    assert await quotas.admit_bytes("another", "file-1", 100, 100)
+
+
+async def test_admitted_bytes_count_once_by_their_row_and_not_when_they_are_withdrawn(
+    any_database: DatabaseLike,
+) -> None:
+    quotas = any_database.quotas
+    assert await quotas.admit_bytes("t", "file-1", 60, 100)
+    await any_database.files.insert(a_file("file-1", bytes=60))
+    assert await quotas.admit_bytes("t", "file-1", 60, 100)
+    assert not await quotas.admit_bytes("t", "file-2", 41, 100)
+    assert await quotas.admit_bytes("t", "file-2", 40, 100)
+    await quotas.withdraw("t", "file-2")
+    assert await quotas.admit_bytes("t", "file-3", 40, 100)
+    assert await quotas.stored("t") == 60

@@ -64,3 +64,39 @@ ON CONFLICT (tenant) DO UPDATE SET
     requests = CASE WHEN c.began_at > now() - interval '1 minute' THEN c.requests + 1 ELSE 1 END,
     began_at = CASE WHEN c.began_at > now() - interval '1 minute' THEN c.began_at ELSE now() END
 RETURNING requests, extract(epoch FROM began_at + interval '1 minute' - now())::float8 AS seconds_left
+
+-- name: forget_admissions
+-- Whatever was to come of them has.
+DELETE FROM admissions WHERE tenant = $1 AND admitted_at <= now() - interval '1 minute'
+
+-- name: admit_batch
+-- After `lock_tenant`, in one transaction. A second run renews it.
+INSERT INTO admissions (tenant, id, quota, amount, admitted_at)
+SELECT $1, $2, 'live_batches', $3::bigint, clock_timestamp()
+WHERE (SELECT count(*) FROM batches
+       WHERE tenant = $1 AND status IN ('validating', 'in_progress', 'finalizing') AND id <> $2)
+    + (SELECT coalesce(sum(a.amount), 0) FROM admissions a
+       WHERE a.tenant = $1 AND a.quota = 'live_batches' AND a.id <> $2
+         AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = a.tenant AND b.id = a.id))
+    + $3::bigint <= $4::bigint
+ON CONFLICT (tenant, id) DO UPDATE SET admitted_at = excluded.admitted_at
+RETURNING id
+
+-- name: admit_bytes
+-- The same of what is stored, as `stored` counts it.
+INSERT INTO admissions (tenant, id, quota, amount, admitted_at)
+SELECT $1, $2, 'stored_bytes', $3::bigint, clock_timestamp()
+WHERE (SELECT coalesce(sum(bytes), 0) FROM known_files WHERE tenant = $1 AND id <> $2)
+    + (SELECT coalesce(sum(bytes), 0) FROM uploads
+       WHERE tenant = $1 AND status = 'pending' AND expires_at > now() AND id <> $2)
+    + (SELECT coalesce(sum(a.amount), 0) FROM admissions a
+       WHERE a.tenant = $1 AND a.quota = 'stored_bytes' AND a.id <> $2
+         AND NOT EXISTS (SELECT FROM files f WHERE f.tenant = a.tenant AND f.id = a.id)
+         AND NOT EXISTS (SELECT FROM uploads u WHERE u.tenant = a.tenant AND u.id = a.id))
+    + $3::bigint <= $4::bigint
+ON CONFLICT (tenant, id) DO UPDATE SET admitted_at = excluded.admitted_at
+RETURNING id
+
+-- name: withdraw
+-- A second run finds nothing.
+DELETE FROM admissions WHERE tenant = $1 AND id = $2
