@@ -173,9 +173,13 @@ class _HttpErrors:
         return error_response(ApiError(error.status_code, message, headers=headers))
 
     def _methods(self, request: Request) -> list[str]:
-        """All that the path takes; the router tells only those of the first route that has it."""
+        """All that the path takes; the router tells only those of the first route that has it.
+
+        A path that is a route's own is not one that another takes for an id.
+        """
         found = [route for route in self._routes if route.matches(request.scope)[0] is not Match.NONE]
-        return sorted({method for route in found for method in route.methods or ()})
+        own = [route for route in found if route.path == request.scope["path"]]
+        return sorted({method for route in own or found for method in route.methods or ()})
 
 
 async def _validation_error(_: Request, error: Exception) -> Response:

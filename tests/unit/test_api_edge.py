@@ -41,6 +41,7 @@ async def test_an_unknown_route_is_named(house: House, method: str, path: str) -
         ("DELETE", "/v1/batches/x", "GET"),
         ("GET", "/v1/batches/x/cancel", "POST"),
         ("GET", "/v1/uploads", "POST"),
+        ("OPTIONS", "/admin/dlq/retry-all", "POST"),  # and no letter of that name that could be deleted
     ],
 )
 async def test_a_known_route_with_another_method_says_which_it_takes(
