@@ -6,7 +6,8 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from batchwright.inference.client import Outcome
-from batchwright.rules.inflight import Bounds, InFlightLimit, Signal
+from batchwright.rules.inflight import InFlightLimit
+from batchwright.rules.load import Bounds, Signal
 from batchwright.rules.retries import SUCCESS, Category
 from batchwright.telemetry.labels import Bounded
 from batchwright.telemetry.metrics import Metrics
@@ -26,11 +27,12 @@ class Policy(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A request that is under way."""
+    """A request that is under way, sent `among` so many at its backend, itself included."""
 
     url: str
     model: str
     sent_at: float
+    among: int
 
 
 class BackendLimits:
@@ -91,8 +93,8 @@ class BackendLimits:
     def place(self, model: str, url: str) -> Placed:
         """The request goes to this backend; `leave` follows, whatever becomes of it."""
         self._limit(url)
-        self._in_flight[url] = self.in_flight(url) + 1
-        return Placed(url, model, self._clock())
+        self._in_flight[url] = among = self.in_flight(url) + 1
+        return Placed(url, model, self._clock(), among)
 
     def tell(self, placed: Placed, outcome: Outcome) -> None:
         """How it ended; before `leave`."""
@@ -103,6 +105,7 @@ class BackendLimits:
             sent_at=placed.sent_at,
             now=self._clock(),
             in_flight=self.in_flight(placed.url),
+            among=placed.among,
             # Twice as long an answer took about twice as long to write.
             kind=(placed.model, len(outcome.body).bit_length()),
         )

@@ -22,7 +22,9 @@ class Try:
 class Circuit:
     """Seconds are the clock's. `failures_to_open` capacity failures in a row open it, a refusal at once.
 
-    Requests sent before it opened neither close it nor prolong its pause.
+    A backend that refuses some of many requests does so long before it answers the others: while those are
+    under way, as many failures in a row are needed as half of them. Requests sent before it opened neither
+    close it nor prolong its pause.
     """
 
     failures_to_open: int
@@ -33,6 +35,7 @@ class Circuit:
     _pause: float = 0.0  # 0: closed
     _retry_at: float = 0.0
     _trial: Try | None = None
+    _under_way: set[Try] = field(default_factory=set[Try])
     _normal_at: float | None = None
     _suspects: set[str] = field(default_factory=set[str])
 
@@ -57,17 +60,20 @@ class Circuit:
     def begin(self) -> Try:
         """A request goes out: in an open circuit it is the trial."""
         begun = Try(self.clock(), self.is_open)
+        self._under_way.add(begun)
         if begun.is_trial:
             self._trial = begun
         return begun
 
     def aborted(self, begun: Try) -> None:
         """It ended without telling anything about the backend: the next one may be the trial."""
+        self._under_way.discard(begun)
         if self._trial is begun:
             self._trial = None
 
     def succeeded(self, begun: Try) -> None:
         """A normal answer."""
+        self._under_way.discard(begun)
         self._normal_at, self._failures = self.clock(), 0
         self._suspects.clear()
         if begun.is_trial or not self.is_open:
@@ -75,10 +81,11 @@ class Circuit:
 
     def failed(self, begun: Try, reason: str, *, at_once: bool = False, pause: float = 0.0) -> None:
         """A capacity failure; `at_once` opens whatever went before, `pause` is what the backend asked for."""
+        self._under_way.discard(begun)
         self._failures += 1
         if self.is_open and not begun.is_trial:
             return
-        if begun.is_trial or at_once or self._failures >= self.failures_to_open:
+        if begun.is_trial or at_once or self._failures >= self._enough_failures():
             self._open(reason, pause)
 
     def try_now(self) -> None:
@@ -108,6 +115,9 @@ class Circuit:
         if len(self._suspects) >= self.failures_to_open:
             return True
         return self.is_open if vouched is None else not vouched
+
+    def _enough_failures(self) -> int:
+        return max(self.failures_to_open, len(self._under_way) // 2)
 
     def _open(self, reason: str, pause: float) -> None:
         now = self.clock()

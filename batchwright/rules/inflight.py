@@ -1,8 +1,9 @@
 """How many requests a backend gets at once: as many as help it, found from its answers alone.
 
-Refusals and timeouts lower the limit at once, one time for all that were on their way together. Everything
-else is a trial, judged by what it did to the time of answers: where requests queue, less in flight makes
-answers quicker by as much and more makes them slower; where the engine has room, their time stays. So
+Refusals and timeouts lower the limit at once, one time for all that were on their way together; refusals
+that come whatever is in flight are let be (rules/refusals.py). Everything else is a trial, judged by what it
+did to the time of answers: where requests queue, less in flight makes answers quicker by as much and more
+makes them slower; where the engine has room, their time stays. So
 - slow answers have less tried, and where that does not help, the engine is slow and not crowded: back again;
 - from time to time less is tried without a reason: it may have been crowded from the start;
 - more is tried while all there is gets used, in ever larger steps as long as it helps.
@@ -11,8 +12,9 @@ answers quicker by as much and more makes them slower; where the engine has room
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
-from enum import StrEnum
 
+from batchwright.rules.load import Bounds, Change, Signal
+from batchwright.rules.refusals import Congestion, Refusals
 from batchwright.rules.slowness import Slowness
 
 SHORTEST_WINDOW, LONGEST_WINDOW = 0.25, 2.0  # seconds
@@ -22,41 +24,13 @@ _LONGEST_PAUSE = 480.0
 _SETTLE = 1.25  # times an answer's time, before a trial shows in the answers
 _ANSWERS, _TRIAL_ANSWERS, _MOST_ANSWERS = 8, 24, 96  # that make a level
 _QUEUED, _CLEAR = 0.5, 0.25  # share of the time that goes with the requests in flight: the border, its width
-_AFTER_REFUSAL, _AFTER_TIMEOUT, _LESS, _LEAST = 0.7, 0.5, 0.7, 0.5
+_AFTER_TIMEOUT, _LESS, _LEAST = 0.5, 0.7, 0.5
 _MORE, _MUCH_MORE, _MOST_MORE = 1.25, 1.6, 2.0
 _FORGET = 0.98  # of the best limit so far, with each look beyond in vain
 _FUTILE = 2  # times less was tried in vain after which the engine is slow
 _WORSE = 0.15  # of a level that rises: what made it slow is not over yet
 _NEAR, _USED = 0.9, 0.9
 _WORTH_TRYING = 4  # in flight
-
-
-class Signal(StrEnum):
-    ANSWERED = "answered"
-    REFUSED = "refused"  # busy, overloaded, away
-    TIMED_OUT = "timed_out"
-    NOTHING = "nothing"  # says nothing about how busy it is
-
-
-class Change(StrEnum):
-    """Why a limit changed."""
-
-    REFUSED = "refused"
-    TIMED_OUT = "timed_out"
-    SLOW = "slow"
-    LESS_TRIED = "less_tried"
-    MORE_TRIED = "more_tried"
-    TRIED_IN_VAIN = "tried_in_vain"  # back to what it was before a trial
-    RECOVERED = "recovered"  # on the way to where it was good
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """`tolerance` is how many times slower than usual answers may get before less is tried."""
-
-    floor: int = 1
-    ceiling: int = 100
-    tolerance: float = 1.5
 
 
 @dataclass(slots=True)
@@ -90,7 +64,7 @@ class InFlightLimit:
     def __init__(self, bounds: Bounds, now: float) -> None:
         self.bounds = bounds
         self._limit = self._target = self._good = self._best = float(bounds.ceiling)
-        self._slowness = Slowness()
+        self._slowness, self._refusals, self._congestion = Slowness(), Refusals(), Congestion()
         self._seconds = 0.0  # about how long an answer takes
         self._lowered_at = -math.inf
         self._settled_at = now
@@ -113,17 +87,28 @@ class InFlightLimit:
         self._good = max(self._limit, min(self._good, bounds.ceiling))
 
     def ended(
-        self, signal: Signal, *, sent_at: float, now: float, in_flight: int, kind: Hashable = None
+        self,
+        signal: Signal,
+        *,
+        sent_at: float,
+        now: float,
+        in_flight: int,
+        among: int,
+        kind: Hashable = None,
     ) -> Change | None:
-        """One request is over; `in_flight` counts it still, `kind` is what makes its time comparable.
+        """One request is over, and what changed by it, if anything.
 
-        What changed by it, if anything.
+        `in_flight` counts it still; it was sent `among` so many, itself included. `kind` is what makes its
+        time comparable.
         """
         self._window.peak = max(self._window.peak, in_flight)
         if signal is Signal.NOTHING:
             return None
+        if signal is not Signal.TIMED_OUT:
+            self._refusals.sample(among, refused=signal is Signal.REFUSED)
         if signal is not Signal.ANSWERED:
-            return self._refused(signal, sent_at, now)
+            lower = self._timed_out if signal is Signal.TIMED_OUT else self._refused
+            return lower(sent_at, now)
         seconds = now - sent_at
         if not self._seconds:
             self._seconds = seconds
@@ -141,18 +126,42 @@ class InFlightLimit:
     def _span(self) -> float:
         return min(max(self._seconds, SHORTEST_WINDOW), LONGEST_WINDOW)
 
-    def _refused(self, signal: Signal, sent_at: float, now: float) -> Change | None:
+    def _refused(self, sent_at: float, now: float) -> Change | None:
+        if self._refusals.are_usual():
+            return None
+        if before := self._refusals.in_vain():
+            return self._refused_in_vain(before, now)
+        congestion = self._congestion
+        lower = congestion.lowered(self._used(), sent_at=sent_at, now=now, span=self._span())
+        if lower >= self._limit:
+            return None
+        if congestion.is_slight:
+            self._limit = self._target = self._held(lower)
+            return Change.REFUSED
+        return self._lower(lower, congestion.used, now, Change.REFUSED)
+
+    def _timed_out(self, sent_at: float, now: float) -> Change | None:
         """What was sent before the limit was lowered has been answered for by that."""
         if sent_at < self._lowered_at or now - self._lowered_at < self._span():
             return None
-        trial, used = self._trial, self._used()
-        lower = used * (_AFTER_TIMEOUT if signal is Signal.TIMED_OUT else _AFTER_REFUSAL)
+        used = self._used()
+        return self._lower(used * _AFTER_TIMEOUT, used, now, Change.TIMED_OUT)
+
+    def _lower(self, lower: float, used: float, now: float, change: Change) -> Change:
+        trial = self._trial
         if trial is not None and trial.change is Change.MORE_TRIED:
             lower = min(max(lower, trial.limit), used * _NEAR)  # where all was well a moment ago
         self._good = (used + lower) / 2
         self._lowered_at, self._trial = now, None
         self._pause_more(now)
-        return self._set(lower, now, Change(signal))
+        return self._set(lower, now, change)
+
+    def _refused_in_vain(self, before: int, now: float) -> Change | None:
+        self._trial = None
+        self._good = max(self._good, min(float(before), self.bounds.ceiling))
+        if before <= self._limit:
+            return None
+        return self._set(before, now, Change.TRIED_IN_VAIN)
 
     def _look(self, now: float) -> Change | None:
         """A window is over."""

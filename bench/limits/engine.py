@@ -42,12 +42,16 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Make:
-    """`queue` requests may wait for a slot, one more is refused; `seconds` is an answer's mean time."""
+    """`queue` requests may wait for a slot, one more is refused; `seconds` is an answer's mean time.
+
+    Of all requests the share `flaky` is refused, whatever is in flight.
+    """
 
     slots: int = 64
     queue: float = math.inf
     seconds: float = 1.0
     spread: float = 0.4  # sigma of the lognormal factor
+    flaky: float = 0.0
     trouble: tuple[Trouble, ...] = ()
 
     def at(self, now: float) -> tuple[int, float]:
@@ -98,6 +102,8 @@ class Engine:
         self._account()
         slots, _ = self.make.at(self.clock.now)
         if self.running >= slots and len(self.waiting) >= self.make.queue:
+            return None
+        if self.make.flaky and self.random.random() < self.make.flaky:
             return None
         spread = self.make.spread
         work = self.make.seconds * self.random.lognormvariate(-spread * spread / 2, spread)

@@ -3,21 +3,22 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from batchwright.rules.inflight import Bounds, InFlightLimit, Signal
+from batchwright.rules.inflight import InFlightLimit
+from batchwright.rules.load import Bounds, Signal
 
 
 class Limit(Protocol):
     @property
     def current(self) -> int: ...
 
-    def ended(self, signal: Signal, *, sent_at: float, now: float, in_flight: int) -> object: ...
+    def ended(self, signal: Signal, *, sent_at: float, now: float, in_flight: int, among: int) -> object: ...
 
 
 class Fixed:
     def __init__(self, limit: int) -> None:
         self.current = limit
 
-    def ended(self, signal: Signal, *, sent_at: float, now: float, in_flight: int) -> None:
+    def ended(self, signal: Signal, *, sent_at: float, now: float, in_flight: int, among: int) -> None:
         pass
 
 
@@ -31,7 +32,7 @@ class AdditiveIncrease:
     def current(self) -> int:
         return int(self._limit)
 
-    def ended(self, signal: Signal, *, sent_at: float, now: float, in_flight: int) -> None:
+    def ended(self, signal: Signal, *, sent_at: float, now: float, in_flight: int, among: int) -> None:
         if signal is Signal.ANSWERED:
             self._limit = min(self._limit + 1 / self._limit, self._ceiling)
         else:
@@ -49,7 +50,7 @@ class Gradient:
     def current(self) -> int:
         return int(self._limit)
 
-    def ended(self, signal: Signal, *, sent_at: float, now: float, in_flight: int) -> None:
+    def ended(self, signal: Signal, *, sent_at: float, now: float, in_flight: int, among: int) -> None:
         if signal is not Signal.ANSWERED:
             self._limit = max(1.0, self._limit * 0.9)
             return

@@ -32,4 +32,8 @@ INTERACTIVE = Scenario(
     burst=30.0,
     bursts=tuple((float(since), since + 20.0) for since in range(50, int(SECONDS), 40)),
 )
-SCENARIOS = (CAPACITY_LOSS, CROWDED, SLOW, INTERACTIVE)
+FLAKY = Scenario(
+    "A gateway that refuses one request in ten, whatever is in flight: room for 128",
+    Make(slots=128, flaky=0.1),
+)
+SCENARIOS = (CAPACITY_LOSS, CROWDED, SLOW, INTERACTIVE, FLAKY)

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from statistics import mean
+from typing import NamedTuple
 
 from batchwright.inference.circuit import Circuit, Try
-from batchwright.rules.inflight import Signal
+from batchwright.rules.load import Signal
 from bench.limits.engine import Asked, Clock, Engine, Make
 from bench.limits.limits import Limit
 
@@ -47,6 +48,11 @@ class Result:
         return cls(**{name: mean(getattr(result, name) for result in results) for name in vars(cls())})
 
 
+class _Sent(NamedTuple):
+    at: float
+    among: int
+
+
 @dataclass
 class _Batch:
     clock: Clock
@@ -71,7 +77,7 @@ class _Batch:
 
     def _ask(self) -> None:
         self.in_flight += 1
-        sent, begun = self.clock.now, self.circuit.begin()
+        sent, begun = _Sent(self.clock.now, self.in_flight), self.circuit.begin()
         open_requests: list[Asked] = []
         asked = self.engine.ask(lambda: self._answered(sent, begun, open_requests))
         if asked is None:
@@ -79,26 +85,28 @@ class _Batch:
         open_requests.append(asked)
         self.clock.after(self.timeout, lambda: self._late(sent, begun, open_requests))
 
-    def _answered(self, sent: float, begun: Try, open_requests: list[Asked]) -> None:
+    def _answered(self, sent: _Sent, begun: Try, open_requests: list[Asked]) -> None:
         open_requests.clear()
         self.circuit.succeeded(begun)
         self.answered.append(self.clock.now)
         self._ended(Signal.ANSWERED, sent)
 
-    def _refused(self, sent: float, begun: Try) -> None:
+    def _refused(self, sent: _Sent, begun: Try) -> None:
         self.refused += 1
         self.circuit.failed(begun, "busy")
         self._ended(Signal.REFUSED, sent)
 
-    def _late(self, sent: float, begun: Try, open_requests: list[Asked]) -> None:
+    def _late(self, sent: _Sent, begun: Try, open_requests: list[Asked]) -> None:
         if open_requests:
             self.engine.leave(open_requests.pop())
             self.timed_out += 1
             self.circuit.aborted(begun)
             self._ended(Signal.TIMED_OUT, sent)
 
-    def _ended(self, signal: Signal, sent: float) -> None:
-        self.limit.ended(signal, sent_at=sent, now=self.clock.now, in_flight=self.in_flight)
+    def _ended(self, signal: Signal, sent: _Sent) -> None:
+        self.limit.ended(
+            signal, sent_at=sent.at, now=self.clock.now, in_flight=self.in_flight, among=sent.among
+        )
         self.in_flight -= 1
         self.clock.after(0.0, self.send)  # a timer, so that a refusal is no recursion
 

@@ -8,7 +8,7 @@ from batchwright.inference.adaptive import BackendLimits, Policy, signal_of
 from batchwright.inference.client import Outcome
 from batchwright.inference.limits import Permit, Permits
 from batchwright.rules import retries
-from batchwright.rules.inflight import Signal
+from batchwright.rules.load import Signal
 from batchwright.rules.retries import judge
 from batchwright.telemetry.metrics import Metrics
 
@@ -86,11 +86,11 @@ async def test_a_refusal_lowers_the_limit_and_what_waits_stays_waiting() -> None
     for permit in held:
         permit.place(A)
     waiter = house.permits.request("m", "t", 1)
-    held[0].tell(REFUSED)
-    held[0].release()
-    assert (house.limits.limit_of(A), waiter.done()) == (7, False)
-    for permit in held[1:4]:
+    for permit in held[:3]:
+        permit.tell(REFUSED)
         permit.release()
+    assert (house.limits.limit_of(A), waiter.done()) == (7, False)
+    held[3].release()
     assert waiter.done()
 
 

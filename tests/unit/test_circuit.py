@@ -38,6 +38,29 @@ def test_it_opens_after_failures_in_a_row(circuit: Circuit) -> None:
     assert (circuit.is_open, circuit.reason, circuit.wait()) == (True, "503", 1.0)
 
 
+def test_quick_refusals_of_some_do_not_open_it_while_most_are_being_answered(circuit: Circuit) -> None:
+    sent = [circuit.begin() for _ in range(20)]
+    for begun in sent[:5]:
+        circuit.failed(begun, "503")
+    assert not circuit.is_open
+    for begun in sent[5:]:
+        circuit.succeeded(begun)
+    assert not circuit.is_open
+
+
+def test_a_backend_that_refuses_all_opens_it_though_many_are_under_way(circuit: Circuit) -> None:
+    for begun in [circuit.begin() for _ in range(20)][:8]:
+        circuit.failed(begun, "503")
+    assert circuit.is_open
+
+
+def test_what_told_nothing_is_no_longer_under_way(circuit: Circuit) -> None:
+    for begun in [circuit.begin() for _ in range(20)]:
+        circuit.aborted(begun)
+    fail(circuit, 3)
+    assert circuit.is_open
+
+
 def test_a_refused_key_opens_it_at_once(circuit: Circuit) -> None:
     circuit.failed(circuit.begin(), "authentication", at_once=True)
     assert (circuit.is_open, circuit.reason) == (True, "authentication")

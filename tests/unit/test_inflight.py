@@ -1,9 +1,13 @@
 """The rule of the in-flight limit, on a clock of the test's own."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from batchwright.rules.inflight import Bounds, Change, InFlightLimit, Signal
+import pytest
+
+from batchwright.rules.inflight import InFlightLimit
+from batchwright.rules.load import Bounds, Change, Signal
 from batchwright.rules.slowness import Slowness
 
 
@@ -31,7 +35,7 @@ class Backend:
             self.now += latency
 
     def tell(self, signal: Signal, at: float, sent_at: float, in_flight: int) -> None:
-        change = self.limit.ended(signal, sent_at=sent_at, now=at, in_flight=in_flight)
+        change = self.limit.ended(signal, sent_at=sent_at, now=at, in_flight=in_flight, among=in_flight)
         if change is not None:
             self.changes.append(change)
 
@@ -43,7 +47,7 @@ def limit(ceiling: int = 100, floor: int = 1) -> InFlightLimit:
 def refuse(limit: InFlightLimit, *, at: float, sent_at: float, times: int = 1) -> list[int]:
     seen: list[int] = []
     for _ in range(times):
-        limit.ended(Signal.REFUSED, sent_at=sent_at, now=at, in_flight=100)
+        limit.ended(Signal.REFUSED, sent_at=sent_at, now=at, in_flight=100, among=100)
         seen.append(limit.current)
     return seen
 
@@ -52,20 +56,76 @@ def test_it_begins_at_its_ceiling() -> None:
     assert limit(37).current == 37
 
 
-def test_five_refusals_of_one_instant_are_one_signal() -> None:
-    assert refuse(limit(), at=10.0, sent_at=9.9, times=5) == [70] * 5
+def test_what_is_refused_at_once_lowers_the_limit_by_as_many() -> None:
+    assert refuse(limit(), at=10.0, sent_at=9.9, times=5) == [99, 98, 97, 96, 95]
+
+
+def test_refusals_of_one_instant_are_one_signal_and_lower_it_to_70_percent_at_most() -> None:
+    assert refuse(limit(), at=10.0, sent_at=9.9, times=90)[-1] == 70
 
 
 def test_what_was_sent_before_the_limit_fell_says_nothing_new() -> None:
     held = limit()
-    refuse(held, at=10.0, sent_at=9.9)
+    refuse(held, at=10.0, sent_at=9.9, times=40)
     assert refuse(held, at=60.0, sent_at=9.95, times=3) == [70] * 3
-    assert refuse(held, at=61.0, sent_at=60.5) == [49]
+    assert refuse(held, at=61.0, sent_at=60.5, times=40)[-1] == 49
+
+
+@dataclass
+class Gateway:
+    """Before 128 slots and answers of a second; refuses at once by `refuses(among)`."""
+
+    refuses: Callable[[int], bool]
+    limit: InFlightLimit = field(default_factory=lambda: limit(128))
+    limits: list[int] = field(default_factory=list[int])
+
+    def run(self, seconds: int) -> None:
+        for second in range(seconds):
+            count = self.limit.current
+            refused = [place for place in range(1, count + 1) if self.refuses(place)]
+            for signal, places, took in (
+                (Signal.REFUSED, refused, 0.02),
+                (Signal.ANSWERED, sorted({*range(1, count + 1)} - {*refused}), 1.0),
+            ):
+                for place in places:
+                    sent = float(second)
+                    self.limit.ended(signal, sent_at=sent, now=sent + took, in_flight=count, among=place)
+            self.limits.append(self.limit.current)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.2, 0.3])
+def test_refusals_that_come_whatever_is_in_flight_are_let_be(share: float) -> None:
+    chance = Random(3)
+    gateway = Gateway(lambda among: chance.random() < share)
+    gateway.run(200)
+    assert sum(gateway.limits[20:]) / 180 > 100
+
+
+def test_refusals_of_what_is_too_much_end_and_are_never_usual() -> None:
+    gateway = Gateway(lambda among: among > 30)
+    gateway.run(200)
+    assert 20 < sum(gateway.limits[20:]) / 180 < 45
+
+
+def test_a_gateway_that_refuses_some_and_then_loses_capacity_gets_less() -> None:
+    chance = Random(3)
+    gateway = Gateway(lambda among: chance.random() < 0.1)
+    gateway.run(50)
+    gateway.refuses = lambda among: among > 20 or chance.random() < 0.1
+    gateway.run(100)
+    assert sum(gateway.limits[-50:]) / 50 < 40
+
+
+def test_a_backend_that_mostly_refuses_gets_little_whatever_the_reason() -> None:
+    chance = Random(3)
+    gateway = Gateway(lambda among: chance.random() < 0.7)
+    gateway.run(100)
+    assert sum(gateway.limits[-50:]) / 50 < 20
 
 
 def test_a_timeout_weighs_more_than_a_refusal() -> None:
     held = limit()
-    assert held.ended(Signal.TIMED_OUT, sent_at=1.0, now=10.0, in_flight=100) is Change.TIMED_OUT
+    assert held.ended(Signal.TIMED_OUT, sent_at=1.0, now=10.0, in_flight=100, among=100) is Change.TIMED_OUT
     assert held.current == 50
 
 
@@ -78,20 +138,21 @@ def test_it_never_falls_below_its_floor() -> None:
 
 def test_of_a_limit_that_was_not_reached_what_was_in_flight_is_lowered() -> None:
     held = limit()
-    held.ended(Signal.REFUSED, sent_at=9.9, now=10.0, in_flight=20)
+    for _ in range(20):
+        held.ended(Signal.REFUSED, sent_at=9.9, now=10.0, in_flight=20, among=20)
     assert held.current == 14
 
 
 def test_what_says_nothing_changes_nothing() -> None:
     held = limit()
-    assert held.ended(Signal.NOTHING, sent_at=0.0, now=500.0, in_flight=100) is None
+    assert held.ended(Signal.NOTHING, sent_at=0.0, now=500.0, in_flight=100, among=100) is None
     assert held.current == 100
 
 
 def test_it_is_back_within_seconds_of_a_short_refusal() -> None:
     backend = Backend(limit(64), slots=64)
     backend.answer(5)
-    refuse(backend.limit, at=backend.now, sent_at=backend.now - 0.1)
+    refuse(backend.limit, at=backend.now, sent_at=backend.now - 0.1, times=40)
     assert backend.limit.current < 50
     backend.answer(25)
     assert backend.limit.current >= 60

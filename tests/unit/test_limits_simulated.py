@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from bench.limits.limits import LIMITS, SHARED, Limit
-from bench.limits.scenarios import CAPACITY_LOSS, CROWDED, INTERACTIVE, SLOW
+from bench.limits.scenarios import CAPACITY_LOSS, CROWDED, FLAKY, INTERACTIVE, SLOW
 from bench.limits.simulation import Result, Scenario, runs
 
 MANY = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -55,3 +55,11 @@ def test_people_who_share_the_engine_are_held_up_less(seeds: range) -> None:
     assert ours.held_up < right.held_up * 0.75
     assert ours.goodput > right.goodput * 0.85
     assert fraction.held_up < 0.05
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_a_gateway_that_refuses_some_whatever_is_in_flight_is_used_all_the_same(seeds: range) -> None:
+    ours = result(FLAKY, "ours", seeds)
+    additive = result(FLAKY, "additive increase", seeds)
+    assert ours.goodput > 0.9
+    assert ours.goodput > additive.goodput + 0.5
