@@ -77,11 +77,8 @@ class Allowance:
         if not room.takes(size):
             raise self._refusal(Quota.STORED_BYTES, no_room(room.limit, room.used))
 
-    async def count_request(self) -> None:
-        """Raises ApiError where it is one too many in this minute."""
-        limit = (await self.limits()).requests_per_minute
-        if not limit:
-            return
+    async def count_request(self, limit: int) -> None:
+        """Raises ApiError where it is one more than `limit` in this minute."""
         counted = await self._quotas.count_request(self._tenant)
         if counted.requests > limit:
             seconds = max(1, -int(-counted.seconds_left // 1))

@@ -33,3 +33,4 @@ class Services:
     metrics: Metrics
     sdk_metrics: str = ""  # the address of the SDK's; empty: there are none
     clock: Callable[[], datetime] = now
+    recent_seconds: float = 1.0  # how old what requests have in common may be: limits, what workers poll

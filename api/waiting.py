@@ -1,8 +1,10 @@
 """Why a batch waits, as the API shows it: what was told, and what nobody is there to tell."""
 
-from datetime import datetime, timedelta
+from collections.abc import Collection
+from datetime import timedelta
 
 from api.objects import WaitingObject
+from api.recent import Recent
 from api.services import Services
 from batchwright.contracts.names import CONTROL_QUEUE, IO_QUEUE, inference_queue
 from batchwright.contracts.openai import BatchStatus
@@ -13,12 +15,14 @@ from batchwright.rules.polled import FRESH_SECONDS, nobody_polls, polled
 from batchwright.rules.states import LIVE
 
 PAUSED = "paused"
+_FRESH = timedelta(seconds=FRESH_SECONDS)
 
 
 class Reasons:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._table = services.database.waiting
+        self._served = Recent(self._polled, services.recent_seconds)
 
     async def of(self, row: BatchRow) -> list[WaitingObject]:
         """Of a batch that has not ended; none where all goes on. A model has at most one of each source."""
@@ -27,7 +31,7 @@ class Reasons:
         now = self._services.clock()
         told = await self._table.of_batch(row.order.tenant, row.order.batch_id, now)
         known = {each.model for each in told if each.source is Source.FLEET}
-        unserved = [each for each in await self._unserved(row, now) if (each.model or "") not in known]
+        unserved = [each for each in await self._unserved(row) if (each.model or "") not in known]
         return [*map(_object, told), *unserved]
 
     async def paused(self, row: BatchRow) -> None:
@@ -46,10 +50,13 @@ class Reasons:
     async def resumed(self, row: BatchRow) -> None:
         await self._table.take_back(row.order.tenant, row.order.batch_id, "", Source.USER)
 
-    async def _unserved(self, row: BatchRow, now: datetime) -> list[WaitingObject]:
+    async def _polled(self, fresh: timedelta) -> Collection[str]:
+        beats = await self._services.database.workers.beats(self._services.clock() - fresh)
+        return polled(beat.stats for beat in beats)
+
+    async def _unserved(self, row: BatchRow) -> list[WaitingObject]:
         """Of queues that no worker polls: with no worker at all there is nobody else to say so."""
-        beats = await self._services.database.workers.beats(now - timedelta(seconds=FRESH_SECONDS))
-        served = polled(beat.stats for beat in beats)
+        served = await self._served.get(_FRESH)
         missing = [queue for queue in (CONTROL_QUEUE, IO_QUEUE) if queue not in served]
         found = [WaitingObject(model=None, reason=nobody_polls(queue)) for queue in missing]
         if row.status is BatchStatus.IN_PROGRESS:

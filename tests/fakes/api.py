@@ -44,9 +44,8 @@ class _Ground:
         self.storage = MemoryStorage()
         self.temporal = MemoryGateway()
         self.served, self.metrics = Served(*_MODELS), Metrics()
-        self.app = build_app(
-            Services(settings, self.database, self.storage, self.temporal, self.served, self.metrics)
-        )
+        parts = (settings, self.database, self.storage, self.temporal, self.served, self.metrics)
+        self.app = build_app(Services(*parts, recent_seconds=0))
 
     def clear(self) -> None:
         """As new, but for metrics, which go on."""
