@@ -9,7 +9,7 @@ import pytest
 
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.batches import BatchQueries
-from batchwright.database.driver import Connection, Session, connect
+from batchwright.database.driver import Connection, Session, connect, open_pool
 from batchwright.database.errors import DatabaseUnavailable, FileInUse
 from batchwright.database.files import FIRST, LAST, FileQueries
 from batchwright.database.migrate import migrate, missing_names
@@ -104,6 +104,18 @@ async def test_a_server_that_goes_just_after_it_was_reached_is_waited_for(
     opened = await open_database(load(database_url=database_url))
     await opened.check()
     await opened.close()
+
+
+async def test_a_connection_that_is_given_back_costs_no_statement_more(database_url: str) -> None:
+    pool, witness = await open_pool(database_url, 1), await connect(database_url)
+    async with pool.acquire(timeout=10) as session:
+        ours = await session.fetchrow("SELECT pg_backend_pid() AS pid")
+    assert ours is not None
+    seen = await witness.fetchrow("SELECT query FROM pg_stat_activity WHERE pid = $1", ours["pid"])
+    assert seen is not None
+    assert seen["query"] == "SELECT pg_backend_pid() AS pid"
+    await pool.close()
+    await witness.close()
 
 
 async def test_a_lost_server_is_unavailable_to_every_table(lost: Database) -> None:
