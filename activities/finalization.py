@@ -10,6 +10,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from activities.ending import clean, count_end, count_skipped, tell_end, trace_end
 from activities.errors import failure, translated
 from activities.finalize.collect import Collector
+from activities.finalize.doubles import Doubles
 from activities.finalize.files import Files
 from activities.finalize.missing import Missing, find_missing
 from activities.finalize.settled import Choice, Settled
@@ -120,6 +121,8 @@ class Finalization(FinalizationActivities):
             )
         if row.status is outcome.status:
             count_end(self._metrics, row, at)
+            for share in request.models:
+                self._metrics.duplicates.labels(share.model).inc(share.duplicates)
             tell_end(row, at)
         return row
 
@@ -145,12 +148,17 @@ class Finalization(FinalizationActivities):
         if missing:
             await self._settle_missing(request, missing, settled)
             choice = await asyncio.to_thread(settled.choose)
+        models = missing.models
+        if _duplicates(request):
+            doubles = await asyncio.to_thread(Doubles, self._storage, request, spool, settled, choice)
+            models = await doubles.settle(models)
+            choice = await asyncio.to_thread(settled.choose)
         if choice.lines != request.total:
             raise failure(
                 Failure.RESULTS_DAMAGED,
                 f"Batch {order.batch_id!r} has {request.total} lines, its files would have {choice.lines}.",
             )
-        return choice, missing.models
+        return choice, models
 
     async def _settle_missing(self, request: FinalizeRequest, missing: Missing, settled: Settled) -> None:
         order = request.order
@@ -162,13 +170,18 @@ class Finalization(FinalizationActivities):
 
 def _check(request: FinalizeRequest, choice: Choice, missing: Missing, before: int) -> None:
     """Every result belongs to a planned line, or to one that ingestion settled."""
-    if choice.lines == missing.found + before and choice.lines + len(missing) == request.total:
+    total = request.total - _duplicates(request)
+    if choice.lines == missing.found + before and choice.lines + len(missing) == total:
         return
     raise failure(
         Failure.RESULTS_DAMAGED,
-        f"Batch {request.order.batch_id!r} has {request.total} lines; {choice.lines} have a result "
+        f"Batch {request.order.batch_id!r} has {total} lines; {choice.lines} have a result "
         f"({missing.found} of the plans', {before} from ingestion) and {len(missing)} have none.",
     )
+
+
+def _duplicates(request: FinalizeRequest) -> int:
+    return sum(share.duplicates for share in request.models)
 
 
 def _now() -> datetime:

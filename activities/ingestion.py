@@ -18,6 +18,7 @@ from activities.ingest.origin import OriginGone, adoption_of
 from activities.ingest.publish import Publisher, settled_counts
 from activities.ingest.scan import Scanner
 from activities.ingest.spool import Spool
+from activities.ingest.twins import Twins
 from activities.side_by_side import side_by_side
 from activities.slices.pace import NoRates, Rates
 from batchwright.contracts.batch import BatchOrder
@@ -111,7 +112,14 @@ class Ingestion(IngestionActivities):
     def _scanner(self, order: BatchOrder, access: Access, spool: Spool, adoption: Adoption | None) -> Scanner:
         policy = order.policy
         return Scanner(
-            order.endpoint, policy.profile, self._settings, access, spool, adoption, self._models.canonical
+            order.endpoint,
+            policy.profile,
+            self._settings,
+            access,
+            spool,
+            adoption,
+            self._models.canonical,
+            Twins() if policy.deduplicate else None,
         )
 
     async def _served(self, order: BatchOrder) -> frozenset[str]:
@@ -170,7 +178,7 @@ class Ingestion(IngestionActivities):
     ) -> IngestResult:
         """`settled` are the lines that ingestion has results of, by model; some of its planned models."""
         before = sum(count.lines for count in settled.values())
-        total = before + sum(share.lines for share in shares)
+        total = before + sum(share.lines + share.duplicates for share in shares)
         completed = sum(count.completed for count in settled.values())
         models = [_whole(share, settled.pop(share.model, None)) for share in shares]
         await self._database.batches.begin(
@@ -222,9 +230,10 @@ async def _next_piece(reading: AsyncIterator[bytes]) -> bytes:
 
 def _whole(share: ModelShare, settled: ModelCount | None) -> ModelCount:
     """The model's lines, those in slices and those that have their results."""
+    lines = share.lines + share.duplicates
     if settled is None:
-        return ModelCount(model=share.model, lines=share.lines)
-    return settled.model_copy(update={"lines": share.lines + settled.lines})
+        return ModelCount(model=share.model, lines=lines, duplicates=share.duplicates)
+    return settled.model_copy(update={"lines": lines + settled.lines, "duplicates": share.duplicates})
 
 
 def _tell(result: IngestResult, seconds: float) -> None:
@@ -233,6 +242,7 @@ def _tell(result: IngestResult, seconds: float) -> None:
         "slices": sum(share.slices for share in result.models),
         "unserved": result.unserved,
         "adopted": result.adopted,
+        "duplicates": sum(share.duplicates for share in result.models),
         "models": ",".join(share.model for share in result.models[:_TOLD_MODELS]),
         "seconds": seconds,
     }

@@ -15,6 +15,7 @@ from batchwright.rules.windows import DEFAULT_WINDOW, window_seconds
 from batchwright.settings import Settings
 
 FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
+EXTENSION = "x_batchwright"  # in profile relaxed
 MAX_METADATA_PAIRS = 16
 MAX_METADATA_KEY_CHARACTERS = 64
 MAX_METADATA_VALUE_CHARACTERS = 512
@@ -38,6 +39,16 @@ _MetadataKey = Annotated[str, Field(max_length=MAX_METADATA_KEY_CHARACTERS, patt
 _MetadataValue = Annotated[str, Field(max_length=MAX_METADATA_VALUE_CHARACTERS, pattern=NO_NUL)]
 
 
+class ExtensionBody(BaseModel):
+    """Describes `x_batchwright`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    deduplicate: bool | None = Field(
+        None, description="ask lines that ask the same once; without it as the operator's settings say"
+    )
+
+
 class _Body(BaseModel):
     """Describes the body; `read_creation` reads it."""
 
@@ -55,6 +66,7 @@ class _RelaxedBody(_Body):
         pattern=_WINDOW,
         description="24h, or another whole number of s, m, h or d within the operator's bounds",
     )
+    x_batchwright: ExtensionBody | None = None
 
 
 class _StrictBody(_Body):
@@ -88,11 +100,12 @@ class Creation(NamedTuple):
     window: timedelta
     metadata: dict[str, str] | None
     output_expires_after_seconds: int | None
+    deduplicate: bool
 
 
 def read_creation(fields: Mapping[str, object], settings: Settings) -> Creation:
     """Raises ApiError for the first thing that is wrong, in the order of the contract's table."""
-    refuse_unknown(fields, FIELDS)
+    refuse_unknown(fields, (*FIELDS, EXTENSION) if settings.profile is Profile.RELAXED else FIELDS)
     _require(fields, settings.profile)
     file_id = text_of(fields, "input_file_id")
     if len(file_id) > _MAX_ID_CHARACTERS:
@@ -106,6 +119,7 @@ def read_creation(fields: Mapping[str, object], settings: Settings) -> Creation:
         length,
         _metadata(fields.get("metadata")),
         read_expiry(fields.get("output_expires_after"), "output_expires_after"),
+        _deduplicate(fields.get(EXTENSION), settings),
     )
 
 
@@ -131,6 +145,7 @@ def make_order(creation: Creation, tenant: str, created_at: datetime, settings: 
             slice_seconds=settings.slice_seconds,
             outstanding_slices=settings.outstanding_slices,
             continue_as_new_events=settings.continue_as_new_events,
+            deduplicate=creation.deduplicate,
         ),
     )
 
@@ -177,6 +192,20 @@ def read_window(value: object, settings: Settings) -> tuple[str, timedelta]:
         return text, timedelta(seconds=window_seconds(text, settings.profile, shortest, longest))
     except ValueError as error:
         raise invalid_value("completion_window", str(error)) from None
+
+
+def _deduplicate(value: object, settings: Settings) -> bool:
+    """What `x_batchwright` says of it. Raises ApiError."""
+    if value is None:
+        return settings.deduplicate
+    fields = as_object(value)
+    if fields is None:
+        raise wrong_type(EXTENSION, "an object", value)
+    refuse_unknown(fields, ExtensionBody.model_fields, "x_batchwright.")
+    asked = fields.get("deduplicate")
+    if asked is not None and not isinstance(asked, bool):
+        raise wrong_type("x_batchwright.deduplicate", "a boolean", asked)
+    return settings.deduplicate if asked is None else asked
 
 
 def _metadata(value: object) -> dict[str, str] | None:

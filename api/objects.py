@@ -101,13 +101,15 @@ class WaitingObject(ApiObject):
 class Extension(ApiObject):
     """What OpenAI has no key for. Of a live batch alone it tells `paused` and `waiting`, else null.
 
-    `origin` is the ended batch that this one retries or resumes.
+    `origin` is the ended batch that this one retries or resumes. With `deduplicate` lines that ask the same
+    are asked once; `duplicates` of a model are those that get the answers of others.
     """
 
     models: list[ModelCount]
     paused: bool | None = None
     waiting: list[WaitingObject] | None = None
     origin: Origin | None = None
+    deduplicate: bool = False
 
 
 class BatchObject(ApiObject):
@@ -238,7 +240,13 @@ def batch_object(
         request_counts=RequestCounts(total=row.total, completed=row.completed, failed=row.failed),
         usage=_usage_object(row.usage),
         metadata=order.metadata,
-        x_batchwright=Extension(models=row.models, paused=paused, waiting=waiting, origin=order.origin),
+        x_batchwright=Extension(
+            models=row.models,
+            paused=paused,
+            waiting=waiting,
+            origin=order.origin,
+            deduplicate=order.policy.deduplicate,
+        ),
     )
 
 

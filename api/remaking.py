@@ -31,6 +31,7 @@ class Remaking:
             length,
             order.metadata,
             order.output_expires_after_seconds,
+            order.policy.deduplicate,
         )
 
     def order(self, row: BatchRow, creation: Creation) -> BatchOrder:

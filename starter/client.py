@@ -79,18 +79,24 @@ class Client:
             )
         return self._read(answer, FileObject)
 
-    def create(self, *, file_id: str, endpoint: str, window: str, metadata: dict[str, str] | None) -> Batch:
-        return self._call(
-            "POST",
-            "/v1/batches",
-            Batch,
-            {
-                "input_file_id": file_id,
-                "endpoint": endpoint,
-                "completion_window": window,
-                "metadata": metadata,
-            },
-        )
+    def create(
+        self,
+        *,
+        file_id: str,
+        endpoint: str,
+        window: str,
+        metadata: dict[str, str] | None,
+        deduplicate: bool = False,
+    ) -> Batch:
+        """Without `deduplicate` it is as the API's settings say."""
+        extension = {"x_batchwright": {"deduplicate": True}} if deduplicate else {}
+        body = {
+            "input_file_id": file_id,
+            "endpoint": endpoint,
+            "completion_window": window,
+            "metadata": metadata,
+        }
+        return self._call("POST", "/v1/batches", Batch, body | extension)
 
     def batch(self, batch_id: str) -> Batch:
         return self._call("GET", _path(batch_id), Batch)

@@ -5,9 +5,10 @@ are sorted a run at a time, for Python's own numbers take ten times as much.
 """
 
 import heapq
+import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from activities.finalize.spool import Spool
@@ -95,10 +96,20 @@ class Settled:
 
     def add_errors(self, lines: Sequence[tuple[int, bytes]]) -> None:
         """Error lines made here, by input offset."""
+        self.add([Record(Kind.SETTLED, offset, line) for offset, line in lines])
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Results made here, and last attempts beside them."""
         writer = SegmentWriter()
-        for offset, line in lines:
-            writer.add(Record(Kind.SETTLED, offset, line))
+        for record in records:
+            writer.add(record)
         self.take(_OUR_OWN, writer.finish())
+
+    def payload(self, entry: int) -> bytes:
+        """The line of an entry."""
+        line = bytearray(self._length[entry])
+        self._spool.read_into(memoryview(line), self._position[entry])
+        return bytes(line)
 
     def choose(self) -> Choice:
         """Of duplicates success wins, then the segment whose name is lowest (S0-42)."""
@@ -125,7 +136,7 @@ class Settled:
             input_tokens=sums[0], cached_tokens=sums[1], output_tokens=sums[2], reasoning_tokens=sums[3]
         )
 
-    def finals(self, choice: Choice, most: int) -> list[tuple[int, bytes]]:
+    def finals(self, choice: Choice, most: int = sys.maxsize) -> list[tuple[int, bytes]]:
         """Of failed lines that had a last attempt, by input offset: that attempt's record; `most` of them.
 
         An attempt counts where the chosen result is of its own segment.

@@ -53,7 +53,7 @@ class Unsettled:
 
     async def _from_shard(self, plan: bytes, safe: str) -> None:
         places = unpack_entries(plan)
-        lines = _lines(self._storage.read(keys.shard(self._request.prefix, safe)))
+        lines = whole_lines(self._storage.read(keys.shard(self._request.prefix, safe)))
         async for some in lines:
             pairs = [(place.offset, line) for line, place in zip(some, places, strict=False)]
             wanted = [pair for pair in pairs if pair[0] in self._missing]
@@ -116,7 +116,7 @@ def _custom_id(offset: int, line: bytes) -> str:
     return custom_id
 
 
-async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
+async def whole_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
     """Whole lines, some at a time."""
     rest = b""
     async for piece in pieces:

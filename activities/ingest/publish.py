@@ -11,6 +11,7 @@ from activities.ingest.access import Access, not_allowed, not_served
 from activities.ingest.adoption import Adoption
 from activities.ingest.scan import Scanner
 from activities.ingest.spool import Spool
+from activities.ingest.twins import Twins, read_twins
 from activities.side_by_side import side_by_side
 from activities.slices.pace import Rates
 from batchwright.contracts.batch import BatchOrder
@@ -19,6 +20,7 @@ from batchwright.contracts.ingestion import ModelShare
 from batchwright.database.rows import ModelCount
 from batchwright.rules import keys
 from batchwright.rules.answers import error_line
+from batchwright.rules.duplicates import packed
 from batchwright.rules.ids import request_id, safe_name
 from batchwright.rules.lines import parse_line
 from batchwright.rules.ordering import ModelLines, PlanLine
@@ -88,6 +90,7 @@ class Publisher:
         shares: list[ModelShare] = []
         for model in sorted(scanner.models):
             share = await self._publish_model(model, scanner.models.pop(model), ranks, spool)
+            share = await self._with_twins(share, scanner.twins, spool)
             shares.append(_with_adopted(share, scanner.adoption))
         await self._publish_unserved(scanner, spool)
         await self._publish_adopted(scanner.adoption)
@@ -111,6 +114,15 @@ class Publisher:
         slices = len(tables.slices) // SLICE_BYTES
         queue = self._rates.queue_of(model)
         return ModelShare(model=model, safe=safe, lines=len(lines), slices=slices, queue=queue)
+
+    async def _with_twins(self, share: ModelShare, twins: Twins | None, spool: Spool) -> ModelShare:
+        places = twins.of(share.model) if twins else ()
+        if twins is None or not places:
+            return share
+        async with self._storage.writer(keys.duplicates(self._prefix, share.safe)) as writer:
+            for start in range(0, len(places), _PIECE_LINES):
+                await writer.write(await spool.off_loop(_twins_of, twins, share.model, spool, start))
+        return share.model_copy(update={"duplicates": len(places)})
 
     def _slice_lines(self, model: str) -> int:
         """With a rate a slice is a number of whole turns, for each costs the same of it, full or not."""
@@ -174,6 +186,10 @@ def _with_adopted(share: ModelShare, adoption: Adoption | None) -> ModelShare:
     if not count:
         return share
     return share.model_copy(update={"adopted_completed": count.completed, "adopted_failed": count.failed})
+
+
+def _twins_of(twins: Twins, model: str, spool: Spool, start: int) -> bytes:
+    return packed(read_twins(twins.of(model), spool.read_line, start, _PIECE_LINES))
 
 
 def _next_piece(ordered: Iterator[PlanLine], tables: _Tables, spool: Spool) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from activities.ingest.access import Access
 from activities.ingest.adoption import Adoption
 from activities.ingest.spool import Spool
+from activities.ingest.twins import Twins
 from batchwright.contracts.openai import Endpoint, Profile
 from batchwright.database.rows import ModelCount
 from batchwright.rules.checks import Limits, Request
@@ -68,8 +69,10 @@ class Scanner:
         spool: Spool,
         adoption: Adoption | None = None,
         canonical: Callable[[str], str] = str,
+        twins: Twins | None = None,
     ) -> None:
-        """`canonical` gives the model that an alias stands for."""
+        """`canonical` gives the model that an alias stands for; `twins` keeps lines that ask the same."""
+        self.twins = twins
         self.adoption = adoption
         self.models: dict[str, ModelLines] = {}
         self.prefixes = Prefixes()
@@ -88,7 +91,8 @@ class Scanner:
     def enqueued(self) -> Enqueued:
         """What is left to the workers."""
         adopted = self.adoption.lines if self.adoption else 0
-        return Enqueued(self._validation.total - len(self.unserved) - adopted, self._tokens)
+        settled = len(self.unserved) + adopted + len(self.twins or ())
+        return Enqueued(self._validation.total - settled, self._tokens)
 
     @property
     def findings(self) -> Findings:
@@ -124,6 +128,8 @@ class Scanner:
         self.findings.add(Code.MODEL_NOT_FOUND, message, param="body.model", line=line.number)
 
     def _plan(self, line: Line, request: Request, model: str) -> None:
+        if self.twins is not None and self.twins.take(line, model):
+            return
         self._tokens += estimated_tokens(request.body)
         prompt = prompt_of(request.body)
         prefix, prefix_hash = self.prefixes.intern(prompt, line.offset, line.length)

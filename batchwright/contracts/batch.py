@@ -17,6 +17,7 @@ class BatchPolicy(Message):
     heartbeat_timeout_seconds: float = 30.0
     slice_seconds: float = 30.0  # a slice's turn
     outstanding_slices: int = 32  # scheduled at once per model
+    deduplicate: bool = False  # lines that ask the same are asked once; as the client wants it
     continue_as_new_events: int = (
         0  # history length at which a model run continues as new; 0: the server's word
     )

@@ -16,6 +16,7 @@ class ModelShare(Message):
     queue: str = ""  # the task queue its slices go to first; empty: the model's own
     adopted_completed: int = 0  # lines whose results another batch had: they are in no slice
     adopted_failed: int = 0
+    duplicates: int = 0  # lines that get the answers of others: they are in no slice, and not among `lines`
 
 
 class IngestResult(Message):

@@ -32,6 +32,7 @@ class ModelCount(Message):
     lines: int
     completed: int = 0
     failed: int = 0
+    duplicates: int = 0  # of the lines, those that get the answers of others
 
 
 class BatchRow(Message):

@@ -52,6 +52,11 @@ def shard(prefix: str, safe: str) -> str:
     return f"{prefix}/shards/{safe}.jsonl"
 
 
+def duplicates(prefix: str, safe: str) -> str:
+    """Lines of the model that ask what others ask, each with its place, the other's, and its custom id."""
+    return f"{prefix}/duplicates/{safe}.jsonl"
+
+
 def unserved(prefix: str) -> str:
     """A segment of the lines ingestion settled itself; absent where there are none."""
     return f"{prefix}/unserved.segment"

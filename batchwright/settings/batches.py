@@ -31,5 +31,8 @@ class BatchSettings(BaseSettings):
         pattern="^(prefix|hash|file)$",
         description="order of lines inside a plan: prefix, hash or file (R17)",
     )
+    deduplicate: bool = Field(
+        False, description="ask lines that ask the same once, in batches that do not say whether to"
+    )
     slice_lines: int = Field(256, ge=1, le=10_000, description="lines per slice at most")
     slice_bytes: int = Field(4 * _MIB, ge=1024, description="bytes per slice at most, or one line")

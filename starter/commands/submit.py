@@ -23,6 +23,9 @@ def submit(
     metadata: Annotated[
         list[str] | None, typer.Option(help="key=value; repeatable.", show_default=False)
     ] = None,
+    deduplicate: Annotated[
+        bool, typer.Option("--deduplicate", help="Ask lines that ask the same once.")
+    ] = False,
     wait: Wait = False,
     interval: Interval = 1.0,
     json: Json = False,
@@ -33,7 +36,13 @@ def submit(
     pairs = _pairs(metadata or [])
     with connected(url, tenant) as client:
         uploaded = _upload(client, file)
-        batch = client.create(file_id=uploaded.id, endpoint=endpoint, window=window, metadata=pairs)
+        batch = client.create(
+            file_id=uploaded.id,
+            endpoint=endpoint,
+            window=window,
+            metadata=pairs,
+            deduplicate=deduplicate,
+        )
         if wait:
             batch = follow(client, batch, interval=interval, silent=json)
     if json:

@@ -62,6 +62,7 @@ class FreshBatch:
         storage: MemoryStorage | None = None,
         window: timedelta = timedelta(days=1),
         rates: FixedRates | None = None,
+        deduplicate: bool = False,
         **settings: object,
     ) -> None:
         self.rates = rates
@@ -81,7 +82,7 @@ class FreshBatch:
             completion_window="24h",
             created_at=now,
             expires_at=now + window,
-            policy=BatchPolicy(profile=profile),
+            policy=BatchPolicy(profile=profile, deduplicate=deduplicate),
         )
 
     async def upload(self, *, tenant: str = TENANT, size: int | None = None) -> None:

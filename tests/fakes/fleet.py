@@ -22,14 +22,14 @@ class MemoryFleet(FleetView):
             for row in self._live()
             if row.status is BatchStatus.IN_PROGRESS and row.cancel_requested_at is None
             for count in self._seen(row).models
-            if (left := count.lines - count.completed - count.failed) > 0
+            if (left := count.lines - count.duplicates - count.completed - count.failed) > 0
         ]
 
     async def lines_left(self) -> dict[str, int]:
         left: Counter[str] = Counter()
         for row in self._live():
             for count in self._seen(row).models:
-                left[count.model] += count.lines - count.completed - count.failed
+                left[count.model] += count.lines - count.duplicates - count.completed - count.failed
         return dict(+left)
 
     def _live(self) -> list[BatchRow]:
@@ -48,7 +48,10 @@ def _live_batch(stored: BatchRow, seen: BatchRow) -> LiveBatch:
         created_at=stored.order.created_at,
         expires_at=stored.order.expires_at,
         entered_at=next(time for time in times if time is not None),
-        lines=stored.total - stored.completed - stored.failed,
+        lines=stored.total
+        - stored.completed
+        - stored.failed
+        - sum(count.duplicates for count in stored.models),
         settled=seen.completed + seen.failed - stored.completed - stored.failed,
         begun_at=stored.in_progress_at,
     )

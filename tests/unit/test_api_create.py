@@ -233,3 +233,52 @@ async def test_a_database_that_fails_after_the_start_does_not_make_the_client_st
     monkeypatch.setattr(house.temporal, "start", start_then_lose_the_database)
     batch = read(await house.post(BODY), BatchObject)
     assert list(house.temporal.orders) == [batch.id]
+
+
+@pytest.mark.parametrize(
+    ("setting", "said", "expected"),
+    [
+        (False, None, False),
+        (False, {}, False),
+        (False, {"deduplicate": True}, True),
+        (True, None, True),
+        (True, {"deduplicate": None}, True),
+        (True, {"deduplicate": False}, False),
+    ],
+)
+async def test_whether_equal_lines_are_asked_once_is_the_clients_to_say(
+    setting: bool, said: object, expected: bool
+) -> None:
+    async with open_house(deduplicate=setting) as house:
+        file = await house.upload()
+        body = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "x_batchwright": said}
+        batch = read(await house.post(body), BatchObject)
+        assert batch.x_batchwright.deduplicate is expected
+        assert house.order(batch.id).policy.deduplicate is expected
+
+
+@pytest.mark.parametrize(
+    ("said", "param", "code"),
+    [
+        (True, "x_batchwright", "invalid_type"),
+        ({"deduplicate": "yes"}, "x_batchwright.deduplicate", "invalid_type"),
+        ({"dedup": True}, "x_batchwright.dedup", "unknown_parameter"),
+    ],
+)
+async def test_an_extension_that_says_nonsense_is_refused(said: object, param: str, code: str) -> None:
+    async with open_house() as house:
+        body = {"input_file_id": "file-x", "endpoint": "/v1/chat/completions", "x_batchwright": said}
+        error = error_of(await house.post(body))
+    assert (error.param, error.code) == (param, code)
+
+
+async def test_a_strict_profile_knows_no_extensions() -> None:
+    async with open_house(profile="strict") as house:
+        body = {
+            "input_file_id": "file-x",
+            "endpoint": "/v1/chat/completions",
+            "completion_window": "24h",
+            "x_batchwright": {"deduplicate": True},
+        }
+        error = error_of(await house.post(body))
+    assert (error.param, error.code) == ("x_batchwright", "unknown_parameter")

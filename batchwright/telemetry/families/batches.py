@@ -12,6 +12,11 @@ class BatchMetrics:
             "Requests and batches refused because a quota of their tenant is used up",
             ["tenant", "quota"],
         )
+        self.duplicates = declare.counter(
+            "duplicate_lines_total",
+            "Lines of ended batches that got the answer of another, and were not asked",
+            ["model"],
+        )
         self.queue_wait_seconds = declare.histogram(
             "job_queue_wait_duration_seconds",
             "From created_at until a worker begins to read the input (S0-58)",
