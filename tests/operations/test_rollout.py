@@ -126,7 +126,7 @@ async def test_every_build_finishes_what_it_began_while_the_current_one_takes_wh
     house: Stack, newer_code: Path, tmp_path: Path
 ) -> None:
     """Forward to a build that could not replay the batch of the one before, and back again."""
-    await house.faults(kind="slow", seconds=0.5, rate=1.0)
+    await house.faults(kind="slow", seconds=2.0, rate=1.0)
     server = await temporal(house)
     async with house.client() as client, AsyncExitStack() as workers:
         await workers.enter_async_context(worker(house, ONE))
@@ -169,7 +169,7 @@ async def test_workers_are_exchanged_under_a_live_batch_forward_to_a_newer_relea
     migration = "CREATE TABLE newer (id text PRIMARY KEY);\n"
     (newer / "batchwright" / "database" / "migrations" / "9000_newer.sql").write_text(migration)
     await exchange_to_unversioned(house)
-    await house.faults(kind="slow", seconds=0.5, rate=1.0)
+    await house.faults(kind="slow", seconds=2.0, rate=1.0)
     async with house.client() as client, AsyncExitStack() as new:
         async with worker(house):
             batch = await held(client)
@@ -190,7 +190,7 @@ async def test_a_release_that_cannot_replay_a_batch_is_seen_and_the_one_before_g
     house: Stack, newer_code: Path
 ) -> None:
     await exchange_to_unversioned(house)
-    await house.faults(kind="slow", seconds=0.5, rate=1.0)
+    await house.faults(kind="slow", seconds=2.0, rate=1.0)
     async with house.client() as client:
         async with worker(house):
             batch = await held(client)
