@@ -8,6 +8,7 @@ from fastapi.security import HTTPBearer
 
 from api.batches import BatchRoutes
 from api.bounds import Bounds
+from api.callbacks import CallbackRoutes
 from api.cors import allow_origins
 from api.dead_letters import DeadLetterRoutes
 from api.described import DescribedApp
@@ -60,9 +61,10 @@ def build_app(services: Services) -> FastAPI:
         app.include_router(router, dependencies=[*keys, tenant, meter], responses=closed | errors(429))
     for router in of_operators:
         app.include_router(router, dependencies=keys, responses=closed)
-    health = HealthRoutes(services).router()
-    app.include_router(health)
-    handle_errors(app, [*counted, *of_operators, health])
+    of_nobody = [routes(services).router() for routes in (CallbackRoutes, HealthRoutes)]
+    for router in of_nobody:
+        app.include_router(router)
+    handle_errors(app, [*counted, *of_operators, *of_nobody])
     door = door_of(services)
     if door is not None:
         app.add_middleware(Gate, door=door, metrics=services.metrics)

@@ -14,7 +14,8 @@ from api.objects import answer
 from api.registering import config_of, refuse_files
 from api.responses import errors
 from api.services import Services
-from batchwright.contracts.registry import Choice, Kind, ModelConfig, NamesClash, check_names
+from batchwright.contracts.jobs import JobConfig, Kind
+from batchwright.contracts.registry import Choice, ModelConfig, NamesClash, check_names
 from batchwright.database.rows import ModelChange
 from batchwright.inference.catalog import Catalog, Registered, Source
 from batchwright.rules.registry import effective
@@ -43,6 +44,7 @@ class RegisteredModel(BaseModel):
     fallbacks: list[str]
     choice: Choice
     kind: Kind
+    jobs: JobConfig | None = Field(description="null where the kind is sync")
 
 
 class RegisteredModels(BaseModel):
@@ -100,6 +102,12 @@ class RegistryRoutes:
         name = _name(model)
         config = config_of(name, await read_object(request))
         refuse_files(config, self._catalog.file)
+        if config.kind == "callback" and not self._services.settings.takes_callbacks:
+            message = (
+                "Invalid value for 'kind': callback needs BATCHWRIGHT_CALLBACK_URL and "
+                "BATCHWRIGHT_CALLBACK_SECRET, which are not set."
+            )
+            raise invalid_value("kind", message)
         others = await self._others()
         for alias in config.aliases:
             if alias in others and alias != name:
@@ -177,6 +185,7 @@ def _object(entry: Registered) -> RegisteredModel:
         fallbacks=config.fallbacks,
         choice=config.choice,
         kind=config.kind,
+        jobs=None if config.kind == "sync" else config.jobs,
     )
 
 

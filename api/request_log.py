@@ -5,9 +5,13 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from batchwright.rules.callbacks import PATH
+from batchwright.telemetry.secrets import STRUCK
+
 logger = logging.getLogger(__name__)
 
 _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+_TOKENS = PATH.encode()
 _LONGEST = 256  # characters of a path
 
 
@@ -62,6 +66,8 @@ class _Entry:
         )
 
     def _path(self) -> str:
-        """As it was sent: what is decoded could break a line of the log. Without the query."""
+        """As it was sent: what is decoded could break a line of the log. Without the query, and tokens."""
         raw: bytes = self._scope.get("raw_path") or b""
+        if raw.startswith(_TOKENS):
+            return f"{PATH}{STRUCK}"
         return raw[:_LONGEST].decode("ascii", "backslashreplace")

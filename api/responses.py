@@ -16,6 +16,7 @@ _WORDS = {
     404: "There is no such object, or it is another tenant's",
     408: "The request did not come in time",
     409: "It cannot be done as things stand; `x-should-retry: false`, for that will not change",
+    410: "It was valid once, and its time is over",
     413: "The body is too large",
     416: "The range is outside of the file",
     429: "A limit is used up for now",

@@ -24,9 +24,10 @@ CODES: dict[LineCode, Told] = {
         "Look at `errors` of the batch, then resume it.",
     ),
     LineCode.REQUEST_TIMEOUT: Told(
-        "The backend took the request and gave no answer in time, on every attempt.",
-        "Raise `BATCHWRIGHT_REQUEST_TIMEOUT_SECONDS` or the backend's own `request_timeout`, or ask for less "
-        "(`max_tokens`); then retry the line.",
+        "The backend took the request and gave no answer in time, or took it as a job that did not end in "
+        "time, on every attempt.",
+        "Raise `BATCHWRIGHT_REQUEST_TIMEOUT_SECONDS` or the backend's own `request_timeout`, of jobs "
+        "`max_poll_time`, or ask for less (`max_tokens`); then retry the line.",
     ),
     LineCode.CONNECTION_ERROR: Told(
         "The connection ended after the request was sent and before its answer did, on every attempt.",
@@ -54,6 +55,17 @@ CODES: dict[LineCode, Told] = {
         "Workers died each time they executed the line, the last times with nothing else of its slice in "
         "flight.",
         "Look into the worker's log and its memory limit; then retry the line alone.",
+    ),
+    LineCode.JOB_FAILED: Told(
+        "The backend took the request as a job and said that the job failed, on every attempt, or with "
+        "`retryable` false; the message has its words.",
+        "Look for the job in the backend's log; correct the line, or retry it.",
+    ),
+    LineCode.JOB_LOST: Told(
+        "The backend took the request as a job and did not know the job any more when it was asked after it "
+        "(404 or 410, three times in a row), on every attempt.",
+        "See whether the backend restarts, forgets jobs too early, or stands with others behind one URL; and "
+        "whether `poll_endpoint_template` is right. Then retry the line.",
     ),
     LineCode.HOOK_FAILED: Told(
         "A hook of the operator's raised, took too long or returned no body, on every attempt: the line was "

@@ -6,6 +6,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from batchwright.contracts.jobs import JobConfig
 from batchwright.contracts.registry import (
     BackendConfig,
     GatewayConfig,
@@ -19,6 +20,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "The file": RegistryConfig,
     "A model": ModelConfig,
     "A backend": BackendConfig,
+    "jobs": JobConfig,
     "retries": RetryConfig,
     "limits": LimitConfig,
 }

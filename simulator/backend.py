@@ -13,6 +13,7 @@ from simulator.cache import PrefixCache
 from simulator.calls import ENDPOINTS, BadCall, Call, read_call
 from simulator.exchange import Answer, Exchange
 from simulator.faults import Fault, Faults, marked
+from simulator.jobs import FAILED, PREFIX, Jobs
 from simulator.latency import Latency
 from simulator.ledger import Entry, Ledger
 
@@ -53,6 +54,7 @@ class Backend:
         self.options = options
         self.ledger = Ledger(keep_entries=options.keep_entries)
         self.faults = Faults(options.faults)
+        self.jobs = Jobs(self.ledger, self._ask)
         self._caches = {model: PrefixCache(options.cache_tokens) for model in options.models}
 
     def handle(self, exchange: Exchange) -> None:
@@ -61,9 +63,12 @@ class Backend:
             return exchange.answer(admin.answer(request, self.ledger, self.faults))
         if self.faults.whole_backend(("down",)):
             return exchange.abort()
+        path = request.path.removeprefix(PREFIX)
+        if path != request.path and self.jobs.handle(exchange, path):
+            return None
         if request.method == "POST" and request.path in ENDPOINTS:
             return self._ask(exchange)
-        exchange.answer(self._look(request.method, request.path, request.header(b"authorization")))
+        exchange.answer(self._look(request.method, path, request.header(b"authorization")))
 
     def _look(self, method: str, path: str, authorization: str | None) -> Answer:
         if method != "GET":
@@ -130,6 +135,10 @@ class Backend:
                     self._after(asked, fault.seconds, partial(self._abort, asked))
             case "down":
                 self._abort(asked)
+            case "fail":
+                answer = error_answer(500, "The simulator was told to fail.")
+                answer.headers[FAILED] = "1"  # a job is taken first
+                self._end(asked, answer, status="fail")
             case "garbage":
                 page = b"<html><body>502? The proxy was here.</body></html>"
                 self._end(asked, Answer(200, page, {"content-type": "text/html"}), status="garbage")

@@ -7,7 +7,7 @@ from zlib import crc32
 
 import msgspec
 
-KINDS = ("slow", "hang", "cut", "garbage", "truncated", "down")
+KINDS = ("slow", "hang", "cut", "garbage", "truncated", "down", "fail")
 _SHORT = re.compile(
     r"(?P<kind>[a-z]+|[45]\d\d)(?:=(?P<seconds>\d+(?:\.\d+)?))?(?:\*(?P<count>\d+))?(?:@(?P<rate>\d*\.?\d+))?"
 )

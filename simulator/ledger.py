@@ -43,6 +43,16 @@ class ModelTotals(msgspec.Struct):
     statuses: dict[str, int] = {}
 
 
+class JobTotals(msgspec.Struct):
+    """`repeated` are submits whose idempotency key was known: no job was started for them."""
+
+    submitted: int = 0
+    repeated: int = 0
+    looked: int = 0
+    cancelled: int = 0
+    called_back: int = 0
+
+
 class Report(msgspec.Struct):
     """`asked_again` is the number of keys asked more than once."""
 
@@ -54,6 +64,7 @@ class Report(msgspec.Struct):
     asked_again: int
     models: dict[str, ModelTotals]
     entries: list[Entry]
+    jobs: JobTotals
 
 
 class Ledger:
@@ -65,6 +76,7 @@ class Ledger:
     def reset(self) -> None:
         """Forget all but what is in flight."""
         self._entries: dict[str, Entry] = {}
+        self.jobs = JobTotals()
         self._models: dict[str, ModelTotals] = {
             name: ModelTotals(in_flight=count, max_in_flight=count, statuses={})
             for name, count in self._running.items()
@@ -127,4 +139,5 @@ class Ledger:
             asked_again=sum(entry.asked > 1 for entry in self._entries.values()),
             models=self._models,
             entries=chosen,
+            jobs=self.jobs,
         )

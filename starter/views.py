@@ -258,6 +258,7 @@ class RegisteredModel(View):
     backends: list[Place] = []
     aliases: list[str] = []
     fallbacks: list[str] = []
+    kind: str = "sync"
 
 
 class RegisteredModels(View):

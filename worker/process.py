@@ -175,7 +175,8 @@ def _slices(
     keeper = keeper_of(parts.temporal, parts.rates, parts.metrics, parts.settings.model_refresh_seconds)
     awaited = Awaited(parts.registry, parts.database.fleet.lines_left)
     serving = Serving(fleet, inference.pollers, awaited=awaited, keeper=keeper, only=models)
-    return [inference.permissions.run(), serving.run(), fleet.failed(), keeper.run()]
+    followed = [inference.permissions.run(), inference.callbacks.run()]
+    return [*followed, serving.run(), fleet.failed(), keeper.run()]
 
 
 async def _drain(

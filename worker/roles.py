@@ -16,6 +16,7 @@ from activities.finalization import Finalization
 from activities.ingestion import Ingestion
 from activities.lifecycle import Lifecycle
 from activities.retention import Retention
+from activities.slices.callbacks import CallbackWatch
 from activities.slices.permissions import KnownPermissions
 from activities.slices.progress import ProgressReporter
 from activities.slices.tools import for_temporal
@@ -110,6 +111,7 @@ class InferenceWorkers:
         """`missing` says what slices need and the worker cannot reach; empty: nothing."""
         self._parts = parts
         self.permissions = KnownPermissions(parts.database.quotas)
+        self.callbacks = CallbackWatch(parts.database.callbacks, parts.settings)
         self.tools = for_temporal(
             storage=parts.storage,
             registry=parts.registry,
@@ -119,6 +121,7 @@ class InferenceWorkers:
             temporal=parts.temporal,
             rates=parts.rates,
             permissions=self.permissions,
+            callbacks=self.callbacks,
             missing=missing,
             waiting=parts.database.waiting,
         )

@@ -141,6 +141,8 @@ class SliceAttempt:
             raise
         if end is not End.LOST:
             await self._sink.close(self._may_still_store)
+            if self._turn is not None:
+                await self._turn.forget_jobs()
             await self._compact(end)
         return self._stop.end if self._stop.end is End.LOST else end
 

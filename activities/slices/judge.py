@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from activities.ingest.access import not_allowed
 from activities.slices.sink import SegmentSink
-from activities.slices.work import Line
+from activities.slices.work import Job, Line
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.execution import SliceRequest
 from batchwright.inference.client import Outcome
@@ -118,6 +118,16 @@ class Judge:
         line.attempt = line.attempt.model_copy(update={"noted_by": by})
         self._write_down(line)
 
+    def submitted(self, line: Line, job: Job) -> None:
+        """That a backend has taken a job for the line."""
+        line.attempt = line.attempt.model_copy(update={"job": job})
+        self._write_down(line, Kind.SUBMITTED)
+
+    def job_ended(self, line: Line) -> None:
+        """That it came to no answer: the next one is another job."""
+        line.attempt = line.attempt.model_copy(update={"job": None, "jobs": line.attempt.jobs + 1})
+        self._write_down(line)
+
     def crashed(self, line: Line, data: bytes) -> None:
         """Settles a line that worker after worker died of."""
         request, code = self.request(line, data), LineCode.WORKER_CRASHED
@@ -216,8 +226,8 @@ class Judge:
         now = time.time()
         return now + within(wait, self._closes_at - now)
 
-    def _write_down(self, line: Line) -> None:
-        self._sink.add(Record(Kind.ATTEMPT, line.offset, line.attempt.model_dump_json().encode()))
+    def _write_down(self, line: Line, kind: Kind = Kind.ATTEMPT) -> None:
+        self._sink.add(Record(kind, line.offset, line.attempt.model_dump_json().encode()))
 
     def _is_given_up(self, line: Line) -> bool:
         if line.attempt.count >= self._patience.max_attempts:

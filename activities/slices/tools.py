@@ -7,6 +7,7 @@ from typing import Protocol
 
 from temporalio.client import Client
 
+from activities.slices.callbacks import Callbacks, NoCallbacks
 from activities.slices.deferral import Deferrals
 from activities.slices.ownership import Beat, temporal_beat
 from activities.slices.pace import NoRates, Rates
@@ -43,6 +44,7 @@ class Tools:
     beat: Callable[[], Beat]  # called inside an activity: the beats of that one
     rates: Rates = field(default_factory=NoRates)
     permissions: Permissions = field(default_factory=NoPermissions)
+    callbacks: Callbacks = field(default_factory=NoCallbacks)
     missing: Callable[[], str] = lambda: ""  # what the worker cannot reach of what slices need, in words
     permits: Permits = field(init=False)
     budget: ByteBudget = field(init=False)
@@ -112,6 +114,7 @@ def for_temporal(
     temporal: Client,
     rates: Rates,
     permissions: Permissions,
+    callbacks: Callbacks,
     missing: Callable[[], str],
     waiting: WaitingTable,
 ) -> Tools:
@@ -126,5 +129,6 @@ def for_temporal(
         beat=lambda: temporal_beat(temporal),
         rates=rates,
         permissions=permissions,
+        callbacks=callbacks,
         missing=missing,
     )

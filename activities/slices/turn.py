@@ -2,34 +2,23 @@
 
 import asyncio
 import time
-from dataclasses import dataclass
 
+from activities.slices.asking import Asking, Flight
 from activities.slices.caution import GROUP, Caution
 from activities.slices.ends import End, Stop
-from activities.slices.judge import Judge, Request
+from activities.slices.jobs import Jobs
+from activities.slices.judge import Judge
 from activities.slices.ownership import Ownership
 from activities.slices.pace import Pace
 from activities.slices.sink import SegmentSink
 from activities.slices.tools import Tools
-from activities.slices.vouching import vouch
 from activities.slices.work import Line, SliceWork
 from batchwright.contracts.execution import SliceRequest
-from batchwright.inference.client import Outcome
-from batchwright.inference.hooks import Call
 from batchwright.inference.limits import Permit
-from batchwright.inference.routes import Lane, Route, Sending
-from batchwright.rules.retries import Budget, Category
+from batchwright.inference.routes import Route, Sending
 
 PATIENCE_SECONDS = 3.0  # a slice that can send nothing for longer gives its slot back
 _LOOK_AGAIN_SECONDS = 0.25
-
-
-@dataclass(slots=True, eq=False)
-class _Flight:
-    line: Line
-    permit: Permit
-    sending: Sending  # the one under way
-    held: int  # bytes of the budget
 
 
 class Turn:
@@ -52,10 +41,18 @@ class Turn:
         self._work, self._judge, self._sink, self._owner, self._stop = work, judge, sink, owner, stop
         self._caution = caution
         self._pace = Pace(lambda: tools.rates.pacing_of(request.model))
-        self._sending: dict[asyncio.Task[None], _Flight] = {}
+        self._jobs = Jobs(tools, request, route=route, judge=judge, sink=sink, stop=stop)
+        self._asking = Asking(
+            tools, request, route=route, judge=judge, owner=owner, stop=stop, pace=self._pace, jobs=self._jobs
+        )
+        self._sending: dict[asyncio.Task[None], Flight] = {}
         self._wake = asyncio.Event()
         self._began: float | None = None  # the first permit
         self._broken: BaseException | None = None
+
+    async def forget_jobs(self) -> None:
+        """Once all that settled is stored: what backends told of these lines is of no more use."""
+        await self._jobs.forget()
 
     @property
     def has_sent(self) -> bool:
@@ -196,19 +193,29 @@ class Turn:
         return permit
 
     def _send(self, line: Line, permit: Permit) -> None:
-        sending = self._route.begin(line.prefix_hash, rather_not=line.failed_at)
+        sending = self._begin(line)
         if sending is None:  # every backend was taken by a trial meanwhile
             permit.release()
             self._work.put_back(line)
             return
         if self._began is None:
             self._began = time.monotonic()
-        self._pace.sent()
+        if line.attempt.job is None:
+            self._pace.sent()
         permit.place(sending.lane.backend.url)
-        flight = _Flight(line, permit, sending, self._tools.budget.expect(line.length))
+        flight = Flight(line, permit, sending, self._tools.budget.expect(line.length))
         task = asyncio.create_task(self._ask(flight))
         self._sending[task] = flight
         task.add_done_callback(self._ended)
+
+    def _begin(self, line: Line) -> Sending | None:
+        """Where its job runs; without one, any backend."""
+        if line.attempt.job is not None:
+            found = self._route.resume(line.attempt.job.lane)
+            if found is not None:
+                return found
+            self._judge.job_ended(line)  # its backend is no longer one of the model's, or asked otherwise
+        return self._route.begin(line.prefix_hash, rather_not=line.failed_at)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Here, for a task cancelled before its first step runs none of its own code."""
@@ -220,72 +227,27 @@ class Turn:
             self._broken = task.exception()
         self._wake.set()
 
-    async def _ask(self, flight: _Flight) -> None:
+    async def _ask(self, flight: Flight) -> None:
         line = flight.line
         request = self._judge.request(line, self._work.bytes_of(line))
-        called = await self._called(request)
-        refused: list[Lane] = []
-        while True:
-            outcome = called if isinstance(called, Outcome) else await self._send_by(flight, called)
-            flight.permit.tell(outcome)
-            self._tools.budget.learn(len(outcome.body))
-            if self._stop.end is End.LOST:
-                return
-            if not self._passes_on(flight, outcome, refused):
-                break
+        outcome = await self._asking.ask(flight, request)
+        if outcome is None:
+            return
         if self._judge.settle(line, request, outcome, flight.sending):
             self._work.unsettled -= 1
         else:
             line.failed_at = flight.sending.lane
             self._work.put_back(line)
 
-    async def _called(self, request: Request) -> Request | Outcome:
-        """As the hooks leave it, or what they settle it with."""
-        hooks, slice_ = self._tools.hooks, self._request
-        if not hooks:
-            return request
-        place = (slice_.tenant, slice_.batch_id, request.custom_id, slice_.model, slice_.endpoint.value)
-        call = await hooks(Call(*place, request.body))
-        return call if isinstance(call, Outcome) else request._replace(body=call.body)
-
-    async def _send_by(self, flight: _Flight, request: Request) -> Outcome:
-        route, endpoint, sending = self._route, self._request.endpoint, flight.sending
-        await vouch(flight.line, sending)
-        backend, traffic = sending.lane.backend, self._tools.traffic
-        sender = self._tools.senders.of(backend.client, route.model, endpoint)
-        started = time.monotonic()
-        outcome = await route.send(sending, sender, endpoint, request.body, request.request_id)
-        seconds, (status, category) = time.monotonic() - started, (outcome.status, outcome.verdict.category)
-        traffic.ended(route.model, backend.url, status=status, category=category, seconds=seconds)
-        grouped, is_answer = sender is not backend.client, category is Category.NONE
-        traffic.chatted(endpoint, grouped=grouped, is_answer=is_answer, seconds=seconds)
-        return outcome
-
-    def _passes_on(self, flight: _Flight, outcome: Outcome, refused: list[Lane]) -> bool:
-        """What one backend does not take goes to the next at once, with the same permit."""
-        if outcome.verdict.budget not in (Budget.CAPACITY, Budget.BLOCKED):
-            return False
-        if self._stop.now() is not None or not self._owner.may_send or not self._pace.may_send:
-            return False
-        lane = flight.sending.lane
-        following = self._route.begin(flight.line.prefix_hash, without=[*refused, lane])
-        if following is None:
-            return False
-        refused.append(lane)
-        self._judge.lane_refused(outcome, flight.sending)
-        flight.sending.end()
-        flight.sending = following
-        flight.permit.place(following.lane.backend.url)
-        self._pace.sent()
-        self._tools.metrics.passed_on.labels(self._request.model).inc()
-        return True
-
     async def _wait_for_answers(self, end: End) -> End:
         """Requests in flight finish; how long they may is the end's grace."""
         while self._sending:
             end = self._stop.now() or end
             left = self._stop.grace_left()
+            if end is End.DRAINED:
+                self._jobs.leave()
             if left <= 0:
+                await self._jobs.call_off()
                 break
             await self._rest(min(left, _LOOK_AGAIN_SECONDS))
         end = self._stop.now() or end

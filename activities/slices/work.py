@@ -25,11 +25,23 @@ from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage, Storage
 _LISTINGS = 3
 
 
+class Job(BaseModel):
+    """A job that a backend has taken. `id` may be empty where it calls back; `since` in Unix seconds.
+
+    `lane` is the key of the model at the backend that runs it.
+    """
+
+    id: str = ""
+    lane: str
+    since: float
+
+
 class Attempt(BaseModel):
-    """The payload of an attempt record. `not_before` and `waiting_since` are Unix seconds, 0: none.
+    """The payload of an attempt or a submitted record. `not_before`, `waiting_since`: Unix seconds, 0: none.
 
     `noted_by` names the attempt that was about to ask the line, `crashes` counts those that died of it.
     `unanswered`: its last try ended without any answer, and may have been an outage.
+    `job` is the one that runs for the line, `jobs` counts those that ended without an answer.
     """
 
     count: int = 0
@@ -39,6 +51,12 @@ class Attempt(BaseModel):
     noted_by: str = ""
     crashes: int = 0
     unanswered: bool = False
+    jobs: int = 0
+    job: Job | None = None
+
+    def outdates(self, other: "Attempt") -> bool:
+        """Whether it tells of no earlier moment of the same line."""
+        return (self.count, self.jobs) >= (other.count, other.jobs)
 
 
 @dataclass(slots=True, eq=False)
@@ -81,8 +99,13 @@ class SliceWork:
             heapq.heappush(self._later, (line.attempt.not_before, line.offset, line))
 
     def next(self) -> Line | None:
+        """Lines whose jobs run come first: they take no more of a backend than it has given already."""
         while self._later and self._later[0][0] <= time.time():
-            self._ready.append(heapq.heappop(self._later)[2])
+            line = heapq.heappop(self._later)[2]
+            if line.attempt.job is None:
+                self._ready.append(line)
+            else:
+                self._ready.appendleft(line)
         return self._ready.popleft() if self._ready else None
 
     def next_suspect(self) -> Line | None:
@@ -133,10 +156,10 @@ class Stored:
     usage: Usage = field(default_factory=Usage)
 
     def add(self, found: Located, data: bytes) -> None:
-        if found.kind == Kind.ATTEMPT:
+        if found.kind in (Kind.ATTEMPT, Kind.SUBMITTED):
             attempt = Attempt.model_validate_json(data[found.position : found.position + found.length])
             known = self.attempts.get(found.offset)
-            if known is None or attempt.count >= known.count:
+            if known is None or attempt.outdates(known):
                 self.attempts[found.offset] = attempt
         elif found.kind == Kind.SETTLED:
             known = self.settled.get(found.offset)
@@ -201,4 +224,6 @@ def _open_lines(
             attempt = stored.attempts.get(offset) or Attempt()
             lines.append(Line(offset, start, end - start, attempt, prefix_hash=prefix_hash))
         start = end + 1
+    if stored.attempts:
+        lines.sort(key=lambda line: line.attempt.job is None)  # what runs already comes first
     return lines

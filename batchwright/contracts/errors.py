@@ -19,6 +19,8 @@ class LineCode(StrEnum):
     POLICY_REJECTED = "policy_rejected"
     WORKER_CRASHED = "worker_crashed"
     HOOK_FAILED = "hook_failed"
+    JOB_FAILED = "job_failed"
+    JOB_LOST = "job_lost"
 
 
 LINE_MESSAGES: dict[LineCode, str] = {

@@ -7,11 +7,11 @@ import ipaddress
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_LONGEST_DURATION = 32  # characters
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
+from batchwright.contracts.entry import Entry, Positive, Seconds
+from batchwright.contracts.jobs import JobConfig, Kind
+
 _HTTP_URL = re.compile(r"https?://(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::(\d{1,5}))?(?:/[!-~]*)?")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Names of headers that carry credentials: they are neither configured as plain text nor passed through.
@@ -39,20 +39,6 @@ OWN_HEADERS = frozenset(
 )
 
 
-def _seconds(value: object) -> object:
-    """`5m` as 300.0; numbers as they are."""
-    if isinstance(value, bool):
-        raise ValueError("it must be a duration such as 90, 90s or 5m")
-    if not isinstance(value, str):
-        return value
-    if len(value) > _LONGEST_DURATION:
-        raise ValueError("it must be a duration such as 90, 90s or 5m")
-    found = _DURATION.fullmatch(value.strip())
-    if found is None:
-        raise ValueError("it must be a duration such as 90, 90s or 5m")
-    return float(found[1]) * _UNITS[found[2]]
-
-
 def _check_address(url: str) -> None:
     """Of what begins as a URL: whether requests can be sent there."""
     found = _HTTP_URL.fullmatch(url)
@@ -74,17 +60,8 @@ def check_host(name: str) -> None:
     name.encode("idna").decode("idna")
 
 
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(allow_inf_nan=False)]
-Positive = Annotated[Seconds, Field(gt=0)]
 Name = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00]+$")]
-Kind = Literal["sync"]
 Choice = Literal["least-outstanding", "prefix-affine"]
-
-
-class Entry(BaseModel):
-    """Unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class BackendConfig(Entry):
@@ -202,9 +179,22 @@ class ModelConfig(Entry):
         default="least-outstanding",
         description="of two backends the less busy; or for lines of one prompt prefix the same backend",
     )
-    kind: Kind = Field(default="sync", description="how it is asked: one request, one answer")
+    kind: Kind = Field(
+        default="sync",
+        description="how it is asked: one request, one answer; or by jobs, that are polled or call back",
+    )
+    jobs: JobConfig = Field(default_factory=JobConfig, description="of the kinds `poll` and `callback`")
     retries: RetryConfig = Field(default_factory=RetryConfig, description="when a line is asked again")
     limits: LimitConfig = Field(default_factory=LimitConfig, description="how much at once")
+
+    @model_validator(mode="after")
+    def _can_be_asked(self) -> Self:
+        check_header(self.jobs.callback_header)
+        if self.kind == "sync" and self.jobs != JobConfig():
+            raise ValueError("it must have kind: poll or kind: callback, or else no jobs")
+        if self.kind == "poll" and not self.jobs.poll_endpoint_template:
+            raise ValueError("it must have jobs.poll_endpoint_template, such as /status/{id}, for kind: poll")
+        return self
 
 
 class GatewayConfig(BackendConfig):

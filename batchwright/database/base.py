@@ -12,6 +12,7 @@ from batchwright.contracts.openai import BatchStatus, ValidationError
 from batchwright.contracts.registry import ModelConfig
 from batchwright.contracts.retention import START, Place
 from batchwright.database.audits_base import AuditsTable
+from batchwright.database.callbacks_base import CallbacksTable
 from batchwright.database.chances_base import ChancesTable
 from batchwright.database.dead_letters_base import DeadLettersTable
 from batchwright.database.quotas_base import QuotasTable
@@ -289,6 +290,8 @@ class DatabaseLike(Protocol):
     def audits(self) -> AuditsTable: ...
     @property
     def waiting(self) -> WaitingTable: ...
+    @property
+    def callbacks(self) -> CallbacksTable: ...
     @property
     def tenants(self) -> TenantsTable: ...
     @property

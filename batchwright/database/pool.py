@@ -4,6 +4,7 @@ from batchwright.database.api_keys import ApiKeys
 from batchwright.database.audits import Audits
 from batchwright.database.base import DatabaseLike
 from batchwright.database.batches import Batches
+from batchwright.database.callbacks import Callbacks
 from batchwright.database.chances import Chances
 from batchwright.database.claims import Claims
 from batchwright.database.connection import Connections, connections
@@ -46,6 +47,7 @@ class Database(DatabaseLike):
         self._retention = Retention(connections)
         self._audits = Audits(connections)
         self._waiting = WaitingReasons(connections)
+        self._callbacks = Callbacks(connections)
         self._tenants = Tenants(connections)
         self._api_keys = ApiKeys(connections)
 
@@ -112,6 +114,10 @@ class Database(DatabaseLike):
     @property
     def waiting(self) -> WaitingReasons:
         return self._waiting
+
+    @property
+    def callbacks(self) -> Callbacks:
+        return self._callbacks
 
     @property
     def tenants(self) -> Tenants:

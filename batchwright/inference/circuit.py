@@ -79,6 +79,10 @@ class Circuit:
         if begun.is_trial or not self.is_open:
             self._pause, self._trial, self.reason = 0.0, None, ""
 
+    def heard(self) -> None:
+        """The backend answers, which says nothing of how it answers lines."""
+        self._failures = 0
+
     def failed(self, begun: Try, reason: str, *, at_once: bool = False, pause: float = 0.0) -> None:
         """A capacity failure; `at_once` opens whatever went before, `pause` is what the backend asked for."""
         self._under_way.discard(begun)

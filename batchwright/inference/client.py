@@ -1,7 +1,7 @@
 """One request to a backend: what was answered, or how it failed; no retry of its own (R9)."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -49,6 +49,9 @@ class Outcome(NamedTuple):
         """Whether it was sent and nothing came back: what a backend that goes away looks like, too."""
         lost = self.verdict in (retries.ANSWER_BROKE, retries.NO_ANSWER_IN_TIME)
         return lost and not self.has_begun and not self.status and self.code is not LineCode.INVALID_RESPONSE
+
+
+_Reads = Callable[[int, dict[bytes, bytes], bytes], Outcome]
 
 
 class ListingFailed(Exception):
@@ -125,19 +128,53 @@ class InferenceClient:
 
         Never raises for what a backend or the network does; a cancelled call closes its connection.
         """
+        return await self._post(target, body, request_id, request_id, extra, _outcome)
+
+    async def submit(
+        self, target: Target, body: bytes, request_id: str, key: str, extra: Sequence[Header] = ()
+    ) -> Outcome:
+        """The same of what starts a job: any body will do. `key` tells the jobs of a line apart."""
+        return await self._post(target, body, request_id, key, extra, _as_it_is)
+
+    async def look(self, method: bytes, target: Target, request_id: str) -> Outcome:
+        """Asks after a job, or gives it up: what was answered as it is. Never raises, as `send`."""
         if self.problem:
-            return Outcome(retries.NO_KEY, message=f"The backend cannot be asked: {self.problem}.")
+            return self._no_key()
+        headers = [*self._headers, (b"x-request-id", request_id.encode())]
+        body = b"{}" if method == b"POST" else b""
+        request = Request(method, target, headers, body, self._first_byte, self._idle)
+        return await self._exchanged(request, _as_it_is)
+
+    async def _post(
+        self,
+        target: Target,
+        body: bytes,
+        request_id: str,
+        key: str,
+        extra: Sequence[Header],
+        read: _Reads,
+    ) -> Outcome:
+        if self.problem:
+            return self._no_key()
+        ids = ((b"x-request-id", request_id.encode()), (b"idempotency-key", key.encode()))
+        headers = [*self._headers, *ids, *extra]
         spans = tracing.spans()
         if spans is None:
-            return await self._send(target, body, request_id, extra)
+            request = Request(b"POST", target, headers, body, self._first_byte, self._idle)
+            return await self._exchanged(request, read)
         with spans.request(target.path, target.origin.host, target.origin.port, request_id) as span:
-            outcome = await self._send(target, body, request_id, [*extra, *span.headers])
+            request = Request(b"POST", target, [*headers, *span.headers], body, self._first_byte, self._idle)
+            outcome = await self._exchanged(request, read)
             span.answered(outcome.status, outcome.verdict.category, outcome.message)
         return outcome
 
-    async def _send(self, target: Target, body: bytes, request_id: str, extra: Sequence[Header]) -> Outcome:
+    def _no_key(self) -> Outcome:
+        return Outcome(retries.NO_KEY, message=f"The backend cannot be asked: {self.problem}.")
+
+    async def _exchanged(self, request: Request, read: _Reads) -> Outcome:
         try:
-            return await self._ask(target, body, request_id.encode(), extra)
+            answer = await self._engine.exchange(request, most_bytes=self._limit, seconds=self._timeout)
+            return read(answer.status, answer.headers, _unpacked(answer, self._limit))
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             return Outcome(retries.NOT_SENT, message=f"The backend could not be reached: {error}")
         except (httpx.TimeoutException, TimeoutError) as error:
@@ -178,13 +215,6 @@ class InferenceClient:
     async def aclose(self) -> None:
         await self._engine.aclose()
 
-    async def _ask(self, target: Target, body: bytes, request_id: bytes, extra: Sequence[Header]) -> Outcome:
-        ids = ((b"x-request-id", request_id), (b"idempotency-key", request_id))
-        headers = [*self._headers, *ids, *extra]
-        request = Request(b"POST", target, headers, body, self._first_byte, self._idle)
-        answer = await self._engine.exchange(request, most_bytes=self._limit, seconds=self._timeout)
-        return _outcome(answer.status, answer.headers, _unpacked(answer, self._limit))
-
 
 class _Pieces(httpx.SyncByteStream):
     """Small pieces, so that what each of them unpacks to is bounded."""
@@ -213,17 +243,23 @@ def _unpacked(answer: Answer, most_bytes: int) -> bytes:
 
 
 def _outcome(status: int, headers: dict[bytes, bytes], body: bytes) -> Outcome:
-    verdict, message = retries.judge_answer(status, headers, body), f"The backend answered {status}."
-    if verdict is retries.SUCCESS and (problem := problem_of(status, body)) is not None:
-        if not problem.status:
-            return unreadable(problem.message, problem.detail)
-        status, message = problem.status, problem.message
-        verdict = retries.judge_answer(status, headers, body)
+    outcome = _as_it_is(status, headers, body)
+    if outcome.verdict is not retries.SUCCESS or (problem := problem_of(status, body)) is None:
+        return outcome
+    if not problem.status:
+        return unreadable(problem.message, problem.detail)
+    return _as_it_is(problem.status, headers, body, problem.message)
+
+
+def _as_it_is(status: int, headers: dict[bytes, bytes], body: bytes, message: str = "") -> Outcome:
+    """By its status; `message` says what happened, where that is more than the status."""
+    verdict = retries.judge_answer(status, headers, body)
     request_id = headers.get(b"x-request-id", b"").decode(errors="replace")
     if verdict.budget is Budget.SETTLED:
         return Outcome(verdict, status, body, request_id)
     if 300 <= status < 400:
         message = f"The backend redirects{_whereto(headers)} ({status}), which is not followed."
+    message = message or f"The backend answered {status}."
     wait = retries.asked_wait(headers, datetime.now(UTC))
     return Outcome(verdict, status, body, request_id, message=message, retry_after=wait)
 

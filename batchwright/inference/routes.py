@@ -5,11 +5,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from batchwright.contracts.jobs import JobConfig
 from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.registry import Choice, ModelConfig
 from batchwright.inference.circuit import Circuit, Try
 from batchwright.inference.client import InferenceClient, Outcome, unreadable
-from batchwright.inference.engine import Target
+from batchwright.inference.engine import Header, Target
 from batchwright.rules.choice import least_outstanding, prefix_affine
 from batchwright.rules.renaming import with_model, with_model_at_least
 from batchwright.rules.retries import SUCCESS, Retries
@@ -44,7 +45,10 @@ class Backend:
 
 @dataclass(eq=False)
 class Lane:
-    """A model at one of its backends. `upstream` is the model's name there."""
+    """A model at one of its backends. `upstream` is the model's name there.
+
+    `jobs` says how it is asked by jobs, None: not at all; `calls_back`: they tell of their end themselves.
+    """
 
     model: str
     backend: Backend
@@ -52,6 +56,8 @@ class Lane:
     weight: float
     circuit: Circuit
     outstanding: int = 0
+    jobs: JobConfig | None = None
+    calls_back: bool = False
 
     @property
     def key(self) -> str:
@@ -99,6 +105,8 @@ class Route:
             upstream = place.model or self.model
             lane = known.get((backend, upstream)) or self._lane(backend, upstream)
             lane.weight = place.weight
+            lane.jobs = None if config.kind == "sync" else config.jobs
+            lane.calls_back = config.kind == "callback"
             lanes[backend, upstream] = lane
         self.lanes = list(lanes.values())
         self.retries, self._choice, self._renames = retries, config.choice, bool(config.aliases)
@@ -131,6 +139,17 @@ class Route:
         lane.outstanding += 1
         return Sending(lane, lane.circuit.begin())
 
+    def resume(self, key: str) -> Sending | None:
+        """A job that runs on the lane of that key is taken up again; None where there is no such lane."""
+        for route in (self, *self.fallbacks):
+            for lane in route.lanes:
+                if lane.key == key and lane.jobs is not None:
+                    lane.outstanding += 1
+                    circuit = lane.circuit
+                    begun = Try(circuit.clock(), is_trial=False) if circuit.wait() else circuit.begin()
+                    return Sending(lane, begun)
+        return None
+
     async def send(
         self, sending: Sending, sender: "Sends", path: str, body: bytes, request_id: str
     ) -> Outcome:
@@ -141,9 +160,21 @@ class Route:
         lane = sending.lane
         if self._renames or lane.upstream != self.model:
             body = with_model(body, lane.upstream)
-        outcome = _checked(path, body, await sender.send(lane.backend.endpoint(path), body, request_id))
+        outcome = await sender.send(lane.backend.endpoint(path), body, request_id)
+        return self.shown(lane, path, body, outcome)
+
+    async def submit(
+        self, lane: Lane, path: str, body: bytes, request_id: str, key: str, extra: Sequence[Header]
+    ) -> Outcome:
+        """The same of a job: what is answered is not the line's answer yet."""
+        if self._renames or lane.upstream != self.model:
+            body = with_model(body, lane.upstream)
+        return await lane.backend.client.submit(lane.backend.endpoint(path), body, request_id, key, extra)
+
+    def shown(self, lane: Lane, path: str, body: bytes, outcome: Outcome) -> Outcome:
+        """An answer as its line shows it, checked: it names the model that answered in place of its own."""
+        outcome = _checked(path, body, outcome)
         if lane.model != self.model and 200 <= outcome.status < 300:
-            # The line shows which model answered in place of its own.
             return outcome._replace(body=with_model_at_least(outcome.body, lane.model))
         return outcome
 

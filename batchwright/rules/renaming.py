@@ -1,4 +1,4 @@
-"""Another model's name in a body of JSON; every other byte stays as it was (R24)."""
+"""Another model's name, or another string, in a body of JSON; every other byte stays as it was (R24)."""
 
 import json
 import re
@@ -15,26 +15,43 @@ def with_model(body: bytes, model: str) -> bytes:
     What is no object stays as it is.
     """
     name = json.dumps(model).encode()
-    spans = _model_spans(body)
+    spans = _spans(body, _MODEL)
     if spans is None:
         return body
-    if not spans:
-        return _put_in_front(body, name)
-    pieces: list[bytes] = []
-    at = 0
-    for start, end in spans:
-        pieces += [body[at:start], name]
-        at = end
-    return b"".join([*pieces, body[at:]])
+    return _with_spans(body, spans, name) if spans else _put_in_front(body, name)
 
 
 def with_model_at_least(body: bytes, model: str) -> bytes:
     """`body` as it is where it names a model at its top; else with `model` put in front."""
-    return body if _model_spans(body) else with_model(body, model)
+    return body if _spans(body, _MODEL) else with_model(body, model)
 
 
-def _model_spans(body: bytes) -> list[tuple[int, int]] | None:
-    """Where the strings and nulls stand that are values of the key `model`; None where there is no object."""
+def with_last(body: bytes, name: str, value: str) -> bytes:
+    """`body`, an object, with a string of that name at its end, and in place of each before it.
+
+    Of a name that comes twice, readers take the last. What is no object stays as it is.
+    """
+    text, key = json.dumps(value).encode(), json.dumps(name).encode()
+    spans = _spans(body, key)
+    if spans is None or b"}" not in body:
+        return body
+    body = _with_spans(body, spans, text)
+    end = body.rindex(b"}")
+    comma = b"" if body[:end].rstrip().endswith(b"{") else b", "
+    return body[:end] + comma + key + b": " + text + body[end:]
+
+
+def _with_spans(body: bytes, spans: list[tuple[int, int]], value: bytes) -> bytes:
+    pieces: list[bytes] = []
+    at = 0
+    for start, end in spans:
+        pieces += [body[at:start], value]
+        at = end
+    return b"".join([*pieces, body[at:]])
+
+
+def _spans(body: bytes, key: bytes) -> list[tuple[int, int]] | None:
+    """Where the strings and nulls stand that are values of the key, a JSON string; None: it is no object."""
     if not body.lstrip().startswith(b"{"):
         return None
     spans: list[tuple[int, int]] = []
@@ -48,18 +65,18 @@ def _model_spans(body: bytes) -> list[tuple[int, int]] | None:
         elif text in (b"}", b"]"):
             depth -= 1
         elif depth == 1 and (value := _NAME_AFTER_COLON.match(body, at)) is not None:
-            if _is_model(text):
+            if _is_key(text, key):
                 spans.append(value.span(1))
             at = value.end()
     return spans
 
 
-def _is_model(key: bytes) -> bool:
+def _is_key(text: bytes, key: bytes) -> bool:
     """However it is spelt: `\\u006d` is an m to those who read it."""
-    if key == _MODEL or b"\\" not in key:
-        return key == _MODEL
+    if text == key or b"\\" not in text:
+        return text == key
     try:
-        return json.loads(key, strict=False) == "model"
+        return json.loads(text, strict=False) == json.loads(key)
     except ValueError:
         return False
 

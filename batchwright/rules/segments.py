@@ -29,7 +29,7 @@ class SegmentDamaged(ValueError):
 class Kind(IntEnum):
     SETTLED = 1  # payload: the line of the output or error file, without a newline
     ATTEMPT = 2  # payload: JSON {"count", "not_before" (Unix seconds), "error"}
-    SUBMITTED = 3  # payload: JSON with a backend's job id
+    SUBMITTED = 3  # payload: the same with "job" {"id", "lane", "since"}: a backend runs it
 
 
 class Record(NamedTuple):

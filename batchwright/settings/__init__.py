@@ -32,6 +32,7 @@ SECRETS = frozenset(
     {
         "api_key",
         "backend_api_key",
+        "callback_secret",
         "database_url",
         "otel_exporter_otlp_headers",
         "otel_exporter_otlp_traces_headers",
@@ -90,7 +91,14 @@ def registry_of(settings: Settings) -> RegistryConfig | None:
     # Imported when it is used: most commands have no registry, and reading YAML takes a while to import.
     from batchwright.settings.registry import read_registry
 
-    return read_registry(settings.registry, settings.secrets_dir)
+    config = read_registry(settings.registry, settings.secrets_dir)
+    for name, model in config.models.items():
+        if model.kind == "callback" and not settings.takes_callbacks:
+            raise SettingsError(
+                f"BATCHWRIGHT_REGISTRY: {settings.registry}: models.{name}.kind: callback needs "
+                "BATCHWRIGHT_CALLBACK_URL and BATCHWRIGHT_CALLBACK_SECRET: set both."
+            )
+    return config
 
 
 def _settings(overrides: dict[str, object]) -> Settings:

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings
 
 from batchwright.contracts.registry import check_host
-from batchwright.settings.urls import http_urls
+from batchwright.settings.urls import http_url, http_urls
 
 _MIB = 1024 * 1024
 
@@ -27,6 +27,16 @@ class InferenceSettings(BaseSettings):
         "X-Source", description="marks requests to backends that are `dispatched` in the registry"
     )
     dispatch_value: str = Field("dispatcher", description="its value")
+    callback_url: str = Field(
+        "",
+        description="where backends reach the API, for models of kind `callback`, such as "
+        "`https://batches.example.com`",
+    )
+    callback_secret: str = Field(
+        "",
+        pattern=r"^(.{32,})?$",
+        description="signs the URLs that those backends call: 32 characters or more, equal for all processes",
+    )
     default_model: str = Field("", description="serves lines without a model where the endpoint allows that")
     max_response_bytes: int = Field(16 * _MIB, ge=1024, description="size of one answer")
     request_timeout_seconds: float = Field(
@@ -55,6 +65,16 @@ class InferenceSettings(BaseSettings):
     model_refresh_seconds: float = Field(
         5.0, gt=0, description="how often the list of served models is read again"
     )
+
+    @property
+    def takes_callbacks(self) -> bool:
+        """Whether backends can be told what to call."""
+        return bool(self.callback_url and self.callback_secret)
+
+    @field_validator("callback_url")
+    @classmethod
+    def _callback_url(cls, url: str) -> str:
+        return http_url(url) if url else url
 
     @field_validator("backends")
     @classmethod

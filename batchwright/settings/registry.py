@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from batchwright.contracts.jobs import JobConfig
 from batchwright.contracts.registry import (
     BackendConfig,
     GatewayConfig,
@@ -22,6 +23,7 @@ _MOST_BYTES = 4 * 1024 * 1024
 _KEYS: dict[str, type[BaseModel]] = {
     "backends": BackendConfig,
     "gateway": GatewayConfig,
+    "jobs": JobConfig,
     "limits": LimitConfig,
     "models": ModelConfig,
     "retries": RetryConfig,

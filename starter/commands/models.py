@@ -65,6 +65,13 @@ def register(
     alias: Annotated[
         Names, typer.Option("--alias", metavar="NAME", help="Another name for it; repeatable.")
     ] = None,
+    kind: Annotated[str, typer.Option("--kind", help="How it is asked: sync, poll or callback.")] = "sync",
+    job: Annotated[
+        Names,
+        typer.Option(
+            "--job", metavar="KEY=VALUE", help="Of kind poll or callback, a key of `jobs`; repeatable."
+        ),
+    ] = None,
     json: Json = False,
     url: Url = None,
     tenant: Tenant = None,
@@ -74,7 +81,9 @@ def register(
     Workers follow within seconds, whatever the registry's file says.
     """
     backends = _backends(backend, weight or [], upstream or [])
-    config = {"backends": backends, "fallbacks": fallback or [], "aliases": alias or []}
+    config: dict[str, object] = {"backends": backends, "fallbacks": fallback or [], "aliases": alias or []}
+    if kind != "sync" or job:
+        config |= {"kind": kind, "jobs": _jobs(job or [])}
     with connected(url, tenant) as client:
         _print(client.register(model, config), json)
 
@@ -91,6 +100,14 @@ def revert(model: Model, json: Json = False, url: Url = None, tenant: Tenant = N
     """Take a change back: the registry's file holds again, or what backends list."""
     with connected(url, tenant) as client:
         _print(client.revert_model(model), json)
+
+
+def _jobs(texts: list[str]) -> dict[str, str]:
+    found = [text.partition("=") for text in texts]
+    for name, equals, _ in found:
+        if not equals or not name:
+            stop(f"--job {name} is not KEY=VALUE, such as poll_endpoint_template=/status/{{id}}.")
+    return {name: value for name, _, value in found}
 
 
 def _backends(urls: list[str], weights: list[float], upstreams: list[str]) -> list[dict[str, object]]:
@@ -126,7 +143,7 @@ def _table(found: list[RegisteredModel]) -> Table:
             "\n".join(_place(place) for place in entry.backends),
             "\n".join(entry.aliases),
             "\n".join(entry.fallbacks),
-            entry.source,
+            entry.source if entry.kind == "sync" else f"{entry.source}, {entry.kind}",
         )
         table.add_row(*(text.replace("[", r"\[") for text in texts))
     return table

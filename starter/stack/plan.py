@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 
 from batchwright.settings import Settings
 from starter.stack import temporal
@@ -95,6 +96,8 @@ def environment(
         "BATCHWRIGHT_TEMPORAL_UI_URL": addresses.ui,
         "BATCHWRIGHT_STORAGE_DIR": str(directory.objects),
         "BATCHWRIGHT_BACKENDS": json.dumps(addresses.backends),
+        "BATCHWRIGHT_CALLBACK_URL": os.environ.get("BATCHWRIGHT_CALLBACK_URL") or addresses.api,
+        "BATCHWRIGHT_CALLBACK_SECRET": os.environ.get("BATCHWRIGHT_CALLBACK_SECRET") or token_hex(32),
         "BATCHWRIGHT_API_HOST": LOOPBACK,
         "BATCHWRIGHT_API_PORT": str(addresses.api_port),
         "BATCHWRIGHT_METRICS_HOST": LOOPBACK,

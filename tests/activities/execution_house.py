@@ -264,7 +264,7 @@ class House:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
     async def _handle(self, request: httpx.Request) -> httpx.Response:
-        if request.method == "GET":
+        if request.url.path == "/v1/models":
             return self.listing("")
         self.requests.append(request)
         self.sent.append(content_of(request))
@@ -279,7 +279,7 @@ class House:
 
 def content_of(request: httpx.Request) -> str:
     """Of a chat; a request of another endpoint has none."""
-    messages = json.loads(request.content).get("messages")
+    messages = json.loads(request.content or b"{}").get("messages")
     return messages[0]["content"] if messages else ""
 
 

@@ -33,6 +33,7 @@ from batchwright.database.workers_base import WorkersTable
 from batchwright.rules.states import cancel_comes_first
 from batchwright.rules.traffic import LaneTraffic
 from tests.fakes.audits import MemoryAudits
+from tests.fakes.callbacks import MemoryCallbacks
 from tests.fakes.chances import MemoryChances
 from tests.fakes.dead_letters import MemoryDeadLetters
 from tests.fakes.fleet import MemoryFleet
@@ -397,6 +398,10 @@ class MemoryDatabase(UploadsAndClaims, TenantsAndKeys, DatabaseLike):
     @property
     def audits(self) -> MemoryAudits:
         return MemoryAudits(self.rows)
+
+    @property
+    def callbacks(self) -> MemoryCallbacks:
+        return MemoryCallbacks(self.rows)
 
     @property
     def waiting(self) -> MemoryWaiting:

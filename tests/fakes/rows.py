@@ -4,6 +4,7 @@ from datetime import datetime
 
 from batchwright.contracts.batch import BatchOrder
 from batchwright.database.audits_base import Audited
+from batchwright.database.callbacks_base import Told
 from batchwright.database.counts import LIVE
 from batchwright.database.dead_letters_base import Buried
 from batchwright.database.errors import UnknownCursor
@@ -54,6 +55,7 @@ class Rows:
         self.admissions: dict[Key, tuple[Quota, int, float]] = {}  # how much of which, since when
         self.requests: dict[str, tuple[float, int]] = {}  # when the minute began, how many since
         self.beats: dict[str, WorkerBeat] = {}
+        self.callbacks: dict[str, tuple[Told | None, datetime]] = {}  # None: emptied
         self.waiting: dict[tuple[str, str, str, str], Waiting] = {}
         self.model_changes: dict[str, ModelChange] = {}
         self.failing: Exception | None = None

@@ -171,7 +171,7 @@ async def test_the_description_has_no_answer_that_is_never_given(house: House) -
         for status in way["responses"]
     }
     assert answers == {
-        str(status) for status in (200, 206, 304, 400, 404, 408, 409, 413, 416, 429, 431, 500, 503)
+        str(status) for status in (200, 206, 304, 400, 401, 404, 408, 409, 410, 413, 416, 429, 431, 500, 503)
     }
     assert "HTTPValidationError" not in description["components"]["schemas"]
 

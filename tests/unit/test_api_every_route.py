@@ -18,6 +18,7 @@ from tests.fakes.api import House, error_of, open_house
 from tests.fakes.keys import made_key
 
 READ, WRITE, ADMIN, OPEN = Scope.READ, Scope.WRITE, Scope.ADMIN, None
+TOKEN = "token"  # what stands in the path is the key
 _ID = re.compile(r"(batch_|file-|upload_|part_)[0-9a-f]{32}")
 _TIME = re.compile(r"\b[0-9]{10}\b")
 
@@ -70,7 +71,7 @@ def creation(file: str) -> Call:
 
 UPLOAD, BATCH, FILE = "/v1/uploads/{upload}", "/v1/batches/{batch}", "/v1/files/{file}"
 # The scope that a route needs, and calls of it with ids of what may be another tenant's.
-TABLE: dict[str, tuple[Scope | None, list[Call]]] = {
+TABLE: dict[str, tuple[Scope | str | None, list[Call]]] = {
     "GET /v1/files": (READ, [Call("/v1/files?after={file}")]),
     "POST /v1/files": (WRITE, []),
     "GET /v1/files/{file_id}": (READ, [Call(FILE)]),
@@ -114,6 +115,7 @@ TABLE: dict[str, tuple[Scope | None, list[Call]]] = {
     "POST /admin/dlq/{letter_id}/retry": (ADMIN, []),
     "DELETE /admin/dlq/{letter_id}": (ADMIN, []),
     "GET /v1/stats": (ADMIN, []),
+    "POST /tasks/callback/{token}": (TOKEN, []),
     "GET /healthz": (OPEN, []),
     "GET /readyz": (OPEN, []),
     "GET /metrics": (OPEN, []),
@@ -199,10 +201,14 @@ async def test_what_is_another_tenants_is_as_what_does_not_exist(route: str, hou
 async def test_a_route_opens_to_the_scope_it_needs_and_to_no_other(route: str, house: House) -> None:
     wanted, _ = TABLE[route]
     method, path = route.split(" ")
-    path = path.format(file_id="x", upload_id="x", batch_id="x", model="x", tenant="x", letter_id="x")
+    names: list[str] = ["file_id", "upload_id", "batch_id", "model", "tenant", "letter_id", "token"]
+    path = path.format_map(dict.fromkeys(names, "x"))
     without = await house.http.request(method, path)
     if wanted is OPEN:
         assert without.status_code == 200
+        return
+    if wanted == TOKEN:
+        assert (without.status_code, error_of(without).code) == (401, "invalid_callback_token")
         return
     assert (without.status_code, error_of(without).code) == (401, "invalid_api_key")
     for scope in Scope:

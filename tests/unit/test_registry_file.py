@@ -45,6 +45,21 @@ WRONG = {
     "models: {a: {backends: [{url: 'http://x', api_key_env: BATCHWRIGHT_NONE}]}}": "which is not set: set it",
     "models: {a: {backends: [{url: 'http://x', tls_ca_cert_file: /none}]}}": "tls_ca_cert_file names /none,",
     "gateway: {url: 'http://x'}\nmodels: {a: {backends: [{url: 'http://x'}]}}": "gateway or models, not both",
+    "models: {a: {backends: [{url: 'http://x'}], kind: async}}": "kind: it must be 'sync', 'poll' or",
+    "models: {a: {backends: [{url: 'http://x'}], kind: poll}}": "it must have jobs.poll_endpoint_template,",
+    "models: {a: {backends: [{url: 'http://x'}], jobs: {poll_interval: 3}}}": "kind: poll or kind: callback",
+    "models: {a: {backends: [{url: 'http://x'}], kind: poll, jobs: {poll_endpoint_template: /s}}}": (
+        "with {id} in it once"
+    ),
+    "models: {a: {backends: [{url: 'http://x'}], kind: poll, jobs: {poll_endpoint: /s}}}": (
+        "jobs.poll_endpoint: this key is not known; there are callback_field, callback_header,"
+    ),
+    "models: {a: {backends: [{url: 'http://x'}], kind: callback, jobs: {callback_header: Host}}}": (
+        "is made by Batchwright itself"
+    ),
+    "models: {a: {backends: [{url: 'http://x'}], kind: callback}}": (
+        "models.a.kind: callback needs BATCHWRIGHT_CALLBACK_URL and BATCHWRIGHT_CALLBACK_SECRET: set both"
+    ),
     "gateway: {url: 'http://x', model: a}": "gateway.model: a gateway has no model",
     "{}": "gateway, one for all models, or models",
     "models: {a: {backends: [{url: 'http://x'}], aliases: [b]}, b: {backends: [{url: 'http://x'}]}}": (

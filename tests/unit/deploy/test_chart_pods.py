@@ -199,11 +199,18 @@ def test_monitors_and_policies_select_the_pods_there_are() -> None:
 
 
 def test_every_secret_is_only_referred_to() -> None:
-    resources = render(with_least(backends={"existingSecret": "k"}, s3={"existingSecret": "s"}))
+    resources = render(
+        with_least(
+            backends={"existingSecret": "k"},
+            callbacks={"existingSecret": "c"},
+            s3={"existingSecret": "s"},
+        )
+    )
     assert names(resources, "Secret") == set()
     for pod in pods(resources).values():
         for container in pod.containers:
             hidden = {"BATCHWRIGHT_DATABASE_URL", "BATCHWRIGHT_BACKEND_API_KEY", "AWS_SECRET_ACCESS_KEY"}
+            hidden.add("BATCHWRIGHT_CALLBACK_SECRET")
             assert {container.variables.get(name) for name in hidden} == {None}
 
 

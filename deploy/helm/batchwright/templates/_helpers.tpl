@@ -141,6 +141,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .key }}}}
 {{- end }}
 {{- end }}
+{{- with .Values.callbacks }}
+{{- if .existingSecret }}
+- name: BATCHWRIGHT_CALLBACK_SECRET
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .key }}}}
+{{- end }}
+{{- end }}
 {{- with .Values.s3.existingSecret }}
 - name: AWS_ACCESS_KEY_ID
   valueFrom: {secretKeyRef: {name: {{ . }}, key: access-key-id}}

@@ -1,0 +1,107 @@
+"""Asking a line: hooks, the backend, the next one where that takes nothing; and jobs that end later."""
+
+import time
+from dataclasses import dataclass
+
+from activities.slices.ends import End, Stop
+from activities.slices.jobs import Jobs
+from activities.slices.judge import Judge, Request
+from activities.slices.ownership import Ownership
+from activities.slices.pace import Pace
+from activities.slices.tools import Tools
+from activities.slices.vouching import vouch
+from activities.slices.work import Line
+from batchwright.contracts.execution import SliceRequest
+from batchwright.inference.client import Outcome
+from batchwright.inference.hooks import Call
+from batchwright.inference.limits import Permit
+from batchwright.inference.routes import Lane, Route, Sending
+from batchwright.rules.retries import Budget, Category
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    line: Line
+    permit: Permit
+    sending: Sending  # the one under way
+    held: int  # bytes of the budget
+
+
+class Asking:
+    """Of one turn."""
+
+    def __init__(
+        self,
+        tools: Tools,
+        request: SliceRequest,
+        *,
+        route: Route,
+        judge: Judge,
+        owner: Ownership,
+        stop: Stop,
+        pace: Pace,
+        jobs: Jobs,
+    ) -> None:
+        self._tools, self._request, self._route, self._judge = tools, request, route, judge
+        self._owner, self._stop, self._pace, self._jobs = owner, stop, pace, jobs
+
+    async def ask(self, flight: Flight, request: Request) -> Outcome | None:
+        """What came of it; None where the slice is another's meanwhile."""
+        if flight.line.attempt.job is not None:
+            outcome = await self._jobs.follow(flight.line, request, flight.sending)
+            return None if self._stop.end is End.LOST else outcome
+        called = await self._called(request)
+        refused: list[Lane] = []
+        while True:
+            outcome = called if isinstance(called, Outcome) else await self._send(flight, called)
+            flight.permit.tell(outcome)
+            self._tools.budget.learn(len(outcome.body))
+            if self._stop.end is End.LOST:
+                return None
+            if not self._passes_on(flight, outcome, refused):
+                return outcome
+
+    async def _called(self, request: Request) -> Request | Outcome:
+        """As the hooks leave it, or what they settle it with."""
+        hooks, slice_ = self._tools.hooks, self._request
+        if not hooks:
+            return request
+        place = (slice_.tenant, slice_.batch_id, request.custom_id, slice_.model, slice_.endpoint.value)
+        call = await hooks(Call(*place, request.body))
+        return call if isinstance(call, Outcome) else request._replace(body=call.body)
+
+    async def _send(self, flight: Flight, request: Request) -> Outcome:
+        route, endpoint, sending = self._route, self._request.endpoint, flight.sending
+        await vouch(flight.line, sending)
+        backend, traffic = sending.lane.backend, self._tools.traffic
+        sender, started = self._tools.senders.of(backend.client, route.model, endpoint), time.monotonic()
+        if sending.lane.jobs is None:
+            outcome = await route.send(sending, sender, endpoint, request.body, request.request_id)
+        else:
+            outcome = await self._jobs.run(flight.line, request, sending)
+        seconds, (status, category) = time.monotonic() - started, (outcome.status, outcome.verdict.category)
+        traffic.ended(route.model, backend.url, status=status, category=category, seconds=seconds)
+        grouped, is_answer = sender is not backend.client, category is Category.NONE
+        traffic.chatted(endpoint, grouped=grouped, is_answer=is_answer, seconds=seconds)
+        return outcome
+
+    def _passes_on(self, flight: Flight, outcome: Outcome, refused: list[Lane]) -> bool:
+        """What one backend does not take goes to the next at once, with the same permit."""
+        if outcome.verdict.budget not in (Budget.CAPACITY, Budget.BLOCKED):
+            return False
+        if flight.line.attempt.job is not None:
+            return False  # that backend has it, and cannot be asked after it
+        if self._stop.now() is not None or not self._owner.may_send or not self._pace.may_send:
+            return False
+        lane = flight.sending.lane
+        following = self._route.begin(flight.line.prefix_hash, without=[*refused, lane])
+        if following is None:
+            return False
+        refused.append(lane)
+        self._judge.lane_refused(outcome, flight.sending)
+        flight.sending.end()
+        flight.sending = following
+        flight.permit.place(following.lane.backend.url)
+        self._pace.sent()
+        self._tools.metrics.passed_on.labels(self._request.model).inc()
+        return True

@@ -1,0 +1,167 @@
+"""Every kind of backend ends a batch through a worker killed in mid-job; and calls that are not right."""
+
+import json
+from collections.abc import Iterator
+from typing import Literal
+
+import httpx
+import pytest
+from pydantic import BaseModel
+
+from simulator.exchange import Answer, Exchange
+from tests.e2e.batches import chat_lines, check_conservation, ended, lines_of, settled, submit, until
+from tests.e2e.stack import MODELS, Stack, dev
+from tests.unit.simulators import serving
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
+
+Kind = Literal["sync", "poll", "callback"]
+UPSTREAM: dict[Kind, str] = dict(zip(("sync", "poll", "callback"), MODELS, strict=True))
+JOB_SECONDS = 3.0
+LINES = 30
+SETTINGS = {"BATCHWRIGHT_MODEL_REFRESH_SECONDS": "0.5"}
+
+
+class _Totals(BaseModel):
+    in_flight: int = 0
+
+
+class _Jobs(BaseModel):
+    called_back: int
+
+
+class _Ledger(BaseModel):
+    models: dict[str, _Totals]
+    jobs: _Jobs
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    with dev(data=None, **SETTINGS) as stack:
+        yield stack
+
+
+async def ledger(stack: Stack) -> _Ledger:
+    async with httpx.AsyncClient() as http:
+        answer = await http.get(f"{stack.simulator}/admin/ledger?entries=false")
+    return _Ledger.model_validate_json(answer.content)
+
+
+async def register(stack: Stack, model: str, config: dict[str, object]) -> None:
+    """Served once this returns."""
+    async with httpx.AsyncClient() as http:
+        (await http.put(f"{stack.now.api}/admin/models/{model}", json=config)).raise_for_status()
+
+    async def is_served() -> bool:
+        async with stack.client() as client:
+            return model in {found.id async for found in client.models.list()}
+
+    await until(is_served, seconds=30)
+
+
+def config_of(kind: Kind, url: str, upstream: str = "", **jobs: object) -> dict[str, object]:
+    backends = [{"url": url, "model": upstream}]
+    if kind == "sync":
+        return {"backends": backends}
+    told = {"poll_interval": 0.25, **({"poll_endpoint_template": "/status/{id}"} if kind == "poll" else {})}
+    return {"backends": backends, "kind": kind, "jobs": {**told, **jobs}}
+
+
+@pytest.mark.parametrize("kind", ["sync", "poll", "callback"])
+async def test_a_batch_ends_complete_through_the_death_of_a_worker_in_mid_job(
+    stack: Stack, kind: Kind
+) -> None:
+    model, upstream = f"by-{kind}", UPSTREAM[kind]
+    url = stack.simulator + ("" if kind == "sync" else "/jobs")
+    await register(stack, model, config_of(kind, url, upstream))
+    await stack.faults(model=upstream, kind="slow", seconds=JOB_SECONDS)
+    lines = chat_lines([model], each=LINES)
+    before = await stack.asked()
+    async with stack.client() as client:
+        batch = await submit(client, lines)
+        await settled(client, batch.id, 1)
+
+        async def is_in_mid_job() -> bool:
+            return (await ledger(stack)).models[upstream].in_flight > 0
+
+        await until(is_in_mid_job)
+        stack.kill("worker")
+        batch = await ended(client, batch.id)
+        assert batch.status == "completed"
+        await check_conservation(client, batch, lines)
+        assert batch.request_counts is not None
+        assert batch.request_counts.completed == LINES
+    asked = {key: count for key, count in (await stack.asked()).items() if key not in before}
+    assert len(asked) == LINES
+    if kind != "sync":  # whose requests in flight die with the worker
+        assert set(asked.values()) == {1}
+    if kind == "callback":
+        assert (await ledger(stack)).jobs.called_back >= LINES
+
+
+class Door:
+    """A backend that takes jobs and leaves it to the test to call back: `urls` are those it was given."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.urls: list[str] = []
+
+    def __call__(self, exchange: Exchange) -> None:
+        request = exchange.request
+        if request.method == "GET":
+            models = {"object": "list", "data": [{"id": self.model, "object": "model"}]}
+            return exchange.answer(Answer(200, json.dumps(models).encode()))
+        self.urls.append(request.header(b"x-callback-url") or "")
+        exchange.answer(Answer(202, b"taken"))
+
+
+async def call(url: str, body: object) -> httpx.Response:
+    async with httpx.AsyncClient() as http:
+        return await http.post(url, json=body)
+
+
+async def test_only_the_first_call_of_the_right_url_counts(stack: Stack) -> None:
+    door = Door("called")
+    async with serving(door) as url, stack.client() as client:
+        await register(stack, "called", config_of("callback", url))
+        lines = chat_lines(["called"], each=1)
+        batch = await submit(client, lines)
+
+        async def is_asked() -> bool:
+            return bool(door.urls)
+
+        await until(is_asked)
+        [right] = door.urls
+        wrong = await call(right[:-4] + "AAAA", {"result": {"mine": False}})
+        assert (wrong.status_code, wrong.json()["error"]["code"]) == (401, "invalid_callback_token")
+        first = await call(right, {"status": "completed", "result": {"mine": True}})
+        again = await call(right, {"status": "completed", "result": {"mine": False}})
+        assert (first.json()["accepted"], again.json()["accepted"]) == (True, False)
+        batch = await ended(client, batch.id)
+        assert batch.status == "completed"
+        [line] = await lines_of(client, batch.output_file_id)
+        assert line.response is not None
+        assert line.response.model_dump()["body"] == {"mine": True}
+        assert door.urls == [right]
+        late = await call(right, {"result": {"mine": False}})
+        assert late.json()["accepted"] is False
+
+
+async def test_a_call_after_its_time_is_refused_and_the_line_says_that_the_job_did_not_end(
+    stack: Stack,
+) -> None:
+    door = Door("late")
+    async with serving(door) as url, stack.client() as client:
+        config = config_of("callback", url, max_poll_time="1s")
+        await register(stack, "late", {**config, "retries": {"max_attempts": 1}})
+        batch = await submit(client, chat_lines(["late"], each=1))
+        batch = await ended(client, batch.id)
+        [line] = await lines_of(client, batch.error_file_id)
+        assert line.error is not None
+        assert line.error.code == "request_timeout"
+        assert "did not end within 1 s" in line.error.message
+
+        async def is_over() -> bool:
+            return (await call(door.urls[-1], {"result": {}})).status_code == 410
+
+        await until(is_over)

@@ -1,0 +1,96 @@
+"""The simulator's jobs: taken, asked after, failing, forgotten, given up, told of by a call."""
+
+import asyncio
+
+import httpx
+
+from simulator.backend import Options
+from simulator.exchange import Answer, Exchange
+from simulator.latency import Latency
+from tests.unit.simulators import CHAT, MODEL, Simulated, serving, simulated, until
+
+
+async def submit(
+    simulator: Simulated, text: str = "hello", *, user: str = "", **headers: str
+) -> httpx.Response:
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": text}],
+        **({"user": user} if user else {}),
+    }
+    return await simulator.http.post(f"/jobs{CHAT}", json=body, headers=headers)
+
+
+async def told(simulator: Simulated, answer: httpx.Response) -> httpx.Response:
+    return await simulator.http.get(f"/jobs/status/{answer.json()['job_id']}")
+
+
+async def test_a_job_is_taken_and_its_result_is_what_the_request_would_have_been_answered() -> None:
+    async with simulated() as simulator:
+        taken = await submit(simulator)
+        assert (taken.status_code, taken.json()["status"]) == (202, "processing")
+        found = (await told(simulator, taken)).json()
+        assert found["status"] == "completed"
+        assert found["result"] == (await simulator.chat()).json()
+
+
+async def test_a_key_that_is_known_starts_no_second_job() -> None:
+    async with simulated() as simulator:
+        key = {"idempotency-key": "k", "x-request-id": "r"}
+        first, second = await submit(simulator, **key), await submit(simulator, **key)
+        assert first.json()["job_id"] == second.json()["job_id"]
+        ledger = simulator.ledger
+        assert (ledger.asked, ledger.jobs.submitted, ledger.jobs.repeated) == (1, 1, 1)
+
+
+async def test_jobs_fail_hang_and_are_forgotten_as_faults_say() -> None:
+    async with simulated() as simulator:
+        failed = await told(simulator, await submit(simulator, user="sim:fail"))
+        assert failed.json()["status"] == "failed"
+        hanging = await told(simulator, await submit(simulator, user="sim:hang"))
+        assert hanging.json()["status"] == "processing"
+        refused = await submit(simulator, user="sim:503")
+        assert refused.status_code == 503
+        assert (await simulator.http.get("/jobs/status/none")).status_code == 404
+
+
+async def test_a_job_whose_answer_breaks_is_forgotten() -> None:
+    async with simulated(Options(models=(MODEL,), latency=Latency(20))) as simulator:
+        taken = await submit(simulator, user="sim:cut")
+        async with asyncio.timeout(20):
+            while (await told(simulator, taken)).status_code != 404:  # noqa: ASYNC110 - it sets no event
+                await asyncio.sleep(0)
+
+
+async def test_a_job_that_is_given_up_ends() -> None:
+    async with simulated(Options(models=(MODEL,), latency=Latency(60_000))) as simulator:
+        taken = await submit(simulator)
+        answer = await simulator.http.post(f"/jobs/cancel/{taken.json()['job_id']}")
+        assert answer.json()["status"] == "cancelled"
+        assert simulator.ledger.in_flight == 0
+        assert simulator.ledger.jobs.cancelled == 1
+
+
+async def test_the_end_of_a_job_is_told_until_somebody_takes_it() -> None:
+    heard: list[bytes] = []
+
+    def door(exchange: Exchange) -> None:
+        heard.append(exchange.request.body)
+        exchange.answer(Answer(200 if len(heard) > 1 else 503, b"{}"))
+
+    async with serving(door) as url, simulated() as simulator:
+        await submit(simulator, **{"x-callback-url": f"{url}/hook"})
+        async with asyncio.timeout(20):
+            while not simulator.ledger.jobs.called_back:  # noqa: ASYNC110 - it sets no event
+                await asyncio.sleep(0.01)
+    assert len(heard) == 2
+    assert heard[0] == heard[1]
+    assert b'"status":"completed"' in heard[0]
+
+
+async def test_models_are_listed_below_jobs_too() -> None:
+    async with simulated() as simulator:
+        assert (await simulator.http.get("/jobs/v1/models")).json() == (
+            await simulator.http.get("/v1/models")
+        ).json()
+        await until(lambda: simulator.ledger.in_flight == 0)
