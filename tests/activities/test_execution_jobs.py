@@ -259,6 +259,20 @@ async def test_when_nobody_waits_any_more_running_jobs_are_given_up_at_their_bac
     assert sorted(server.cancelled) == ["job-1", "job-2", "job-3"]
 
 
+async def test_a_worker_that_drains_leaves_its_jobs_to_the_next_one() -> None:
+    server = JobServer(config_of(), drain_seconds=3600)
+    await server.plan()
+    leaving = asyncio.create_task(server.house.failure(request()))
+    await eventually(lambda: len(server.looks) == 3)
+    server.house.environment.worker_shutdown()
+    assert (await leaving).type == Failure.TURN_OVER
+    assert server.cancelled == []
+    server.house.next_attempt()
+    server.says_all = done()
+    assert await server.house.run(request()) == SliceResult(finished=True, completed=3)
+    assert len(server.submits) == 3
+
+
 async def test_a_model_that_is_asked_otherwise_meanwhile_forgets_its_jobs() -> None:
     server = JobServer(config_of())
     await server.plan(1)

@@ -40,6 +40,16 @@ def test_a_model_is_registered_shown_taken_away_and_reverted(cli: Cli) -> None:
     assert (reverted.exit_code, "Taken away" in reverted.stderr) == (0, False)
 
 
+def test_a_model_whose_backends_run_jobs_is_registered(cli: Cli) -> None:
+    jobs = ("--kind", "poll", "--job", "poll_endpoint_template=/status/{id}", "--job", "poll_interval=3s")
+    made = cli.run("models", "register", "voice", "--backend", ONE, *jobs)
+    assert made.exit_code == 0
+    assert made.stdout.splitlines()[1].split() == ["voice", ONE, "change,", "poll"]
+    refused = cli.run("models", "register", "voice", "--backend", ONE, "--kind", "poll", "--job", "interval")
+    assert refused.exit_code == 3
+    assert "--job interval is not KEY=VALUE, such as poll_endpoint_template=/status/{id}." in refused.stderr
+
+
 def test_json_is_what_the_api_answers(cli: Cli) -> None:
     first = cli.run("models", "register", "a", "--backend", ONE, "--json")
     [model] = json.loads(first.stdout)["data"]
