@@ -1,6 +1,7 @@
 """What workers have sent since they started, told by each and added up (S2-42 to S2-45)."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from batchwright.contracts.message import Message
@@ -41,21 +42,31 @@ def added_up(told: Iterable[LaneTraffic], backends: Iterable[str], models: Itera
 
     What was sent to one that is gone counts in the sums of all.
     """
-    lanes = list(told)
-    by_backend = [
-        _share(name, [lane for lane in lanes if lane.backend == name]) for name in sorted({*backends})
-    ]
-    by_model = [_share(name, [lane for lane in lanes if lane.model == name]) for name in sorted({*models})]
+    by_backend = {name: _Sum() for name in sorted({*backends})}
+    by_model = {name: _Sum() for name in sorted({*models})}
+    whole, gone, errors = _Sum(), _Sum(), 0
+    for lane in told:
+        errors += lane.errors
+        for total in (whole, by_backend.get(lane.backend, gone), by_model.get(lane.model, gone)):
+            total.requests += lane.requests
+            total.seconds += lane.seconds
+            total.pending += lane.pending
+    shares = [_share(name, total) for name, total in by_model.items()]
     return Traffic(
-        requests=sum(lane.requests for lane in lanes),
-        errors=sum(lane.errors for lane in lanes),
-        backends=by_backend,
-        models=sorted(by_model, key=lambda share: -share.requests),
+        requests=whole.requests,
+        errors=errors,
+        backends=[_share(name, total) for name, total in by_backend.items()],
+        models=sorted(shares, key=lambda share: -share.requests),
     )
 
 
-def _share(name: str, lanes: list[LaneTraffic]) -> Share:
-    requests = sum(lane.requests for lane in lanes)
-    seconds = sum(lane.seconds for lane in lanes)
-    average = 1000 * seconds / requests if requests else 0.0
-    return Share(name, requests, average, sum(lane.pending for lane in lanes))
+@dataclass(slots=True)
+class _Sum:
+    requests: int = 0
+    seconds: float = 0.0
+    pending: int = 0
+
+
+def _share(name: str, total: _Sum) -> Share:
+    average = 1000 * total.seconds / total.requests if total.requests else 0.0
+    return Share(name, total.requests, average, total.pending)
