@@ -28,7 +28,7 @@ from tests.fakes.storage import MemoryStorage
 _PATIENT = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.register_profile("thorough", _PATIENT)
 hypothesis.settings.register_profile("quick", _PATIENT, max_examples=15)
-hypothesis.settings.register_profile("fuzz", _PATIENT, max_examples=20_000)
+hypothesis.settings.register_profile("fuzz", _PATIENT, max_examples=10_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "thorough"))
 
 # Nothing else than a real server does what they test.

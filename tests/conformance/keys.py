@@ -26,7 +26,7 @@ async def keyed(api: Api, tenant: str, *options: str) -> AsyncOpenAI:
     """The client of a new key."""
     await operate(api, "tenants", "create", tenant)
     made = await operate(api, "keys", "create", tenant, *options)
-    return AsyncOpenAI(base_url=api.url, api_key=made.said[0], max_retries=0)
+    return AsyncOpenAI(base_url=api.url, api_key=made.said[0])
 
 
 def a_tenant() -> str:
