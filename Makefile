@@ -31,7 +31,7 @@ dev: install ## the embedded stack in the foreground
 test: install ## units, real servers, whole stacks that lose their parts
 	$(RUN)pytest -n 4 --dist loadfile -m "not prometheus and not slow"
 
-test-slow: install ## chaos, conformance, S3, encryption, traces, retention, containers: a stack each
+test-slow: install $(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed ## chaos, conformance, S3, encryption, traces, containers, peers: a stack each
 	$(RUN)pytest -n 2 --dist loadfile -m slow
 
 test-observability: install $(TOOLS)/prometheus ## dashboards and alerts against a real Prometheus
@@ -79,8 +79,13 @@ bench-compare: install ## the same figures of OLD=ref and of these files, in tur
 profile: install $(TOOLS)/py-spy/.installed ## where ingestion, slices and finalization spend their time
 	$(RUN)python -m bench.profile
 
-$(TOOLS)/peers/.installed: bench/peers/requirements.txt
-	$(PYTHON) -m venv $(@D) && $(@D)/bin/python -m pip install --quiet -r $<
+# Programs of others, of the benchmark and of the tests: places of their own, and several tries to get them.
+$(TOOLS)/peers/.installed: bench/peers/requirements.txt tests/peers/litellm.txt
+$(TOOLS)/embedder/.installed: tests/peers/litserve.txt
+$(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed: | .venv/.installed
+	$(PYTHON) -m venv --clear $(@D)
+	for try in 1 2 3; do UV_HTTP_TIMEOUT=60 $(UV) pip install --quiet --python $(@D)/bin/python \
+		$(addprefix -r ,$^) && exit 0; sleep 10; done; exit 1
 	@touch $@
 
 $(TOOLS)/py-spy/.installed:

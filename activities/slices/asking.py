@@ -94,7 +94,8 @@ class Asking:
         if self._stop.now() is not None or not self._owner.may_send or not self._pace.may_send:
             return False
         lane = flight.sending.lane
-        following = self._route.begin(flight.line.prefix_hash, without=[*refused, lane])
+        is_full = self._tools.permits.backends.is_full
+        following = self._route.begin(flight.line.prefix_hash, without=[*refused, lane], is_full=is_full)
         if following is None:
             return False
         refused.append(lane)

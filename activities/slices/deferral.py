@@ -7,7 +7,13 @@ from collections.abc import Callable
 from batchwright.inference.circuit import Circuit
 from batchwright.telemetry.metrics import Metrics
 
-_REASONS = ("no_backend", "retry", "authentication", "capacity", "dependency")
+_REASONS = ("no_backend", "retry", "authentication", "permission", "capacity", "dependency")
+# Of a circuit that a refusal has opened.
+_REFUSALS = {
+    "authentication": "the backend does not know our key (401): check BATCHWRIGHT_BACKEND_API_KEY, or the "
+    "registry's",
+    "permission": "the backend knows our key and refuses it this model (403): let it, or use another key",
+}
 _FORGOTTEN_SECONDS = 60.0
 _SHORTEST, _LONGEST = 5.0, 60.0
 _DOUBLINGS = 4
@@ -34,8 +40,8 @@ def reason_of(circuit: Circuit | None) -> str:
         return "no backend serves this model"
     if not circuit.is_open:
         return "every line that is left waits for its next attempt"
-    if circuit.reason == "authentication":
-        return "the backend refuses our key (401 or 403): check BATCHWRIGHT_BACKEND_API_KEY"
+    if circuit.reason in _REFUSALS:
+        return _REFUSALS[circuit.reason]
     return f"the backend takes nothing now: {_within_a_sentence(circuit.reason)}"
 
 
@@ -52,7 +58,7 @@ def waiting_label(circuit: Circuit | None) -> str:
         return "no_backend"
     if not circuit.is_open:
         return "retry"
-    return "authentication" if circuit.reason == "authentication" else "capacity"
+    return circuit.reason if circuit.reason in _REFUSALS else "capacity"
 
 
 class Deferrals:

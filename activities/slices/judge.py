@@ -169,7 +169,7 @@ class Judge:
     def lane_refused(self, outcome: Outcome, sending: Sending) -> None:
         """A backend takes nothing: its circuit for the model may open."""
         circuit, blocked = sending.lane.circuit, outcome.verdict.budget is Budget.BLOCKED
-        reason = "authentication" if blocked else outcome.message
+        reason = outcome.verdict.category.value if blocked else outcome.message
         was_open = circuit.is_open
         circuit.failed(sending.begun, reason, at_once=blocked, pause=outcome.retry_after or 0.0)
         if circuit.is_open and not was_open:

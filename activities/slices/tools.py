@@ -81,13 +81,18 @@ class Tools:
             total=settings.global_in_flight,
             per_model=settings.in_flight_of(""),
             backends=backends,
-            own={name: settings.in_flight_of(name) for name in settings.models},
+            own=self._own_limit,
         )
+
+    def _own_limit(self, model: str) -> int:
+        """As the registry says, or else the settings; of which batches use their share."""
+        route = self.backends.route_of(model)
+        return self.settings.in_flight_of(model, route.in_flight if route else None)
 
     def _urls_of(self, model: str) -> Sequence[str]:
         """Of the backends that may get the model's requests."""
         route = self.backends.route_of(model)
-        return [] if route is None else [lane.backend.url for lane in route.lanes]
+        return [] if route is None else route.urls
 
     def route(self, model: str) -> Route | None:
         """Where its requests go; None where no backend serves it."""

@@ -215,7 +215,8 @@ class Turn:
             if found is not None:
                 return found
             self._judge.job_ended(line)  # its backend is no longer one of the model's, or asked otherwise
-        return self._route.begin(line.prefix_hash, rather_not=line.failed_at)
+        is_full = self._tools.permits.backends.is_full
+        return self._route.begin(line.prefix_hash, rather_not=line.failed_at, is_full=is_full)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Here, for a task cancelled before its first step runs none of its own code."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from batchwright.inference.adaptive import BackendLimits, Placed
@@ -41,7 +42,6 @@ class Permit:
 
 @dataclass
 class _Model:
-    limit: int
     used: int = 0
     shares: Shares = field(default_factory=Shares)
     waiting: dict[str, deque[tuple[Waiter, float]]] = field(
@@ -61,12 +61,12 @@ class Permits:
         total: int,
         per_model: int,
         backends: BackendLimits,
-        own: dict[str, int] | None = None,
+        own: Callable[[str], int | None] = lambda model: None,
     ) -> None:
-        """`own` limits of models, where they differ from `per_model`."""
+        """A model's `own` limit may change at any time; where it has none, `per_model` holds."""
         self.backends = backends
         self._total, self._used = total, 0
-        self._per_model, self._own = per_model, own or {}
+        self._per_model, self._own = per_model, own
         self._models: dict[str, _Model] = {}
 
     @property
@@ -79,7 +79,7 @@ class Permits:
     def limit_of(self, model: str) -> int:
         """What its own limit and those of its backends leave it, were it alone."""
         most = self.backends.most_of(model)
-        own = self._model(model).limit
+        own = self._limit(model)
         return own if most is None else min(own, most)
 
     def take(self, model: str, tenant: str, weight: float) -> Permit | None:
@@ -117,10 +117,12 @@ class Permits:
     def _model(self, model: str) -> _Model:
         found = self._models.get(model)
         if found is None:
-            # One permit stays for the other models: none can hold them all.
-            limit = max(1, min(self._own.get(model, self._per_model), self._total - 1))
-            found = self._models[model] = _Model(limit)
+            found = self._models[model] = _Model()
         return found
+
+    def _limit(self, model: str) -> int:
+        # One permit stays for the other models: none can hold them all.
+        return max(1, min(self._own(model) or self._per_model, self._total - 1))
 
     def _grant(self) -> None:
         while self._used < self._total:
@@ -136,7 +138,7 @@ class Permits:
         return min(ready)[1] if ready else None
 
     def _has_room(self, name: str, model: _Model) -> bool:
-        return model.used < model.limit and self.backends.has_room(name)
+        return model.used < self._limit(name) and self.backends.has_room(name)
 
     def _grant_one(self, name: str, model: _Model) -> None:
         """To the tenant whose turn it is; those who have withdrawn are only forgotten."""

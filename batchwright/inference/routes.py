@@ -90,6 +90,7 @@ class Route:
         self.model, self.retries = model, retries
         self.lanes: list[Lane] = []
         self.fallbacks: Sequence[Route] = ()
+        self.in_flight: int | None = None  # requests at once per worker, where the registry says
         self._choice: Choice = "least-outstanding"
         self._renames = False
         self._failures_to_open, self._clock = failures_to_open, clock
@@ -110,6 +111,7 @@ class Route:
             lanes[backend, upstream] = lane
         self.lanes = list(lanes.values())
         self.retries, self._choice, self._renames = retries, config.choice, bool(config.aliases)
+        self.in_flight = config.limits.in_flight
 
     @property
     def is_open(self) -> bool:
@@ -125,16 +127,29 @@ class Route:
         """Seconds until a request may be tried somewhere; 0: now."""
         return min(lane.circuit.wait() for lane in self._reachable())
 
+    @property
+    def urls(self) -> list[str]:
+        """Of the backends that may get a request now; of all of them where none may."""
+        open_to_us = [lane for lane in self._reachable() if not lane.circuit.wait()]
+        return list(dict.fromkeys(lane.backend.url for lane in open_to_us or self.lanes))
+
     def begin(
-        self, prefix_hash: int = 0, *, without: Collection[Lane] = (), rather_not: Lane | None = None
+        self,
+        prefix_hash: int = 0,
+        *,
+        without: Collection[Lane] = (),
+        rather_not: Lane | None = None,
+        is_full: Callable[[str], bool] = lambda url: False,
     ) -> Sending | None:
         """A request goes out: on which lane. None where none that is not among `without` may be tried.
 
-        `rather_not` is where the line failed last.
+        `rather_not` is where the line failed last. Backends that are full, by their URL, get none while
+        others are not.
         """
         found = self._candidates(without, rather_not)
         if not found:
             return None
+        found = [lane for lane in found if not is_full(lane.backend.url)] or found
         lane = self._chosen(found, prefix_hash)
         lane.outstanding += 1
         return Sending(lane, lane.circuit.begin())

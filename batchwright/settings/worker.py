@@ -63,12 +63,15 @@ class WorkerSettings(BaseSettings):
         0.0, ge=0, le=MOST, description="of the whole fleet, over all models; 0: no limit"
     )
 
-    def in_flight_of(self, model: str) -> int:
-        """Requests at once of a model per worker: its share of what it takes, at least one."""
+    def in_flight_of(self, model: str, registered: int | None = None) -> int:
+        """Requests at once of a model per worker: its share of what it takes, at least one.
+
+        What is `registered` goes before the settings.
+        """
         in_flight, fraction = self.model_in_flight, self.capacity_fraction
         if own := self.models.get(model):
             in_flight, fraction = own.in_flight or in_flight, own.capacity_fraction or fraction
-        return max(1, int(in_flight * fraction))
+        return max(1, int((registered or in_flight) * fraction))
 
     @property
     def is_shared(self) -> bool:

@@ -23,6 +23,7 @@ _PUT_OFF = {
     "no_backend": "no_backend",
     "capacity": "no_healthy_backend",
     "authentication": "no_healthy_backend",
+    "permission": "no_healthy_backend",
 }
 
 

@@ -12,6 +12,7 @@ from batchwright.contracts.execution import SliceResult
 from batchwright.contracts.registry import GatewayConfig, ModelConfig, RetryConfig
 from batchwright.inference.routes import Route
 from batchwright.rules.segments import Kind
+from batchwright.settings import load
 from tests.activities.execution_house import MODEL, House, line_of, ok, plan_slice, request, status
 
 LINES = 12
@@ -149,3 +150,21 @@ async def test_lines_that_ask_by_an_alias_reach_the_backend_under_the_models_nam
     await plan_slice(fleet.house.storage, lines)
     assert await fleet.house.run(request()) == SliceResult(finished=True, completed=2)
     assert fleet.heard == [("one", MODEL)] * 2
+
+
+async def test_the_registrys_limit_of_requests_at_once_holds_and_follows_changes() -> None:
+    fleet = Fleet(config_of(ONE, limits={"in_flight": 2}), model_in_flight=50)
+    permits = fleet.house.tools.permits
+    assert permits.limit_of(MODEL) == 2
+    taken = [permits.take(MODEL, "t", 1) for _ in range(4)]
+    assert [permit is not None for permit in taken] == [True, True, False, False]
+    changed = config_of(ONE, limits={"in_flight": 3})
+    fleet.route.follow(changed, [lane.backend for lane in fleet.route.lanes], fleet.route.retries)
+    assert permits.take(MODEL, "t", 1) is not None
+    assert permits.take(MODEL, "t", 1) is None
+
+
+def test_a_registered_limit_leaves_the_share_of_interactive_traffic() -> None:
+    assert load(capacity_fraction=0.5, model_in_flight=10).in_flight_of(MODEL, 40) == 20
+    assert load(models={MODEL: {"in_flight": 7}}).in_flight_of(MODEL, 3) == 3
+    assert load(models={MODEL: {"in_flight": 7}}).in_flight_of(MODEL) == 7

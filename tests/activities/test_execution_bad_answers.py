@@ -30,7 +30,7 @@ class Server:
         self.asked = 0
         self._good = hostile.embedded(0, 1, 2).serve
         if bad.endpoint == hostile.CHAT:
-            self._good = hostile.said(hostile.GOOD, b"connection: close")
+            self._good = hostile.said(hostile.GOOD)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head, body = await read_request(reader)

@@ -302,7 +302,14 @@ async def test_one_models_outage_leaves_the_others_alone() -> None:
             httpx.RemoteProtocolError("no"),
             "the backend takes nothing now: what the backend sent is not HTTP: no",
         ),
-        (httpx.Response(401), "the backend refuses our key (401 or 403): check BATCHWRIGHT_BACKEND_API_KEY"),
+        (
+            httpx.Response(401),
+            "the backend does not know our key (401): check BATCHWRIGHT_BACKEND_API_KEY, or the registry's",
+        ),
+        (
+            httpx.Response(403),
+            "the backend knows our key and refuses it this model (403): let it, or use another key",
+        ),
     ],
 )
 async def test_the_reason_of_a_wait_is_one_sentence_that_does_not_name_the_model_again(

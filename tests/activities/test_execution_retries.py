@@ -240,17 +240,17 @@ async def test_no_line_is_put_off_beyond_its_window(code: int, header: str) -> N
     assert time.time() < attempt.not_before < closes_at.timestamp() - 25
 
 
-@pytest.mark.parametrize("code", [401, 403])
-async def test_a_refused_key_blocks_the_model_and_burns_no_line(code: int) -> None:
+@pytest.mark.parametrize(("code", "reason"), [(401, "authentication"), (403, "permission")])
+async def test_a_refused_key_blocks_the_model_and_burns_no_line(code: int, reason: str) -> None:
     house = House(lambda content: status(code), model_in_flight=1, max_attempts=1)
     await planned(house)
     error = await house.failure(request())
     await house.tools.waiting.settle()
     assert error.type == Failure.DEFERRED
-    assert "BATCHWRIGHT_BACKEND_API_KEY" in error.message
+    assert f"({code})" in error.message
     assert await house.records() == []
     assert [told.reason for _, told in house.told] == [error.message]
-    assert house.counted("batchwright_model_group_deferrals_total", model=MODEL, reason="authentication") == 1
+    assert house.counted("batchwright_model_group_deferrals_total", model=MODEL, reason=reason) == 1
     house.reply = ok
     assert await until_finished(house) == SliceResult(finished=True, completed=LINES)
     await house.tools.waiting.settle()

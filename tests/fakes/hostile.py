@@ -27,8 +27,8 @@ class Bad:
 
 
 def said(body: bytes, *head: bytes, status: bytes = b"200 OK") -> Serve:
-    """A whole answer with that body."""
-    lines = [b"HTTP/1.1 " + status, *head, b"content-length: %d" % len(body)]
+    """A whole answer with that body; its connection is not to be used again, for it is closed then."""
+    lines = [b"HTTP/1.1 " + status, *head, b"connection: close", b"content-length: %d" % len(body)]
     return answering(b"\r\n".join(lines) + b"\r\n\r\n" + body)
 
 
@@ -102,7 +102,7 @@ ANSWERS: dict[str, Bad] = {
     "200 with more than the limit, announced": Bad(silent(HEAD + b"content-length: %d\r\n\r\n" % HUGE)),
     "200 with 100 MB, not announced": Bad(huge()),
     "200 with a packed body that unpacks beyond the limit": Bad(said(_PACKED, b"content-encoding: gzip")),
-    "204": Bad(answering(b"HTTP/1.1 204 No Content\r\n\r\n")),
+    "204": Bad(answering(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n")),
     "embeddings: not as many as inputs": embedded(0, 1),
     "embeddings: an index twice": embedded(0, 1, 1),
     "embeddings: no list of them": Bad(said(b'{"embedding":[0.5]}'), EMBEDDINGS),

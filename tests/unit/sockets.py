@@ -55,10 +55,8 @@ async def client(engine: str = "socket", **settings: object) -> AsyncGenerator[I
 async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     """Head and body of one request."""
     head = await reader.readuntil(b"\r\n\r\n")
-    length = next(
-        int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
-    )
-    return head, await reader.readexactly(length)
+    told = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")]
+    return head, await reader.readexactly(int(told[0].split(b":")[1]) if told else 0)
 
 
 def answering(*pieces: bytes) -> Serve:

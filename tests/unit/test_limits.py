@@ -12,7 +12,7 @@ MIB = 1024 * 1024
 def permits_of(*, total: int, per_model: int, own: dict[str, int] | None = None) -> Permits:
     """Without backends that could hold anybody back."""
     backends = BackendLimits(Policy(), lambda model: (), Metrics())
-    return Permits(total=total, per_model=per_model, own=own, backends=backends)
+    return Permits(total=total, per_model=per_model, own=(own or {}).get, backends=backends)
 
 
 def granted(waiters: list[Waiter]) -> list[Permit]:
@@ -35,6 +35,16 @@ async def test_one_model_never_holds_all_permits() -> None:
 async def test_a_models_own_limit_replaces_the_default() -> None:
     permits = permits_of(total=50, per_model=3, own={"a": 7})
     assert (permits.limit_of("a"), permits.limit_of("b")) == (7, 3)
+
+
+async def test_a_models_own_limit_may_change_while_it_is_used() -> None:
+    own = {"a": 1}
+    permits = permits_of(total=50, per_model=3, own=own)
+    waiters = [permits.request("a", "t", 1) for _ in range(5)]
+    assert len(granted(waiters)) == 1
+    own["a"] = 4
+    granted(waiters)[0].release()
+    assert len(granted(waiters)) == 5
 
 
 async def test_a_single_permit_serves_every_model() -> None:

@@ -91,6 +91,31 @@ def test_of_two_the_one_with_less_to_do_gets_the_request(clock: Clock) -> None:
     assert counts == {URLS[0]: 50, URLS[1]: 50}
 
 
+def test_a_backend_that_is_full_gets_nothing_while_another_is_not(clock: Clock) -> None:
+    route = route_of(clock, plain(URLS[:2]))
+    full = {URLS[0]}
+    chosen = [url_of(route.begin(is_full=full.__contains__)) for _ in range(20)]
+    assert set(chosen) == {URLS[1]}
+    full.add(URLS[1])
+    assert url_of(route.begin(is_full=full.__contains__)) == URLS[0]
+
+
+def test_only_backends_that_may_be_asked_have_room_for_a_model(clock: Clock) -> None:
+    route = route_of(clock, plain())
+    fail(route.lanes[1])
+    assert route.urls == [URLS[0], URLS[2]]
+    fail_all(route)
+    assert route.urls == list(URLS)
+
+
+def test_the_room_of_fallbacks_counts_while_a_models_own_backends_are_away(clock: Clock) -> None:
+    route, other = route_of(clock, plain(URLS[:1])), route_of(clock, plain(URLS[1:2]), "other")
+    route.fallbacks = [other]
+    assert route.urls == [URLS[0]]
+    fail_all(route)
+    assert route.urls == [URLS[1]]
+
+
 def test_a_lane_with_more_weight_bears_more_at_once(clock: Clock) -> None:
     heavy = BackendConfig(url=URLS[0], weight=3)
     route = route_of(clock, config_of(heavy, BackendConfig(url=URLS[1])))

@@ -64,10 +64,10 @@ def test_what_is_under_way_is_told_before_it_has_an_end() -> None:
 
 def test_a_slice_that_found_nobody_counts_as_an_error_of_its_model() -> None:
     one = Meter()
-    for reason in ("no_backend", "capacity", "authentication", "retry"):
+    for reason in ("no_backend", "capacity", "authentication", "permission", "retry"):
         one.meter.put_off("m", reason)
     assert one.counted("errors_total", model="m", error_type="no_backend") == 1
-    assert one.counted("errors_total", model="m", error_type="no_healthy_backend") == 2
+    assert one.counted("errors_total", model="m", error_type="no_healthy_backend") == 3
 
 
 def test_chats_count_by_how_they_are_sent() -> None:

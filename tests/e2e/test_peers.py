@@ -1,0 +1,119 @@
+"""Batches end to end over servers that nobody here wrote: LiteLLM's proxy, and LitServe with a real model."""
+
+import tempfile
+from collections.abc import Generator
+from math import sqrt
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.batches import (
+    Response,
+    ResultLine,
+    chat_lines,
+    check_conservation,
+    ended,
+    lines_of,
+    submit,
+    until,
+)
+from tests.e2e.stack import Stack, dev
+from tests.e2e.test_registry import simulator
+from tests.peers.servers import KEY, embedder, litellm
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+
+CHAT, UPSTREAM, EMBEDDINGS = "via-litellm", "llama-3.1-8b", "org/wordllama"
+
+
+@pytest.fixture(scope="module")
+def peers() -> Generator[Stack]:
+    settings = {"BATCHWRIGHT_BACKEND_API_KEY": KEY, "BATCHWRIGHT_MODEL_REFRESH_SECONDS": "1"}
+    with (
+        tempfile.TemporaryDirectory(prefix="batchwright-peers-") as folder,
+        simulator("--models", UPSTREAM, "--no-ledger") as (_, url),
+        litellm(url, CHAT, UPSTREAM, Path(folder)) as proxy,
+        embedder(Path(folder)) as embeddings,
+    ):
+        proxy.wait()
+        embeddings.wait()
+        with dev("--backend", f"{proxy.url}/v1", data=None, **settings) as stack:
+            register(stack, embeddings.url)
+            yield stack
+
+
+def register(stack: Stack, url: str) -> None:
+    """Nobody lists its model: it is told."""
+    backend = {"url": url, "model": "wordllama"}
+    said = httpx.put(
+        f"{stack.now.api}/admin/models/{EMBEDDINGS}", json={"backends": [backend]}, trust_env=False
+    )
+    said.raise_for_status()
+
+
+async def is_served(stack: Stack, model: str) -> None:
+    async def listed() -> bool:
+        async with stack.client() as client:
+            return model in {found.id async for found in client.models.list()}
+
+    await until(listed, seconds=180)
+
+
+def answered(line: ResultLine) -> Response:
+    assert line.error is None
+    assert line.response is not None
+    assert line.response.status_code == 200
+    return line.response
+
+
+async def test_a_batch_over_litellms_proxy_with_its_key(peers: Stack) -> None:
+    await is_served(peers, CHAT)
+    lines = chat_lines([CHAT], each=60)
+    async with peers.client() as client:
+        batch = await ended(client, (await submit(client, lines)).id)
+        await check_conservation(client, batch, lines)
+        output = await lines_of(client, batch.output_file_id)
+    assert (batch.status, len(output)) == ("completed", 60)
+    assert batch.usage is not None
+    assert batch.usage.output_tokens > 0
+    for line in output:
+        extra = answered(line).model_extra
+        assert extra is not None
+        assert extra["body"]["object"] == "chat.completion"
+
+
+async def test_embeddings_of_a_real_model_that_its_server_does_not_list(peers: Stack) -> None:
+    await is_served(peers, EMBEDDINGS)
+    inputs = [["a cat", "a kitten", "the stock exchange"], "a cat", *[f"text {n}" for n in range(40)]]
+    lines: list[dict[str, object]] = [
+        {
+            "custom_id": f"line-{number}",
+            "method": "POST",
+            "url": "/v1/embeddings",
+            "body": {"model": EMBEDDINGS, "input": text},
+        }
+        for number, text in enumerate(inputs)
+    ]
+    async with peers.client() as client:
+        batch = await submit(client, lines, endpoint="/v1/embeddings")
+        batch = await ended(client, batch.id)
+        await check_conservation(client, batch, lines)
+        output = await lines_of(client, batch.output_file_id)
+    assert (batch.status, len(output)) == ("completed", len(lines))
+    cat, kitten, exchange = vectors(output[0])
+    assert closeness(cat, kitten) > closeness(cat, exchange)
+    assert vectors(output[1]) == [cat]
+
+
+def vectors(line: ResultLine) -> list[list[float]]:
+    extra = answered(line).model_extra
+    assert extra is not None
+    return [item["embedding"] for item in extra["body"]["data"]]
+
+
+def closeness(one: list[float], other: list[float]) -> float:
+    def length(vector: list[float]) -> float:
+        return sqrt(sum(x * x for x in vector))
+
+    return sum(x * y for x, y in zip(one, other, strict=True)) / length(one) / length(other)

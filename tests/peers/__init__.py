@@ -1,0 +1,1 @@
+"""Servers that nobody here wrote, as backends of the whole stack."""

@@ -1,0 +1,101 @@
+"""The peers as processes: each on a free port, with what it says in a file."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from starter.stack.ports import free_port
+
+KEY = "sk-peer-7"
+# `make` puts them there: a place of their own beside our environment.
+TOOLS = Path(sys.prefix) / ".tools"
+_START_SECONDS = 240.0  # they import hundreds of files, for the first time
+
+
+@dataclass(frozen=True)
+class Peer:
+    url: str
+    health: str  # a path
+    log: Path
+    process: "subprocess.Popen[bytes]"
+
+    def wait(self) -> None:
+        """Until it answers. Raises AssertionError with the end of what it said."""
+        until = time.monotonic() + _START_SECONDS
+        while time.monotonic() < until and self.process.poll() is None:
+            try:
+                httpx.get(self.url + self.health, trust_env=False).raise_for_status()
+            except httpx.HTTPError:
+                time.sleep(0.5)
+            else:
+                return
+        raise AssertionError(f"{self.url} never answered:\n{self.log.read_text()[-3000:]}")
+
+
+@contextmanager
+def litellm(backend: str, model: str, upstream: str, folder: Path) -> Generator[Peer]:
+    """LiteLLM's proxy: its `model` is `upstream` at an OpenAI-compatible backend. Its key is `KEY`."""
+    config = folder / "litellm.yaml"
+    config.write_text(
+        f"""\
+model_list:
+  - model_name: {model}
+    litellm_params: {{model: openai/{upstream}, api_base: "{backend}/v1", api_key: none}}
+general_settings: {{master_key: {KEY}}}
+litellm_settings: {{num_retries: 0}}
+"""
+    )
+    port = free_port()
+    program = str(TOOLS / "peers/bin/litellm")
+    arguments = ["--config", str(config), "--port", str(port), "--host", "127.0.0.1"]
+    with _running([program, *arguments], port, "/health/liveliness", folder / "litellm.log") as peer:
+        yield peer
+
+
+@contextmanager
+def embedder(folder: Path) -> Generator[Peer]:
+    """LitServe with a model of static embeddings; it lists no models."""
+    port = free_port()
+    program = Path(__file__).with_name("embedder.py")
+    command = [str(TOOLS / "embedder/bin/python"), str(program), str(port)]
+    with _running(command, port, "/health", folder / "embedder.log") as peer:
+        yield peer
+
+
+@contextmanager
+def _running(command: list[str], port: int, health: str, log: Path) -> Generator[Peer]:
+    home = Path(command[0]).parent
+    assert home.exists(), f"{home} is missing: `make test-slow` makes it"
+    # LiteLLM would ask the internet for prices otherwise.
+    environment = {
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "PATH": f"{home}:/usr/bin:/bin",
+        "HOME": str(log.parent),
+    }
+    with (
+        log.open("w") as said,
+        subprocess.Popen(
+            command, stdout=said, stderr=said, env=environment, cwd=log.parent, start_new_session=True
+        ) as process,
+    ):
+        try:
+            yield Peer(f"http://127.0.0.1:{port}", health, log, process)
+        finally:
+            _end(process)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """With the processes that it started: they are a group of their own."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        os.killpg(process.pid, signal.SIGKILL)
