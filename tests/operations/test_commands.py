@@ -1,19 +1,26 @@
 """The guide's commands on a running stack, in the order an operator comes to them."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+from openai.types import Batch
+from temporalio.client import WorkflowExecutionStatus
+from temporalio.common import WorkflowIDReusePolicy
 
+from batchwright.contracts.names import CONTROL_QUEUE
 from batchwright.database.driver import connect as connect_database
 from batchwright.settings import load
 from batchwright.temporal import connect
-from tests.e2e.batches import chat_lines, ended, settled, submit, until
+from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.operations.guide import block, environment, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+
+ALLOWED = WorkflowIDReusePolicy.ALLOW_DUPLICATE
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +96,44 @@ async def test_the_daily_audit_tells_of_a_file_that_is_gone_and_the_next_that_no
     await until(lambda: differences(house, "file_missing", 0))
 
 
-async def differences(house: Stack, kind: str, count: int) -> bool:
+def differences(house: Stack, kind: str, count: int) -> Coroutine[None, None, bool]:
     """Whether the metrics show so many that are left."""
-    shown = f'batchwright_audit_differences{{kind="{kind}",state="left"}} {count:.1f}'
+    return shows(house, f'batchwright_audit_differences{{kind="{kind}",state="left"}} {count}[.]0')
+
+
+async def test_a_run_that_nobody_can_read_is_seen_and_terminated(house: Stack, tmp_path: Path) -> None:
+    client = await connect(load(temporal_address=house.now.temporal))
+    handle = await client.start_workflow(
+        "BatchWorkflow", "{}", id="unreadable", task_queue=CONTROL_QUEUE, id_reuse_policy=ALLOWED
+    )
+    failed = r'temporal_workflow_task_execution_failed_total{.*failure_reason="WorkflowError".*} [1-9]'
+    await until(lambda: shows(house, failed))
+    run(block("Stuck is impossible"), shell(house, ID=handle.id), tmp_path)
+    assert (await handle.describe()).status is WorkflowExecutionStatus.TERMINATED
+
+
+async def test_a_batch_whose_plan_vanishes_fails_visibly_and_is_resumed(house: Stack) -> None:
+    await house.faults(kind="slow", seconds=1.0, rate=1.0)
+    lines = chat_lines(MODELS, each=400)
+    async with house.client() as client:
+        batch = await submit(client, lines)
+        await settled(client, batch.id, 10)
+        for shard in house.objects.rglob(f"*/{batch.id}/**/*.jsonl"):
+            shard.unlink()
+        failed = await ended(client, batch.id)
+        await house.heal()
+        resumed = await client.post(f"/batches/{batch.id}/x/resume", cast_to=Batch)
+        done = await ended(client, resumed.id)
+        await check_conservation(client, done, lines)
+    assert (failed.status, done.status) == ("failed", "completed")
+    assert await shows(house, r'batchwright_step_failures_total{.*type="PlanDamaged".*} [1-9]')
+
+
+async def shows(house: Stack, line: str) -> bool:
+    """Whether a process shows such a line among its metrics."""
     async with httpx.AsyncClient(trust_env=False) as http:
         answers = [(await http.get(url)).text for url in house.now.metrics]
-    return any(shown in answer for answer in answers)
+    return any(re.search(line, answer) for answer in answers)
 
 
 async def test_retention_is_paused_and_goes_on(house: Stack, tmp_path: Path) -> None:
