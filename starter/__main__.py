@@ -44,6 +44,7 @@ COMMANDS = (
     Later("stats", "stats:stats", "Show what the fleet has sent, by backend and by model."),
     Later("workers", "fleet:workers", "List the worker processes that are alive."),
     Later("queues", "queues:queues", "Show what waits in Temporal's task queues, and who takes it."),
+    Later("rollout", "rollout:rollout", "Show or change which build of the workers takes new batches."),
     Later("codec-server", "codec_server:codec_server", "Decrypt payloads for the Web UI."),
     Later("setup", "setup:setup", "Prepare what Batchwright runs on."),
 )
