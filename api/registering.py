@@ -1,6 +1,7 @@
 """What may be registered at run time: as in the registry's file, but without a way to other files."""
 
 from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
@@ -48,6 +49,7 @@ def refuse_files(config: ModelConfig, file: RegistryConfig | None) -> None:
                 )
         for name in _AS_IN_THE_FILE:
             _check_use(place, name, backend, in_use)
+        _check_host(place, backend, in_use)
 
 
 def _check_use(place: str, name: str, backend: BackendConfig, in_use: Sequence[BackendConfig]) -> None:
@@ -59,6 +61,23 @@ def _check_use(place: str, name: str, backend: BackendConfig, in_use: Sequence[B
             f"Invalid value for '{place}.{name}': {_shown(value)} is not in the registry's file; at run time "
             f"only what the file uses may be named ({names}): add it there first.",
         )
+
+
+def _check_host(place: str, backend: BackendConfig, in_use: Sequence[BackendConfig]) -> None:
+    """A key goes to hosts that the file sends it to, on any port; to no http where that was https."""
+    if not backend.api_key_name:
+        return
+    known = [urlsplit(other.url) for other in in_use if other.api_key_name == backend.api_key_name]
+    url = urlsplit(backend.url)
+    if any(url.hostname == other.hostname and url.scheme in (other.scheme, "https") for other in known):
+        return
+    hosts = ", ".join(sorted({f"{other.scheme}://{other.hostname}" for other in known}))
+    where = _shown(f"{url.scheme}://{url.hostname}")
+    raise invalid_value(
+        f"{place}.api_key_name",
+        f"Invalid value for '{place}.api_key_name': {_shown(backend.api_key_name)} is sent to {hosts} only, "
+        f"as the registry's file says; the backend is at {where}: add it there first.",
+    )
 
 
 def _param(loc: Sequence[int | str]) -> str:

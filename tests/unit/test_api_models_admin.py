@@ -58,6 +58,18 @@ WRONG: list[tuple[dict[str, object], str, str, str]] = [
         "only what the file uses may be named (gateway)",
     ),
     (
+        {"backends": [{**BACKEND, "api_key_name": "gateway"}]},
+        "invalid_value",
+        "backends[0].api_key_name",
+        "sent to http://one only",
+    ),
+    (
+        {"backends": [{"url": "http://one.elsewhere.example", "api_key_name": "gateway"}]},
+        "invalid_value",
+        "backends[0].api_key_name",
+        "at 'http://one.elsewhere.example': add it there first",
+    ),
+    (
         {"backends": [{**BACKEND, "tls_ca_cert_file": "/etc/passwd"}]},
         "invalid_value",
         "backends[0].tls_ca_cert_file",
@@ -180,8 +192,9 @@ async def test_what_is_wrong_is_named(
     assert sources(await all_of(house)) == {"llama": "file", "qwen": "file"}
 
 
-async def test_a_key_that_the_file_uses_may_be_named(house: House) -> None:
-    used = {**BACKEND, "api_key_name": "gateway"}
+@pytest.mark.parametrize("url", ["http://one:9000", "https://one"])
+async def test_a_key_may_be_named_for_the_host_that_the_file_sends_it_to(house: House, url: str) -> None:
+    used = {"url": url, "api_key_name": "gateway"}
     answer = await house.http.put("/admin/models/new", json={"backends": [used]})
     assert "new" in of(read(answer, RegisteredModels))
     assert "secret" not in answer.text
