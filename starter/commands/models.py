@@ -72,6 +72,16 @@ def register(
             "--job", metavar="KEY=VALUE", help="Of kind poll or callback, a key of `jobs`; repeatable."
         ),
     ] = None,
+    key: Annotated[
+        str, typer.Option("--key", metavar="NAME", help="The api_key_name of every --backend.")
+    ] = "",
+    choice: Annotated[str, typer.Option("--choice", help="least-outstanding or prefix-affine.")] = "",
+    limit: Annotated[
+        Names, typer.Option("--limit", metavar="KEY=VALUE", help="A key of `limits`; repeatable.")
+    ] = None,
+    retry: Annotated[
+        Names, typer.Option("--retry", metavar="KEY=VALUE", help="A key of `retries`; repeatable.")
+    ] = None,
     json: Json = False,
     url: Url = None,
     tenant: Tenant = None,
@@ -82,6 +92,10 @@ def register(
     """
     backends = _backends(backend, weight or [], upstream or [])
     config: dict[str, object] = {"backends": backends, "fallbacks": fallback or [], "aliases": alias or []}
+    for place in backends if key else ():
+        place["api_key_name"] = key
+    config |= {"choice": choice} if choice else {}
+    config |= {name: _pairs(name, said) for name, said in (("limits", limit), ("retries", retry)) if said}
     if kind != "sync" or job:
         config |= {"kind": kind, "jobs": _jobs(job or [])}
     with connected(url, tenant) as client:
@@ -120,6 +134,14 @@ def _backends(urls: list[str], weights: list[float], upstreams: list[str]) -> li
     for place, name in zip(backends, upstreams, strict=False):
         place["model"] = name
     return backends
+
+
+def _pairs(name: str, said: list[str]) -> dict[str, str]:
+    """The API reads numbers and durations from text."""
+    for pair in said:
+        if not pair.partition("=")[1]:
+            stop(f"{pair!r} is not of the form KEY=VALUE, with a key of `{name}` of the registry.")
+    return dict(pair.split("=", 1) for pair in said)
 
 
 def _print(page: RegisteredModels, json: bool) -> None:

@@ -97,3 +97,15 @@ def test_every_option_is_documented_and_no_other(cli: Cli) -> None:
 
 def _options(text: str) -> set[str]:
     return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) - {"--help"}
+
+
+def test_limits_retries_and_the_choice_are_given_as_the_registry_names_them(cli: Cli) -> None:
+    said = ("--limit", "in_flight=8", "--retry", "max_attempts=3", "--retry", "max_backoff=5m")
+    made = cli.run("models", "register", "a", "--backend", ONE, "--choice", "prefix-affine", *said)
+    assert made.exit_code == 0
+    refused = cli.run("models", "register", "a", "--backend", ONE, "--limit", "in_flight=none")
+    assert refused.exit_code != 0
+    assert "limits.in_flight" in refused.stderr
+    assert cli.run("models", "register", "a", "--backend", ONE, "--retry", "5").exit_code != 0
+    unknown = cli.run("models", "register", "a", "--backend", ONE, "--key", "gateway")
+    assert "api_key_name" in unknown.stderr
