@@ -11,7 +11,7 @@ ON_S3, ON_DISK = 17, 4
 
 @pytest.mark.e2e
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [ON_S3, ON_DISK])
 async def test_a_stack_that_is_killed_frozen_and_cut_loses_nothing(seed: int) -> None:
     told: list[str] = []
