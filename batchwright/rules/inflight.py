@@ -133,8 +133,8 @@ class InFlightLimit:
             return self._refused_in_vain(before, now)
         congestion = self._congestion
         lower = congestion.lowered(self._used(), sent_at=sent_at, now=now, span=self._span())
-        if lower >= self._limit:
-            return None
+        if self._held(lower) >= self._limit:
+            return None  # at its floor it goes on looking for room
         if congestion.is_slight:
             self._limit = self._target = self._held(lower)
             return Change.REFUSED

@@ -116,6 +116,16 @@ def test_a_gateway_that_refuses_some_and_then_loses_capacity_gets_less() -> None
     assert sum(gateway.limits[-50:]) / 50 < 40
 
 
+def test_at_its_floor_it_finds_back_though_some_are_still_refused() -> None:
+    chance = Random(3)
+    gateway = Gateway(lambda among: True)
+    gateway.run(30)
+    assert gateway.limit.current == 1
+    gateway.refuses = lambda among: chance.random() < 0.25
+    gateway.run(300)
+    assert sum(gateway.limits[-50:]) / 50 > 60
+
+
 def test_a_backend_that_mostly_refuses_gets_little_whatever_the_reason() -> None:
     chance = Random(3)
     gateway = Gateway(lambda among: chance.random() < 0.7)
