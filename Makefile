@@ -4,7 +4,7 @@ TOOLS := .venv/.tools
 UV := $(TOOLS)/bin/uv
 RUN := .venv/bin/
 
-.PHONY: help install demo dev test test-fast test-slow test-observability conformance fuzz lint format docs chaos soak bench bench-compare profile clean
+.PHONY: help install demo dev test test-fast test-slow test-observability conformance fuzz lint format docs chaos outage soak bench bench-compare profile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -29,10 +29,10 @@ dev: install ## the embedded stack in the foreground
 	$(RUN)batchwright dev
 
 test: install ## units, real servers, whole stacks that lose their parts
-	$(RUN)pytest -n 4 --dist loadfile -m "not prometheus and not slow"
+	$(RUN)pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not prometheus and not slow"
 
 test-slow: install $(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed ## chaos, conformance, S3, encryption, traces, containers, peers: a stack each
-	$(RUN)pytest -n 2 --dist loadfile -m slow
+	$(RUN)pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow
 
 test-observability: install $(TOOLS)/prometheus ## dashboards and alerts against a real Prometheus
 	PATH="$(CURDIR)/$(TOOLS)/prometheus:$$PATH" $(RUN)pytest -m prometheus tests/observability
@@ -66,6 +66,9 @@ docs: install ## the generated reference pages
 
 chaos: install ## kill, freeze and cut a running stack for SECONDS (600) by SEED (1)
 	$(RUN)python -m tests.chaos --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
+
+outage: install ## one of two models answers nothing but 503 for SECONDS (600)
+	$(RUN)python -m tests.chaos.outage --seconds $(or $(SECONDS),600)
 
 soak: install ## one batch of LINES (1,000,000) small lines: memory, history, time; ten minutes
 	$(RUN)python -m tests.soak --lines $(or $(LINES),1000000)
