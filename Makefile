@@ -32,7 +32,7 @@ test: install ## units, real servers, whole stacks that lose their parts
 	$(RUN)pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not prometheus and not slow"
 
 test-slow: install $(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed ## chaos, conformance, S3, encryption, traces, containers, peers: a stack each
-	$(RUN)pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow
+	$(RUN)pytest -n 2 --dist loadfile -m slow
 
 test-observability: install $(TOOLS)/prometheus ## dashboards and alerts against a real Prometheus
 	PATH="$(CURDIR)/$(TOOLS)/prometheus:$$PATH" $(RUN)pytest -m prometheus tests/observability
