@@ -29,7 +29,7 @@ dev: install ## the embedded stack in the foreground
 	$(RUN)batchwright dev
 
 test: install ## units, real servers, whole stacks that lose their parts
-	$(RUN)pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not prometheus and not slow"
+	$(RUN)pytest -n 4 --dist loadfile -m "not prometheus and not slow"
 
 test-slow: install $(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed ## chaos, conformance, S3, encryption, traces, containers, peers: a stack each
 	$(RUN)pytest -n 2 --dist loadfile -m slow

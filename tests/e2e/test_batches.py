@@ -58,14 +58,13 @@ async def test_a_slice_that_outlives_several_turns_asks_each_line_once(stack: St
     async with stack.client() as client:
         await stack.faults(model=MODELS[0], kind="slow", seconds=0.5, rate=1.0)
         lines = chat_lines(MODELS[:1], each=240)  # one slice; at 20 in flight it takes three turns of 2 s
-        before = await stack.asked()
         batch = await ended(client, (await submit(client, lines)).id)
         await check_conservation(client, batch, lines)
         output = await lines_of(client, batch.output_file_id)
     asked = await stack.asked()
     assert batch.status == "completed"
     assert {line.id: asked[line.id] for line in output if asked[line.id] != 1} == {}
-    assert len(asked) - len(before) == 240
+    assert len(output) == 240
 
 
 async def test_a_small_batch_of_one_tenant_does_not_wait_for_a_large_one_of_another(stack: Stack) -> None:
@@ -109,7 +108,10 @@ async def test_a_window_that_closes_keeps_what_was_settled(stack: Stack) -> None
     assert batch.expires_at is not None
     assert 0 <= batch.expired_at - batch.expires_at <= 20
     assert {line.error and line.error.code for line in errors} == {"batch_expired"}
-    assert len(errors) == 100
+    hanging = {str(line["custom_id"]) for line in lines[2 :: len(MODELS)]}
+    late = {line.custom_id for line in errors}
+    assert hanging <= late
+    assert len(late) < len(lines), "nothing had settled in time: it proved nothing"
 
 
 async def test_many_batches_at_once_all_complete(stack: Stack) -> None:
