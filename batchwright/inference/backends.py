@@ -9,8 +9,8 @@ from typing import Protocol
 
 from batchwright.contracts.registry import BackendConfig, ModelConfig
 from batchwright.inference.catalog import ListedModel, discovered, gateways_of
-from batchwright.inference.client import ListingFailed
 from batchwright.inference.clients import Clients, client_key
+from batchwright.inference.listing import ListingFailed
 from batchwright.inference.routes import Backend, Route
 from batchwright.rules.registry import effective, fingerprint
 from batchwright.rules.retries import Retries

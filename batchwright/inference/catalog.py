@@ -66,14 +66,14 @@ class Catalog:
     def __init__(self, settings: Settings) -> None:
         self.file = registry_of(settings)
         self.configured = self.file.models if self.file else {}
-        self._gateways = gateways_of(settings, self.file.gateway if self.file else None)
+        self.gateways = gateways_of(settings, self.file.gateway if self.file else None)
 
     async def read(self, tables: Tables) -> list[Registered]:
         """By name. Raises what the tables do while they cannot answer."""
         return self.registered(await tables.model_changes.all(), await self.seen(tables))
 
     async def seen(self, tables: Tables) -> Sequence[Seen]:
-        return await tables.models.served([gateway.url for gateway in self._gateways])
+        return await tables.models.served([gateway.url for gateway in self.gateways])
 
     def registered(self, changes: Sequence[ModelChange], seen: Sequence[Seen]) -> list[Registered]:
         """By name. A change wins over the file, and both over what gateways list."""
@@ -83,7 +83,7 @@ class Catalog:
             last[row.name] = max(row.seen_at, last.get(row.name, row.seen_at))
         found = {
             name: Registered(name, config, "listing", seen_at=last[name])
-            for name, config in discovered(self._gateways, seen, changed).items()
+            for name, config in discovered(self.gateways, seen, changed).items()
         }
         for name, config in self.configured.items():
             if name not in changed:

@@ -1,16 +1,17 @@
 """One request to a backend: what was answered, or how it failed; no retry of its own (R9)."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 import httpx
-from pydantic import BaseModel, ValidationError
 
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.registry import BackendConfig, GatewayConfig
-from batchwright.inference.engine import Answer, AnswerTooLarge, Engine, Header, Request, Target
+from batchwright.inference.engine import AnswerTooLarge, Engine, Header, Request, Target
+from batchwright.inference.listing import Listing, ListingFailed, listed
+from batchwright.inference.unpacking import unpacked
 from batchwright.rules import retries
 from batchwright.rules.retries import Budget, Verdict
 from batchwright.rules.usable import problem_of
@@ -18,8 +19,6 @@ from batchwright.settings import Settings
 from batchwright.settings.registry import SecretUnreadable, api_key
 from batchwright.telemetry import tracing
 
-_LISTING_SECONDS = 5.0
-_PIECE_BYTES = 8 * 1024
 _PLAIN: list[Header] = [
     (b"content-type", b"application/json"),
     (b"accept", b"application/json"),
@@ -52,25 +51,6 @@ class Outcome(NamedTuple):
 
 
 _Reads = Callable[[int, dict[bytes, bytes], bytes], Outcome]
-
-
-class ListingFailed(Exception):
-    """A backend does not tell its models; the message says how.
-
-    `is_away`: nothing says that it can be asked anything.
-    """
-
-    def __init__(self, message: str, *, is_away: bool = True) -> None:
-        super().__init__(message)
-        self.is_away = is_away
-
-
-class _Model(BaseModel):
-    id: str
-
-
-class _ModelList(BaseModel):
-    data: list[_Model]
 
 
 class InferenceClient:
@@ -174,7 +154,7 @@ class InferenceClient:
     async def _exchanged(self, request: Request, read: _Reads) -> Outcome:
         try:
             answer = await self._engine.exchange(request, most_bytes=self._limit, seconds=self._timeout)
-            return read(answer.status, answer.headers, _unpacked(answer, self._limit))
+            return read(answer.status, answer.headers, unpacked(answer, self._limit))
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             return Outcome(retries.NOT_SENT, message=f"The backend could not be reached: {error}")
         except (httpx.TimeoutException, TimeoutError) as error:
@@ -189,20 +169,17 @@ class InferenceClient:
             message = f"The answer is larger than {self._limit} bytes."
             return Outcome(retries.TOO_LARGE, code=LineCode.RESPONSE_TOO_LARGE, message=message)
 
+    @property
+    def has_key(self) -> bool:
+        return bool(self._key)
+
+    async def listing(self, url: str) -> Listing:
+        """What the backend at `url` tells of itself. Raises ListingFailed."""
+        return await listed(self._engine, url, self._headers, most_bytes=self._limit)
+
     async def models(self, url: str) -> list[str]:
-        """The ids a backend lists at /v1/models. Raises ListingFailed."""
-        try:
-            request = Request(b"GET", Target.of(f"{url}/v1/models"), self._headers)
-            answer = await self._engine.exchange(request, most_bytes=self._limit, seconds=_LISTING_SECONDS)
-            if answer.status != 200:
-                away = answer.status in (502, 503, 504)
-                raise ListingFailed(f"{url}/v1/models answered {answer.status}", is_away=away)
-            return [model.id for model in _ModelList.model_validate_json(_unpacked(answer, self._limit)).data]
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValidationError, AnswerTooLarge) as error:
-            answered = isinstance(error, ValidationError | AnswerTooLarge)
-            raise ListingFailed(
-                f"{url}/v1/models: {error or type(error).__name__}", is_away=not answered
-            ) from error
+        """The ids it lists. Raises ListingFailed."""
+        return (await self.listing(url)).models
 
     async def answers(self, url: str) -> bool:
         """Whether the backend at `url` answers anything at all; how is no matter."""
@@ -214,32 +191,6 @@ class InferenceClient:
 
     async def aclose(self) -> None:
         await self._engine.aclose()
-
-
-class _Pieces(httpx.SyncByteStream):
-    """Small pieces, so that what each of them unpacks to is bounded."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def __iter__(self) -> Iterator[bytes]:
-        for start in range(0, len(self._data), _PIECE_BYTES):
-            yield self._data[start : start + _PIECE_BYTES]
-
-
-def _unpacked(answer: Answer, most_bytes: int) -> bytes:
-    """We ask for plain answers; a backend may pack them. Raises AnswerTooLarge, httpx.DecodingError."""
-    if b"content-encoding" not in answer.headers:
-        return answer.body
-    packed = httpx.Response(200, headers=list(answer.headers.items()), stream=_Pieces(answer.body))
-    pieces: list[bytes] = []
-    size = 0
-    for piece in packed.iter_bytes():
-        size += len(piece)
-        if size > most_bytes:
-            raise AnswerTooLarge
-        pieces.append(piece)
-    return b"".join(pieces)
 
 
 def _outcome(status: int, headers: dict[bytes, bytes], body: bytes) -> Outcome:

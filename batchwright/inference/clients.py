@@ -15,13 +15,18 @@ logger = logging.getLogger(__name__)
 
 
 Opens = Callable[[Settings, ssl.SSLContext | None, float | None], Engine]
+Tells = Callable[[BackendConfig, str], None]  # a backend cannot be asked, and why
+
+
+def _log(backend: BackendConfig, error: str) -> None:
+    logger.error("a backend cannot be asked", extra={"backend": backend.url, "error": error})
 
 
 class Clients:
     """Made as backends need them; keys and certificates are followed by `renew`."""
 
-    def __init__(self, settings: Settings, opens: Opens = open_engine) -> None:
-        self._settings, self._opens = settings, opens
+    def __init__(self, settings: Settings, opens: Opens = open_engine, *, tells: Tells = _log) -> None:
+        self._settings, self._opens, self._tells = settings, opens, tells
         self._clients: dict[str, InferenceClient] = {}
         self._engines: dict[str, Engine] = {}
         self._trusts: dict[str, Trust] = {}
@@ -33,7 +38,8 @@ class Clients:
         found = self._clients.get(key)
         if found is None:
             found = self._clients[key] = self._made(backend)
-            self._tell(backend, found)
+            if found.problem:
+                self._tells(backend, found.problem)
         return found
 
     def renew(self) -> None:
@@ -57,7 +63,6 @@ class Clients:
         try:
             return InferenceClient(self._engine(backend), self._settings, backend)
         except TlsUnreadable as error:
-            logger.error("a backend cannot be asked", extra={"backend": backend.url, "error": str(error)})
             self._unusable[client_key(backend)] = backend
             return InferenceClient(self._opened("", None, None), self._settings, backend, problem=str(error))
 
@@ -91,10 +96,6 @@ class Clients:
         if found is None:
             found = self._engines[key] = self._opens(self._settings, tls, connect_seconds)
         return found
-
-    def _tell(self, backend: BackendConfig, client: InferenceClient) -> None:
-        if client.problem:
-            logger.error("a backend has no key", extra={"backend": backend.url, "error": client.problem})
 
 
 def client_key(backend: BackendConfig) -> str:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 
 from batchwright.settings import Settings
-from starter.operate import cluster, parts
+from starter.operate import backends, cluster, parts
 from starter.operate.findings import Finding, Report, problem
 from starter.operate.parts import Clock
 
@@ -19,9 +19,9 @@ async def examine(chosen: Settings, at: Clock = parts.now) -> Report:
         _in_time("storage", parts.storage(chosen, at)),
         _served(chosen, at),
     )
-    backends, models = served
+    asked, models = served
     temporal = await _in_time("temporal", cluster.temporal(chosen, at, models))
-    return Report(findings=[*settings, *database, *storage, *backends, *temporal])
+    return Report(findings=[*settings, *database, *storage, *asked, *temporal])
 
 
 async def _in_time(part: str, check: Awaitable[list[Finding]]) -> list[Finding]:
@@ -35,7 +35,7 @@ async def _in_time(part: str, check: Awaitable[list[Finding]]) -> list[Finding]:
 async def _served(chosen: Settings, at: Clock) -> tuple[list[Finding], list[str]]:
     try:
         async with asyncio.timeout(_PATIENCE_SECONDS):
-            return await parts.backends(chosen, at)
+            return await backends.backends(chosen, at)
     except TimeoutError:
         return [_silent("backends")], []
 

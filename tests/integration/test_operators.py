@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from batchwright.contracts.registry import BackendConfig, ModelConfig
 from batchwright.database.driver import connect as connect_database
 from batchwright.database.pool import open_database
 from batchwright.settings import Settings, load
@@ -109,6 +110,21 @@ async def test_a_clock_that_is_ten_minutes_off_is_a_warning_against_every_other(
         assert finding.message.endswith(f"that of {whose}.")
         assert "NTP" in finding.remedy
     assert report.is_sound
+
+
+async def test_a_model_registered_at_run_time_has_its_backend_asked_too(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with installation(tmp_path, database_url) as settings, backend("tiny") as url:
+        database = await open_database(settings)
+        config = ModelConfig(backends=[BackendConfig(url=url)])
+        await database.model_changes.put("tiny", config, datetime.now(UTC), lambda rows: None)
+        await database.close()
+        report = await examine(settings)
+    assert [finding.level for finding in of(report, "backends")] == [Level.OK] * 2
+    assert of(report, "backends")[1].message.startswith(f"{url} answers in ")
+    assert [finding.message for finding in of(report, "clock")][1] == "2 backends have the same time."
+    assert len(of(report, "workers")) == 6
 
 
 async def test_what_is_not_there_is_a_problem_each(tmp_path: Path) -> None:

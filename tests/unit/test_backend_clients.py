@@ -102,7 +102,7 @@ async def test_without_its_key_a_backend_is_not_asked_until_the_key_is_there(
         with caplog.at_level(logging.ERROR):
             refused = await house.ask(api_key_name="late")
         assert (refused.verdict, server.heads) == (retries.NO_KEY, [])
-        assert [record.message for record in caplog.records] == ["a backend has no key"]
+        assert [record.message for record in caplog.records] == ["a backend cannot be asked"]
         (tmp_path / "late").write_text("sesame")
         house.clients.renew()
         assert (await house.ask(api_key_name="late")).status == 200
