@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.allowance import Allowance
 from api.bodies import optional_body, read_object, read_optional
+from api.callers import caller_of
 from api.chances import SecondChances
 from api.creation import ChanceBody, Creation, body_of, make_order, read_creation
 from api.errors import RETRY_AFTER_SECONDS, ApiError, conflict, invalid_value, no_batch
@@ -80,7 +81,7 @@ class BatchRoutes:
         settings = self._services.settings
         tenant, key = tenant_of(request, settings), key_of(request)
         fields = await read_object(request)
-        creation = read_creation(fields, settings)
+        creation = read_creation(fields, settings)._replace(caller=caller_of(request, settings))
         if key is None:
             order = await self._order(creation, tenant)
             return answer(batch_object(await self.begin(order)))

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.bodies import as_object, check_text, integer_of, json_body, refuse_unknown, text_of, wrong_type
 from api.errors import ApiError, invalid_value, missing
-from batchwright.contracts.batch import BatchOrder, BatchPolicy
+from batchwright.contracts.batch import BatchOrder, BatchPolicy, Caller
 from batchwright.contracts.openai import Endpoint, Profile
 from batchwright.rules.ids import new_batch_id
 from batchwright.rules.windows import DEFAULT_WINDOW, window_seconds
@@ -101,6 +101,7 @@ class Creation(NamedTuple):
     metadata: dict[str, str] | None
     output_expires_after_seconds: int | None
     deduplicate: bool
+    caller: Caller = Caller()
 
 
 def read_creation(fields: Mapping[str, object], settings: Settings) -> Creation:
@@ -146,6 +147,7 @@ def make_order(creation: Creation, tenant: str, created_at: datetime, settings: 
             outstanding_slices=settings.outstanding_slices,
             continue_as_new_events=settings.continue_as_new_events,
             deduplicate=creation.deduplicate,
+            caller=creation.caller,
         ),
     )
 

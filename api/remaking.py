@@ -10,6 +10,7 @@ from api.receiving import discard_object
 from api.services import Services
 from batchwright.contracts.batch import BatchOrder
 from batchwright.database.rows import BatchRow, FileRow
+from batchwright.rules.passed_headers import kept
 from batchwright.rules.results import ResultDamaged
 from batchwright.storage.base import ObjectMissing
 
@@ -23,7 +24,10 @@ class Remaking:
         order = row.order
         asked = fields.get("completion_window")
         text = order.completion_window if asked is None else asked
-        window, length = read_window(text, self._services.settings)
+        settings = self._services.settings
+        window, length = read_window(text, settings)
+        caller = order.policy.caller
+        headers = kept(caller.headers, settings.passed_headers)
         return Creation(
             order.input_file_id,
             order.endpoint,
@@ -32,6 +36,7 @@ class Remaking:
             order.metadata,
             order.output_expires_after_seconds,
             order.policy.deduplicate,
+            caller.model_copy(update={"headers": headers}),
         )
 
     def order(self, row: BatchRow, creation: Creation) -> BatchOrder:

@@ -87,8 +87,9 @@ class Client:
         window: str,
         metadata: dict[str, str] | None,
         deduplicate: bool = False,
+        headers: dict[str, str] | None = None,
     ) -> Batch:
-        """Without `deduplicate` it is as the API's settings say."""
+        """Without `deduplicate` it is as the API's settings say. `headers` are for the backends."""
         extension = {"x_batchwright": {"deduplicate": True}} if deduplicate else {}
         body = {
             "input_file_id": file_id,
@@ -96,7 +97,7 @@ class Client:
             "completion_window": window,
             "metadata": metadata,
         }
-        return self._call("POST", "/v1/batches", Batch, body | extension)
+        return self._call("POST", "/v1/batches", Batch, body | extension, headers)
 
     def batch(self, batch_id: str) -> Batch:
         return self._call("GET", _path(batch_id), Batch)
@@ -185,9 +186,16 @@ class Client:
                 raise self._refusal(answer)
             yield answer.iter_bytes()
 
-    def _call(self, method: str, path: str, kind: type[_Answer], body: _Body | None = None) -> _Answer:
+    def _call(
+        self,
+        method: str,
+        path: str,
+        kind: type[_Answer],
+        body: _Body | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> _Answer:
         with self._plainly():
-            answer = self._http.request(method, path, json=body)
+            answer = self._http.request(method, path, json=body, headers=headers)
         return self._read(answer, kind)
 
     def _read(self, answer: httpx.Response, kind: type[_Answer]) -> _Answer:

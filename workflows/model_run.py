@@ -156,6 +156,7 @@ class ModelRunWorkflow:
             cancel_grace_seconds=policy.cancel_grace_seconds,
             expiry_grace_seconds=policy.expiry_grace_seconds,
             moves=self._moves,
+            caller=policy.caller,
         )
 
     def _note_end(self, number: int, ended: "asyncio.Task[SliceResult]") -> None:

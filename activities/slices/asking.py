@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 
 from activities.slices.ends import End, Stop
-from activities.slices.jobs import Jobs
+from activities.slices.jobs import Jobs, passed_on
 from activities.slices.judge import Judge, Request
 from activities.slices.ownership import Ownership
 from activities.slices.pace import Pace
@@ -44,6 +44,7 @@ class Asking:
     ) -> None:
         self._tools, self._request, self._route, self._judge = tools, request, route, judge
         self._owner, self._stop, self._pace, self._jobs = owner, stop, pace, jobs
+        self._extra = passed_on(request)
 
     async def ask(self, flight: Flight, request: Request) -> Outcome | None:
         """What came of it; None where the slice is another's meanwhile."""
@@ -76,7 +77,9 @@ class Asking:
         backend, traffic = sending.lane.backend, self._tools.traffic
         sender, started = self._tools.senders.of(backend.client, route.model, endpoint), time.monotonic()
         if sending.lane.jobs is None:
-            outcome = await route.send(sending, sender, endpoint, request.body, request.request_id)
+            outcome = await route.send(
+                sending, sender, endpoint, request.body, request.request_id, self._extra
+            )
         else:
             outcome = await self._jobs.run(flight.line, request, sending)
         seconds, (status, category) = time.monotonic() - started, (outcome.status, outcome.verdict.category)

@@ -37,6 +37,11 @@ _CALL_OFF_SECONDS = 2.0
 _NOT_NOW = (Budget.CAPACITY, Budget.BLOCKED)
 
 
+def passed_on(request: SliceRequest) -> list[Header]:
+    """The headers of the slice's batch that go with each of its requests."""
+    return [(name.encode(), value.encode()) for name, value in request.caller.headers.items()]
+
+
 class Jobs:
     """Of one turn."""
 
@@ -51,7 +56,7 @@ class Jobs:
         stop: Stop,
     ) -> None:
         self._callbacks, self._most_bytes = tools.callbacks, tools.settings.max_response_bytes
-        self._slice, self._route = request, route
+        self._slice, self._route, self._extra = request, route, passed_on(request)
         self._judge, self._sink, self._stop = judge, sink, stop
         self._following: dict[asyncio.Task[None], tuple[Line, Request, Lane]] = {}
         self._told: list[str] = []  # calls whose jobs have ended
@@ -114,14 +119,15 @@ class Jobs:
 
     async def _submit(self, line: Line, request: Request, lane: Lane, since: float) -> Outcome:
         config, body, count = _config_of(lane), request.body, line.attempt.jobs
-        extra: list[Header] = []
+        extra = self._extra
         if lane.calls_back:
             url = self._callbacks.url(self._callback(line, request, since, config))
             if not url:
                 names = "BATCHWRIGHT_CALLBACK_URL or BATCHWRIGHT_CALLBACK_SECRET"
                 message = f"The backend calls back, and {names} is not set for this worker."
                 return Outcome(retries.NOT_SENT, message=message)
-            extra = [(config.callback_header.lower().encode(), url.encode())]
+            header = config.callback_header.lower().encode()
+            extra = [*(one for one in extra if one[0] != header), (header, url.encode())]
             if config.callback_field:
                 body = with_last(body, config.callback_field, url)
         # A job that failed is not to be taken for its successor.
@@ -160,7 +166,9 @@ class Jobs:
         if not config.poll_endpoint_template or not job.id:
             return jobs.GOES_ON
         target = Target.of(lane.backend.url + job_path(config.poll_endpoint_template, job.id))
-        seen = jobs.looked(await lane.backend.client.look(b"GET", target, request.request_id), config)
+        seen = jobs.looked(
+            await lane.backend.client.look(b"GET", target, request.request_id, self._extra), config
+        )
         if isinstance(seen, Told):
             lane.circuit.heard()
         return seen
@@ -180,7 +188,9 @@ class Jobs:
         if not config.cancel_endpoint_template or not job.id:
             return False
         target = Target.of(lane.backend.url + job_path(config.cancel_endpoint_template, job.id))
-        outcome = await lane.backend.client.look(config.cancel_method.encode(), target, request.request_id)
+        outcome = await lane.backend.client.look(
+            config.cancel_method.encode(), target, request.request_id, self._extra
+        )
         if not 200 <= outcome.status < 300:
             said = {"backend": lane.backend.url, "job": job.id, "error": outcome.message}
             logger.info("a job could not be given up at its backend", extra=said)

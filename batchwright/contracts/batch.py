@@ -7,6 +7,12 @@ from batchwright.contracts.message import Message
 from batchwright.contracts.openai import BatchStatus, Endpoint, Profile, Usage
 
 
+class Caller(Message):
+    """What a batch's requests need to know of the request that created it. Never a credential."""
+
+    headers: dict[str, str] = {}  # those that are passed on, by their names in lower case
+
+
 class BatchPolicy(Message):
     """The operator's settings a running batch depends on, fixed at its start (workflows read no settings)."""
 
@@ -18,6 +24,7 @@ class BatchPolicy(Message):
     slice_seconds: float = 30.0  # a slice's turn
     outstanding_slices: int = 32  # scheduled at once per model
     deduplicate: bool = False  # lines that ask the same are asked once; as the client wants it
+    caller: Caller = Caller()
     continue_as_new_events: int = (
         0  # history length at which a model run continues as new; 0: the server's word
     )

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from temporalio import activity
 
-from batchwright.contracts.batch import BatchPolicy
+from batchwright.contracts.batch import BatchPolicy, Caller
 from batchwright.contracts.message import Message
 from batchwright.contracts.openai import Endpoint
 
@@ -29,6 +29,7 @@ class SliceRequest(Message):
     cancel_grace_seconds: float = 30.0
     expiry_grace_seconds: float = 5.0
     moves: int = 0  # how often slices of this run have changed their queue
+    caller: Caller = Caller()
 
 
 class SliceResult(Message):

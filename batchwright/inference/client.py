@@ -116,11 +116,13 @@ class InferenceClient:
         """The same of what starts a job: any body will do. `key` tells the jobs of a line apart."""
         return await self._post(target, body, request_id, key, extra, _as_it_is)
 
-    async def look(self, method: bytes, target: Target, request_id: str) -> Outcome:
+    async def look(
+        self, method: bytes, target: Target, request_id: str, extra: Sequence[Header] = ()
+    ) -> Outcome:
         """Asks after a job, or gives it up: what was answered as it is. Never raises, as `send`."""
         if self.problem:
             return self._no_key()
-        headers = [*self._headers, (b"x-request-id", request_id.encode())]
+        headers = [*self._headers, (b"x-request-id", request_id.encode()), *self._passed(extra)]
         body = b"{}" if method == b"POST" else b""
         request = Request(method, target, headers, body, self._first_byte, self._idle)
         return await self._exchanged(request, _as_it_is)
@@ -137,7 +139,7 @@ class InferenceClient:
         if self.problem:
             return self._no_key()
         ids = ((b"x-request-id", request_id.encode()), (b"idempotency-key", key.encode()))
-        headers = [*self._headers, *ids, *extra]
+        headers = [*self._headers, *ids, *(self._passed(extra) if extra else ())]
         spans = tracing.spans()
         if spans is None:
             request = Request(b"POST", target, headers, body, self._first_byte, self._idle)
@@ -147,6 +149,11 @@ class InferenceClient:
             outcome = await self._exchanged(request, read)
             span.answered(outcome.status, outcome.verdict.category, outcome.message)
         return outcome
+
+    def _passed(self, extra: Sequence[Header]) -> list[Header]:
+        """What the registry says of a header goes before what a batch does."""
+        own = {name for name, _ in self._headers}
+        return [header for header in extra if header[0] not in own]
 
     def _no_key(self) -> Outcome:
         return Outcome(retries.NO_KEY, message=f"The backend cannot be asked: {self.problem}.")

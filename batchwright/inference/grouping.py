@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from batchwright.contracts.errors import LineCode
 from batchwright.inference.client import Outcome
-from batchwright.inference.engine import Target
+from batchwright.inference.engine import Header, Target
 from batchwright.rules import retries
 from batchwright.rules.microbatch import Adapter, CannotShare, ChunkSize, Part, Result
 from batchwright.rules.retries import Budget, Category
@@ -24,9 +24,18 @@ LINGER_SECONDS = 0.01  # a slice hands its lines over one after the other
 
 
 class Sender(Protocol):
-    async def send(self, target: Target, body: bytes, request_id: str) -> Outcome:
+    async def send(
+        self, target: Target, body: bytes, request_id: str, extra: Sequence[Header] = ()
+    ) -> Outcome:
         """As `InferenceClient.send`."""
         ...
+
+
+class _Place(NamedTuple):
+    """Where a request goes, and the headers of its batch: only lines that have both in common meet."""
+
+    target: Target
+    extra: tuple[Header, ...]
 
 
 class _Member(NamedTuple):
@@ -38,7 +47,7 @@ class _Member(NamedTuple):
 
 @dataclass
 class _Group:
-    target: Target
+    place: _Place
     members: list[_Member] = field(default_factory=list[_Member])
     tokens: int = 0
     timer: asyncio.TimerHandle | None = None
@@ -64,17 +73,19 @@ class GroupingSender:
     ) -> None:
         self._sender, self._adapter, self._tokens, self._pause = sender, adapter, tokens, pause
         self._size = ChunkSize(most)
-        self._open: dict[tuple[Target, bytes], _Group] = {}
+        self._open: dict[tuple[_Place, bytes], _Group] = {}
         self._asking: set[asyncio.Task[None]] = set()
         self._metrics, self._model = metrics, model
 
-    async def send(self, target: Target, body: bytes, request_id: str) -> Outcome:
+    async def send(
+        self, target: Target, body: bytes, request_id: str, extra: Sequence[Header] = ()
+    ) -> Outcome:
         """As `InferenceClient.send`; a call that is cancelled leaves its group to the others."""
         part = self._eligible(body)
         if part is None:
-            return await self._sender.send(target, body, request_id)
+            return await self._sender.send(target, body, request_id, extra)
         answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._join(target, _Member(part, body, request_id, answered))
+        self._join(_Place(target, tuple(extra)), _Member(part, body, request_id, answered))
         return await answered
 
     def _eligible(self, body: bytes) -> Part | None:
@@ -87,21 +98,21 @@ class GroupingSender:
         self._metrics.microbatch_ineligible.labels(self._model, reason).inc()
         return None
 
-    def _join(self, target: Target, member: _Member) -> None:
-        key = (target, member.part.shared)
+    def _join(self, place: _Place, member: _Member) -> None:
+        key = (place, member.part.shared)
         group = self._open.get(key)
         if group is not None and group.tokens + member.part.tokens > self._tokens:
             self._close(key)
             group = None
         if group is None:
-            group = self._open[key] = _Group(target)
+            group = self._open[key] = _Group(place)
             group.timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._close, key)
         group.members.append(member)
         group.tokens += member.part.tokens
         if len(group.members) >= self._size.now:
             self._close(key)
 
-    def _close(self, key: tuple[Target, bytes]) -> None:
+    def _close(self, key: tuple[_Place, bytes]) -> None:
         group = self._open.pop(key)
         if group.timer is not None:
             group.timer.cancel()
@@ -120,21 +131,21 @@ class GroupingSender:
 
     async def _answer(self, group: _Group) -> None:
         try:
-            await self._ask(group.target, group.members, repetitions=0)
+            await self._ask(group.place, group.members, repetitions=0)
         except Exception as error:  # each line's own to tell, as if it had been sent alone
             for member in group.members:
                 if not member.answered.done():
                     member.answered.set_exception(error)
 
-    async def _ask(self, target: Target, members: Sequence[_Member], repetitions: int) -> None:
+    async def _ask(self, place: _Place, members: Sequence[_Member], repetitions: int) -> None:
         members = [member for member in members if not member.answered.done()]
         if len(members) < 2:
-            return await self._one_by_one(target, members)
+            return await self._one_by_one(place, members)
         try:
             body = self._adapter.join([member.part for member in members])
         except CannotShare as error:
-            return await self._apart(target, members, str(error))
-        outcome = await self._send_group(target, members, body)
+            return await self._apart(place, members, str(error))
+        outcome = await self._send_group(place, members, body)
         budget = outcome.verdict.budget
         if budget in (Budget.CAPACITY, Budget.BLOCKED):
             self._size.failed()
@@ -142,14 +153,14 @@ class GroupingSender:
             for member in members:
                 _tell(member, outcome)
         elif outcome.verdict is retries.SUCCESS:
-            await self._share(target, members, outcome)
+            await self._share(place, members, outcome)
         elif budget is Budget.ATTEMPT:
-            await self._again(target, members, repetitions, outcome.verdict.category)
+            await self._again(place, members, repetitions, outcome.verdict.category)
         else:  # one line's mistake must not be the others' end
-            await self._apart(target, members, "the backend refused them together")
+            await self._apart(place, members, "the backend refused them together")
 
     async def _again(
-        self, target: Target, members: Sequence[_Member], repetitions: int, category: Category
+        self, place: _Place, members: Sequence[_Member], repetitions: int, category: Category
     ) -> None:
         """Once as it was, then in halves (S1-205)."""
         self._size.failed()
@@ -158,38 +169,38 @@ class GroupingSender:
         self._metrics.microbatch_retry_seconds.labels(self._model, category).observe(pause)
         await asyncio.sleep(pause)
         if not repetitions:
-            return await self._ask(target, members, 1)
+            return await self._ask(place, members, 1)
         middle = len(members) // 2
         for half in (members[:middle], members[middle:]):
-            await self._ask(target, half, repetitions + 1)
+            await self._ask(place, half, repetitions + 1)
 
-    async def _share(self, target: Target, members: Sequence[_Member], outcome: Outcome) -> None:
+    async def _share(self, place: _Place, members: Sequence[_Member], outcome: Outcome) -> None:
         try:
             results = self._adapter.split(outcome.body, [member.part for member in members])
         except CannotShare as error:
-            return await self._apart(target, members, str(error))
+            return await self._apart(place, members, str(error))
         self._size.succeeded()
         self._metrics.microbatch_inputs.labels(self._model).inc(len(members))
         for member, result in zip(members, results, strict=True):
             _tell(member, _own(outcome, result))
 
-    async def _apart(self, target: Target, members: Sequence[_Member], why: str) -> None:
+    async def _apart(self, place: _Place, members: Sequence[_Member], why: str) -> None:
         """Line by line (S1-204)."""
         self._size.failed()
         self._metrics.microbatch_alone.labels(self._model).inc()
         logger.info("lines cannot share a request", extra={"model": self._model, "reason": why})
-        await self._one_by_one(target, members)
+        await self._one_by_one(place, members)
 
-    async def _one_by_one(self, target: Target, members: Sequence[_Member]) -> None:
+    async def _one_by_one(self, place: _Place, members: Sequence[_Member]) -> None:
         async def ask(member: _Member) -> None:
-            _tell(member, await self._sender.send(target, member.body, member.request_id))
+            _tell(member, await self._sender.send(place.target, member.body, member.request_id, place.extra))
 
         await asyncio.gather(*(ask(member) for member in members))
 
-    async def _send_group(self, target: Target, members: Sequence[_Member], body: bytes) -> Outcome:
+    async def _send_group(self, place: _Place, members: Sequence[_Member], body: bytes) -> Outcome:
         ids = "\n".join(member.request_id for member in members)
         group_id = "group_" + hashlib.sha256(ids.encode()).hexdigest()[:24]
-        outcome = await self._sender.send(target, body, group_id)
+        outcome = await self._sender.send(place.target, body, group_id, place.extra)
         self._metrics.microbatch_requests.labels(self._model, outcome.verdict.category).inc()
         self._metrics.microbatch_size.labels(self._model).observe(len(members))
         return outcome

@@ -65,7 +65,9 @@ class Lane:
 
 
 class Sends(Protocol):
-    async def send(self, target: Target, body: bytes, request_id: str) -> Outcome:
+    async def send(
+        self, target: Target, body: bytes, request_id: str, extra: Sequence[Header] = ()
+    ) -> Outcome:
         """As `InferenceClient.send`."""
         ...
 
@@ -166,7 +168,13 @@ class Route:
         return None
 
     async def send(
-        self, sending: Sending, sender: "Sends", path: str, body: bytes, request_id: str
+        self,
+        sending: Sending,
+        sender: "Sends",
+        path: str,
+        body: bytes,
+        request_id: str,
+        extra: Sequence[Header] = (),
     ) -> Outcome:
         """The body goes out as it is, but for the model's name where that backend knows it by another.
 
@@ -175,7 +183,7 @@ class Route:
         lane = sending.lane
         if self._renames or lane.upstream != self.model:
             body = with_model(body, lane.upstream)
-        outcome = await sender.send(lane.backend.endpoint(path), body, request_id)
+        outcome = await sender.send(lane.backend.endpoint(path), body, request_id, extra)
         return self.shown(lane, path, body, outcome)
 
     async def submit(

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings
 
 from batchwright.contracts.registry import check_host
+from batchwright.rules.passed_headers import read_names
 from batchwright.settings.urls import http_url, http_urls
 
 _MIB = 1024 * 1024
@@ -27,6 +28,11 @@ class InferenceSettings(BaseSettings):
         "X-Source", description="marks requests to backends that are `dispatched` in the registry"
     )
     dispatch_value: str = Field("dispatcher", description="its value")
+    pass_headers: str = Field(
+        "",
+        description="headers of the request that creates a batch which go with each of its requests to "
+        "backends, as `X-Team, X-Cost-Centre`; never credentials",
+    )
     callback_url: str = Field(
         "",
         description="where backends reach the API, for models of kind `callback`, such as "
@@ -70,6 +76,17 @@ class InferenceSettings(BaseSettings):
     def takes_callbacks(self) -> bool:
         """Whether backends can be told what to call."""
         return bool(self.callback_url and self.callback_secret)
+
+    @property
+    def passed_headers(self) -> tuple[str, ...]:
+        """Names in lower case."""
+        return read_names(self.pass_headers)
+
+    @field_validator("pass_headers")
+    @classmethod
+    def _passable(cls, names: str) -> str:
+        read_names(names)
+        return names
 
     @field_validator("callback_url")
     @classmethod

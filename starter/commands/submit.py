@@ -26,6 +26,13 @@ def submit(
     deduplicate: Annotated[
         bool, typer.Option("--deduplicate", help="Ask lines that ask the same once.")
     ] = False,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="name=value, for the backends, where the API's settings pass it on; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     wait: Wait = False,
     interval: Interval = 1.0,
     json: Json = False,
@@ -33,7 +40,7 @@ def submit(
     tenant: Tenant = None,
 ) -> None:
     """Upload FILE and make a batch of it."""
-    pairs = _pairs(metadata or [])
+    pairs, headers = _pairs(metadata or [], "--metadata"), _pairs(header or [], "--header")
     with connected(url, tenant) as client:
         uploaded = _upload(client, file)
         batch = client.create(
@@ -42,6 +49,7 @@ def submit(
             window=window,
             metadata=pairs,
             deduplicate=deduplicate,
+            headers=headers,
         )
         if wait:
             batch = follow(client, batch, interval=interval, silent=json)
@@ -56,12 +64,12 @@ def submit(
         raise typer.Exit(int(exit_code(batch.status)))
 
 
-def _pairs(texts: list[str]) -> dict[str, str] | None:
+def _pairs(texts: list[str], option: str) -> dict[str, str] | None:
     pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not key or not equals:
-            stop(f"--metadata {text!r} is not key=value.")
+            stop(f"{option} {text!r} is not {'key' if option == '--metadata' else 'name'}=value.")
         pairs[key] = value
     return pairs or None
 

@@ -2,14 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import httpx
 from pydantic import BaseModel
 
 from batchwright.contracts.openai import Endpoint
 from batchwright.inference.client import Outcome
-from batchwright.inference.engine import Target
+from batchwright.inference.engine import Header, Target
 from batchwright.inference.grouping import GroupingSender
 from batchwright.rules import retries
 from batchwright.rules.microbatch import Embeddings
@@ -159,7 +159,9 @@ class Slow:
         self.release, self.asked = asyncio.Event(), asyncio.Event()
         self.cancelled = 0
 
-    async def send(self, target: Target, body: bytes, request_id: str) -> Outcome:
+    async def send(
+        self, target: Target, body: bytes, request_id: str, extra: Sequence[Header] = ()
+    ) -> Outcome:
         self.asked.set()
         try:
             await self.release.wait()

@@ -136,7 +136,7 @@ def served() -> Generator[Cli]:
 
 def _started() -> Cli:
     """It serves until the process ends."""
-    house = House()
+    house = House(pass_headers="x-team")
     # Its logging stays as it is: other tests of this process look at it.
     config = uvicorn.Config(house.app, log_config=None, access_log=False, lifespan="off", ws="none")
     server = uvicorn.Server(config)

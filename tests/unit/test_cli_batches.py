@@ -37,6 +37,14 @@ def test_submit_uploads_the_file_and_prints_the_id_alone(cli: Cli, tmp_path: Pat
     assert cli.house.storage.objects[file.storage_key] == LINE.encode()
 
 
+def test_submit_sends_headers_with_the_creation(cli: Cli, tmp_path: Path) -> None:
+    row = cli.submitted(tmp_path, "--header", "X-Team=rivers", "--header", "x-other=1")
+    wrong = cli.run("submit", str(tmp_path / "input.jsonl"), "--header", "X-Team")
+    assert row.order.policy.caller.headers == {"x-team": "rivers"}
+    assert "--header 'X-Team' is not name=value." in wrong.stderr
+    assert wrong.exit_code == 3
+
+
 def test_submit_as_json_prints_the_batch_as_the_api_answers_it(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "input.jsonl"
     path.write_text(LINE)

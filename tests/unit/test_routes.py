@@ -9,7 +9,7 @@ import pytest
 
 from batchwright.contracts.registry import BackendConfig, ModelConfig
 from batchwright.inference.client import InferenceClient, Outcome
-from batchwright.inference.engine import Target
+from batchwright.inference.engine import Header, Target
 from batchwright.inference.httpx_engine import HttpxEngine
 from batchwright.inference.routes import Backend, Lane, Route, Sending
 from batchwright.rules.retries import SUCCESS, Retries
@@ -40,7 +40,9 @@ class Sender:
         self.outcome = outcome
         self.sent: list[tuple[str, bytes]] = []
 
-    async def send(self, target: Target, body: bytes, request_id: str) -> Outcome:
+    async def send(
+        self, target: Target, body: bytes, request_id: str, extra: Sequence[Header] = ()
+    ) -> Outcome:
         self.sent.append((str(target.url), body))
         return self.outcome
 

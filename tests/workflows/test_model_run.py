@@ -8,7 +8,7 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from batchwright.contracts.batch import BatchPolicy
+from batchwright.contracts.batch import BatchPolicy, Caller
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import ModelRunResult, SliceRequest, SliceResult
 from tests.workflows.house import POLICY, House
@@ -68,6 +68,16 @@ async def test_a_slice_that_outlasts_its_turn_is_carried_over(house: House) -> N
         assert await run.result() == ModelRunResult(finished=True, completed=80)
     again = [request.generation for request in house.execution.requests if request.number == 0]
     assert again == [0, 1]
+
+
+async def test_slices_know_the_headers_of_their_batch_also_after_continuing_as_new(house: House) -> None:
+    caller = Caller(headers={"x-team": "rivers"})
+    short = policy(continue_as_new_events=20, outstanding_slices=2).model_copy(update={"caller": caller})
+    async with house.workers():
+        run = await house.start_run(await house.model_run(slices=12, policy=short))
+        assert await run.result() == ModelRunResult(finished=True, completed=120)
+    assert {request.generation for request in house.execution.requests} >= {0, 1}
+    assert all(request.caller == caller for request in house.execution.requests)
 
 
 async def test_stop_ends_with_what_finished(house: House) -> None:
