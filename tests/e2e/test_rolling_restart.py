@@ -1,85 +1,20 @@
 """Workers that leave one after another in mid-batch, with 0, and no line is asked twice."""
 
 import asyncio
-import json
-import os
 import signal
-import sys
-from asyncio.subprocess import Process
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
-from batchwright.rules.ids import safe_name
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
-from tests.e2e.stack import MODELS, SETTINGS, Stack, dev
+from tests.e2e.fleet import workers
+from tests.e2e.stack import MODELS, Stack, dev
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 DRAIN_SECONDS = 30  # an answer takes two
-
-
-class Worker:
-    """A worker process of ours; its output is kept until it is asked for."""
-
-    def __init__(self, process: Process, log: Path) -> None:
-        self.process, self._log = process, log
-
-    @property
-    def said(self) -> str:
-        return self._log.read_text()
-
-    async def ready(self) -> None:
-        async def polls() -> bool:
-            assert self.process.returncode is None, self.said
-            return all(f"inference.{safe_name(name)}" in self.said for name in MODELS)
-
-        await until(polls)
-
-
-@asynccontextmanager
-async def workers(stack: Stack, logs: Path) -> AsyncGenerator["Fleet"]:
-    fleet = Fleet(stack, logs)
-    try:
-        yield fleet
-    finally:
-        for worker in fleet.all:
-            if worker.process.returncode is None:
-                worker.process.kill()
-                await worker.process.wait()
-
-
-class Fleet:
-    def __init__(self, stack: Stack, logs: Path) -> None:
-        now = stack.now
-        self._logs = logs
-        self.all: list[Worker] = []
-        self._environment = {
-            **os.environ,
-            **SETTINGS,
-            "BATCHWRIGHT_DATABASE_URL": now.postgres,
-            "BATCHWRIGHT_TEMPORAL_ADDRESS": now.temporal,
-            "BATCHWRIGHT_TEMPORAL_NAMESPACE": now.namespace,
-            "BATCHWRIGHT_BACKENDS": json.dumps([stack.simulator]),
-            "BATCHWRIGHT_STORAGE_DIR": str(stack.objects),
-            "BATCHWRIGHT_METRICS_PORT": "0",
-            "BATCHWRIGHT_DRAIN_SECONDS": str(DRAIN_SECONDS),
-        }
-
-    async def start(self) -> Worker:
-        """A worker that polls the queues of all models."""
-        log = self._logs / f"worker-{len(self.all)}.log"
-        with log.open("wb") as out:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", "worker", env=self._environment, stdout=out, stderr=out
-            )
-        worker = Worker(process, log)
-        self.all.append(worker)
-        await worker.ready()
-        return worker
+PATIENT = {"BATCHWRIGHT_DRAIN_SECONDS": str(DRAIN_SECONDS)}
 
 
 async def in_flight(stack: Stack) -> int:
@@ -91,7 +26,7 @@ async def in_flight(stack: Stack) -> int:
 async def test_a_rolling_restart_of_three_workers_asks_no_line_twice(tmp_path: Path) -> None:
     with dev("--workers", "0") as stack:
         await stack.faults(kind="slow", seconds=2, rate=1.0)
-        async with stack.client() as client, workers(stack, tmp_path) as fleet:
+        async with stack.client() as client, workers(stack, tmp_path, **PATIENT) as fleet:
             first = await asyncio.gather(*(fleet.start() for _ in range(3)))
             await asyncio.gather(*(fleet.start() for _ in range(3)))
             lines = chat_lines(MODELS, each=2000)
@@ -99,7 +34,7 @@ async def test_a_rolling_restart_of_three_workers_asks_no_line_twice(tmp_path: P
             await settled(client, batch.id, 30)
             codes: list[int] = []
             for worker in first:
-                worker.process.send_signal(signal.SIGTERM)
+                worker.signal(signal.SIGTERM)
                 codes.append(await asyncio.wait_for(worker.process.wait(), 2 * DRAIN_SECONDS))
             still = (await client.batches.retrieve(batch.id)).status
             await stack.heal()
@@ -118,7 +53,7 @@ async def test_a_second_signal_ends_a_worker_that_drains_and_the_batch_goes_on_e
 ) -> None:
     with dev("--workers", "0") as stack:
         await stack.faults(kind="slow", seconds=15, rate=1.0)
-        async with stack.client() as client, workers(stack, tmp_path) as fleet:
+        async with stack.client() as client, workers(stack, tmp_path, **PATIENT) as fleet:
             worker = await fleet.start()
             lines = chat_lines(MODELS, each=5)
             batch = await submit(client, lines)
@@ -127,13 +62,13 @@ async def test_a_second_signal_ends_a_worker_that_drains_and_the_batch_goes_on_e
                 return await in_flight(stack) > 0
 
             await until(busy)
-            worker.process.send_signal(signal.SIGTERM)
+            worker.signal(signal.SIGTERM)
 
             async def draining() -> bool:
                 return "draining" in worker.said
 
             await until(draining)
-            worker.process.send_signal(signal.SIGTERM)
+            worker.signal(signal.SIGTERM)
             code = await worker.process.wait()
             await stack.heal()
             await fleet.start()

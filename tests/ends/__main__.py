@@ -1,0 +1,122 @@
+"""`python -m tests.ends` (`make ends`): how soon windows and cancels end batches; exit 1 where a bound is passed."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tests.ends.cancels import CANCELS
+from tests.ends.house import End, House, house
+from tests.ends.windows import WINDOWS
+
+LOAD_LINES = 9_000  # of each model: what a scenario leaves of it fills every slot of the next one too
+# What is in force where nothing is set; the tests' stack has shorter ones.
+SETTINGS = {
+    "BATCHWRIGHT_SLICE_SECONDS": "30",
+    "BATCHWRIGHT_CANCEL_GRACE_SECONDS": "30",
+    "BATCHWRIGHT_EXPIRY_GRACE_SECONDS": "5",
+    "BATCHWRIGHT_HEARTBEAT_TIMEOUT_SECONDS": "30",
+}
+CANCEL_GRACE = 30.0
+MOST_DISPATCH, MOST_EXPIRED, MOST_CANCELLED = 1.0, 10.0, CANCEL_GRACE + 10.0
+_TENTHS = "{:.1f}"
+
+
+class Report:
+    """Rows of both tables, and what was broken."""
+
+    def __init__(self) -> None:
+        self.windows = _table("the window closes", "last request after", "`expired` after", "files took")
+        self.cancels = _table("a cancel", "last request after", "`cancelled` after", "files took")
+        self.broken: list[str] = []
+
+    def window(self, name: str, end: End, due: float) -> None:
+        """Seconds; `due`: when the end could be expected. The window is over at `expires_at`."""
+        batch = end.batch
+        assert batch.expires_at is not None
+        assert batch.status == "expired", f"{name}: it ended as {batch.status}"
+        assert batch.expired_at is not None
+        late = end.seen_at - due - end.finalizing
+        self._judge(name, "expired", late, MOST_EXPIRED)
+        self._judge(name, "the last request", _after(end, batch.expires_at), MOST_DISPATCH)
+        if batch.expired_at < batch.expires_at:
+            self.broken.append(f"{name}: it expired {batch.expires_at - batch.expired_at} s too early")
+        self.windows.add_row(_words(name), str(end.settled), *_shown(end, due, batch.expires_at))
+
+    def cancel(self, name: str, end: End, due: float) -> None:
+        assert end.batch.status == "cancelled", f"{name}: it ended as {end.batch.status}"
+        self._judge(name, "cancelled", end.seen_at - due, MOST_CANCELLED)
+        self.cancels.add_row(_words(name), str(end.settled), *_shown(end, due, due))
+
+    def _judge(self, name: str, what: str, seconds: float | None, most: float) -> None:
+        if seconds is not None and seconds > most:
+            self.broken.append(f"{_words(name)}: {what} {seconds:.1f} s late; {most:.0f} s are promised")
+
+
+async def measure(report: Report, window: int, only: list[str], say: Console) -> None:
+    with tempfile.TemporaryDirectory(prefix="batchwright-ends-", ignore_cleanup_errors=True) as folder:
+        async with house(Path(folder), LOAD_LINES, **SETTINGS) as there:
+            for name, closes in WINDOWS.items():
+                if _is_wanted(f"window {name}", only):
+                    await _prepared(there, f"window {name}", say)
+                    report.window(name, *await closes(there, window))
+            for name, cancel in CANCELS.items():
+                if _is_wanted(f"cancel {name}", only):
+                    await _prepared(there, f"cancel {name}", say)
+                    report.cancel(name, *await cancel(there))
+
+
+async def _prepared(there: House, name: str, say: Console) -> None:
+    say.print(_words(name), markup=False)
+    await there.ready()
+
+
+def _is_wanted(name: str, only: list[str]) -> bool:
+    return not only or any(part in _words(name) for part in only)
+
+
+def _table(title: str, *columns: str) -> Table:
+    found = Table(title=f"{title}; seconds")
+    found.add_column("")
+    for column in ("lines settled", *columns):
+        found.add_column(column, justify="right")
+    return found
+
+
+def _shown(end: End, due: float, stop: float) -> tuple[str, str, str]:
+    last = _after(end, stop)
+    return (
+        "none was sent" if last is None else _TENTHS.format(last),
+        _TENTHS.format(end.seen_at - due),
+        _TENTHS.format(end.finalizing),
+    )
+
+
+def _after(end: End, moment: float) -> float | None:
+    return None if end.last_asked_at is None else end.last_asked_at - moment
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def run(
+    window: Annotated[int, typer.Option(min=5, help="Seconds of the windows that close.")] = 20,
+    only: Annotated[list[str] | None, typer.Option(help="Part of a scenario's name; repeatable.")] = None,
+) -> None:
+    """End batches at each point of their life, on a stack with the settings it has by itself, under full load."""
+    report, console = Report(), Console(width=140)
+    asyncio.run(measure(report, window, only or [], Console(stderr=True)))
+    console.print(report.windows)
+    console.print(report.cancels)
+    for sentence in report.broken:
+        console.print(f"BROKEN: {sentence}", markup=False)
+    raise typer.Exit(1 if report.broken else 0)
+
+
+if __name__ == "__main__":
+    typer.run(run)

@@ -1,0 +1,168 @@
+"""A loaded stack in which batches are ended, and what each of them says afterwards about its end."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+
+from openai import AsyncOpenAI
+from openai.types import Batch
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client
+
+from batchwright.rules.ids import request_id
+from batchwright.settings import load
+from batchwright.temporal import connect
+from tests.e2e.backend import Backend
+from tests.e2e.batches import ENDED, chat_lines, check_conservation, submit
+from tests.e2e.fleet import Fleet, Worker, workers
+from tests.e2e.stack import MODELS, Stack, dev
+
+Lines = list[dict[str, object]]
+ANSWER_SECONDS = 1.0
+_LOOK_SECONDS = 0.1
+_END_SECONDS = 240.0
+_MORE = {
+    "BATCHWRIGHT_MIN_WINDOW_SECONDS": "1",
+    "BATCHWRIGHT_SLICE_LINES": "50",  # so that each batch has more slices than there are slots
+}
+
+
+@dataclass
+class End:
+    """Of a batch, whose lines were all found in its files once. Times are Unix seconds by one clock."""
+
+    batch: Batch
+    seen_at: float  # in its last status
+    last_asked_at: float | None  # None: no line of it reached the backend
+    finalizing: float  # seconds
+
+    @property
+    def settled(self) -> int:
+        """Lines that the backend's answers decided."""
+        counts = self.batch.request_counts
+        return counts.completed if counts else 0
+
+
+@dataclass
+class House:
+    """`io` steers and writes files, `hands` ask the backend."""
+
+    stack: Stack
+    fleet: Fleet
+    client: AsyncOpenAI
+    temporal: Client
+    load_lines: int  # of each model
+    io: Worker | None = None
+    hands: list[Worker] = field(default_factory=list[Worker])
+    _load: str | None = None
+
+    @property
+    def backend(self) -> Backend:
+        return Backend(self.stack.simulator)
+
+    async def ready(self) -> None:
+        """Every worker is there, and a batch of another tenant has more to do than they can."""
+        await self.backend.heal()
+        await self.backend.faults(kind="slow", seconds=ANSWER_SECONDS, rate=1.0)
+        await self.start_io()
+        while len(self.hands) < 2:
+            self.hands.append(await self.fleet.start("inference"))
+        async with self.stack.client("load") as client:
+            if self._load is None or (await client.batches.retrieve(self._load)).status in ENDED:
+                lines = chat_lines(MODELS, each=self.load_lines)
+                self._load = (await submit(client, lines)).id
+            await until(lambda: _is(client, self._load, "in_progress"))
+        await self.backend.forget()
+
+    async def start_io(self) -> None:
+        if self.io is None:
+            self.io = await self.fleet.start("control,io")
+
+    async def lose_io(self) -> None:
+        if self.io is not None:
+            await self.io.kill()
+        self.io = None
+
+    async def lose_hands(self) -> None:
+        await asyncio.gather(*(hand.kill() for hand in self.hands))
+        self.hands = []
+
+    async def status(self, batch: Batch) -> str:
+        return (await self.client.batches.retrieve(batch.id)).status
+
+    async def settled(self, batch: Batch, least: int = 1) -> None:
+        async def counted() -> bool:
+            counts = (await self.client.batches.retrieve(batch.id)).request_counts
+            return counts is not None and counts.completed >= least
+
+        await until(counted)
+
+    async def asked(self) -> None:
+        """Once the backend has requests of somebody."""
+
+        async def is_busy() -> bool:
+            return (await self.backend.ledger(entries=False)).in_flight > 0
+
+        await until(is_busy)
+
+    async def end(self, batch: Batch, lines: Lines) -> End:
+        """Waits for it, and checks that nothing of it is lost. Raises AssertionError, TimeoutError."""
+        await until(lambda: self._has_ended(batch))
+        seen_at = time.time()
+        done = await self.client.batches.retrieve(batch.id)
+        if done.output_file_id or done.error_file_id:
+            await check_conservation(self.client, done, lines)
+        mine = requests_of(batch, lines)
+        asked = [entry.last_asked_at for entry in (await self.backend.ledger()).entries if entry.key in mine]
+        return End(done, seen_at, max(asked, default=None), await self._finalizing(batch))
+
+    async def _has_ended(self, batch: Batch) -> bool:
+        return await self.status(batch) in ENDED
+
+    async def _finalizing(self, batch: Batch) -> float:
+        """From when the files' writing was ordered the last time to its end."""
+        scheduled: dict[int, float] = {}
+        seconds = 0.0
+        async for event in self.temporal.get_workflow_handle(batch.id).fetch_history_events():
+            at = event.event_time.ToMicroseconds() / 1e6
+            if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+                if event.activity_task_scheduled_event_attributes.activity_type.name == "finalize":
+                    scheduled[event.event_id] = at
+            elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
+                begun = scheduled.get(event.activity_task_completed_event_attributes.scheduled_event_id)
+                seconds = seconds if begun is None else at - begun
+        return seconds
+
+
+def requests_of(batch: Batch, lines: Lines) -> set[str]:
+    """The ids under which the backend hears of the lines, as `submit` wrote them."""
+    sizes = [len(json.dumps(line)) + 1 for line in lines]
+    return {request_id(batch.id, offset) for offset in accumulate(sizes[:-1], initial=0)}
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(_END_SECONDS):
+        while not await condition():  # noqa: ASYNC110 - the condition is another process's
+            await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def _is(client: AsyncOpenAI, batch_id: str | None, status: str) -> bool:
+    assert batch_id is not None
+    return (await client.batches.retrieve(batch_id)).status == status
+
+
+@asynccontextmanager
+async def house(logs: Path, load_lines: int, **settings: str) -> AsyncGenerator[House]:
+    """On ports and in directories of its own, gone at the end."""
+    told = {**_MORE, **settings}
+    with dev("--workers", "0", **told) as stack:
+        temporal = await connect(
+            load(temporal_address=stack.now.temporal, temporal_namespace=stack.now.namespace)
+        )
+        async with workers(stack, logs, **told) as fleet, stack.client() as client:
+            yield House(stack, fleet, client, temporal, load_lines)
