@@ -32,14 +32,12 @@ class Worker:
         return self.process.returncode is not None
 
     async def ready(self) -> None:
-        """Once it polls what its roles have, every model's queue included."""
+        """Once it is up, and polls every model's queue where that is its role."""
         queues = [f"inference.{safe_name(name)}" for name in MODELS] if "inference" in self._roles else []
-        polled = len(self._roles.split(","))
 
         async def polls() -> bool:
             assert not self.is_gone, self.said
-            said = self.said
-            return said.count("a task queue is polled") >= polled and all(queue in said for queue in queues)
+            return all(word in self.said for word in ("the worker is up", *queues))
 
         await until(polls)
 

@@ -50,7 +50,7 @@ async def held(server: Client, batch_id: str, attempt: int) -> bool:
 
 async def test_a_zombie_asks_no_more_than_was_in_flight_and_stops_by_itself(tmp_path: Path) -> None:
     """Each worker has a backend of its own, whose ledger says what that worker asked."""
-    with dev("--workers", "0", **LONG_TURNS) as stack:
+    with dev("--workers", "0", data=None, **LONG_TURNS) as stack:
         server = await connect(
             load(temporal_address=stack.now.temporal, temporal_namespace=stack.now.namespace)
         )

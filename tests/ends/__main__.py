@@ -1,4 +1,4 @@
-"""`python -m tests.ends` (`make ends`): how soon windows and cancels end batches; exit 1 where a bound is passed."""
+"""`python -m tests.ends` (`make ends`): how soon windows and cancels end batches; exit 1 past a bound."""
 
 import asyncio
 import tempfile
@@ -108,7 +108,7 @@ def run(
     window: Annotated[int, typer.Option(min=5, help="Seconds of the windows that close.")] = 20,
     only: Annotated[list[str] | None, typer.Option(help="Part of a scenario's name; repeatable.")] = None,
 ) -> None:
-    """End batches at each point of their life, on a stack with the settings it has by itself, under full load."""
+    """End batches at each point of their life, under full load, with the settings that hold by themselves."""
     report, console = Report(), Console(width=140)
     asyncio.run(measure(report, window, only or [], Console(stderr=True)))
     console.print(report.windows)

@@ -34,12 +34,12 @@ async def queued_behind_another_batch(house: House) -> tuple[End, float]:
 
 async def running_with_nothing_settled(house: House) -> tuple[End, float]:
     """The backend never answers: what is in flight has all of its grace."""
-    await house.backend.heal()
-    await house.backend.faults(kind="hang", rate=1.0)
+    await house.never_answered()
     batch = await submit(house.client, LINES)
     await until(lambda: _has_begun(house, batch))
-    await house.asked()
-    return await _cancelled(house, batch, LINES)
+    found = await _cancelled(house, batch, LINES)
+    await house.lose_hands()
+    return found
 
 
 async def running_with_some_settled(house: House) -> tuple[End, float]:

@@ -102,13 +102,10 @@ class House:
 
         await until(counted)
 
-    async def asked(self) -> None:
-        """Once the backend has requests of somebody."""
-
-        async def is_busy() -> bool:
-            return (await self.backend.ledger(entries=False)).in_flight > 0
-
-        await until(is_busy)
+    async def never_answered(self) -> None:
+        """The backend holds what it is asked from now on; who asked is of no more use afterwards."""
+        await self.backend.heal()
+        await self.backend.faults(kind="hang", rate=1.0)
 
     async def end(self, batch: Batch, lines: Lines) -> End:
         """Waits for it, and checks that nothing of it is lost. Raises AssertionError, TimeoutError."""
@@ -160,7 +157,7 @@ async def _is(client: AsyncOpenAI, batch_id: str | None, status: str) -> bool:
 async def house(logs: Path, load_lines: int, **settings: str) -> AsyncGenerator[House]:
     """On ports and in directories of its own, gone at the end."""
     told = {**_MORE, **settings}
-    with dev("--workers", "0", **told) as stack:
+    with dev("--workers", "0", data=None, **told) as stack:
         temporal = await connect(
             load(temporal_address=stack.now.temporal, temporal_namespace=stack.now.namespace)
         )

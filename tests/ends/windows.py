@@ -24,10 +24,11 @@ async def running(house: House, window: int) -> tuple[End, float]:
 
 
 async def running_at_a_backend_that_never_answers(house: House, window: int) -> tuple[End, float]:
-    await house.backend.heal()
-    await house.backend.faults(kind="hang", rate=1.0)
+    await house.never_answered()
     batch = await submit(house.client, LINES, f"{window}s")
-    return await _ended(house, batch, LINES)
+    found = await _ended(house, batch, LINES)
+    await house.lose_hands()
+    return found
 
 
 async def queued_behind_another_batch(house: House, window: int) -> tuple[End, float]:

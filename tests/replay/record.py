@@ -8,104 +8,19 @@ import asyncio
 import re
 import sys
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.client import WorkflowFailureError, WorkflowHistory
 
-from batchwright.contracts.batch import BatchPolicy
-from batchwright.contracts.names import DISPATCH_QUEUE
 from batchwright.contracts.retention import Kind, RetentionOrder
-from tests.workflows.house import POLICY, BatchHandle, House, time_skipping_server
-from tests.workflows.steps import FOREIGN, Belongs, fails, finishes, ingested, share, until_cancelled
-from workflows.batch import BatchWorkflow
+from tests.replay.batches import SCENARIOS
+from tests.workflows.house import House, time_skipping_server
+from tests.workflows.steps import FOREIGN
 
 HISTORIES = Path(__file__).parent / "histories"
 Scenario = Callable[[House], Awaitable[None]]
-
-
-async def completed(house: House) -> None:
-    house.ingestion.result = ingested(share("m", 3), share("n", 1))
-    await (await house.start()).result()
-
-
-async def expired(house: House) -> None:
-    house.execution.behaviours["m"] = until_cancelled
-    await (await house.start(await house.order(window=timedelta(seconds=1)))).result()
-
-
-async def expired_while_validating(house: House) -> None:
-    await (await house.start(await house.order(window=timedelta(0)))).result()
-
-
-async def cancelled_while_validating(house: House) -> None:
-    house.ingestion.released.clear()
-    batch = await house.start()
-    await house.ingestion.started.wait()
-    await _cancelled(batch)
-
-
-async def cancelled_while_running(house: House) -> None:
-    house.execution.behaviours["m"] = until_cancelled
-    batch = await house.start()
-    await house.execution.asked(2)
-    await _cancelled(batch)
-
-
-async def cancelled_while_finalizing(house: House) -> None:
-    house.finalization.released.clear()
-    batch = await house.start()
-    await house.finalization.started.wait()
-    await _cancelled(batch)
-
-
-async def paused_and_resumed(house: House) -> None:
-    house.execution.behaviours["m"] = until_cancelled
-    batch = await house.start()
-    await house.execution.asked(2)
-    await batch.signal(BatchWorkflow.pause)
-    house.execution.behaviours["m"] = finishes
-    await batch.signal(BatchWorkflow.resume)
-    await batch.result()
-
-
-async def continued_as_new(house: House) -> None:
-    house.ingestion.result = ingested(share("m", 12))
-    policy: BatchPolicy = POLICY.model_copy(update={"continue_as_new_events": 20, "outstanding_slices": 2})
-    await (await house.start(await house.order(policy=policy))).result()
-
-
-async def failed_by_one_model(house: House) -> None:
-    house.ingestion.result = ingested(share("m"), share("n", 1))
-    house.execution.behaviours = {"m": until_cancelled, "n": fails}
-    await (await house.start()).result()
-
-
-async def moved_to_another_queue(house: House) -> None:
-    house.ingestion.result = ingested(share("m", 4))
-    house.execution.behaviours["m"] = Belongs(DISPATCH_QUEUE)
-    policy: BatchPolicy = POLICY.model_copy(update={"outstanding_slices": 2})
-    async with house.slices_at(DISPATCH_QUEUE):
-        await (await house.start(await house.order(policy=policy))).result()
-
-
-SCENARIOS: dict[str, Scenario] = {
-    scenario.__name__: scenario
-    for scenario in (
-        completed,
-        expired,
-        expired_while_validating,
-        cancelled_while_validating,
-        cancelled_while_running,
-        cancelled_while_finalizing,
-        paused_and_resumed,
-        continued_as_new,
-        failed_by_one_model,
-        moved_to_another_queue,
-    )
-}
 
 
 async def everything_due(house: House) -> None:
@@ -121,8 +36,17 @@ async def continued_as_new_in_a_kind(house: House) -> None:
     await (await house.start_retention(RetentionOrder(turns=3))).result()
 
 
+async def cancelled(house: House) -> None:
+    house.retention.released.clear()
+    run = await house.start_retention(RetentionOrder())
+    await house.retention.started.wait()
+    await run.cancel()
+    with pytest.raises(WorkflowFailureError):
+        await run.result()
+
+
 RETENTION: dict[str, Scenario] = {
-    scenario.__name__: scenario for scenario in (everything_due, continued_as_new_in_a_kind)
+    scenario.__name__: scenario for scenario in (everything_due, continued_as_new_in_a_kind, cancelled)
 }
 
 
@@ -132,11 +56,6 @@ async def compared(house: House) -> None:
 
 
 AUDITS: dict[str, Scenario] = {compared.__name__: compared}
-
-
-async def _cancelled(batch: BatchHandle) -> None:
-    await batch.signal(BatchWorkflow.cancel)
-    await batch.result()
 
 
 async def _record(name: str) -> None:

@@ -11,8 +11,9 @@ from temporalio.worker import Replayer
 from batchwright.contracts.batch import BatchOrder, BatchResult
 from batchwright.telemetry.interceptor import TelemetryInterceptor
 from batchwright.temporal import DATA_CONVERTER
+from tests.replay.batches import SCENARIOS
 from tests.replay.fingerprint import BASELINE, fingerprint
-from tests.replay.record import AUDITS, HISTORIES, RETENTION, SCENARIOS
+from tests.replay.record import AUDITS, HISTORIES, RETENTION
 from workflows.audit import AuditWorkflow
 from workflows.batch import BatchWorkflow
 from workflows.model_run import ModelRunWorkflow

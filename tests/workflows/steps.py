@@ -76,14 +76,20 @@ class Ingestion(IngestionActivities):
         self.released = asyncio.Event()
         self.released.set()
         self.failure: ApplicationError | None = None
+        self.deaf = False  # it does not end when it is cancelled
 
     @activity.defn
     async def ingest(self, order: BatchOrder) -> IngestResult:
         self.started.set()
         if self.failure is not None:
             raise self.failure
-        await _beat_until(self.released)
-        return self.result
+        while True:
+            try:
+                await _beat_until(self.released)
+                return self.result
+            except asyncio.CancelledError:
+                if not self.deaf:
+                    raise
 
 
 class Execution(ExecutionActivities):
@@ -115,6 +121,7 @@ class Finalization(FinalizationActivities):
         self.released = asyncio.Event()
         self.released.set()
         self.failure: ApplicationError | None = None
+        self.failures = 0  # of a storage that is away for a moment
 
     @activity.defn
     async def finalize(self, request: FinalizeRequest) -> FinalizeResult:
@@ -122,6 +129,9 @@ class Finalization(FinalizationActivities):
         self.started.set()
         if self.failure is not None:
             raise self.failure
+        if self.failures:
+            self.failures -= 1
+            raise ApplicationError("Storage is away.", type=Failure.STORAGE_UNAVAILABLE)
         if request.status == BatchStatus.COMPLETED:
             await _beat_until(self.released)
         return FinalizeResult(status=request.status, completed=request.total)
