@@ -26,6 +26,7 @@ class _Instant(Engine):
         await asyncio.sleep(0)
         return Answer(200, {}, b'{"choices":[]}')
 
+    async def retire(self) -> None: ...
     async def aclose(self) -> None: ...
 
 

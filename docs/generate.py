@@ -59,7 +59,7 @@ def _metrics() -> str:
                     f"| `{family.name}{suffix}` | {family.type} | {labels} | {_cell(family.documentation)} |"
                 )
         else:
-            assert name in ("registry", "tenants"), f"{name} is no metric"
+            assert name in ("registry", "tenants", "_by_label"), f"{name} is no metric"
     return _page("Metrics", METRICS, sorted(rows), "| name | type | labels | meaning |\n|---|---|---|---|")
 
 

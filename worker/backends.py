@@ -1,5 +1,8 @@
 """What a worker shows of backends: who answers, whose circuits are open, which registry it goes by."""
 
+import time
+from collections.abc import Callable, Collection
+
 from batchwright.inference.backends import Registry
 from batchwright.telemetry.metrics import Metrics
 
@@ -35,3 +38,42 @@ def pending_requests(registry: Registry) -> dict[tuple[str, str], int]:
     """Under way, by model and backend."""
     lanes = [(route.model, lane) for route in registry.routes for lane in route.lanes]
     return {(model, lane.backend.url): lane.outstanding for model, lane in lanes}
+
+
+class GoneSeries:
+    """Takes away series of models and backends that are gone, a while after they were scraped once more.
+
+    However often the registry changes, at most `_MOST` of them wait for that.
+    """
+
+    _KEPT_SECONDS = 600.0
+    _MOST = 100
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metrics, self._clock = metrics, clock
+        self._present: dict[str, frozenset[str]] = {}
+        self._gone: dict[tuple[str, str], float] = {}  # label and value, since when; the oldest first
+
+    def look(self, label: str, present: Collection[str]) -> None:
+        """`present` are all values of the label there are."""
+        before, now = self._present.get(label, frozenset()), self._clock()
+        self._present[label] = frozenset(present)
+        for value in present:
+            self._gone.pop((label, value), None)
+        for value in sorted(before.difference(present)):
+            self._gone[label, value] = now
+        for key, since in list(self._gone.items()):
+            if len(self._gone) <= self._MOST and since > now - self._KEPT_SECONDS:
+                break
+            del self._gone[key]
+            self._metrics.forget(*key)
+
+
+def keep_to(
+    registry: Registry, gone: GoneSeries, forget: Callable[[Collection[str], Collection[str]], None]
+) -> None:
+    """What a process has learnt goes with its model and backend; `forget` gets those that are there."""
+    models, urls = registry.known, {backend.url for backend in registry.backends}
+    forget(models, urls)
+    gone.look("model", models)
+    gone.look("backend", urls)

@@ -30,7 +30,7 @@ from batchwright.telemetry.metrics import Metrics
 from batchwright.telemetry.tracing import tracing
 from batchwright.temporal import TemporalUnavailable, observed_runtime
 from worker.awaited import Awaited
-from worker.backends import pending_requests, show_backends
+from worker.backends import GoneSeries, keep_to, pending_requests, show_backends
 from worker.connecting import check_rates, check_storage, connected
 from worker.drain import StopSignal
 from worker.fleet import Fleet
@@ -113,7 +113,7 @@ async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, Needs, str]]
                 clients,
                 unavailable=DatabaseUnavailable,
             )
-            registry.on_look = partial(show_backends, registry, metrics)
+            registry.on_look.append(partial(show_backends, registry, metrics))
             rates = FleetRates(
                 settings, database.rates, lambda: registry.known, unavailable=DatabaseUnavailable
             )
@@ -137,6 +137,8 @@ async def _poll(
     fixed = [FollowingWorker(worker, parts.connection) for worker in _fixed(parts, roles)]
     running = [asyncio.create_task(worker.run()) for worker in fixed]
     inference = InferenceWorkers(parts, progress, lambda: needs.missing)
+    gone = GoneSeries(parts.metrics)
+    parts.registry.on_look.append(partial(keep_to, parts.registry, gone, inference.tools.keep))
     helpers = [parts.connection.run(), parts.registry.run(), progress.run(), needs.run()]
     helpers.append(_tell_stats(parts, inference, lambda: [*_fixed_queues(roles), *fleet.queues]))
     if Role.INFERENCE in roles:

@@ -75,7 +75,7 @@ class Asking:
         route, endpoint, sending = self._route, self._request.endpoint, flight.sending
         await vouch(flight.line, sending)
         backend, traffic = sending.lane.backend, self._tools.traffic
-        sender, started = self._tools.senders.of(backend.client, route.model, endpoint), time.monotonic()
+        sender, started = self._tools.senders.of(backend, route.model, endpoint), time.monotonic()
         if sending.lane.jobs is None:
             outcome = await route.send(
                 sending, sender, endpoint, request.body, request.request_id, self._extra

@@ -1,7 +1,7 @@
 """What all slices of a process share."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -101,6 +101,13 @@ class Tools:
             self._shown[model] = found
             self._show(model, found)
         return found
+
+    def keep(self, models: Collection[str], urls: Collection[str]) -> None:
+        """Forgets other models and backends: they are gone."""
+        self.permits.keep(models, urls)
+        self.traffic.keep(models, urls)
+        for model in self._shown.keys() - models:
+            del self._shown[model]
 
     def _show(self, model: str, route: Route) -> None:
         metrics, permits = self.metrics, self.permits

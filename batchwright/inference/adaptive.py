@@ -115,6 +115,14 @@ class BackendLimits:
     def leave(self, placed: Placed) -> None:
         self._in_flight[placed.url] -= 1
 
+    def keep(self, urls: Collection[str]) -> None:
+        """Forgets what was learnt of all other backends, where nothing is in flight any more."""
+        for url in [url for url in self._limits if url not in urls and not self.in_flight(url)]:
+            del self._limits[url]
+            self._in_flight.pop(url, None)
+            for family in (self._metrics.backend_in_flight, self._metrics.backend_in_flight_max):
+                family.remove_by_labels({"backend": _shown(url)})
+
     def _limit(self, url: str) -> InFlightLimit:
         found = self._limits.get(url)
         if found is None:
@@ -126,7 +134,7 @@ class BackendLimits:
         return found
 
     def _show(self, url: str, limit: InFlightLimit) -> None:
-        label, metrics = self._labels(_shown(url)), self._metrics
+        label, metrics = _shown(url), self._metrics
         metrics.backend_in_flight.labels(label).set_function(lambda: self.in_flight(url))
         metrics.backend_in_flight_max.labels(label).set_function(lambda: limit.current)
 

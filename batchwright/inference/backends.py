@@ -76,7 +76,7 @@ class Registry:
         self._changed = asyncio.Event()
         self._read = False
         self.fingerprint = ""
-        self.on_look: Callable[[], None] = lambda: None  # it was read, or backends were asked
+        self.on_look: list[Callable[[], None]] = []  # it was read, or backends were asked
 
     async def served(self) -> frozenset[str]:
         """Read afresh at the first call. Raises `unavailable` only if nothing was ever read."""
@@ -113,7 +113,7 @@ class Registry:
         """Follows changes, asks every backend, then reads what is listed. Raises `unavailable`."""
         if self._read:
             await self.look()
-        self._clients.renew()
+        await self._clients.renew()
         gateways = [self._backend(gateway) for gateway in self._gateways]
         asked = list(dict.fromkeys([*gateways, *self._backends.values()]))
         listings = await asyncio.gather(*(self._ask(backend) for backend in asked))
@@ -127,7 +127,9 @@ class Registry:
         """Follows what was changed at run time; no backend is asked. Raises `unavailable`."""
         changes = {row.model: row.config for row in await self._changes.all()}
         self._take(effective(self._configured, changes), {name for name in changes if changes[name] is None})
-        self.on_look()
+        await self._clients.keep(self._backends.keys())
+        for told in self.on_look:
+            told()
 
     async def run(self) -> None:
         """Refreshes for ever; a database that is away is logged once and asked again."""

@@ -40,9 +40,11 @@ class Deadlines:
         return watch
 
     def close(self) -> None:
+        """For good, or until the next one is started."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._lanes = {seconds: lane for seconds, lane in self._lanes.items() if lane}
 
     def _due(self, seconds: float) -> None:
         loop, lane = asyncio.get_running_loop(), self._lanes[seconds]

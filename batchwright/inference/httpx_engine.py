@@ -13,10 +13,17 @@ class HttpxEngine(Engine):
         self._transport = transport
         waits = {"connect": connect_seconds, "read": None, "write": None, "pool": connect_seconds}
         self._extensions = {"timeout": waits}
+        self._under_way = 0
+        self._is_retired = False
 
     async def exchange(self, request: Request, *, most_bytes: int, seconds: float) -> Answer:
-        async with asyncio.timeout(seconds):
-            return await self._exchange(request, most_bytes)
+        self._under_way += 1
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._exchange(request, most_bytes)
+        finally:
+            self._under_way -= 1
+            await self._rest()
 
     async def _exchange(self, request: Request, most_bytes: int) -> Answer:
         beginning = asyncio.timeout(request.first_byte or None)
@@ -36,6 +43,15 @@ class HttpxEngine(Engine):
             await answer.aclose()
         headers = {name.lower(): value for name, value in answer.headers.raw}
         return Answer(answer.status_code, headers, body)
+
+    async def retire(self) -> None:
+        self._is_retired = True
+        await self._rest()
+
+    async def _rest(self) -> None:
+        """The transport has no word for it: what it keeps is closed whenever nothing is under way."""
+        if self._is_retired and not self._under_way:
+            await self._transport.aclose()
 
     async def aclose(self) -> None:
         await self._transport.aclose()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from batchwright.inference.adaptive import BackendLimits, Placed
@@ -113,6 +113,14 @@ class Permits:
         self._model(permit.model).used -= 1
         self._used -= 1
         self._grant()
+
+    def keep(self, models: Collection[str], urls: Collection[str]) -> None:
+        """Forgets all others that nothing is in flight of."""
+        idle = [name for name, model in self._models.items() if not model.used and not model.waiting]
+        for name in idle:
+            if name not in models:
+                del self._models[name]
+        self.backends.keep(urls)
 
     def _model(self, model: str) -> _Model:
         found = self._models.get(model)

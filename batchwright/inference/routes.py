@@ -27,6 +27,9 @@ class Backend:
     is_silent: bool = False  # it does not tell its models
     was_heard: bool = False  # it has answered a listing, how is no matter: its silence means something
     probe_seconds: float = 0.0
+    grouping: dict[tuple[str, Endpoint], "Sends"] = field(
+        default_factory=dict[tuple[str, Endpoint], "Sends"]
+    )  # what joins lines of a model
     _targets: dict[str, Target] = field(default_factory=dict[str, Target])
 
     async def answers(self) -> bool:

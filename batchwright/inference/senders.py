@@ -1,10 +1,11 @@
 """What sends a model's lines: each in a request of its own, or several in one where its settings say so."""
 
-from typing import cast
+from typing import Protocol, cast
 
 from batchwright.contracts.openai import Endpoint
 from batchwright.inference.grouping import GroupingSender, Sender
 from batchwright.inference.importing import NotImportable, imported
+from batchwright.inference.routes import Sends
 from batchwright.rules.chat_groups import ChatExecutor, Chats
 from batchwright.rules.microbatch import Adapter, Embeddings
 from batchwright.rules.retries import backoff
@@ -35,26 +36,35 @@ def _executor(model: str, reference: str) -> ChatExecutor:
     return cast("ChatExecutor", found)
 
 
+class Grouped(Protocol):
+    """A backend, and what groups lines for it: they are gone together."""
+
+    @property
+    def client(self) -> Sender: ...
+    @property
+    def grouping(self) -> dict[tuple[str, Endpoint], Sends]: ...
+
+
 class Senders:
     """One a process, so that lines of all slices of a model meet. Raises SettingsError when made."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings, self._metrics = settings, metrics
         self._executors = chat_executors(settings)
-        self._grouping: dict[tuple[Sender, str, Endpoint], GroupingSender] = {}
 
-    def of(self, plain: Sender, model: str, endpoint: Endpoint) -> Sender:
-        """For lines of `model` that `plain` sends to one of its backends."""
+    def of(self, backend: Grouped, model: str, endpoint: Endpoint) -> Sends:
+        """For lines of `model` that go to one of its backends."""
+        plain = backend.client
         limits = self._settings.models.get(model)
         if limits is None or limits.inputs_per_request == 1:
             return plain
         adapter = self._adapter(model, endpoint)
         if adapter is None:
             return plain
-        key = (plain, model, endpoint)
-        found = self._grouping.get(key)
+        key = (model, endpoint)
+        found = backend.grouping.get(key)
         if found is None:
-            found = self._grouping[key] = self._group(plain, model, limits, adapter)
+            found = backend.grouping[key] = self._group(plain, model, limits, adapter)
         return found
 
     def _adapter(self, model: str, endpoint: Endpoint) -> Adapter | None:

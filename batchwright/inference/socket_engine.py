@@ -29,10 +29,13 @@ class SocketEngine(Engine):
         self._kept: defaultdict[Origin, deque[Kept]] = defaultdict(deque)
         self._sweeping: asyncio.TimerHandle | None = None
         self._deadlines = Deadlines()
+        self._under_way = 0
+        self._is_retired = False
 
     async def exchange(self, request: Request, *, most_bytes: int, seconds: float) -> Answer:
         origin = request.target.origin
         watch = self._deadlines.start(seconds)
+        self._under_way += 1
         try:
             connection = self._kept_one(origin) or await self._connect(origin)
             watch.overdue = connection.overdue
@@ -42,16 +45,32 @@ class SocketEngine(Engine):
             answer = await connection.exchange(_head(request), request.body, most_bytes, silence)
         finally:
             watch.end()
-        if connection.is_reusable:
+            self._under_way -= 1
+            self._rest()
+        if connection.is_reusable and not self._is_retired:
             self._keep(origin, connection)
         else:
             connection.abort()
         return answer
 
+    async def retire(self) -> None:
+        self._is_retired = True
+        self._close_kept()
+        self._rest()
+
     async def aclose(self) -> None:
         self._deadlines.close()
+        self._close_kept()
+
+    def _rest(self) -> None:
+        """A retired engine that nothing waits for leaves nothing behind in the loop."""
+        if self._is_retired and not self._under_way:
+            self._deadlines.close()
+
+    def _close_kept(self) -> None:
         if self._sweeping is not None:
             self._sweeping.cancel()
+            self._sweeping = None
         for kept in self._kept.values():
             for connection, _ in kept:
                 connection.abort()
@@ -62,7 +81,7 @@ class SocketEngine(Engine):
         return self._own_tls or ssl.create_default_context()
 
     def _kept_one(self, origin: Origin) -> Connection | None:
-        kept, oldest = self._kept[origin], time.monotonic() - _KEEPALIVE_SECONDS
+        kept, oldest = self._kept.get(origin), time.monotonic() - _KEEPALIVE_SECONDS
         while kept:
             connection, since = kept.pop()
             if connection.is_reusable and since > oldest:

@@ -11,20 +11,13 @@ class TlsUnreadable(Exception):
 
 
 class Trust:
-    """One context, renewed in place: connections made from then on use what the files say.
-
-    An authority that was trusted once is trusted until the process ends: a context forgets none.
-    """
+    """The context of what the files say. A change makes another: a context forgets no authority."""
 
     def __init__(self, backend: BackendConfig) -> None:
         """Raises TlsUnreadable."""
         self._backend = backend
         self._seen = self._files()
-        self.context = ssl.create_default_context()
-        if backend.tls_insecure_skip_verify:
-            self.context.check_hostname = False
-            self.context.verify_mode = ssl.CERT_NONE
-        self._load(self.context)
+        self.context = self._made()
 
     def renew(self) -> bool:
         """Whether a file has changed, and was taken up. Raises TlsUnreadable, once a change."""
@@ -32,13 +25,15 @@ class Trust:
         if seen == self._seen:
             return False
         self._seen = seen
-        # A certificate whose key does not fit would take the old key out of the context that is in use.
-        self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
-        self._load(self.context)
+        self.context = self._made()
         return True
 
-    def _load(self, context: ssl.SSLContext) -> None:
+    def _made(self) -> ssl.SSLContext:
         backend = self._backend
+        context = ssl.create_default_context()
+        if backend.tls_insecure_skip_verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
         try:
             if backend.tls_ca_cert_file:
                 context.load_verify_locations(backend.tls_ca_cert_file)
@@ -49,6 +44,7 @@ class Trust:
             raise TlsUnreadable(
                 f"the certificates of {backend.url} ({files}) cannot be used: {error}"
             ) from error
+        return context
 
     def _files(self) -> list[tuple[str, tuple[int, int] | None]]:
         backend = self._backend

@@ -64,5 +64,11 @@ class Metrics(
             family.__init__(self, declare)
         self.build = declare.gauge("build_info", "1, of the version that runs", ["version"])
         self.build.labels(version("batchwright")).set(1)
+        self._by_label = declare.by_label
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
+
+    def forget(self, label: str, value: str) -> None:
+        """Takes away every series that has it; one that is counted again begins at 0."""
+        for family in self._by_label[label]:
+            family.remove_by_labels({label: value})

@@ -3,6 +3,7 @@
 It is in the way of every request: series are looked up once, then kept.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from prometheus_client import Counter, Histogram
@@ -10,6 +11,7 @@ from prometheus_client import Counter, Histogram
 from batchwright.contracts.openai import Endpoint, Usage
 from batchwright.rules.retries import Category
 from batchwright.rules.traffic import LaneTraffic
+from batchwright.telemetry.labels import OTHER
 from batchwright.telemetry.metrics import Metrics
 
 _ERRORS = {
@@ -28,11 +30,15 @@ _PUT_OFF = {
 
 
 @dataclass
-class _Lane:
-    seconds_seen: Histogram
+class _Sums:
     requests: int = 0
     errors: int = 0
     seconds: float = 0.0
+
+
+@dataclass(kw_only=True)
+class _Lane(_Sums):
+    seconds_seen: Histogram
     statuses: dict[int, Counter] = field(default_factory=dict[int, Counter])
 
 
@@ -42,13 +48,14 @@ class TrafficMeter:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._gone: dict[tuple[str, str], _Sums] = {}
 
     def ended(self, model: str, backend: str, *, status: int, category: Category, seconds: float) -> None:
         """A request, answered or not (`status` 0)."""
         lane = self._lanes.get((model, backend))
         if lane is None:
             histogram = self._metrics.backend_request_seconds.labels(model, backend)
-            lane = self._lanes[model, backend] = _Lane(histogram)
+            lane = self._lanes[model, backend] = _Lane(seconds_seen=histogram)
         counter = lane.statuses.get(status)
         if counter is None:
             text = str(status or "none")
@@ -80,13 +87,26 @@ class TrafficMeter:
         if kind := _PUT_OFF.get(reason):
             self._metrics.errors.labels(kind, model).inc()
 
+    def keep(self, models: Collection[str], backends: Collection[str]) -> None:
+        """Of all others only sums are kept: of what a model had elsewhere, and of all that is gone."""
+        for key in [key for key in self._lanes if key[0] not in models or key[1] not in backends]:
+            self._fold(self._lanes.pop(key), key[0] if key[0] in models else OTHER)
+        for model, backend in [key for key in self._gone if key[0] not in {*models, OTHER}]:
+            self._fold(self._gone.pop((model, backend)), OTHER)
+
+    def _fold(self, gone: _Sums, model: str) -> None:
+        total = self._gone.setdefault((model, OTHER), _Sums())
+        total.requests += gone.requests
+        total.errors += gone.errors
+        total.seconds += gone.seconds
+
     def told(self, pending: dict[tuple[str, str], int]) -> list[LaneTraffic]:
         """Of every model and backend that had a request, or has one under way."""
-        keys = {*self._lanes, *(key for key, count in pending.items() if count)}
+        keys = {*self._lanes, *self._gone, *(key for key, count in pending.items() if count)}
         return [self._told(*key, pending.get(key, 0)) for key in sorted(keys)]
 
     def _told(self, model: str, backend: str, pending: int) -> LaneTraffic:
-        lane = self._lanes.get((model, backend))
+        lane = self._lanes.get((model, backend)) or self._gone.get((model, backend))
         if lane is None:
             return LaneTraffic(model=model, backend=backend, pending=pending)
         return LaneTraffic(

@@ -73,7 +73,7 @@ async def test_a_key_is_read_again_when_its_file_changes(tmp_path: Path) -> None
         await house.ask(api_key_name="key")
         assert server.heard(b"authorization") == [b"bearer first"]
         (tmp_path / "key").write_text("second\n")
-        house.clients.renew()
+        await house.clients.renew()
         await house.ask(api_key_name="key")
         assert server.heard(b"authorization") == [b"bearer second"]
 
@@ -89,7 +89,7 @@ async def test_a_key_that_cannot_be_read_any_more_stays_as_it_was(tmp_path: Path
             key.unlink()
         else:
             key.write_text(left)
-        house.clients.renew()
+        await house.clients.renew()
         assert (await house.ask(api_key_file=str(key))).status == 200
     assert server.heard(b"authorization") == [b"bearer first"]
 
@@ -104,7 +104,7 @@ async def test_without_its_key_a_backend_is_not_asked_until_the_key_is_there(
         assert (refused.verdict, server.heads) == (retries.NO_KEY, [])
         assert [record.message for record in caplog.records] == ["a backend cannot be asked"]
         (tmp_path / "late").write_text("sesame")
-        house.clients.renew()
+        await house.clients.renew()
         assert (await house.ask(api_key_name="late")).status == 200
     assert server.heard(b"authorization") == [b"bearer sesame"]
 

@@ -133,7 +133,7 @@ async def test_a_certificate_that_changes_is_taken_up(engine: str, pki: Pki) -> 
     async with asking(pki.server(asks_clients=True), engine, **_ours(pki)) as backend:
         assert (await backend.ask()).status == 0
         pki.issue()
-        backend.clients.renew()
+        await backend.clients.renew()
         assert (await backend.ask()).status == 200
 
 
@@ -144,8 +144,17 @@ async def test_an_authority_that_changes_is_taken_up(engine: str, pki: Pki) -> N
     async with asking(server, engine, tls_ca_cert_file=str(pki.ca)) as backend:
         assert (await backend.ask()).verdict == retries.NOT_SENT
         pki.trust(pki.authority)
-        backend.clients.renew()
+        await backend.clients.renew()
         assert (await backend.ask()).status == 200
+
+
+@BOTH
+async def test_an_authority_that_was_replaced_is_trusted_no_more(engine: str, pki: Pki) -> None:
+    async with asking(pki.server(), engine, tls_ca_cert_file=str(pki.ca)) as backend:
+        assert (await backend.ask()).status == 200
+        pki.trust(trustme.CA())
+        await backend.clients.renew()
+        assert (await backend.ask()).verdict == retries.NOT_SENT
 
 
 @BOTH
@@ -154,7 +163,7 @@ async def test_a_certificate_whose_key_does_not_fit_leaves_the_old_pair_in_use(e
     async with asking(pki.server(asks_clients=True), engine, **_ours(pki)) as backend:
         assert (await backend.ask()).status == 200
         pki.issue(key=False)
-        backend.clients.renew()
+        await backend.clients.renew()
         assert (await backend.ask()).status == 200
 
 
@@ -165,10 +174,10 @@ async def test_a_backend_whose_certificates_come_late_can_be_asked_from_then_on(
     async with asking(pki.server(asks_clients=True), engine, **_ours(pki)) as backend:
         refused = await backend.ask()
         assert (refused.verdict, str(pki.cert) in refused.message) == (retries.NO_KEY, True)
-        backend.clients.renew()
+        await backend.clients.renew()
         assert (await backend.ask()).verdict == retries.NO_KEY
         pki.issue()
-        backend.clients.renew()
+        await backend.clients.renew()
         assert (await backend.ask()).status == 200
 
 

@@ -3,12 +3,14 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import pytest
 
 from batchwright.contracts.openai import Endpoint
 from batchwright.inference.engine import Target
-from batchwright.inference.grouping import GroupingSender
+from batchwright.inference.grouping import GroupingSender, Sender
+from batchwright.inference.routes import Sends
 from batchwright.inference.senders import Senders, chat_executors
 from batchwright.rules.chat_groups import ChatResult, Chats
 from batchwright.rules.microbatch import CannotShare, Part
@@ -113,6 +115,14 @@ def test_an_answer_for_another_number_of_chats_is_not_divided(answer: bytes) -> 
         Chats(Executor()).split(answer, parts())
 
 
+@dataclass
+class At:
+    """A backend that this client asks."""
+
+    client: Sender
+    grouping: dict[tuple[str, Endpoint], Sends] = field(default_factory=dict[tuple[str, Endpoint], Sends])
+
+
 class Broken(Executor):
     def join(self, params: bytes, conversations: Sequence[bytes]) -> bytes:
         raise RuntimeError("broken")
@@ -122,7 +132,7 @@ async def test_an_executor_that_raises_costs_its_chats_no_more_than_company() ->
     slow = Slow()
     slow.release.set()
     senders = Senders(settings(chat_executor=f"{HERE}:Broken"), Metrics())
-    sender = senders.of(slow, "m", Endpoint.CHAT_COMPLETIONS)
+    sender = senders.of(At(slow), "m", Endpoint.CHAT_COMPLETIONS)
     outcomes = await asyncio.gather(*(sender.send(TARGET, chat(str(n)), f"r-{n}") for n in range(4)))
     assert [outcome.status for outcome in outcomes] == [200] * 4
 
@@ -132,14 +142,14 @@ def settings(**limits: object) -> Settings:
 
 
 def test_chats_are_joined_only_where_an_executor_is_named() -> None:
-    plain = Slow()
+    place = At(plain := Slow())
     without = Senders(settings(), Metrics())
-    assert without.of(plain, "m", Endpoint.CHAT_COMPLETIONS) is plain
-    assert without.of(plain, "other", Endpoint.EMBEDDINGS) is plain
+    assert without.of(place, "m", Endpoint.CHAT_COMPLETIONS) is plain
+    assert without.of(place, "other", Endpoint.EMBEDDINGS) is plain
     named = Senders(settings(chat_executor=f"{HERE}:Executor"), Metrics())
-    assert isinstance(named.of(plain, "m", Endpoint.CHAT_COMPLETIONS), GroupingSender)
-    assert named.of(plain, "m", Endpoint.RESPONSES) is plain
-    assert named.of(plain, "m", Endpoint.EMBEDDINGS) is named.of(plain, "m", Endpoint.EMBEDDINGS)
+    assert isinstance(named.of(place, "m", Endpoint.CHAT_COMPLETIONS), GroupingSender)
+    assert named.of(place, "m", Endpoint.RESPONSES) is plain
+    assert named.of(place, "m", Endpoint.EMBEDDINGS) is named.of(place, "m", Endpoint.EMBEDDINGS)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,15 @@
 """How a family is declared: our prefix, the process's registry, buckets by how long the thing takes."""
 
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 disable_created_metrics()  # a series more for each counter and histogram, which Prometheus has no use for
 
+Family = Counter | Gauge | Histogram
+_Made = TypeVar("_Made", Counter, Gauge, Histogram)
 PREFIX = "batchwright_"
 QUICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -19,14 +23,21 @@ class Declare:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
+        self.by_label: defaultdict[str, list[Family]] = defaultdict(list)  # those that have it
 
     def counter(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Counter:
-        return Counter(PREFIX + name, meaning, labels, registry=self._registry)
+        return self._noted(Counter(PREFIX + name, meaning, labels, registry=self._registry), labels)
 
     def gauge(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Gauge:
-        return Gauge(PREFIX + name, meaning, labels, registry=self._registry)
+        return self._noted(Gauge(PREFIX + name, meaning, labels, registry=self._registry), labels)
 
     def histogram(
         self, name: str, meaning: str, labels: Sequence[str] = (), *, buckets: Sequence[float] = SECONDS
     ) -> Histogram:
-        return Histogram(PREFIX + name, meaning, labels, buckets=buckets, registry=self._registry)
+        made = Histogram(PREFIX + name, meaning, labels, buckets=buckets, registry=self._registry)
+        return self._noted(made, labels)
+
+    def _noted(self, family: _Made, labels: Sequence[str]) -> _Made:
+        for label in labels:
+            self.by_label[label].append(family)
+        return family
