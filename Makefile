@@ -19,7 +19,7 @@ install: .venv/.installed ## .venv with the locked packages
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	@test -x $(UV) || ($(PYTHON) -m venv $(TOOLS) && $(TOOLS)/bin/python -m pip install --quiet "uv>=0.9,<1")
 	$(UV) sync --locked --inexact --compile-bytecode --python .venv/bin/python
-	.venv/bin/python -m compileall -q activities api batchwright simulator starter worker workflows
+	.venv/bin/python -m compileall -q activities api batchwright simulator starter tests worker workflows
 	@touch $@
 
 demo: install ## 1,000 requests over three models through the whole stack

@@ -140,12 +140,15 @@ class _LastWords(logging.Handler):
 
 
 class Provider(TracerProvider):
+    exporter: SpanExporter
+
     def close(self) -> None:
-        """Sends what waits, for some seconds at most; blocks."""
+        """Sends what waits, for some seconds at most; blocks. After it nothing is tried again."""
         closing = Thread(target=self.shutdown, daemon=True)
         closing.start()
         closing.join(_CLOSE_SECONDS)
         if closing.is_alive():
+            self.exporter.shutdown()
             logger.warning("the last spans were not sent in time")
 
 
@@ -160,7 +163,7 @@ def open_provider(settings: Settings, service: str, metrics: Metrics) -> tuple[P
         shutdown_on_exit=False,
         id_generator=ids,
     )
-    exporter = OTLPSpanExporter(settings.traces_url)
+    provider.exporter = exporter = OTLPSpanExporter(settings.traces_url)
     room = Room(_MOST_WAITING, drop)
     queue = BatchSpanProcessor(
         Exit(exporter, room, drop, settings.traces_url),

@@ -110,6 +110,11 @@ class FakeServer:
         return beat
 
 
+def _now() -> float:
+    """By the clock of the moment, which a test may have put there."""
+    return time.monotonic()
+
+
 class Routes:
     """Every model has a route of its own to the same backends; `is_served` takes all of them away."""
 
@@ -134,7 +139,7 @@ class Routes:
 
     def _made(self, model: str, config: ModelConfig) -> Route:
         retries = retries_of(self._settings, config)
-        route = Route(model, retries, self._settings.circuit_failures)
+        route = Route(model, retries, self._settings.circuit_failures, _now)
         made = [Backend(backend.url, self._clients.of(backend)) for backend in config.backends]
         route.follow(config, made, retries)
         return route

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import httpx
+import pytest
 
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceResult
@@ -23,6 +24,8 @@ from tests.activities.execution_house import (
     request,
     status,
 )
+
+pytestmark = pytest.mark.usefixtures("skipped_waits")
 
 
 async def test_every_line_is_asked_once_and_settled() -> None:

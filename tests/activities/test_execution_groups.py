@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 
 import httpx
+import pytest
 from pydantic import BaseModel
 
 from batchwright.contracts.openai import Endpoint
@@ -16,6 +17,8 @@ from batchwright.rules.microbatch import Embeddings
 from batchwright.rules.segments import Kind
 from batchwright.telemetry.metrics import Metrics
 from tests.activities.execution_house import House, eventually, ok, plan_slice, request
+
+pytestmark = pytest.mark.usefixtures("skipped_waits")
 
 TARGET = Target.of("http://backend/v1/embeddings")
 

@@ -28,6 +28,8 @@ from tests.activities.execution_house import (
 )
 from tests.fakes.database import MemoryDatabase
 
+pytestmark = pytest.mark.usefixtures("skipped_waits")
+
 SECRET = "s" * 32
 TEMPLATES = {"poll_endpoint_template": "/status/{id}", "cancel_endpoint_template": "/cancel/{id}"}
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import httpx
+import pytest
 
 from activities.slices.permissions import MAX_AGE_SECONDS, KnownPermissions, Permissions
 from batchwright.database.errors import DatabaseUnavailable
@@ -20,6 +21,8 @@ from tests.activities.execution_house import (
 )
 from tests.fakes.database import MemoryDatabase
 from tests.integration.rows import START
+
+pytestmark = pytest.mark.usefixtures("skipped_waits")
 
 
 class Said(Permissions):

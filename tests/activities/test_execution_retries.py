@@ -15,6 +15,8 @@ from batchwright.contracts.execution import SliceResult
 from batchwright.rules.segments import Kind, Record
 from tests.activities.execution_house import MODEL, House, Reply, line_of, ok, plan_slice, request, status
 
+pytestmark = pytest.mark.usefixtures("skipped_waits")
+
 LINES = 20
 POISON = "3"
 
@@ -136,13 +138,6 @@ async def test_a_single_line_that_always_fails_ends() -> None:
     assert len(house.sent) == 5
 
 
-@pytest.fixture
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    """A slice that waits for its backend looks often whether it is there again."""
-    monkeypatch.setattr("activities.slices.turn._LOOK_AGAIN_SECONDS", 0.02)
-
-
-@pytest.mark.usefixtures("_impatient")
 @pytest.mark.parametrize("kind", [httpx.ReadError, httpx.ReadTimeout])
 @pytest.mark.parametrize("left", [1, 2, 4])
 async def test_a_backend_that_breaks_connections_fails_no_line_however_few_are_left(

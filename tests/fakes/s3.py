@@ -11,9 +11,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from secrets import token_hex
 
-import aioboto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from batchwright.settings import load
 from batchwright.storage.base import Storage
@@ -72,6 +70,8 @@ class S3Server:
         }
 
     async def make_bucket(self) -> None:
+        import aioboto3  # a second of imports, of which most tests have no use
+
         session = aioboto3.Session(self.access_key, self.secret_key, region_name=_REGION)
         async with session.client("s3", endpoint_url=self.url) as client:  # pyright: ignore[reportUnknownMemberType]
             with suppress(client.exceptions.BucketAlreadyOwnedByYou, client.exceptions.BucketAlreadyExists):
@@ -93,6 +93,8 @@ def real_server() -> S3Server | None:
 @contextmanager
 def moto_server() -> Generator[S3Server]:
     """In a thread; it checks no signatures and keeps all in memory."""
+    from moto.server import ThreadedMotoServer  # another
+
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     os.environ["MOTO_S3_DEFAULT_MAX_KEYS"] = str(_MOTO_PAGE)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import httpx
@@ -30,6 +31,16 @@ TARGET = Target.of("http://gpu:8000/v1/chat/completions?key=in-the-query")
 def taken() -> Iterator[Collector]:
     with collector() as taken:
         yield taken
+
+
+@pytest.fixture(autouse=True)
+def _no_sender_is_left() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """Once its collector is gone, a thread that sends spans ends, whatever it had not sent."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name.startswith("OtelBatch"):
+            thread.join(30)
+            assert not thread.is_alive()
 
 
 @pytest.fixture
