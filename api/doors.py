@@ -14,7 +14,7 @@ from api.errors import ApiError
 from api.key_uses import KeyUses
 from api.keyring import FRESH_SECONDS, Keyring
 from api.services import Services
-from api.tenants import named_scopes, named_tenant
+from api.tenants import KEY, named_scopes, named_tenant
 from batchwright.database.tenant_rows import KeyRow
 from batchwright.database.tenants_base import TenantsTable
 from batchwright.rules.api_keys import needed, parse
@@ -70,6 +70,7 @@ class KeyDoor:
         self.uses.note(row, self._clock())
         self._check_tenant(row, headers)
         _check_scope(row.scopes, scope, "This API key")
+        scope[KEY] = row.id
         return row.tenant
 
     async def _row_of(self, text: str, address: str) -> KeyRow:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from api.objects import answer
 from api.responses import errors
 from api.services import Services
-from api.tenants import tenant_of
+from api.tenants import key_of, tenant_of
 from batchwright.rules.quotas import Quota
 
 
@@ -23,6 +23,7 @@ class LimitsObject(BaseModel):
     object: Literal["limits"] = "limits"
     tenant: str
     data: list[LimitObject]
+    key: LimitObject | None = Field(description="the budget of the API key that asks; null: none asks")
     models: list[str] | None = Field(description="those that may be used; null: every one")
 
 
@@ -37,16 +38,19 @@ class LimitRoutes:
 
     async def get(self, request: Request) -> Response:
         """What you may have, have, and have left."""
-        return answer(await limits_of(self._services, tenant_of(request, self._services.settings)))
+        tenant = tenant_of(request, self._services.settings)
+        return answer(await limits_of(self._services, tenant, key_of(request)))
 
 
-async def limits_of(services: Services, tenant: str) -> LimitsObject:
+async def limits_of(services: Services, tenant: str, key_id: str = "") -> LimitsObject:
     """Raises DatabaseUnavailable."""
+    key = await services.database.quotas.key_budget(tenant, key_id) if key_id else None
     own, used = await services.database.quotas.get(tenant), await services.database.quotas.used(tenant)
     limits, taken = own.limits(services.settings.quotas), used._asdict()
     return LimitsObject(
         tenant=tenant,
         data=[_limit(quota, limits.of(quota), taken[quota]) for quota in Quota],
+        key=None if key is None else _limit(Quota.TOKENS_PER_DAY, key.limit or 0, key.used),
         models=None if own.models is None else sorted(own.models),
     )
 

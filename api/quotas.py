@@ -36,6 +36,7 @@ class DefaultQuotas(BaseModel):
     enqueued_lines: int
     enqueued_tokens: int
     requests_per_minute: int
+    tokens_per_day: int
 
 
 class QuotaObject(BaseModel):
@@ -47,6 +48,7 @@ class QuotaObject(BaseModel):
     enqueued_lines: int | None
     enqueued_tokens: int | None
     requests_per_minute: int | None
+    tokens_per_day: int | None
     models: list[str] | None
     changed_at: datetime
 
@@ -66,6 +68,7 @@ class QuotaUpdate(BaseModel):
     enqueued_lines: _Limit | None = None
     enqueued_tokens: _Limit | None = None
     requests_per_minute: _Limit | None = None
+    tokens_per_day: _Limit | None = None
     models: list[_Model] | None = Field(None, max_length=_MAX_MODELS)
 
 

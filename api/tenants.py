@@ -15,6 +15,7 @@ from batchwright.telemetry.context import learn
 # Of several tenants the last one counts.
 _NAMES = r"^(.*,)?[ \t]*[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 ADMITTED = "batchwright.tenant"  # in the scope of a request that came through a door
+KEY = "batchwright.key"  # the same with an API key: its id
 
 
 def tenant_of(request: Request, settings: Settings) -> str:
@@ -25,6 +26,12 @@ def tenant_of(request: Request, settings: Settings) -> str:
     tenant = named_tenant(request.headers, settings)
     learn(tenant=tenant)
     return tenant
+
+
+def key_of(request: Request) -> str:
+    """The id of the API key that the request came with; empty: none."""
+    found: str = request.scope.get(KEY, "")
+    return found
 
 
 def named_tenant(headers: Headers, settings: Settings) -> str:

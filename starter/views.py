@@ -157,6 +157,7 @@ class OwnQuotas(View):
     enqueued_lines: int | None
     enqueued_tokens: int | None
     requests_per_minute: int | None
+    tokens_per_day: int | None = None
     models: list[str] | None
 
 

@@ -155,6 +155,7 @@ async def _poll(
     await asyncio.gather(*helping, return_exceptions=True)
     await _drain(parts.settings, fixed, running, fleet)
     await progress.send()
+    await inference.permissions.leave()
     for task in done:
         task.result()  # a worker or helper that failed by itself ends the process with its error
 

@@ -16,6 +16,7 @@ from activities.finalization import Finalization
 from activities.ingestion import Ingestion
 from activities.lifecycle import Lifecycle
 from activities.retention import Retention
+from activities.slices.budgets import TokenBudgets
 from activities.slices.callbacks import CallbackWatch
 from activities.slices.permissions import KnownPermissions
 from activities.slices.progress import ProgressReporter
@@ -110,7 +111,9 @@ class InferenceWorkers:
     def __init__(self, parts: Parts, progress: ProgressReporter, missing: Callable[[], str]) -> None:
         """`missing` says what slices need and the worker cannot reach; empty: nothing."""
         self._parts = parts
-        self.permissions = KnownPermissions(parts.database.quotas)
+        quotas = parts.database.quotas
+        budgets = TokenBudgets(quotas, parts.settings.quotas.tokens_per_day)
+        self.permissions = KnownPermissions(quotas, budgets)
         self.callbacks = CallbackWatch(parts.database.callbacks, parts.settings)
         self.tools = for_temporal(
             storage=parts.storage,

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import time
 from datetime import timedelta
+from functools import partial
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
@@ -154,6 +155,7 @@ class SliceAttempt:
             retries=route.retries,
             metrics=tools.metrics,
             traffic=tools.traffic,
+            spend=partial(tools.permissions.spend, request.tenant, request.caller.key_id),
         )
         self._suspect(work, judge)
         self._turn = Turn(

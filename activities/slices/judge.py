@@ -2,9 +2,9 @@
 
 import logging
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
-from activities.ingest.access import not_allowed
 from activities.slices.sink import SegmentSink
 from activities.slices.work import Job, Line
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
@@ -51,7 +51,10 @@ class Judge:
         retries: Retries,
         metrics: Metrics,
         traffic: TrafficMeter,
+        spend: Callable[[int], None],
     ) -> None:
+        """`spend` is told the tokens of each answer."""
+        self._spend = spend
         self._batch_id, self._model = request.batch_id, request.model
         self._sink, self._patience = sink, retries
         self._closes_at = request.closes_at.timestamp()
@@ -77,10 +80,9 @@ class Judge:
             raise PlanDamaged(f"{self._batch_id}: the line at {line.offset}: {error}") from error
         return Request(ids.request_id(self._batch_id, line.offset), custom_id, body)
 
-    def reject(self, line: Line, data: bytes) -> None:
+    def reject(self, line: Line, data: bytes, message: str) -> None:
         """Settles a line that may not be sent. Raises PlanDamaged."""
         request = self.request(line, data)
-        message = not_allowed(self._model)
         payload = answers.error_line(request.request_id, request.custom_id, LineCode.POLICY_REJECTED, message)
         self._errors.inc()
         self._sink.add(Record(Kind.SETTLED, line.offset, payload))
@@ -244,6 +246,7 @@ class Judge:
             self._prompt.inc(usage.input_tokens)
             self._generated.inc(usage.output_tokens)
             self._traffic.used(self._model, backend, usage)
+            self._spend(usage.total_tokens)
             return Record(Kind.SETTLED, line.offset, _answered(request, outcome), True, usage)
         self._errors.inc()
         if outcome.status:

@@ -1,4 +1,4 @@
-"""Which models a tenant may use, as of at most five seconds ago: asked before each line is sent."""
+"""What a tenant may use, and how much, as of at most five seconds ago: asked before each line is sent."""
 
 import asyncio
 import logging
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from activities.slices.budgets import TokenBudgets
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.quotas_base import OwnQuotas, QuotasTable
 
@@ -22,9 +23,17 @@ class Permissions(Protocol):
 
     def may_use(self, tenant: str, model: str) -> bool: ...
 
+    def exhausted(self, tenant: str, key_id: str) -> str:
+        """Why a line of a batch created with that API key is not to be sent now; empty: it may be."""
+        ...
+
+    def spend(self, tenant: str, key_id: str, tokens: int) -> None:
+        """A line of such a batch was answered."""
+        ...
+
 
 class NoPermissions(Permissions):
-    """Every tenant may use every model."""
+    """Every tenant may use every model, as much as it likes."""
 
     @property
     def is_fresh(self) -> bool:
@@ -33,12 +42,20 @@ class NoPermissions(Permissions):
     def may_use(self, tenant: str, model: str) -> bool:
         return True
 
+    def exhausted(self, tenant: str, key_id: str) -> str:
+        return ""
+
+    def spend(self, tenant: str, key_id: str, tokens: int) -> None:
+        pass
+
 
 class KnownPermissions(Permissions):
     """What the table says, read again and again; only tenants with something of their own have a row."""
 
-    def __init__(self, table: QuotasTable, clock: Callable[[], float] = time.monotonic) -> None:
-        self._table, self._clock = table, clock
+    def __init__(
+        self, table: QuotasTable, budgets: TokenBudgets, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._table, self._budgets, self._clock = table, budgets, clock
         self._own: Mapping[str, OwnQuotas] = {}
         self._read_at = float("-inf")
         self._failing = False
@@ -51,10 +68,25 @@ class KnownPermissions(Permissions):
         own = self._own.get(tenant)
         return own is None or own.may_use(model)
 
+    def exhausted(self, tenant: str, key_id: str) -> str:
+        return self._budgets.exhausted(tenant, key_id)
+
+    def spend(self, tenant: str, key_id: str, tokens: int) -> None:
+        self._budgets.spend(tenant, key_id, tokens)
+
+    async def leave(self) -> None:
+        """The process goes: others should know what it has used."""
+        try:
+            await self._budgets.tell()
+        except DatabaseUnavailable as error:
+            logger.warning("what lines have used was not told to the others", extra={"error": str(error)})
+
     async def refresh(self) -> None:
         """Raises DatabaseUnavailable."""
         asked_at = self._clock()
-        self._own = {row.tenant: row.own for row in await self._table.all()}
+        own = {row.tenant: row.own for row in await self._table.all()}
+        await self._budgets.refresh(own)
+        self._own = own
         self._read_at = asked_at
 
     async def run(self) -> None:
@@ -65,7 +97,7 @@ class KnownPermissions(Permissions):
                 self._failing = False
             except DatabaseUnavailable as error:
                 if not self._failing:
-                    message = "permissions on models cannot be read: nothing is sent until they can"
+                    message = "permissions and budgets cannot be read: nothing is sent until they can"
                     logger.warning(message, extra={"error": str(error)})
                 self._failing = True
             await asyncio.sleep(_EVERY_SECONDS)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from temporalio.client import Client
 
+from activities.ingest.access import not_allowed
 from activities.slices.callbacks import Callbacks, NoCallbacks
 from activities.slices.deferral import Deferrals
 from activities.slices.ownership import Beat, temporal_beat
@@ -14,6 +15,7 @@ from activities.slices.pace import NoRates, Rates
 from activities.slices.permissions import NoPermissions, Permissions
 from activities.slices.progress import ProgressReporter
 from activities.slices.waiting import WaitingSignals, temporal_tell
+from batchwright.contracts.execution import SliceRequest
 from batchwright.database.waiting_base import WaitingTable
 from batchwright.inference.adaptive import BackendLimits, Policy
 from batchwright.inference.backends import Registry
@@ -21,6 +23,7 @@ from batchwright.inference.hooks import Hooks
 from batchwright.inference.limits import ByteBudget, Permits
 from batchwright.inference.routes import Route
 from batchwright.inference.senders import Senders
+from batchwright.rules.quotas import Quota
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 from batchwright.telemetry.metrics import Metrics
@@ -93,6 +96,16 @@ class Tools:
         """Of the backends that may get the model's requests."""
         route = self.backends.route_of(model)
         return [] if route is None else route.urls
+
+    def refusal(self, request: SliceRequest, *, has_job: bool) -> str:
+        """Why a line of the slice may not be sent now; empty: it may. One that has a job was sent already."""
+        permissions, tenant = self.permissions, request.tenant
+        if not permissions.may_use(tenant, request.model):
+            return not_allowed(request.model)
+        refusal = "" if has_job else permissions.exhausted(tenant, request.caller.key_id)
+        if refusal:
+            self.metrics.quota_refusals.labels(self.metrics.tenants(tenant), Quota.TOKENS_PER_DAY.value).inc()
+        return refusal
 
     def route(self, model: str) -> Route | None:
         """Where its requests go; None where no backend serves it."""

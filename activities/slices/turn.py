@@ -100,9 +100,10 @@ class Turn:
 
     def _rejects(self, line: Line) -> bool:
         """Whether the tenant may not send the line any more, which then is settled."""
-        if self._tools.permissions.may_use(self._request.tenant, self._request.model):
+        refusal = self._tools.refusal(self._request, has_job=line.attempt.job is not None)
+        if not refusal:
             return False
-        self._judge.reject(line, self._work.bytes_of(line))
+        self._judge.reject(line, self._work.bytes_of(line), refusal)
         self._work.unsettled -= 1
         return True
 

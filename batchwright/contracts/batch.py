@@ -10,6 +10,7 @@ from batchwright.contracts.openai import BatchStatus, Endpoint, Profile, Usage
 class Caller(Message):
     """What a batch's requests need to know of the request that created it. Never a credential."""
 
+    key_id: str = ""  # of the API key; empty: there was none
     headers: dict[str, str] = {}  # those that are passed on, by their names in lower case
 
 

@@ -19,6 +19,7 @@ class ApiKeyQueries:
     find: str
     all: str
     revoke: str
+    limit: str
     note_used: str
 
 
@@ -40,6 +41,7 @@ class ApiKeys(ApiKeysTable):
                 key.label,
                 key.created_at,
                 key.expires_at,
+                key.tokens_per_day,
             )
         except ReferenceMissing:
             raise UnknownTenant(key.tenant) from None
@@ -56,6 +58,10 @@ class ApiKeys(ApiKeysTable):
 
     async def revoke(self, key: str, at: datetime) -> KeyRow | None:
         record = await self._connections.fetchrow(self._sql.revoke, key, at)
+        return None if record is None else _key(record)
+
+    async def limit(self, key: str, tokens_per_day: int | None) -> KeyRow | None:
+        record = await self._connections.fetchrow(self._sql.limit, key, tokens_per_day)
         return None if record is None else _key(record)
 
     async def note_used(self, uses: Mapping[str, datetime]) -> None:

@@ -1,12 +1,13 @@
 """The tables of quotas. What is enqueued is computed from the batches that are live, never counted down."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 
 from batchwright.database.batches import Batches
 from batchwright.database.connection import Connections
 from batchwright.database.driver import Row, Session
-from batchwright.database.quotas_base import Counted, OwnQuotas, QuotaRow, QuotasTable, Used
+from batchwright.database.quotas_base import Counted, KeyBudget, OwnQuotas, QuotaRow, QuotasTable, Spent, Used
 from batchwright.database.sql import queries
 from batchwright.rules.quotas import Enqueued, Excess, Limits, excess
 
@@ -28,6 +29,12 @@ class QuotaQueries:
     stored: str
     requests: str
     count_request: str
+    key_budgets: str
+    key_budget: str
+    tell_spent: str
+    forget_spent: str
+    spent_by_others: str
+    spent_today: str
     forget_admissions: str
     admit_batch: str
     admit_bytes: str
@@ -64,6 +71,7 @@ class Quotas(QuotasTable):
                 own.requests_per_minute,
                 None if own.models is None else sorted(own.models),
                 at,
+                own.tokens_per_day,
             )
             return own
 
@@ -74,12 +82,14 @@ class Quotas(QuotasTable):
         async with self._connections.session() as session:
             enqueued = await self._enqueued(session, tenant, _NO_BATCH)
             counted = await session.fetchrow(self._sql.requests, tenant)
+            spent = await session.fetchrow(self._sql.spent_today, tenant)
         return Used(
             live_batches=await self._batches.count_live(tenant),
             stored_bytes=await self.stored(tenant),
             enqueued_lines=enqueued.lines,
             enqueued_tokens=enqueued.tokens,
             requests_per_minute=0 if counted is None else counted["requests"],
+            tokens_per_day=0 if spent is None else spent["tokens"],
         )
 
     async def stored(self, tenant: str) -> int:
@@ -115,6 +125,27 @@ class Quotas(QuotasTable):
         record = await self._connections.fetchrow(self._sql.count_request, tenant)
         assert record is not None, "the statement returns the row it writes"
         return Counted(record["requests"], record["seconds_left"])
+
+    async def key_budgets(self) -> dict[str, int]:
+        records = await self._connections.fetch(self._sql.key_budgets)
+        return {record["id"]: record["tokens_per_day"] for record in records}
+
+    async def key_budget(self, tenant: str, key_id: str) -> KeyBudget | None:
+        record = await self._connections.fetchrow(self._sql.key_budget, tenant, key_id)
+        return None if record is None else KeyBudget(record["tokens_per_day"], record["tokens"])
+
+    async def tell_spent(self, worker: str, day: date, spent: Sequence[Spent]) -> None:
+        if not spent:
+            return
+        tenants, key_ids, tokens = map(list, zip(*spent, strict=True))
+        await self._connections.execute(self._sql.tell_spent, worker, day, tenants, key_ids, tokens)
+
+    async def forget_spent(self, before: date) -> None:
+        await self._connections.execute(self._sql.forget_spent, before)
+
+    async def spent_by_others(self, worker: str, day: date) -> list[Spent]:
+        records = await self._connections.fetch(self._sql.spent_by_others, worker, day)
+        return [Spent(record["tenant"], record["key_id"], record["tokens"]) for record in records]
 
     async def _enqueued(self, session: Session, tenant: str, but: str) -> Enqueued:
         record = await session.fetchrow(self._sql.enqueued, tenant, but)

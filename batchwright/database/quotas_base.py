@@ -1,6 +1,7 @@
 """What is asked of quotas: which limits tenants have of their own, and how much they have taken."""
 
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import date, datetime
 from typing import NamedTuple, Protocol
 
 from batchwright.contracts.message import Message
@@ -15,6 +16,7 @@ class OwnQuotas(Message):
     enqueued_lines: int | None = None
     enqueued_tokens: int | None = None
     requests_per_minute: int | None = None
+    tokens_per_day: int | None = None
     models: frozenset[str] | None = None
 
     def limits(self, defaults: Limits) -> Limits:
@@ -38,6 +40,22 @@ class Used(NamedTuple):
     enqueued_lines: int
     enqueued_tokens: int
     requests_per_minute: int
+    tokens_per_day: int
+
+
+class Spent(NamedTuple):
+    """Tokens of one day; `key_id` is the API key that created the batches, empty: none."""
+
+    tenant: str
+    key_id: str
+    tokens: int
+
+
+class KeyBudget(NamedTuple):
+    """Of an API key; `limit` None: it has none of its own. `used`: today."""
+
+    limit: int | None
+    used: int
 
 
 class Counted(NamedTuple):
@@ -94,6 +112,24 @@ class QuotasTable(Protocol):
 
     async def withdraw(self, tenant: str, id: str) -> None:
         """Of what was admitted: it will not come, or has its row. A repeat changes nothing."""
+        ...
+
+    async def key_budgets(self) -> dict[str, int]:
+        """Tokens a day of the API keys that have a budget, by their ids."""
+        ...
+
+    async def key_budget(self, tenant: str, key_id: str) -> KeyBudget | None:
+        """None where the tenant has no such key."""
+        ...
+
+    async def tell_spent(self, worker: str, day: date, spent: Sequence[Spent]) -> None:
+        """What the worker's lines have used on that day so far: a repeat, or less, changes nothing."""
+        ...
+
+    async def forget_spent(self, before: date) -> None: ...
+
+    async def spent_by_others(self, worker: str, day: date) -> list[Spent]:
+        """Over all workers but that one; none is called by the empty name."""
         ...
 
     async def count_request(self, tenant: str) -> Counted:

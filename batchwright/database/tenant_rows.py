@@ -26,6 +26,7 @@ class KeyRow(Message):
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
+    tokens_per_day: int | None = None  # None, 0: no budget of its own
 
 
 class FoundKey(Message):

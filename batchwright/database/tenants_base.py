@@ -45,6 +45,10 @@ class ApiKeysTable(Protocol):
         """`key` is an id or a prefix. Of a revoked one the first time stays."""
         ...
 
+    async def limit(self, key: str, tokens_per_day: int | None) -> KeyRow | None:
+        """Gives a key, by id or prefix, a budget; None takes it back."""
+        ...
+
     async def note_used(self, uses: Mapping[str, datetime]) -> None:
         """By id. A minute goes by between two times that are kept."""
         ...

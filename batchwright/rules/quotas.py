@@ -17,6 +17,7 @@ class Quota(StrEnum):
     ENQUEUED_LINES = "enqueued_lines"
     ENQUEUED_TOKENS = "enqueued_tokens"
     REQUESTS_PER_MINUTE = "requests_per_minute"
+    TOKENS_PER_DAY = "tokens_per_day"
 
 
 class Limits(NamedTuple):
@@ -27,6 +28,7 @@ class Limits(NamedTuple):
     enqueued_lines: int = 0
     enqueued_tokens: int = 0
     requests_per_minute: int = 0
+    tokens_per_day: int = 0
 
     def of(self, quota: Quota) -> int:
         return self._asdict()[quota]

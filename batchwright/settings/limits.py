@@ -31,6 +31,12 @@ class LimitSettings(BaseSettings):
     max_requests_per_minute: int = Field(
         0, ge=0, le=MOST, description="quota of a tenant at the API, all processes together; 0: no limit"
     )
+    max_tokens_per_day: int = Field(
+        0,
+        ge=0,
+        le=MOST,
+        description="budget of a tenant: tokens, as backends report them, of a day in UTC; 0: no limit",
+    )
     max_dead_letters: int = Field(
         10_000, ge=0, le=1_000_000, description="of a batch that are listed; its error file has every line"
     )
@@ -55,4 +61,5 @@ class LimitSettings(BaseSettings):
             enqueued_lines=self.max_enqueued_lines,
             enqueued_tokens=self.max_enqueued_tokens,
             requests_per_minute=self.max_requests_per_minute,
+            tokens_per_day=self.max_tokens_per_day,
         )

@@ -1,5 +1,6 @@
 """`batchwright keys`: makes, lists and revokes the keys of tenants, in the database as `tenants` does."""
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -9,11 +10,13 @@ from pydantic import BaseModel
 from batchwright.database.pool import Database
 from batchwright.database.tenant_rows import KeyRow
 from batchwright.rules.api_keys import Scope, keep, life, new_key, new_key_id
+from batchwright.rules.quotas import MOST
 from starter.operate.asking import asked, columns
 from starter.options import JsonLine
 from starter.output import Exit, print_json, stderr, stdout, stop
 
 _MOST_CHARACTERS = 200
+_Key = Annotated[str, typer.Argument(metavar="KEY", help="Its id, or its prefix bw_...", show_default=False)]
 keys = typer.Typer(
     help="Make, list and revoke API keys.",
     no_args_is_help=True,
@@ -50,6 +53,10 @@ def create(
         typer.Option("--expires-in", help="Hours or days, such as 12h or 90d. [never]", show_default=False),
     ] = "",
     label: Annotated[str, typer.Option("--label", help="What it is for.", show_default=False)] = "",
+    tokens_per_day: Annotated[
+        int | None,
+        typer.Option(min=1, max=MOST, help="Its budget of a day in UTC. [none]", show_default=False),
+    ] = None,
     json: JsonLine = False,
 ) -> None:
     """Make a key and print it, alone on a line.
@@ -65,6 +72,7 @@ def create(
         label=_label(label),
         created_at=now,
         expires_at=_end(now, expires_in),
+        tokens_per_day=tokens_per_day,
     )
     asked(lambda database: database.api_keys.insert(row, keep(key)))
     if json:
@@ -83,13 +91,13 @@ def list_keys(
 
     Revoked and expired ones too.
     """
-    found = asked(lambda database: database.api_keys.all(tenant))
+    found, spent = asked(lambda database: _listed(database, tenant))
     if json:
         return print_json(Keys(keys=found))
     if not found:
         stderr().print("There is no key; `batchwright keys create TENANT` makes one.")
         return
-    table = columns("tenant", "key", "scopes", "state", "last used", "label")
+    table = columns("tenant", "key", "scopes", "state", "last used", "tokens today", "label")
     for row in found:
         scopes = ",".join(row.scopes)
         table.add_row(
@@ -98,16 +106,38 @@ def list_keys(
             scopes,
             _state(row),
             _time(row.last_used_at),
+            f"{spent[row.id]} of {row.tokens_per_day}" if row.tokens_per_day else str(spent[row.id]),
             _plain(row.label),
         )
     stdout().print(table)
 
 
+@keys.command("limit")
+def limit(
+    key: _Key,
+    tokens_per_day: Annotated[
+        int, typer.Option(min=0, max=MOST, help="Of a day in UTC; 0: no budget.", show_default=False)
+    ],
+    json: JsonLine = False,
+) -> None:
+    """Give a key a budget of tokens, or take it back.
+
+    Workers know it within seconds; lines above it end as `policy_rejected`.
+    """
+
+    async def change(database: Database) -> KeyRow | None:
+        return await database.api_keys.limit(_named(key), tokens_per_day or None)
+
+    row = _found(asked(change), key)
+    if json:
+        return print_json(row)
+    budget = f"{row.tokens_per_day} tokens a day" if row.tokens_per_day else "no budget of its own"
+    stderr().print(f"{row.id} (bw_{row.prefix}_...) of {row.tenant} has {budget}.", markup=False)
+
+
 @keys.command("revoke")
 def revoke(
-    key: Annotated[
-        str, typer.Argument(metavar="KEY", help="Its id, or its prefix bw_...", show_default=False)
-    ],
+    key: _Key,
     json: JsonLine = False,
 ) -> None:
     """Let nobody in with a key any more, within seconds.
@@ -118,12 +148,24 @@ def revoke(
     async def shut(database: Database) -> KeyRow | None:
         return await database.api_keys.revoke(_named(key), datetime.now(UTC))
 
-    row = asked(shut)
-    if row is None:
-        stop(f"There is no key {_named(key)!r}; `batchwright keys list` lists them.", Exit.FAILED)
+    row = _found(asked(shut), key)
     if json:
         return print_json(row)
     stderr().print(f"Revoked {row.id} (bw_{row.prefix}_...) of {row.tenant}.", markup=False)
+
+
+async def _listed(database: Database, tenant: str | None) -> tuple[list[KeyRow], Counter[str]]:
+    """The keys, and the tokens of today by their ids."""
+    spent = Counter[str]()
+    for one in await database.quotas.spent_by_others("", datetime.now(UTC).date()):
+        spent[one.key_id] += one.tokens
+    return await database.api_keys.all(tenant), spent
+
+
+def _found(row: KeyRow | None, key: str) -> KeyRow:
+    if row is None:
+        stop(f"There is no key {_named(key)!r}; `batchwright keys list` lists them.", Exit.FAILED)
+    return row
 
 
 def _named(key: str) -> str:

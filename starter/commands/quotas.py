@@ -55,6 +55,7 @@ def set_quotas(
     enqueued_lines: Annotated[str | None, _limit("enqueued-lines", "Lines without a result")] = None,
     enqueued_tokens: Annotated[str | None, _limit("enqueued-tokens", "Their prompts' tokens")] = None,
     requests_per_minute: Annotated[str | None, _limit("requests-per-minute", "Requests a minute")] = None,
+    tokens_per_day: Annotated[str | None, _limit("tokens-per-day", "Tokens of a day in UTC")] = None,
     model: Annotated[
         list[str] | None,
         typer.Option("--model", help="A model it may use, and no other; repeatable.", show_default=False),
@@ -75,6 +76,7 @@ def set_quotas(
         "enqueued_lines": enqueued_lines,
         "enqueued_tokens": enqueued_tokens,
         "requests_per_minute": requests_per_minute,
+        "tokens_per_day": tokens_per_day,
     }
     changes: dict[str, object] = {name: _number(text) for name, text in asked.items() if text is not None}
     if bool(model) + all_models + no_models > 1:
@@ -114,7 +116,7 @@ def _print(page: QuotaPage, json: bool) -> None:
 def _table(rows: list[OwnQuotas]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("tenant", no_wrap=True)
-    for name in ("batches", "bytes", "lines", "tokens", "requests/min"):
+    for name in ("batches", "bytes", "lines", "tokens", "requests/min", "tokens/day"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("models", overflow="fold")
     for row in rows:
@@ -124,6 +126,7 @@ def _table(rows: list[OwnQuotas]) -> Table:
             row.enqueued_lines,
             row.enqueued_tokens,
             row.requests_per_minute,
+            row.tokens_per_day,
         )
         table.add_row(row.tenant, *map(_own, counts), _models(row.models).replace("[", r"\["))
     return table

@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import time
+from collections.abc import Callable
 
 import httpx
 import pytest
 
+from activities.slices.budgets import TokenBudgets
 from activities.slices.permissions import MAX_AGE_SECONDS, KnownPermissions, Permissions
 from batchwright.database.errors import DatabaseUnavailable
 from tests.activities.execution_house import (
@@ -38,6 +41,16 @@ class Said(Permissions):
     def may_use(self, tenant: str, model: str) -> bool:
         assert (tenant, model) == (TENANT, MODEL)
         return self.allowed
+
+    def exhausted(self, tenant: str, key_id: str) -> str:
+        return ""
+
+    def spend(self, tenant: str, key_id: str, tokens: int) -> None:
+        assert tenant == TENANT
+
+
+def known_of(database: MemoryDatabase, clock: Callable[[], float] = time.monotonic) -> KnownPermissions:
+    return KnownPermissions(database.quotas, TokenBudgets(database.quotas, 0), clock)
 
 
 async def a_house(lines: int, **settings: object) -> tuple[House, Said, list[int]]:
@@ -98,7 +111,7 @@ class Clock:
 
 async def test_what_is_known_is_at_most_five_seconds_old() -> None:
     database, clock = MemoryDatabase(), Clock()
-    known = KnownPermissions(database.quotas, clock)
+    known = known_of(database, clock)
     assert not known.is_fresh
     await known.refresh()
     clock.now = MAX_AGE_SECONDS
@@ -110,7 +123,7 @@ async def test_what_is_known_is_at_most_five_seconds_old() -> None:
 
 async def test_a_change_is_known_after_the_next_look() -> None:
     database = MemoryDatabase()
-    known = KnownPermissions(database.quotas)
+    known = known_of(database)
     await known.refresh()
     assert known.may_use("t", "m")
     await database.quotas.change("t", {"models": frozenset({"other"})}, START)
@@ -125,7 +138,7 @@ async def test_a_change_is_known_after_the_next_look() -> None:
 async def test_looking_goes_on_when_the_database_is_back() -> None:
     database = MemoryDatabase()
     database.rows.failing = DatabaseUnavailable("away")
-    known = KnownPermissions(database.quotas)
+    known = known_of(database)
     looking = asyncio.create_task(known.run())
     await asyncio.sleep(0)
     assert not known.is_fresh

@@ -28,11 +28,18 @@ async def allow(stack: Stack, tenant: str, **quotas: object) -> None:
     answer.raise_for_status()
 
 
-async def enqueued(stack: Stack, tenant: str) -> int:
+async def used(stack: Stack, tenant: str) -> dict[str, int]:
     async with httpx.AsyncClient() as http:
         answer = await http.get(f"{stack.now.api}/v1/x/limits", headers={"X-Tenant": tenant})
-    used = {one["quota"]: one["used"] for one in answer.raise_for_status().json()["data"]}
-    return used["enqueued_lines"]
+    return {one["quota"]: one["used"] for one in answer.raise_for_status().json()["data"]}
+
+
+async def enqueued(stack: Stack, tenant: str) -> int:
+    return (await used(stack, tenant))["enqueued_lines"]
+
+
+async def spent(stack: Stack, tenant: str) -> int:
+    return (await used(stack, tenant))["tokens_per_day"]
 
 
 async def until_enqueued(stack: Stack, tenant: str, lines: int) -> None:
@@ -75,6 +82,31 @@ async def test_what_is_reserved_is_refused_to_others_and_given_back_whatever_is_
         again = await ended(client, (await submit(client, chat_lines([FREE], each=60))).id)
         assert again.status == "completed"
         assert await enqueued(stack, "blue") == 0
+
+
+async def test_a_budget_that_is_used_up_refuses_the_rest_of_the_lines_of_that_tenant_alone(
+    quota_stack: Stack,
+) -> None:
+    stack = quota_stack
+    await stack.heal()
+    lines = chat_lines([FREE, SLOW], each=150)
+    async with stack.client("green") as client, stack.client("other") as other:
+        unlimited = await ended(other, (await submit(other, lines)).id)
+        assert unlimited.usage is not None
+        budget = unlimited.usage.total_tokens // 2
+        await allow(stack, "green", tokens_per_day=budget)
+        batch = await ended(client, (await submit(client, lines)).id)
+        assert (batch.status, unlimited.status) == ("completed", "completed")
+        await check_conservation(client, batch, lines)
+        assert batch.usage is not None
+        assert budget <= batch.usage.total_tokens < unlimited.usage.total_tokens
+        errors = await lines_of(client, batch.error_file_id)
+        assert {line.error.code for line in errors if line.error} == {"policy_rejected"}
+        assert {line.id for line in errors} & (await stack.asked()).keys() == set()
+        again = await ended(client, (await submit(client, chat_lines([FREE], each=2))).id)
+        assert again.request_counts is not None
+        assert again.request_counts.failed == 2
+        assert await spent(stack, "green") == batch.usage.total_tokens
 
 
 async def test_a_model_withdrawn_in_mid_batch_ends_the_rest_of_its_lines_and_no_others(

@@ -1,12 +1,13 @@
 """Quotas in memory, held to the same suite as PostgreSQL's."""
 
 import time
-from collections.abc import Collection
-from datetime import UTC, datetime
+from collections import Counter
+from collections.abc import Collection, Sequence
+from datetime import UTC, date, datetime
 
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.counts import LIVE
-from batchwright.database.quotas_base import Counted, OwnQuotas, QuotaRow, QuotasTable, Used
+from batchwright.database.quotas_base import Counted, KeyBudget, OwnQuotas, QuotaRow, QuotasTable, Spent, Used
 from batchwright.rules.quotas import Enqueued, Excess, Limits, Quota, excess, left
 from tests.fakes.rows import Key, Rows, slices
 
@@ -42,6 +43,7 @@ class MemoryQuotas(QuotasTable):
             enqueued_lines=lines,
             enqueued_tokens=tokens,
             requests_per_minute=requests if time.monotonic() - began < _MINUTE else 0,
+            tokens_per_day=self._spent_today(tenant),
         )
 
     async def stored(self, tenant: str) -> int:
@@ -96,6 +98,41 @@ class MemoryQuotas(QuotasTable):
             return False
         self._rows.admissions[key] = (quota, amount, now)
         return True
+
+    async def key_budgets(self) -> dict[str, int]:
+        keys = [found.key for found in self._rows.enter().api_keys.values()]
+        return {key.id: key.tokens_per_day for key in keys if key.tokens_per_day is not None}
+
+    async def key_budget(self, tenant: str, key_id: str) -> KeyBudget | None:
+        keys = [found.key for found in self._rows.enter().api_keys.values()]
+        row = next((key for key in keys if (key.tenant, key.id) == (tenant, key_id)), None)
+        return row and KeyBudget(row.tokens_per_day, self._spent_today(tenant, key_id))
+
+    async def tell_spent(self, worker: str, day: date, spent: Sequence[Spent]) -> None:
+        rows = self._rows.enter().spent
+        for of, key_id, tokens in spent:
+            key = (of, key_id, day, worker)
+            rows[key] = max(rows.get(key, 0), tokens)
+
+    async def forget_spent(self, before: date) -> None:
+        rows = self._rows.enter().spent
+        for key in [key for key in rows if key[2] < before]:
+            del rows[key]
+
+    async def spent_by_others(self, worker: str, day: date) -> list[Spent]:
+        sums = Counter[tuple[str, str]]()
+        for (tenant, key_id, on, by), tokens in self._rows.enter().spent.items():
+            if on == day and by != worker:
+                sums[tenant, key_id] += tokens
+        return [Spent(*key, tokens) for key, tokens in sums.items()]
+
+    def _spent_today(self, tenant: str, key_id: str | None = None) -> int:
+        today = datetime.now(UTC).date()
+        return sum(
+            tokens
+            for (of, by, day, _), tokens in self._rows.spent.items()
+            if (of, day) == (tenant, today) and key_id in (None, by)
+        )
 
     async def count_request(self, tenant: str) -> Counted:
         now = time.monotonic()

@@ -1,6 +1,6 @@
 """What the tables in memory hold, and how it is looked at."""
 
-from datetime import datetime
+from datetime import date, datetime
 
 from batchwright.contracts.batch import BatchOrder
 from batchwright.database.audits_base import Audited
@@ -54,6 +54,7 @@ class Rows:
         self.enqueued: dict[Key, Enqueued] = {}
         self.admissions: dict[Key, tuple[Quota, int, float]] = {}  # how much of which, since when
         self.requests: dict[str, tuple[float, int]] = {}  # when the minute began, how many since
+        self.spent: dict[tuple[str, str, date, str], int] = {}  # tenant, key's id, day, worker
         self.beats: dict[str, WorkerBeat] = {}
         self.callbacks: dict[str, tuple[Told | None, datetime]] = {}  # None: emptied
         self.waiting: dict[tuple[str, str, str, str], Waiting] = {}

@@ -67,6 +67,12 @@ class MemoryApiKeys(ApiKeysTable):
                 return self._put(found, revoked_at=found.key.revoked_at or at)
         return None
 
+    async def limit(self, key: str, tokens_per_day: int | None) -> KeyRow | None:
+        for found in self._rows.enter().api_keys.values():
+            if key in (found.key.id, found.key.prefix):
+                return self._put(found, tokens_per_day=tokens_per_day)
+        return None
+
     async def note_used(self, uses: Mapping[str, datetime]) -> None:
         for found in list(self._rows.enter().api_keys.values()):
             at, last = uses.get(found.key.id), found.key.last_used_at

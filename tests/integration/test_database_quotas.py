@@ -1,11 +1,14 @@
 """What every database promises of quotas; `any_database` runs it on each."""
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.base import DatabaseLike
-from batchwright.database.quotas_base import OwnQuotas, Used
+from batchwright.database.quotas_base import KeyBudget, OwnQuotas, Spent, Used
+from batchwright.database.tenant_rows import KeyRow
 from batchwright.database.upload_rows import UploadRow
+from batchwright.rules.api_keys import Kept, Scope
 from batchwright.rules.quotas import Enqueued, Excess, Limits, Quota
 from tests.integration.rows import LONG_AGO, START, a_file, after, an_order, an_outcome, told
 
@@ -27,18 +30,64 @@ async def test_quotas_of_its_own_are_set_one_by_one_and_cleared(any_database: Da
     quotas = any_database.quotas
     assert await quotas.get("t") == OwnQuotas()
     assert await quotas.change("t", {"live_batches": 3}, START) == OwnQuotas(live_batches=3)
+    limited = OwnQuotas(enqueued_lines=0, tokens_per_day=9)
     both = OwnQuotas(live_batches=3, models=frozenset({"a", "b"}))
     assert await quotas.change("t", {"models": frozenset({"b", "a"})}, after(1)) == both
-    assert await quotas.change("u", {"enqueued_lines": 0}, START) == OwnQuotas(enqueued_lines=0)
+    assert await quotas.change("u", {"enqueued_lines": 0, "tokens_per_day": 9}, START) == limited
     assert await quotas.get("t") == both
     assert [(row.tenant, row.own, row.changed_at) for row in await quotas.all()] == [
         ("t", both, after(1)),
-        ("u", OwnQuotas(enqueued_lines=0), START),
+        ("u", limited, START),
     ]
     assert (await quotas.change("t", {"models": None}, after(2))).models is None
     await quotas.clear("t")
     await quotas.clear("t")
     assert [row.tenant for row in await quotas.all()] == ["u"]
+
+
+TODAY = datetime.now(UTC).date()
+
+
+async def test_what_workers_have_spent_is_added_up_and_told_twice_it_counts_once(
+    any_database: DatabaseLike,
+) -> None:
+    quotas, yesterday = any_database.quotas, TODAY - timedelta(days=1)
+    for _ in range(2):
+        await quotas.tell_spent("a", TODAY, [Spent("t", "", 10), Spent("t", "key_1", 5), Spent("u", "", 7)])
+    await quotas.tell_spent("a", TODAY, [Spent("t", "", 9)])  # what was overtaken
+    await quotas.tell_spent("a", TODAY, [])
+    await quotas.tell_spent("b", TODAY, [Spent("t", "key_1", 100)])
+    await quotas.tell_spent("a", yesterday, [Spent("t", "", 1000)])
+    assert sorted(await quotas.spent_by_others("b", TODAY)) == [
+        Spent("t", "", 10),
+        Spent("t", "key_1", 5),
+        Spent("u", "", 7),
+    ]
+    assert await quotas.spent_by_others("a", TODAY) == [Spent("t", "key_1", 100)]
+    assert sum(spent.tokens for spent in await quotas.spent_by_others("", TODAY)) == 122
+    assert [(await quotas.used(tenant)).tokens_per_day for tenant in ("t", "u", "v")] == [115, 7, 0]
+    await quotas.forget_spent(TODAY)
+    assert await quotas.spent_by_others("", yesterday) == []
+    assert (await quotas.used("t")).tokens_per_day == 115
+
+
+async def test_a_key_has_a_budget_of_its_own_until_it_is_taken_back(any_database: DatabaseLike) -> None:
+    await any_database.tenants.create("t", START)
+    row = KeyRow(id="key_1", tenant="t", prefix="abc", scopes=[Scope.READ], created_at=START)
+    await any_database.api_keys.insert(row, Kept(b"salt", b"hash"))
+    quotas, keys = any_database.quotas, any_database.api_keys
+    assert await quotas.key_budget("t", "key_1") == KeyBudget(None, 0)
+    assert (await quotas.key_budgets(), await keys.limit("key_2", 1)) == ({}, None)
+    assert await keys.limit("abc", 50) == row.model_copy(update={"tokens_per_day": 50})
+    await quotas.tell_spent("a", TODAY, [Spent("t", "key_1", 20), Spent("t", "", 1)])
+    assert (await quotas.key_budgets(), await quotas.key_budget("t", "key_1")) == (
+        {"key_1": 50},
+        KeyBudget(50, 20),
+    )
+    assert await quotas.key_budget("u", "key_1") is None
+    assert [one.tokens_per_day for one in await keys.all("t")] == [50]
+    await keys.limit("key_1", None)
+    assert await quotas.key_budgets() == {}
 
 
 async def test_no_models_at_all_is_not_the_same_as_every_model(any_database: DatabaseLike) -> None:
@@ -103,13 +152,13 @@ async def test_every_end_gives_back_all_that_is_left(any_database: DatabaseLike)
 
 
 async def test_used_tells_each_quota_of_the_tenant_alone(any_database: DatabaseLike) -> None:
-    assert await any_database.quotas.used("t") == Used(0, 0, 0, 0, 0)
+    assert await any_database.quotas.used("t") == Used(0, 0, 0, 0, 0, 0)
     await any_database.files.insert(a_file("file-1", bytes=100))
     await any_database.files.insert(a_file("file-2", bytes=7, expires_at=LONG_AGO))
     await any_database.files.insert(a_file("file-3", tenant="u", bytes=7))
     await enqueue(any_database, "batch_1", 5, 50)
     await any_database.quotas.count_request("t")
-    assert await any_database.quotas.used("t") == Used(1, 100, 5, 50, 1)
+    assert await any_database.quotas.used("t") == Used(1, 100, 5, 50, 1, 0)
 
 
 async def test_a_pending_upload_counts_as_it_was_announced(any_database: DatabaseLike) -> None:

@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+from datetime import UTC, datetime
 
 import pytest
 
 from batchwright.database.pool import Database
+from batchwright.database.quotas_base import Spent
 from batchwright.rules.api_keys import Scope, opens, parse
 from starter.stack.ports import free_port
 from tests.integration.commands import Ended, batchwright
@@ -50,6 +52,25 @@ async def test_a_tenant_and_its_key_from_the_first_day_to_the_last(
     revoked = await operator("keys", "revoke", text)
     assert (revoked.code, key.secret in revoked.complained) == (0, False)
     assert "revoked" in " ".join((await operator("keys", "list")).said)
+
+
+async def test_a_key_has_a_budget_and_shows_what_it_used_today(
+    operator: Operator, database: Database
+) -> None:
+    await operator("tenants", "create", "blue")
+    made = json.loads((await operator("keys", "create", "blue", "--tokens-per-day", "50", "--json")).said[0])
+    today = datetime.now(UTC).date()
+    await database.quotas.tell_spent("w", today, [Spent("blue", made["id"], 20)])
+    assert "20 of 50" in " ".join((await operator("keys", "list")).said)
+    raised = await operator("keys", "limit", made["prefix"], "--tokens-per-day", "90")
+    assert (raised.code, "90 tokens a day" in raised.complained) == (0, True)
+    assert await database.quotas.key_budgets() == {made["id"]: 90}
+    taken_back = json.loads(
+        (await operator("keys", "limit", made["id"], "--tokens-per-day", "0", "--json")).said[0]
+    )
+    assert taken_back.get("tokens_per_day") is None
+    assert await database.quotas.key_budgets() == {}
+    assert (await operator("keys", "limit", "key_none", "--tokens-per-day", "1")).code == 1
 
 
 async def test_a_key_has_an_end_and_json_has_the_whole_of_it_once(operator: Operator) -> None:

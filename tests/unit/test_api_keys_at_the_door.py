@@ -10,11 +10,13 @@ import pytest
 
 from api.doors import KeyDoor
 from api.errors import ApiError
+from api.limits import LimitsObject
 from api.services import Services
 from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.quotas_base import Spent
 from batchwright.rules.api_keys import ApiKey, Scope, new_key
 from batchwright.telemetry.metrics import Metrics
-from tests.fakes.api import House, error_of, open_house
+from tests.fakes.api import House, error_of, open_house, read
 from tests.fakes.keys import NOW, made_key
 
 
@@ -42,6 +44,21 @@ async def test_the_official_client_comes_in_with_its_key_and_works_for_its_tenan
     assert [each.id async for each in client.files.list()] == [file.id]
     assert [each.id async for each in client.with_options(api_key=red.text).files.list()] == []
     assert {tenant for tenant, _ in house.database.rows.files} == {"blue"}
+
+
+async def test_a_batch_knows_its_key_and_the_key_what_is_left_of_its_budget(house: House) -> None:
+    key = await made_key(house.database, "blue")
+    body = {"input_file_id": "file-0", "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    await house.http.post("/v1/batches", json=body, headers=bearer(key))
+    [order] = house.temporal.orders.values()
+    [row] = await house.database.api_keys.all("blue")
+    assert order.policy.caller.key_id == row.id
+    await house.database.api_keys.limit(row.id, 100)
+    spent = [Spent("blue", row.id, 30), Spent("blue", "key_other", 50)]
+    await house.database.quotas.tell_spent("w", datetime.now(UTC).date(), spent)
+    limits = read(await asked(house, key, path="/v1/x/limits"), LimitsObject)
+    assert limits.key is not None
+    assert (limits.key.limit, limits.key.used, limits.key.left) == (100, 30, 70)
 
 
 async def test_without_a_key_the_official_client_says_so(house: House) -> None:

@@ -1,5 +1,7 @@
 """Quotas at the API: refused when used up, shown, changed by an operator."""
 
+from datetime import UTC, datetime
+
 import httpx
 import pytest
 
@@ -7,6 +9,7 @@ from api.limits import LimitsObject
 from api.objects import ModelPage
 from api.quotas import QuotaList
 from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.quotas_base import Spent
 from batchwright.rules.quotas import Enqueued, Limits, Quota
 from tests.fakes.api import LINE, House, error_of, open_house, read
 
@@ -45,8 +48,21 @@ async def test_limits_show_what_is_allowed_used_and_left() -> None:
             Quota.ENQUEUED_LINES: (10, 4, 6),
             Quota.ENQUEUED_TOKENS: (None, 44, None),
             Quota.REQUESTS_PER_MINUTE: (None, 0, None),
+            Quota.TOKENS_PER_DAY: (None, 0, None),
         }
         assert (await limits(house, "another"))[Quota.ENQUEUED_LINES] == (10, 0, 10)
+
+
+async def test_limits_show_what_is_left_of_the_budget_of_the_day() -> None:
+    async with open_house(max_tokens_per_day=1000) as house:
+        today = datetime.now(UTC).date()
+        await house.database.quotas.tell_spent("w", today, [Spent("default", "", 300), Spent("other", "", 9)])
+        assert (await limits(house))[Quota.TOKENS_PER_DAY] == (1000, 300, 700)
+        await put(house, tokens_per_day=200)
+        assert (await limits(house))[Quota.TOKENS_PER_DAY] == (200, 300, 0)
+        await put(house, tokens_per_day=0)
+        assert (await limits(house))[Quota.TOKENS_PER_DAY] == (None, 300, None)
+        assert read(await house.http.get("/v1/x/limits"), LimitsObject).key is None
 
 
 async def test_what_is_over_a_lowered_limit_leaves_nothing_rather_than_less() -> None:

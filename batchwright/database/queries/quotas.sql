@@ -15,7 +15,7 @@ SELECT * FROM quotas WHERE tenant = $1 FOR UPDATE
 -- A second run writes the same.
 UPDATE quotas SET
     live_batches = $2, stored_bytes = $3, enqueued_lines = $4, enqueued_tokens = $5, requests_per_minute = $6,
-    models = $7, changed_at = $8
+    models = $7, changed_at = $8, tokens_per_day = $9
 WHERE tenant = $1
 
 -- name: clear
@@ -100,3 +100,34 @@ RETURNING id
 -- name: withdraw
 -- A second run finds nothing.
 DELETE FROM admissions WHERE tenant = $1 AND id = $2
+
+-- name: key_budgets
+-- Revoked keys too: their batches go on.
+SELECT id, tokens_per_day FROM api_keys WHERE tokens_per_day IS NOT NULL
+
+-- name: key_budget
+SELECT k.tokens_per_day, coalesce((
+    SELECT sum(s.tokens) FROM spent_tokens s
+    WHERE s.tenant = k.tenant AND s.key_id = k.id AND s.day = (now() AT TIME ZONE 'utc')::date), 0)::bigint AS tokens
+FROM api_keys k WHERE k.tenant = $1 AND k.id = $2
+
+-- name: spent_today
+SELECT coalesce(sum(tokens), 0)::bigint AS tokens FROM spent_tokens
+WHERE tenant = $1 AND day = (now() AT TIME ZONE 'utc')::date
+
+-- name: tell_spent
+-- Absolute numbers of one worker, in the order of their key: a second run changes nothing.
+INSERT INTO spent_tokens AS s (tenant, key_id, day, worker, tokens)
+SELECT told.tenant, told.key_id, $2, $1, told.tokens
+FROM unnest($3::text[], $4::text[], $5::bigint[]) AS told (tenant, key_id, tokens)
+ORDER BY told.tenant, told.key_id
+ON CONFLICT (tenant, key_id, day, worker) DO UPDATE SET tokens = greatest(s.tokens, excluded.tokens)
+
+-- name: forget_spent
+-- A second run finds nothing.
+DELETE FROM spent_tokens WHERE day < $1
+
+-- name: spent_by_others
+SELECT tenant, key_id, sum(tokens)::bigint AS tokens FROM spent_tokens
+WHERE day = $2 AND worker <> $1
+GROUP BY tenant, key_id

@@ -1,0 +1,112 @@
+"""Budgets of tokens a day, of tenants and of API keys: asked before each line is sent.
+
+What its own lines have used a process knows at once, what those of others have as of its last look. So what
+is used beyond a budget is at most what was in flight when it ran out, and what other workers were answered
+between two looks.
+"""
+
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from secrets import token_hex
+
+from batchwright.database.quotas_base import OwnQuotas, QuotasTable, Spent
+
+_NOBODY = date.min
+
+
+@dataclass
+class _Sum:
+    """Tokens of one day."""
+
+    by_tenant: Counter[str] = field(default_factory=Counter[str])
+    by_key: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    is_told: bool = True
+
+    def add(self, spent: Spent) -> None:
+        self.by_tenant[spent.tenant] += spent.tokens
+        self.by_key[spent.tenant, spent.key_id] += spent.tokens
+
+    def rows(self) -> list[Spent]:
+        return [Spent(tenant, key_id, tokens) for (tenant, key_id), tokens in self.by_key.items()]
+
+
+class TokenBudgets:
+    """Of one process; `default` is the budget of tenants that have none of their own, 0: no limit."""
+
+    def __init__(
+        self, table: QuotasTable, default: int, *, worker: str = "", clock: Callable[[], float] = time.time
+    ) -> None:
+        self._table, self._default, self._clock = table, default, clock
+        self._worker = worker or f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
+        self._own: dict[date, _Sum] = {}
+        self._others, self._others_on = _Sum(), _NOBODY
+        self._tenants: Mapping[str, int] = {}
+        self._keys: Mapping[str, int] = {}
+        self._cleared_on = _NOBODY
+
+    def exhausted(self, tenant: str, key_id: str) -> str:
+        """Why a line of a batch that was created with that key is not to be sent; empty: it may be."""
+        limit = self._tenants.get(tenant, self._default)
+        if limit and self._spent(lambda of: of.by_tenant[tenant]) >= limit:
+            return f"Your budget of {limit} tokens a day is used up; it begins anew at 00:00 UTC."
+        limit = self._keys.get(key_id, 0) if key_id else 0
+        if limit and self._spent(lambda of: of.by_key[tenant, key_id]) >= limit:
+            return (
+                f"The budget of {limit} tokens a day of the API key {key_id} is used up; "
+                "it begins anew at 00:00 UTC."
+            )
+        return ""
+
+    def spend(self, tenant: str, key_id: str, tokens: int) -> None:
+        """A line of such a batch was answered."""
+        if tokens:
+            own = self._own.setdefault(self._today(), _Sum())
+            own.add(Spent(tenant, key_id, tokens))
+            own.is_told = False
+
+    async def refresh(self, own: Mapping[str, OwnQuotas]) -> None:
+        """Tells what was used here, reads what was used elsewhere. Raises DatabaseUnavailable."""
+        today = self._today()
+        await self.tell()
+        if self._cleared_on != today:
+            await self._table.forget_spent(today)
+            self._cleared_on = today
+        limits = {name: quotas.tokens_per_day for name, quotas in own.items()}
+        tenants = {name: limit for name, limit in limits.items() if limit is not None}
+        keys = await self._table.key_budgets()
+        others = _Sum()
+        if self._default or any(tenants.values()) or any(keys.values()):
+            _add_all(others, await self._table.spent_by_others(self._worker, today))
+        self._tenants, self._keys, self._others, self._others_on = tenants, keys, others, today
+
+    async def tell(self) -> None:
+        """Raises DatabaseUnavailable; then the next call tells it."""
+        today = self._today()
+        for day, own in list(self._own.items()):
+            if not own.is_told:
+                own.is_told = True
+                try:
+                    await self._table.tell_spent(self._worker, day, own.rows())
+                except BaseException:
+                    own.is_told = False
+                    raise
+            if day < today and own.is_told:
+                self._own.pop(day, None)
+
+    def _spent(self, of: Callable[[_Sum], int]) -> int:
+        today, own = self._today(), self._own.get(self._today())
+        others = of(self._others) if self._others_on == today else 0
+        return others + (of(own) if own is not None else 0)
+
+    def _today(self) -> date:
+        return datetime.fromtimestamp(self._clock(), UTC).date()
+
+
+def _add_all(sums: _Sum, spent: Iterable[Spent]) -> None:
+    for one in spent:
+        sums.add(one)
