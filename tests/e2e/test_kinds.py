@@ -165,3 +165,94 @@ async def test_a_call_after_its_time_is_refused_and_the_line_says_that_the_job_d
             return (await call(door.urls[-1], {"result": {}})).status_code == 410
 
         await until(is_over)
+
+
+class Patient:
+    """A backend whose jobs go on until `ends`; `keys` are those of the jobs it took, `given_up` their ids."""
+
+    def __init__(self, model: str) -> None:
+        self.model, self.ends = model, False
+        self.keys: list[str] = []
+        self.given_up: list[str] = []
+
+    def __call__(self, exchange: Exchange) -> None:
+        request = exchange.request
+        if request.path.startswith("/status/"):
+            said = {"status": "completed", "result": {"mine": True}} if self.ends else {"status": "running"}
+            return exchange.answer(Answer(200, json.dumps(said).encode()))
+        if request.path.startswith("/cancel/"):
+            self.given_up.append(request.path.removeprefix("/cancel/"))
+            return exchange.answer(Answer(200, b"{}"))
+        if request.method == "GET":
+            models = {"object": "list", "data": [{"id": self.model, "object": "model"}]}
+            return exchange.answer(Answer(200, json.dumps(models).encode()))
+        self.keys.append(request.header(b"idempotency-key") or "")
+        exchange.answer(
+            Answer(202, json.dumps({"status": "running", "job_id": f"j{len(self.keys)}"}).encode())
+        )
+
+
+async def test_a_job_that_runs_when_the_window_closes_is_given_up_and_a_resumption_starts_another(
+    stack: Stack,
+) -> None:
+    backend = Patient("patient")
+    lines = chat_lines(["patient"], each=1)
+    async with serving(backend) as url, stack.client() as client:
+        config = config_of("poll", url, cancel_endpoint_template="/cancel/{id}")
+        await register(stack, "patient", config)
+        batch = await submit(client, lines, window="20s")
+        batch = await ended(client, batch.id)
+        assert (batch.status, batch.output_file_id) == ("expired", None)
+        await check_conservation(client, batch, lines)
+        [line] = await lines_of(client, batch.error_file_id)
+        assert line.error is not None
+        assert line.error.code == "batch_expired"
+        assert (len(backend.keys), backend.given_up) == (1, ["j1"])
+        backend.ends = True
+        async with httpx.AsyncClient() as http:
+            answer = await http.post(f"{stack.now.api}/v1/batches/{batch.id}/x/resume")
+        resumed = await ended(client, answer.raise_for_status().json()["id"])
+        assert resumed.status == "completed"
+        await check_conservation(client, resumed, lines)
+        assert len(set(backend.keys)) == 2
+
+
+async def test_a_call_after_the_window_is_refused_and_the_files_stay_as_they_were(stack: Stack) -> None:
+    door = Door("overdue")
+    lines = chat_lines(["overdue"], each=1)
+    async with serving(door) as url, stack.client() as client:
+        await register(stack, "overdue", config_of("callback", url))
+        batch = await submit(client, lines, window="20s")
+        batch = await ended(client, batch.id)
+        assert (batch.status, len(door.urls)) == ("expired", 1)
+        errors = await lines_of(client, batch.error_file_id)
+
+        async def is_over() -> bool:
+            return (await call(door.urls[0], {"result": {"late": True}})).status_code == 410
+
+        await until(is_over)
+        again = await client.batches.retrieve(batch.id)
+        assert (again.output_file_id, again.error_file_id) == (None, batch.error_file_id)
+        assert await lines_of(client, again.error_file_id) == errors
+
+
+async def test_a_call_within_the_grace_of_a_cancel_is_in_the_output(stack: Stack) -> None:
+    door = Door("graced")
+    lines = chat_lines(["graced"], each=1)
+    async with serving(door) as url, stack.client() as client:
+        await register(stack, "graced", config_of("callback", url))
+        batch = await submit(client, lines)
+
+        async def is_asked() -> bool:
+            return bool(door.urls)
+
+        await until(is_asked)
+        cancelling = await client.batches.cancel(batch.id)
+        told = await call(door.urls[0], {"result": {"in": "time"}})
+        assert (cancelling.status, told.json()["accepted"]) == ("cancelling", True)
+        batch = await ended(client, batch.id)
+        assert batch.status == "cancelled"
+        await check_conservation(client, batch, lines)
+        [line] = await lines_of(client, batch.output_file_id)
+        assert line.response is not None
+        assert line.response.model_dump()["body"] == {"in": "time"}
