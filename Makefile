@@ -4,7 +4,7 @@ TOOLS := .venv/.tools
 UV := $(TOOLS)/bin/uv
 RUN := .venv/bin/
 
-.PHONY: help install demo dev test test-fast test-slow test-observability conformance fuzz lint format docs chaos outage soak bench bench-compare profile clean
+.PHONY: help install demo dev test test-fast test-slow test-observability conformance fuzz lint format docs chaos outage ends chances soak bench bench-compare profile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -69,6 +69,12 @@ chaos: install ## kill, freeze and cut a running stack for SECONDS (600) by SEED
 
 outage: install ## one of two models answers nothing but 503 for SECONDS (600)
 	$(RUN)python -m tests.chaos.outage --seconds $(or $(SECONDS),600)
+
+ends: install ## how soon a closed window and a cancel end a batch, at each point of its life; eight minutes
+	$(RUN)python -m tests.ends
+
+chances: install ## retry and resume of a batch of LINES (50,000) lines: memory, time; four minutes
+	$(RUN)python -m tests.soak.chances --lines $(or $(LINES),50000)
 
 soak: install ## one batch of LINES (1,000,000) small lines: memory, history, time; ten minutes
 	$(RUN)python -m tests.soak --lines $(or $(LINES),1000000)

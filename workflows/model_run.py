@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
         SliceResult,
     )
     from workflows.failures import cause_of
-    from workflows.options import STOP_MARGIN, slice_turns
+    from workflows.options import CLOSED_MARGIN, LEAST_WAIT, STOP_MARGIN, slice_turns
 
 # The parent is told of progress this often at most, and never more than about 20 times a run.
 _PROGRESS_EVERY = timedelta(seconds=10)
@@ -204,9 +204,12 @@ class ModelRunWorkflow:
         if not self._outstanding:
             return
         policy = self._run.policy
-        left = max((self._run.closes_at - workflow.now()).total_seconds(), 0)
+        left = (self._run.closes_at - workflow.now()).total_seconds()
         grace = min(policy.cancel_grace_seconds, left + policy.expiry_grace_seconds)
-        await self._until_returned(timedelta(seconds=grace) + STOP_MARGIN, "grace of the stopped slices")
+        margin = STOP_MARGIN if left > 0 else CLOSED_MARGIN
+        # Slices know the deadline: where it passed long ago, with no worker there, none is waited for.
+        patience = max(timedelta(seconds=grace) + margin, LEAST_WAIT)
+        await self._until_returned(patience, "grace of the stopped slices")
 
     async def _continue_as_new(self) -> None:
         """Returns, without having continued, when the run is to end or pause instead."""

@@ -15,6 +15,11 @@ with workflow.unsafe.imports_passed_through():
 
 # What a cancelled step may take beyond its grace before the workflow goes on without it.
 STOP_MARGIN = timedelta(seconds=5)
+# The same where the window closed: slices know that by themselves and need only time to store what they have.
+# With the grace (R4) it stays below the ten seconds in which a batch is to expire.
+CLOSED_MARGIN = timedelta(seconds=4)
+# For slices that were told to stop there is always a timer: a run that replays finds the one it had.
+LEAST_WAIT = timedelta(seconds=1)
 # What a slice may take beyond the deadline and its grace: its last flush, or a restart of its worker.
 CLOSING_MARGIN = timedelta(minutes=1)
 # What a cancelled ingestion or finalization may take to end.

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.ends.cancels import CANCELS
-from tests.ends.house import End, House, house
+from tests.ends.house import End, house
 from tests.ends.windows import WINDOWS
 
 LOAD_LINES = 9_000  # of each model: what a scenario leaves of it fills every slot of the next one too
@@ -29,7 +29,8 @@ _TENTHS = "{:.1f}"
 class Report:
     """Rows of both tables, and what was broken."""
 
-    def __init__(self) -> None:
+    def __init__(self, say: Console) -> None:
+        self._say = say
         self.windows = _table("the window closes", "last request after", "`expired` after", "files took")
         self.cancels = _table("a cancel", "last request after", "`cancelled` after", "files took")
         self.broken: list[str] = []
@@ -45,34 +46,34 @@ class Report:
         self._judge(name, "the last request", _after(end, batch.expires_at), MOST_DISPATCH)
         if batch.expired_at < batch.expires_at:
             self.broken.append(f"{name}: it expired {batch.expires_at - batch.expired_at} s too early")
-        self.windows.add_row(_words(name), str(end.settled), *_shown(end, due, batch.expires_at))
+        self._add(self.windows, name, end, due, batch.expires_at)
 
     def cancel(self, name: str, end: End, due: float) -> None:
         assert end.batch.status == "cancelled", f"{name}: it ended as {end.batch.status}"
         self._judge(name, "cancelled", end.seen_at - due, MOST_CANCELLED)
-        self.cancels.add_row(_words(name), str(end.settled), *_shown(end, due, due))
+        self._add(self.cancels, name, end, due, due)
+
+    def _add(self, table: Table, name: str, end: End, due: float, stop: float) -> None:
+        row = (_words(name), str(end.settled), *_shown(end, due, stop))
+        table.add_row(*row)
+        self._say.print("  ".join(row), markup=False)
 
     def _judge(self, name: str, what: str, seconds: float | None, most: float) -> None:
         if seconds is not None and seconds > most:
             self.broken.append(f"{_words(name)}: {what} {seconds:.1f} s late; {most:.0f} s are promised")
 
 
-async def measure(report: Report, window: int, only: list[str], say: Console) -> None:
+async def measure(report: Report, window: int, only: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="batchwright-ends-", ignore_cleanup_errors=True) as folder:
         async with house(Path(folder), LOAD_LINES, **SETTINGS) as there:
             for name, closes in WINDOWS.items():
                 if _is_wanted(f"window {name}", only):
-                    await _prepared(there, f"window {name}", say)
+                    await there.ready()
                     report.window(name, *await closes(there, window))
             for name, cancel in CANCELS.items():
                 if _is_wanted(f"cancel {name}", only):
-                    await _prepared(there, f"cancel {name}", say)
+                    await there.ready()
                     report.cancel(name, *await cancel(there))
-
-
-async def _prepared(there: House, name: str, say: Console) -> None:
-    say.print(_words(name), markup=False)
-    await there.ready()
 
 
 def _is_wanted(name: str, only: list[str]) -> bool:
@@ -109,8 +110,8 @@ def run(
     only: Annotated[list[str] | None, typer.Option(help="Part of a scenario's name; repeatable.")] = None,
 ) -> None:
     """End batches at each point of their life, under full load, with the settings that hold by themselves."""
-    report, console = Report(), Console(width=140)
-    asyncio.run(measure(report, window, only or [], Console(stderr=True)))
+    report, console = Report(Console(stderr=True)), Console(width=140)
+    asyncio.run(measure(report, window, only or []))
     console.print(report.windows)
     console.print(report.cancels)
     for sentence in report.broken:

@@ -38,7 +38,7 @@ async def running_with_nothing_settled(house: House) -> tuple[End, float]:
     batch = await submit(house.client, LINES)
     await until(lambda: _has_begun(house, batch))
     found = await _cancelled(house, batch, LINES)
-    await house.lose_hands()
+    await house.dismiss_hands()
     return found
 
 
@@ -71,7 +71,7 @@ async def twice(house: House) -> tuple[End, float]:
 async def from_the_api_and_the_command_line_at_once(house: House) -> tuple[End, float]:
     batch = await submit(house.client, LINES)
     await house.settled(batch)
-    told = ("cancel", batch.id, "--url", house.stack.now.api)
+    told = ("cancel", batch.id, "--url", house.stack.now.api, "--tenant", house.tenant)
     asked_at = time.time()
     _, command = await asyncio.gather(house.client.batches.cancel(batch.id), batchwright(*told))
     assert command.complained == ""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -23,12 +24,12 @@ from tests.e2e.fleet import Fleet, Worker, workers
 from tests.e2e.stack import MODELS, Stack, dev
 
 Lines = list[dict[str, object]]
-ANSWER_SECONDS = 1.0
+ANSWER_SECONDS = 0.5
 _LOOK_SECONDS = 0.1
 _END_SECONDS = 240.0
 _MORE = {
     "BATCHWRIGHT_MIN_WINDOW_SECONDS": "1",
-    "BATCHWRIGHT_SLICE_LINES": "50",  # so that each batch has more slices than there are slots
+    "BATCHWRIGHT_SLICE_LINES": "20",  # so that each batch has more slices than there are slots
 }
 
 
@@ -39,6 +40,7 @@ class End:
     batch: Batch
     seen_at: float  # in its last status
     last_asked_at: float | None  # None: no line of it reached the backend
+    ingested_at: float  # 0.0: never
     finalizing: float  # seconds
 
     @property
@@ -54,12 +56,20 @@ class House:
 
     stack: Stack
     fleet: Fleet
-    client: AsyncOpenAI
     temporal: Client
     load_lines: int  # of each model
     io: Worker | None = None
     hands: list[Worker] = field(default_factory=list[Worker])
     _load: str | None = None
+    _scenarios: int = 0
+
+    @property
+    def tenant(self) -> str:
+        """Another one each time: whoever had slices cancelled waits a while for its turn among tenants."""
+        return f"tenant-{self._scenarios}"
+
+    def __post_init__(self) -> None:
+        self.client = self.stack.client(self.tenant)
 
     @property
     def backend(self) -> Backend:
@@ -67,6 +77,9 @@ class House:
 
     async def ready(self) -> None:
         """Every worker is there, and a batch of another tenant has more to do than they can."""
+        self._scenarios += 1
+        await self.client.close()
+        self.client = self.stack.client(self.tenant)
         await self.backend.heal()
         await self.backend.faults(kind="slow", seconds=ANSWER_SECONDS, rate=1.0)
         await self.start_io()
@@ -89,7 +102,24 @@ class House:
         self.io = None
 
     async def lose_hands(self) -> None:
+        """They are killed, and the load ends with them: whoever takes up a dead worker's lines is careful."""
         await asyncio.gather(*(hand.kill() for hand in self.hands))
+        self.hands = []
+        await self._unload()
+
+    async def _unload(self) -> str | None:
+        """The batch that was the load."""
+        load, self._load = self._load, None
+        if load is not None:
+            async with self.stack.client("load") as client:
+                await client.batches.cancel(load)
+        return load
+
+    async def dismiss_hands(self) -> None:
+        """They hand their slices back."""
+        for hand in self.hands:
+            hand.signal(signal.SIGTERM)
+        await asyncio.gather(*(hand.process.wait() for hand in self.hands))
         self.hands = []
 
     async def status(self, batch: Batch) -> str:
@@ -103,7 +133,13 @@ class House:
         await until(counted)
 
     async def never_answered(self) -> None:
-        """The backend holds what it is asked from now on; who asked is of no more use afterwards."""
+        """The backend holds what it is asked from now on; who asked is of no more use afterwards.
+
+        Without the load, which would take all there is room for: the scenario's own batch does.
+        """
+        load = await self._unload()
+        async with self.stack.client("load") as client:
+            await until(lambda: _is(client, load, "cancelled"))
         await self.backend.heal()
         await self.backend.faults(kind="hang", rate=1.0)
 
@@ -116,24 +152,27 @@ class House:
             await check_conservation(self.client, done, lines)
         mine = requests_of(batch, lines)
         asked = [entry.last_asked_at for entry in (await self.backend.ledger()).entries if entry.key in mine]
-        return End(done, seen_at, max(asked, default=None), await self._finalizing(batch))
+        steps = await self._steps(batch)
+        began, over = steps.get("finalize", (0.0, 0.0))
+        return End(done, seen_at, max(asked, default=None), steps.get("ingest", (0.0, 0.0))[1], over - began)
 
     async def _has_ended(self, batch: Batch) -> bool:
         return await self.status(batch) in ENDED
 
-    async def _finalizing(self, batch: Batch) -> float:
-        """From when the files' writing was ordered the last time to its end."""
-        scheduled: dict[int, float] = {}
-        seconds = 0.0
+    async def _steps(self, batch: Batch) -> dict[str, tuple[float, float]]:
+        """When each kind of step was ordered, the last time, and completed; Unix seconds."""
+        ordered: dict[int, tuple[str, float]] = {}
+        steps: dict[str, tuple[float, float]] = {}
         async for event in self.temporal.get_workflow_handle(batch.id).fetch_history_events():
             at = event.event_time.ToMicroseconds() / 1e6
             if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
-                if event.activity_task_scheduled_event_attributes.activity_type.name == "finalize":
-                    scheduled[event.event_id] = at
+                name = event.activity_task_scheduled_event_attributes.activity_type.name
+                ordered[event.event_id] = name, at
             elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
-                begun = scheduled.get(event.activity_task_completed_event_attributes.scheduled_event_id)
-                seconds = seconds if begun is None else at - begun
-        return seconds
+                done = event.activity_task_completed_event_attributes.scheduled_event_id
+                name, began = ordered[done]
+                steps[name] = began, at
+        return steps
 
 
 def requests_of(batch: Batch, lines: Lines) -> set[str]:
@@ -161,5 +200,9 @@ async def house(logs: Path, load_lines: int, **settings: str) -> AsyncGenerator[
         temporal = await connect(
             load(temporal_address=stack.now.temporal, temporal_namespace=stack.now.namespace)
         )
-        async with workers(stack, logs, **told) as fleet, stack.client() as client:
-            yield House(stack, fleet, client, temporal, load_lines)
+        async with workers(stack, logs, **told) as fleet:
+            there = House(stack, fleet, temporal, load_lines)
+            try:
+                yield there
+            finally:
+                await there.client.close()

@@ -27,7 +27,7 @@ async def running_at_a_backend_that_never_answers(house: House, window: int) -> 
     await house.never_answered()
     batch = await submit(house.client, LINES, f"{window}s")
     found = await _ended(house, batch, LINES)
-    await house.lose_hands()
+    await house.dismiss_hands()
     return found
 
 
@@ -53,9 +53,10 @@ async def held_by_a_rate(house: House, window: int) -> tuple[End, float]:
 
 
 async def ingesting(house: House, window: int) -> tuple[End, float]:
-    """The shortest window, and an input that takes longer to be read."""
+    """The shortest window, and an input that takes longer: all of it is read, for each line gets an error."""
     batch = await submit(house.client, MANY, "1s")
-    return await _ended(house, batch, MANY)
+    end, closed_at = await _ended(house, batch, MANY)
+    return end, max(closed_at, end.ingested_at)
 
 
 async def with_no_worker_for_its_models(house: House, window: int) -> tuple[End, float]:

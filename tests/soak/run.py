@@ -72,7 +72,7 @@ async def soak(lines: int, workers: int) -> Measured:
         path = Path(folder) / "input.jsonl"
         size = write_input(path, lines)
         with (
-            _backend() as backend,
+            simulator() as backend,
             dev(
                 "--workers", str(workers), "--backend", backend, data=Path(folder) / "data", **limits
             ) as stack,
@@ -81,7 +81,7 @@ async def soak(lines: int, workers: int) -> Measured:
 
 
 async def _measure(stack: Stack, backend: str, path: Path, lines: int, size: int) -> Measured:
-    with Client(stack.now.api) as client, _peaks(stack.now.pids.worker) as peaks:
+    with Client(stack.now.api) as client, peaks_of(stack.now.pids.worker) as peaks:
         with path.open("rb") as file:
             uploaded = client.upload(file, path.name)
         started = time.monotonic()
@@ -113,7 +113,7 @@ async def _measure(stack: Stack, backend: str, path: Path, lines: int, size: int
 
 
 @contextmanager
-def _backend() -> Generator[str]:
+def simulator() -> Generator[str]:
     """A simulator that counts requests and forgets the rest of them."""
     command = [
         sys.executable,
@@ -139,7 +139,7 @@ def _backend() -> Generator[str]:
 
 
 @contextmanager
-def _peaks(pids: list[int]) -> Generator[list[float]]:
+def peaks_of(pids: list[int]) -> Generator[list[float]]:
     """The most memory each process has had resident, in MiB, as it grows."""
     peaks, stopped = [0.0] * len(pids), threading.Event()
     processes = [psutil.Process(pid) for pid in pids]

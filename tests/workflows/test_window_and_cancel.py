@@ -1,15 +1,18 @@
 """The window, a cancel and a pause at each point of a batch's life, with as much settled as there can be."""
 
 import asyncio
+import contextlib
 from datetime import timedelta
 
 import pytest
 
+from batchwright.contracts.batch import BatchPolicy
 from batchwright.contracts.execution import SliceRequest, SliceResult
 from batchwright.contracts.openai import BatchStatus
-from tests.workflows.house import House, state_of
+from tests.workflows.house import House, RunHandle, state_of
 from tests.workflows.steps import finishes, until_cancelled
 from workflows.batch import BatchWorkflow
+from workflows.model_run import ModelRunWorkflow
 
 pytestmark = pytest.mark.integration
 SHORT = timedelta(seconds=1)  # while an activity is pending no time is skipped
@@ -69,6 +72,34 @@ async def test_a_worker_whose_clock_is_behind_does_not_keep_the_batch_open(house
     async with house.workers():
         batch = await house.start(await house.order(window=SHORT))
         assert (await batch.result()).status == BatchStatus.EXPIRED
+
+
+async def test_a_window_closes_on_slices_that_never_answer_within_ten_seconds(house: House) -> None:
+    """As of a worker that is gone: so long the model run waits for them, where no grace is set."""
+    released = asyncio.Event()
+
+    async def deaf(request: SliceRequest) -> SliceResult:
+        while not released.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await released.wait()
+        return SliceResult()
+
+    house.execution.behaviours["m"] = deaf
+    order = await house.order(window=SHORT, policy=BatchPolicy())
+    async with house.workers():
+        await house.start(order)
+        run = house.client.get_workflow_handle_for(ModelRunWorkflow.run, f"{order.batch_id}/m")
+        await house.execution.asked(SLICES)
+        while not (waits := await timers(run)):  # noqa: ASYNC110 - another process's
+            await asyncio.sleep(0.05)
+        released.set()
+    assert order.policy.expiry_grace_seconds < waits[0] < 10
+
+
+async def timers(run: RunHandle) -> list[float]:
+    """The seconds of all timers that the run has started."""
+    events = [event.timer_started_event_attributes for event in (await run.fetch_history()).events]
+    return [timer.start_to_fire_timeout.ToSeconds() for timer in events if timer.timer_id]
 
 
 @pytest.mark.parametrize("settled", range(SLICES + 1))
