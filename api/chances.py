@@ -1,6 +1,7 @@
 """Second chances of batches that have ended: a retry of what failed, a resumption of what is not settled."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 from api.allowance import Allowance
@@ -68,20 +69,10 @@ class SecondChances:
             creation = self._remaking.creation(row, fields)
             await Allowance(self._services, tenant).check_live()
             made, file = await make(creation)
-            order = await self._claim(made.model_copy(update={"origin": origin}), origin, file)
+            mine = made.model_copy(update={"origin": origin})
+            order = await self._remaking.claim(mine, file, partial(table.claim, mine, origin, file))
         there = await self._services.database.batches.get(tenant, order.batch_id)
         return there or await self._beginning.begin(order)
-
-    async def _claim(self, made: BatchOrder, origin: Origin, file: FileRow | None) -> BatchOrder:
-        try:
-            await self._remaking.admit(made)
-            order = await self._services.database.chances.claim(made, origin, file)
-        except Exception:
-            await self._remaking.discard(file)
-            raise
-        if order.batch_id != made.batch_id:
-            await self._remaking.withdraw(made, file)
-        return order
 
     async def _copy(self, row: BatchRow) -> FileRow:
         """The new input, which has no row yet."""

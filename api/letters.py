@@ -9,7 +9,7 @@ from api.remaking import Remaking
 from api.services import Services
 from batchwright.contracts.batch import BatchOrder, Chance, Origin
 from batchwright.database.dead_letters_base import Buried
-from batchwright.database.rows import BatchRow, FileRow
+from batchwright.database.rows import BatchRow
 from batchwright.rules.results import digest_of
 
 _ATTEMPTS = 3
@@ -64,18 +64,11 @@ class LetterRetries:
         file = await self._remaking.input_of(row, wanted)
         made = self._remaking.order(row, creation._replace(input_file_id=file.id))
         order = made.model_copy(update={"origin": Origin(batch_id=batch_id, chance=Chance.RETRY)})
-        return order if await self._claim(ids, order, file) else None
 
-    async def _claim(self, ids: Sequence[str], order: BatchOrder, file: FileRow) -> bool:
-        try:
-            await self._remaking.admit(order)
-            claimed = await self._letters.claim(ids, order, file)
-        except Exception:
-            await self._remaking.discard(file)
-            raise
-        if not claimed:
-            await self._remaking.withdraw(order, file)
-        return claimed
+        async def claim() -> BatchOrder | None:
+            return order if await self._letters.claim(ids, order, file) else None
+
+        return await self._remaking.claim(order, file, claim)
 
     async def _begun(self, order: BatchOrder) -> BatchRow:
         there = await self._services.database.batches.get(order.tenant, order.batch_id)

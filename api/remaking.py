@@ -1,6 +1,8 @@
 """What a batch made of another is made from: the order of its client, an input of some of its lines."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from api.allowance import Allowance
 from api.creation import Creation, make_order, read_window
@@ -13,6 +15,8 @@ from batchwright.database.rows import BatchRow, FileRow
 from batchwright.rules.passed_headers import kept
 from batchwright.rules.results import ResultDamaged
 from batchwright.storage.base import ObjectMissing
+
+_Claimed = TypeVar("_Claimed", bound=BatchOrder | None)
 
 
 class Remaking:
@@ -56,33 +60,45 @@ class Remaking:
     async def input_of(self, row: BatchRow, wanted: Callable[[], Awaitable[bytes]]) -> FileRow:
         """A file of the lines `wanted`, as digests of their ids; it has no row yet. Raises ApiError."""
         source = await self.file(row, row.order.input_file_id, "retry")
-        allowance = Allowance(self._services, row.order.tenant)
-        room = await allowance.room()
         try:
-            file = await copy_lines(row, await wanted(), source, self._services)
+            return await copy_lines(row, await wanted(), source, self._services)
         except (ObjectMissing, FilesDisagree, ResultDamaged) as problem:
             raise ApiError(
                 500,
                 f"The files of batch '{row.order.batch_id}' cannot be read: {problem}",
                 code="content_missing",
             ) from problem
+
+    async def claim(
+        self, made: BatchOrder, file: FileRow | None, claim: Callable[[], Awaitable[_Claimed]]
+    ) -> _Claimed:
+        """The order that has what `made` was made of, as `claim` says: where it is another's, or nobody's,
+        neither the place nor the input's object of `made` is left.
+
+        Raises ApiError where the tenant has too many live batches, or no room for the file.
+        """
+        allowance = Allowance(self._services, made.tenant)
         try:
-            allowance.check_room(room, file.bytes)
-        except ApiError:
-            await self.discard(file)
+            async with self._room_held(allowance, file):
+                await allowance.admit_batch(made.batch_id)
+                order = await claim()
+        except Exception:
+            await self._discard(file)
             raise
-        return file
+        if order is None or order.batch_id != made.batch_id:
+            await allowance.withdraw(made.batch_id)
+            await self._discard(file)
+        return order
 
-    async def admit(self, order: BatchOrder) -> None:
-        """Before the order is claimed. Raises ApiError where the tenant has too many live batches."""
-        await Allowance(self._services, order.tenant).admit_batch(order.batch_id)
+    @asynccontextmanager
+    async def _room_held(self, allowance: Allowance, file: FileRow | None) -> AsyncGenerator[None]:
+        if file is None:
+            yield
+            return
+        async with allowance.held(file.id, file.bytes, await allowance.room()):
+            yield
 
-    async def withdraw(self, order: BatchOrder, file: FileRow | None) -> None:
-        """Of an order that another one was faster than: its place, and its input's object."""
-        await Allowance(self._services, order.tenant).withdraw(order.batch_id)
-        await self.discard(file)
-
-    async def discard(self, file: FileRow | None) -> None:
+    async def _discard(self, file: FileRow | None) -> None:
         """The object of a file that gets no row."""
         if file is not None:
             await discard_object(file.storage_key, self._services)

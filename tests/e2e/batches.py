@@ -30,19 +30,20 @@ class ResultLine(BaseModel):
     error: Error | None
 
 
-def chat_line(custom_id: str, model: str, prompt: str = "hello") -> dict[str, object]:
+def chat_line(custom_id: str, model: str, prompt: str = "hello", **more: str) -> dict[str, object]:
     messages = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": f"{prompt} {custom_id}"},
     ]
-    body = {"model": model, "messages": messages}
+    body = {"model": model, "messages": messages, **more}
     return {"custom_id": custom_id, "method": "POST", "url": CHAT, "body": body}
 
 
-def chat_lines(models: Iterable[str], each: int) -> list[dict[str, object]]:
-    """`each` lines per model, the models taking turns."""
+def chat_lines(models: Iterable[str], each: int, user: str | None = None) -> list[dict[str, object]]:
+    """`each` lines per model, the models taking turns; the simulator knows them by their `user`."""
     names = list(models)
-    return [chat_line(f"line-{i:05d}", names[i % len(names)]) for i in range(each * len(names))]
+    more = {} if user is None else {"user": user}
+    return [chat_line(f"line-{i:05d}", names[i % len(names)], **more) for i in range(each * len(names))]
 
 
 async def submit(

@@ -62,6 +62,7 @@ class Entry(BaseModel):
 
     key: str
     asked: int
+    user: str | None = None
 
 
 class Ledger(BaseModel):
@@ -107,12 +108,12 @@ class Stack:
         async with httpx.AsyncClient() as http:
             (await http.delete(self.simulator + "/admin/faults")).raise_for_status()
 
-    async def asked(self) -> dict[str, int]:
-        """How often each request id reached the simulator."""
+    async def asked(self, user: str | None = None) -> dict[str, int]:
+        """How often each request id reached the simulator: of all, or of the lines with that user."""
         async with httpx.AsyncClient() as http:
             answer = await http.get(self.simulator + "/admin/ledger")
         ledger = Ledger.model_validate_json(answer.raise_for_status().content)
-        return {entry.key: entry.asked for entry in ledger.entries}
+        return {entry.key: entry.asked for entry in ledger.entries if user in (None, entry.user)}
 
 
 @contextmanager

@@ -2,16 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
 
 import httpx
 import pytest
 
 from api.app import build_app
 from api.services import Services
+from batchwright.contracts.openai import BatchStatus
 from batchwright.database.pool import Database
 from batchwright.settings import load
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.api import LINE, Served
+from tests.fakes.ended import INPUT, Ended
 from tests.fakes.gateway import MemoryGateway
 from tests.fakes.storage import MemoryStorage
 
@@ -22,7 +25,7 @@ UPLOAD = {"filename": "a.jsonl", "purpose": "batch", "bytes": len(LINE), "mime_t
 
 class Api:
     def __init__(self, database: Database, **limits: int) -> None:
-        self.storage = MemoryStorage()
+        self.database, self.storage = database, MemoryStorage()
         self.temporal = MemoryGateway()
         settings = load(**{"max_live_batches": 0, **limits})
         services = Services(settings, database, self.storage, self.temporal, Served("m"), Metrics())
@@ -36,6 +39,18 @@ class Api:
     async def create(self, file_id: str, key: str) -> httpx.Response:
         body = {**BODY, "input_file_id": file_id}
         return await self.http.post("/v1/batches", json=body, headers={"Idempotency-Key": key})
+
+    async def ended(self) -> str:
+        """Some of its lines failed."""
+        files = {"file": ("a.jsonl", INPUT)}
+        file = (await self.http.post("/v1/files", files=files, data={"purpose": "batch"})).json()
+        batch = (await self.http.post("/v1/batches", json={**BODY, "input_file_id": file["id"]})).json()["id"]
+        ended = Ended(self.database, self.storage, self.temporal.orders[batch])
+        await ended.finish(BatchStatus.EXPIRED, failed=(0, 2, 5))
+        return batch
+
+    async def retry(self, batch_id: str) -> httpx.Response:
+        return await self.http.post(f"/v1/batches/{batch_id}/x/retry")
 
 
 @pytest.fixture
@@ -119,3 +134,16 @@ async def test_uploads_announced_at_the_same_instant_are_no_more_bytes_either(da
     async with api.http:
         answers = await asyncio.gather(*(api.http.post("/v1/uploads", json=UPLOAD) for _ in range(8)))
     assert sorted(answer.status_code for answer in answers) == [200] * 2 + [429] * 6
+
+
+async def test_retries_at_the_same_instant_copy_no_more_bytes_than_a_tenant_may_store(api: Api) -> None:
+    batches = [await api.ended() for _ in range(9)]
+    first = (await api.retry(batches.pop())).json()["input_file_id"]
+    size = (await api.http.get(f"/v1/files/{first}")).json()["bytes"]
+    room = await api.database.quotas.stored("default") + 3 * size
+    await api.database.quotas.change("default", {"stored_bytes": room}, datetime.now(UTC))
+    before = len(api.storage.objects)
+    answers = await asyncio.gather(*(api.retry(batch) for batch in batches))
+    assert sorted(answer.status_code for answer in answers) == [200] * 3 + [429] * 5
+    assert await api.database.quotas.stored("default") == room
+    assert len(api.storage.objects) == before + 3

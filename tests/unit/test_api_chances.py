@@ -8,72 +8,17 @@ import httpx
 import pytest
 
 from api.objects import BatchObject
-from batchwright.contracts.batch import BatchOrder, Chance, Origin
-from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
-from batchwright.database.rows import FileRow, Outcome
-from batchwright.rules.answers import error_line, result_line
-from batchwright.rules.ids import derived_file_id, request_id
-from batchwright.rules.lines import Splitter
+from batchwright.contracts.batch import Chance, Origin
+from batchwright.contracts.openai import BatchStatus, ValidationError
+from batchwright.rules.ids import derived_file_id
 from tests.fakes.api import House, error_of, open_house, read
-
-SYSTEM = [ValidationError(code="system_error", message="no storage")]
-LINES = [f'{{"custom_id": "é{n}",  "body": {{"model": "llama"}}}}'.encode() for n in range(6)]
-INPUT = b"\r\n".join(LINES[:3]) + b"\n\n" + b"\n".join(LINES[3:])  # the last one without a newline
+from tests.fakes.ended import INPUT, LINES, SYSTEM, Ended
 
 
 @pytest.fixture
 async def house() -> AsyncGenerator[House]:
     async with open_house() as house:
         yield house
-
-
-class Ended:
-    """A batch over INPUT that ended as `status`; `failed` are the numbers of the lines in its error file."""
-
-    def __init__(self, house: House, order: BatchOrder) -> None:
-        self._house, self.order = house, order
-        splitter = Splitter(1000)
-        self._offsets = [line.offset for line in [*splitter.feed(INPUT), *splitter.finish()]]
-
-    async def finish(self, status: BatchStatus, failed: Sequence[int]) -> None:
-        done = [n for n in range(len(LINES)) if n not in failed]
-        output = await self._file("output", [self._success(n) for n in done])
-        error = await self._file("error", [self._failure(n) for n in failed])
-        outcome = Outcome(
-            status=status,
-            completed=len(done),
-            failed=len(failed),
-            usage=Usage(),
-            output=output,
-            error=error,
-            errors=SYSTEM if status is BatchStatus.FAILED else [],
-        )
-        await self._house.database.batches.finish("default", self.order.batch_id, outcome, datetime.now(UTC))
-
-    def _success(self, n: int) -> bytes:
-        id = request_id(self.order.batch_id, self._offsets[n])
-        return result_line(id, f"é{n}", status_code=200, backend_request_id="", body=b"{}")
-
-    def _failure(self, n: int) -> bytes:
-        id = request_id(self.order.batch_id, self._offsets[n])
-        return error_line(id, f"é{n}", LineCode.BATCH_EXPIRED, "x" * 100_000)
-
-    async def _file(self, kind: str, lines: list[bytes]) -> FileRow | None:
-        if not lines:
-            return None
-        data = b"".join(line + b"\n" for line in lines)
-        row = FileRow(
-            id=derived_file_id(self.order.batch_id, kind),
-            tenant="default",
-            purpose="batch_output",
-            filename="x",
-            bytes=len(data),
-            created_at=self.order.created_at,
-            storage_key=f"{self.order.batch_id}/{kind}",
-        )
-        await self._house.storage.put(row.storage_key, data)
-        return row
 
 
 async def created(house: House) -> BatchObject:
@@ -91,7 +36,7 @@ async def ended(
     house: House, status: BatchStatus = BatchStatus.EXPIRED, failed: Sequence[int] = (0, 2, 5)
 ) -> str:
     batch = await created(house)
-    await Ended(house, house.order(batch.id)).finish(status, failed)
+    await Ended(house.database, house.storage, house.order(batch.id)).finish(status, failed)
     return batch.id
 
 
