@@ -106,6 +106,7 @@ ANSWERS = [
     Answer("200 with 100 MB, not announced", _S, LineCode.RESPONSE_TOO_LARGE),
     Answer("200 with a packed body that unpacks beyond the limit", _S, LineCode.RESPONSE_TOO_LARGE),
     Answer("204", _A, _INVALID),
+    Answer("500 of a gateway that says it cannot reach what is behind it", _C, _WAITS),
     Answer("embeddings: not as many as inputs", _A, _INVALID),
     Answer("embeddings: an index twice", _A, _INVALID),
     Answer("embeddings: no list of them", _A, _INVALID),
@@ -137,6 +138,8 @@ _BAD = """
 
 A backend's answer is judged by its status and its body; what it says of its content type is not looked at.
 Only an object of JSON is a result. An error body that names a status is judged as if it had come with it.
+Gateways such as LiteLLM's proxy answer 500 where others answer 502: one that speaks of a connection error,
+a refused connection or a name that is not known is judged as a 502 is. Any other 500 may be the line's own.
 
 *waits*: the line costs nothing and is asked again, of another backend at once where there is one, until the
 window closes (`batch_expired`), or for `give_up_after` where that is set. *The circuit* is that of the model

@@ -217,6 +217,8 @@ def _as_it_is(status: int, headers: dict[bytes, bytes], body: bytes, message: st
         return Outcome(verdict, status, body, request_id)
     if 300 <= status < 400:
         message = f"The backend redirects{_whereto(headers)} ({status}), which is not followed."
+    if verdict is retries.BEHIND_IS_AWAY:
+        message = f"The backend answered {status}, for it cannot reach what is behind it."
     message = message or f"The backend answered {status}."
     wait = retries.asked_wait(headers, datetime.now(UTC))
     return Outcome(verdict, status, body, request_id, message=message, retry_after=wait)

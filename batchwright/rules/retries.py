@@ -74,6 +74,7 @@ JOB_REFUSED = Verdict(Budget.SETTLED, Category.UPSTREAM_5XX)  # the backend says
 JOB_LOST = Verdict(Budget.ATTEMPT, Category.TRANSPORT)
 NO_KEY = Verdict(Budget.BLOCKED, Category.AUTHENTICATION)
 NO_DEPLOYMENTS = Verdict(Budget.CAPACITY, Category.NO_HEALTHY_DEPLOYMENTS)
+BEHIND_IS_AWAY = Verdict(Budget.CAPACITY, Category.TRANSPORT)  # a gateway reaches no backend of its own
 NO_BUDGET = Verdict(Budget.CAPACITY, Category.BUDGET)
 
 _RATE_LIMIT = Verdict(Budget.CAPACITY, Category.RATE_LIMIT)
@@ -98,6 +99,17 @@ _HUNDREDS = {2: SUCCESS, 3: _UNAVAILABLE, 4: _REFUSED, 5: _UPSTREAM}
 # How gateways say that they have nobody to ask, and providers that the money is gone: beside 429 or 503.
 _NOBODY = (b"no healthy", b"no deployments available", b"no_healthy_deployments", b"no available server")
 _NO_MONEY = (b"insufficient_quota", b"budget has been exceeded", b"budget_exceeded")
+# How they say with a 500 that what is behind them cannot be reached, where others would answer 502.
+_NOT_REACHED = (
+    b"apiconnectionerror",
+    b"exception - connection error",  # LiteLLM of any provider
+    b"connection refused",
+    b"cannot connect to host",
+    b"all connection attempts failed",
+    b"name or service not known",
+    b"temporary failure in name resolution",
+    b"no route to host",
+)
 _LOOKED_AT = 4096
 
 
@@ -117,6 +129,10 @@ def judge_answer(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Ve
         if any(words in said for words in _NO_MONEY):
             return NO_BUDGET
         return NO_DEPLOYMENTS if any(words in said for words in _NOBODY) else verdict
+    if status == 500:
+        said = body[:_LOOKED_AT].lower()
+        if any(words in said for words in _NOT_REACHED):
+            return BEHIND_IS_AWAY
     wish = headers.get(b"x-should-retry", b"").strip().lower()
     if wish == b"true" and verdict.budget is Budget.SETTLED and verdict is not SUCCESS:
         return Verdict(Budget.ATTEMPT, verdict.category)

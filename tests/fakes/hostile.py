@@ -103,6 +103,13 @@ ANSWERS: dict[str, Bad] = {
     "200 with 100 MB, not announced": Bad(huge()),
     "200 with a packed body that unpacks beyond the limit": Bad(said(_PACKED, b"content-encoding: gzip")),
     "204": Bad(answering(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n")),
+    "500 of a gateway that says it cannot reach what is behind it": Bad(
+        said(
+            b'{"error":{"message":"litellm.InternalServerError: InternalServerError: OpenAIException - '
+            b'Connection error.","type":"internal_server_error","param":null,"code":"500"}}',
+            status=b"500 Internal Server Error",
+        )
+    ),
     "embeddings: not as many as inputs": embedded(0, 1),
     "embeddings: an index twice": embedded(0, 1, 1),
     "embeddings: no list of them": Bad(said(b'{"embedding":[0.5]}'), EMBEDDINGS),

@@ -128,6 +128,29 @@ def test_a_gateways_words_name_the_category_of_its_refusal(
     assert judge_answer(code, {}, said) == (Budget.CAPACITY, category)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        b'{"error":{"message":"litellm.InternalServerError: OpenAIException - Connection error."}}',
+        b'{"detail":"litellm.APIConnectionError: ..."}',
+        b"dial tcp 10.0.0.7:8000: connect: connection refused",
+        b"Cannot connect to host vllm:8000 ssl:default",
+        b"httpx.ConnectError: All connection attempts failed",
+        b"[Errno -2] Name or service not known",
+    ],
+)
+def test_a_gateway_that_reaches_nobody_and_answers_500_is_judged_as_with_502(said: bytes) -> None:
+    assert judge_answer(500, {}, said) == (Budget.CAPACITY, Category.TRANSPORT)
+    assert judge_answer(500, {b"x-should-retry": b"false"}, said).budget is Budget.CAPACITY
+    for code in (200, 400, 507):
+        assert judge_answer(code, {}, said) == judge(code)
+
+
+def test_any_other_500_may_be_the_lines_own_fault() -> None:
+    for said in (b"", b'{"error":{"message":"Internal server error"}}', b"CUDA error: connection lost"):
+        assert judge_answer(500, {}, said) == (Budget.ATTEMPT, Category.UPSTREAM_5XX)
+
+
 @pytest.mark.parametrize("code", [200, 400, 401, 500])
 def test_elsewhere_a_gateways_words_mean_nothing(code: int) -> None:
     assert judge_answer(code, {}, b"no healthy upstream: insufficient_quota") == judge(code)
