@@ -1,15 +1,17 @@
 """Hooks of the operator's before each request may rewrite its body or refuse the line (S1-114, S1-115).
 
 A hook is a callable that the settings name, `async def hook(call: Call)` or `def hook(call: Call)`, which
-runs in a thread. What it returns: None leaves the body, a mapping or bytes replace it. `Refused` settles the
-line as `policy_rejected`. All else it does, raising, hanging or returning something strange, is a failure of
-this line alone: an attempt of it is used, and it ends as `hook_failed` (S1-117).
+runs in a thread of its own. What it returns: None leaves the body, a mapping or bytes replace it. `Refused`
+settles the line as `policy_rejected`. All else it does, raising, hanging or returning something strange, is a
+failure of this line alone: an attempt of it is used, and it ends as `hook_failed` (S1-117).
 """
 
 import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from threading import Thread
 from typing import NamedTuple, cast
 
 import msgspec
@@ -23,6 +25,7 @@ from batchwright.settings import Settings, SettingsError
 
 logger = logging.getLogger(__name__)
 _SHOWN = 500
+_MOST_THREADS = 64
 
 
 class Refused(Exception):
@@ -51,6 +54,7 @@ class Hooks:
 
     def __init__(self, settings: Settings) -> None:
         self._hooks = [(name, _hook(name)) for name in settings.pre_call_hooks]
+        self._threads = _Threads(_MOST_THREADS)
         self._seconds = settings.hook_timeout_seconds
 
     def __bool__(self) -> bool:
@@ -61,7 +65,7 @@ class Hooks:
         for name, hook in self._hooks:
             try:
                 async with asyncio.timeout(self._seconds):
-                    call = _changed(call, await _result(hook, call))
+                    call = _changed(call, await self._result(hook, call))
             except Refused as refusal:
                 return _outcome(retries.REJECTED, LineCode.POLICY_REJECTED, str(refusal) or "Refused.")
             except Exception as error:  # the operator's code
@@ -69,6 +73,10 @@ class Hooks:
                 message = f"The hook {name!r} failed: the request was not sent."
                 return _outcome(retries.HOOK_FAILED, LineCode.HOOK_FAILED, message)
         return call
+
+    async def _result(self, hook: Hook, call: Call) -> object:
+        result = hook(call) if _is_async(hook) else await self._threads.run(hook, call)
+        return await result if inspect.isawaitable(result) else result
 
 
 def _outcome(verdict: retries.Verdict, code: LineCode, message: str) -> Outcome:
@@ -85,9 +93,48 @@ def _hook(reference: str) -> Hook:
     return cast("Hook", found)
 
 
-async def _result(hook: Hook, call: Call) -> object:
-    result = await asyncio.to_thread(hook, call)  # of an async one this only makes the coroutine
-    return await result if inspect.isawaitable(result) else result
+def _is_async(hook: Hook) -> bool:
+    """Whether calling it only makes a coroutine."""
+    return inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(type(hook).__call__)
+
+
+class _Threads:
+    """Of plain hooks alone: one that hangs holds up neither other work of the process nor its end."""
+
+    def __init__(self, most: int) -> None:
+        self._free = asyncio.Semaphore(most)
+
+    async def run(self, hook: Hook, call: Call) -> object:
+        """Raises what the hook raises. A call that is given up goes on, and has its thread until it ends."""
+        await self._free.acquire()
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[object] = loop.create_future()
+
+        def over(result: object, error: BaseException | None) -> None:
+            self._free.release()
+            if answered.done():
+                return
+            if error is None:
+                answered.set_result(result)
+            else:
+                answered.set_exception(RuntimeError(repr(error)) if _is_special(error) else error)
+
+        def work() -> None:
+            result, error = None, None
+            try:
+                result = hook(call)
+            except BaseException as raised:  # told where it is waited for
+                error = raised
+            with suppress(RuntimeError):  # the loop may be gone
+                loop.call_soon_threadsafe(over, result, error)
+
+        Thread(target=work, name="hook", daemon=True).start()
+        return await answered
+
+
+def _is_special(error: BaseException) -> bool:
+    """What a future does not take, or what means something else where it is waited for."""
+    return isinstance(error, StopIteration) or not isinstance(error, Exception)
 
 
 def _changed(call: Call, returned: object) -> Call:

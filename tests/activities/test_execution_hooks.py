@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from collections import Counter
 
@@ -11,7 +12,16 @@ import pytest
 from batchwright.inference.hooks import Call, Hooks, Refused
 from batchwright.rules.segments import Kind
 from batchwright.settings import SettingsError, load
-from tests.activities.execution_house import BATCH, House, body_of, line_of, ok, plan_slice, request
+from tests.activities.execution_house import (
+    BATCH,
+    House,
+    body_of,
+    eventually,
+    line_of,
+    ok,
+    plan_slice,
+    request,
+)
 
 HERE = "tests.activities.test_execution_hooks"
 NOT_CALLABLE = 3
@@ -55,6 +65,24 @@ async def hangs_at_two(call: Call) -> None:
 def blocks_at_two(call: Call) -> None:
     if content(call) == "2":
         time.sleep(0.2)
+
+
+HANGING = 40
+release = threading.Event()
+
+
+def hangs_below_forty(call: Call) -> None:
+    if int(content(call)) < HANGING:
+        release.wait()
+
+
+def renames(call: Call) -> dict[str, object]:
+    return {**json.loads(call.body), "model": "another"}
+
+
+def stops_at_two(call: Call) -> None:
+    if content(call) == "2":
+        raise SystemExit(1)
 
 
 def rubbish_at_two(call: Call) -> object:
@@ -131,7 +159,8 @@ async def test_a_refused_line_is_not_sent_and_carries_the_hooks_words() -> None:
 
 
 @pytest.mark.parametrize(
-    "hook", ["breaks_at_two", "hangs_at_two", "blocks_at_two", "rubbish_at_two", "no_json_at_two"]
+    "hook",
+    ["breaks_at_two", "hangs_at_two", "blocks_at_two", "rubbish_at_two", "no_json_at_two", "stops_at_two"],
 )
 async def test_a_hook_that_fails_costs_its_line_and_no_other(hook: str) -> None:
     house = await run(hook, hook_timeout_seconds=0.05, max_attempts=2)
@@ -139,6 +168,32 @@ async def test_a_hook_that_fails_costs_its_line_and_no_other(hook: str) -> None:
     assert failed == {"c-2": ("hook_failed", f"The hook '{HERE}:{hook}' failed: the request was not sent.")}
     assert sorted(house.sent) == ["0", "1", "3", "4"]
     assert not house.circuit("m").is_open
+
+
+async def test_plain_hooks_that_hang_hold_up_no_other_line_and_no_other_thread() -> None:
+    """More of them than asyncio has threads of its own."""
+    house = House(
+        ok,
+        pre_call_hooks=[f"{HERE}:hangs_below_forty"],
+        hook_timeout_seconds=60,
+        model_in_flight=2 * HANGING,
+    )
+    await plan_slice(house.storage, [line_of(number) for number in range(2 * HANGING)])
+    running = house.start(request())
+    try:
+        await eventually(lambda: len(house.sent) == HANGING)
+        others = await asyncio.gather(*(asyncio.to_thread(int, 1) for _ in range(HANGING)))
+    finally:
+        release.set()
+    assert sum(others) == HANGING
+    assert min(map(int, house.sent[:HANGING])) == HANGING
+    assert (await running).completed == 2 * HANGING
+
+
+async def test_a_hook_that_writes_another_model_changes_the_body_and_neither_route_nor_books() -> None:
+    house = await run("renames")
+    assert {str(body["model"]) for body in bodies(house)} == {"another"}
+    assert house.counted("batchwright_request_results_total", model="m", result="success") == 5
 
 
 async def test_a_failing_hook_is_asked_again_as_often_as_a_backend() -> None:
