@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 import typer
-from typer._click import Command, Context  # pyright: ignore[reportPrivateUsage] - typer gives them no other name
+from typer._click import Command, Context
 from typer.core import TyperCommand
 from typer.main import get_command
 

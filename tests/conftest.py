@@ -40,7 +40,7 @@ _FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 
 @pytest.fixture(autouse=True)
-def _logging_as_before() -> Generator[None]:  # pyright: ignore[reportUnusedFunction]
+def _logging_as_before() -> Generator[None]:
     """What a process's main configures ends with its test: its stream does too."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level

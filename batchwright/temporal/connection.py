@@ -94,7 +94,7 @@ class ReplaceableService(ServiceClient):
         self._current = successor
 
     @property
-    def worker_service_client(self):  # pyright: ignore[reportUnknownParameterType, reportMissingReturnType]
+    def worker_service_client(self):
         return self._current.worker_service_client
 
     def update_rpc_metadata(self, metadata: Mapping[str, str | bytes]) -> None:

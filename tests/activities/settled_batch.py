@@ -214,3 +214,16 @@ def names(numbers: Iterable[int]) -> list[str]:
 def _cut(data: bytes) -> list[Line]:
     splitter = Splitter(max_line_bytes=1000)
     return [*splitter.feed(data), *splitter.finish()]
+
+
+async def a_batch(
+    *,
+    lines: int,
+    models: tuple[str, ...] = ("a", "b"),
+    unserved: Iterable[int] = (),
+    ending: str = "\n",
+    storage: Storage | None = None,
+) -> SettledBatch:
+    batch = SettledBatch(lines=lines, models=models, unserved=unserved, ending=ending, storage=storage)
+    await batch.prepare()
+    return batch

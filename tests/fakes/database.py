@@ -1,83 +1,38 @@
 """A database in memory, held to the same suite as PostgreSQL."""
 
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
-from batchwright.contracts.registry import ModelConfig
 from batchwright.database.base import (
     BatchesTable,
     DatabaseLike,
-    FilesTable,
-    ModelChangesTable,
-    ModelsTable,
     ProgressTable,
-    RatesTable,
 )
 from batchwright.database.counts import LIVE, add_told, as_ended
 from batchwright.database.dead_letters_base import Buried
-from batchwright.database.errors import FileInUse, UnknownBatch
+from batchwright.database.errors import UnknownBatch
 from batchwright.database.rows import (
     BatchRow,
-    FileRow,
-    ModelChange,
     ModelCount,
     Outcome,
-    RateChange,
-    ServedModel,
     SliceProgress,
-    WorkerBeat,
 )
-from batchwright.database.workers_base import WorkersTable
 from batchwright.rules.states import cancel_comes_first
-from batchwright.rules.traffic import LaneTraffic
 from tests.fakes.audits import MemoryAudits
 from tests.fakes.callbacks import MemoryCallbacks
 from tests.fakes.chances import MemoryChances
 from tests.fakes.dead_letters import MemoryDeadLetters
+from tests.fakes.files import MemoryFiles
 from tests.fakes.fleet import MemoryFleet
+from tests.fakes.models import MemoryModelChanges, MemoryModels, MemoryRates
 from tests.fakes.quotas import MemoryQuotas
 from tests.fakes.retention import MemoryRetention
 from tests.fakes.rows import Rows, not_before, per_model, position, slices
 from tests.fakes.tenants import TenantsAndKeys
 from tests.fakes.uploads import UploadsAndClaims
 from tests.fakes.waiting import MemoryWaiting
-
-
-class MemoryFiles(FilesTable):
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-
-    async def insert(self, row: FileRow) -> None:
-        self._rows.enter().files[row.tenant, row.id] = row
-
-    async def get(self, tenant: str, file_id: str) -> FileRow | None:
-        row = self._rows.enter().files.get((tenant, file_id))
-        return row if row is not None and self._is_known(row) else None
-
-    async def page(
-        self, tenant: str, *, purpose: str | None, limit: int, ascending: bool, after: str | None
-    ) -> tuple[list[FileRow], bool]:
-        rows = [row for row in self._rows.enter().files.values() if row.tenant == tenant]
-        rows.sort(key=lambda row: (row.created_at, row.id), reverse=not ascending)
-        rows = rows[position([row.id for row in rows], after) :]
-        rows = [row for row in rows if purpose in (None, row.purpose) and self._is_known(row)]
-        return rows[:limit], len(rows) > limit
-
-    async def delete(self, tenant: str, file_id: str) -> FileRow | None:
-        reader = self._rows.enter().reader_of(tenant, file_id)
-        if reader is not None and (tenant, file_id) in self._rows.files:
-            raise FileInUse(file_id, reader.order.batch_id)
-        row = await self.get(tenant, file_id)
-        if row is not None:
-            del self._rows.files[tenant, file_id]
-        return row
-
-    def _is_known(self, row: FileRow) -> bool:
-        if row.expires_at is None or row.expires_at > datetime.now(UTC):
-            return True
-        return self._rows.reader_of(row.tenant, row.id) is not None
+from tests.fakes.workers import MemoryWorkers
 
 
 class MemoryBatches(BatchesTable):
@@ -237,108 +192,6 @@ class MemoryProgress(ProgressTable):
     async def totals(self, tenant: str, batch_id: str) -> list[ModelCount]:
         row = await MemoryBatches(self._rows).get(tenant, batch_id)
         return [] if row is None else row.models
-
-
-class MemoryModels(ModelsTable):
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-
-    async def note(self, backend_url: str, names: list[str], at: datetime) -> None:
-        models = self._rows.enter().models
-        for url, name in list(models):
-            if url == backend_url and name not in names:
-                del models[url, name]
-        for name in names:
-            models[backend_url, name] = ServedModel(name=name, backend_url=backend_url, seen_at=at)
-
-    async def served(self, backend_urls: list[str]) -> list[ServedModel]:
-        models = [model for model in self._rows.enter().models.values() if model.backend_url in backend_urls]
-        return sorted(models, key=lambda model: (model.name, model.backend_url))
-
-
-class MemoryRates(RatesTable):
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-
-    async def all(self) -> list[RateChange]:
-        return [row for _, row in sorted(self._rows.enter().rates.items())]
-
-    async def change(
-        self,
-        model: str,
-        requests_per_second: float | None,
-        at: datetime,
-        check: Callable[[list[RateChange]], None],
-    ) -> list[RateChange]:
-        rates = {name: row for name, row in self._rows.enter().rates.items() if name != model}
-        if requests_per_second is not None:
-            rates[model] = RateChange(model=model, requests_per_second=requests_per_second, changed_at=at)
-        check([row for _, row in sorted(rates.items())])
-        self._rows.rates = rates
-        return await self.all()
-
-
-class MemoryModelChanges(ModelChangesTable):
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-
-    async def all(self) -> list[ModelChange]:
-        return [row for _, row in sorted(self._rows.enter().model_changes.items())]
-
-    async def put(
-        self,
-        model: str,
-        config: ModelConfig | None,
-        at: datetime,
-        check: Callable[[list[ModelChange]], None],
-    ) -> list[ModelChange]:
-        row = ModelChange(model=model, config=config, changed_at=at)
-        return await self._take({**self._rows.enter().model_changes, model: row}, check)
-
-    async def revert(self, model: str, check: Callable[[list[ModelChange]], None]) -> list[ModelChange]:
-        known = self._rows.enter().model_changes
-        return await self._take({name: row for name, row in known.items() if name != model}, check)
-
-    async def _take(
-        self, changes: dict[str, ModelChange], check: Callable[[list[ModelChange]], None]
-    ) -> list[ModelChange]:
-        check([row for _, row in sorted(changes.items())])
-        self._rows.model_changes = changes
-        return await self.all()
-
-
-class MemoryWorkers(WorkersTable):
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-
-    async def beat(
-        self,
-        worker_id: str,
-        stats: dict[str, float],
-        at: datetime,
-        registry: str = "",
-        *,
-        traffic: Sequence[LaneTraffic] = (),
-        started_at: datetime | None = None,
-    ) -> None:
-        beats = self._rows.enter().beats
-        beats[worker_id] = WorkerBeat(
-            id=worker_id,
-            stats=dict(stats),
-            registry=registry,
-            beat_at=max(at, beats[worker_id].beat_at) if worker_id in beats else at,
-            started_at=started_at,
-            traffic=list(traffic),
-        )
-        for silent in [name for name, last in beats.items() if last.beat_at < at - timedelta(days=1)]:
-            del beats[silent]
-
-    async def alive(self, since: datetime) -> int:
-        return sum(last.beat_at >= since for last in self._rows.enter().beats.values())
-
-    async def beats(self, since: datetime) -> list[WorkerBeat]:
-        beats = self._rows.enter().beats
-        return [beats[name] for name in sorted(beats) if beats[name].beat_at >= since]
 
 
 class MemoryDatabase(UploadsAndClaims, TenantsAndKeys, DatabaseLike):

@@ -41,7 +41,7 @@ def test_a_speed_follows_what_happens_now_and_forgets_slowly() -> None:
     speeds = Speeds()
     speeds.look("a", 0, at=0.0)
     assert speeds.look("a", 1000, at=100.0) == 10.0
-    assert speeds.look("a", 1000, at=400.0) == pytest.approx(3.68, abs=0.01)  # pyright: ignore[reportUnknownMemberType]
+    assert speeds.look("a", 1000, at=400.0) == pytest.approx(3.68, abs=0.01)
     assert speeds.look("a", 1000, at=10_000.0) < 0.001
 
 

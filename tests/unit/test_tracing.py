@@ -34,7 +34,7 @@ def taken() -> Iterator[Collector]:
 
 
 @pytest.fixture(autouse=True)
-def _no_sender_is_left() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+def _no_sender_is_left() -> Iterator[None]:
     """Once its collector is gone, a thread that sends spans ends, whatever it had not sent."""
     yield
     for thread in threading.enumerate():
