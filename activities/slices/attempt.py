@@ -23,6 +23,7 @@ from activities.slices.work import SliceWork, read_record, read_stored, read_wor
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceRequest, SliceResult
 from batchwright.database.rows import SliceProgress
+from batchwright.inference.circuit import Circuit
 from batchwright.inference.routes import Route
 from batchwright.rules import keys
 from batchwright.rules.plan import SliceRecord
@@ -31,6 +32,7 @@ from batchwright.telemetry import tracing
 
 logger = logging.getLogger(__name__)
 _LAST_FLUSH_SECONDS = 3.0  # beyond a grace; the workflow waits a little longer
+_TRIAL_SECONDS = 60.0  # no shorter than a deferral that follows, which has the same reason
 _COMPACT_FINISHED, _COMPACT_BETWEEN_TURNS = 2, 8  # segments
 _LOOK_AGAIN_SECONDS = 0.1
 _LAST_REPORT_SECONDS = 3.0  # a database that hangs keeps no finished slice
@@ -221,14 +223,22 @@ class SliceAttempt:
         return SliceResult(completed=sink.completed, failed=sink.failed)
 
     def _tell_waiting(self, settled: int) -> None:
-        """While the turn goes on: what settles moves, what cannot be stored waits."""
+        """While the turn goes on: what settles moves; what cannot be stored, or only be tried, waits."""
         waiting, request = self._tools.waiting, self._request
         if self._settled is not None and settled > self._settled:
             waiting.moves(request.tenant, request.batch_id, request.model)
         elif self._sink.is_overdue:
             reason = "its results cannot be stored now"
             waiting.waits(request.tenant, request.batch_id, request.model, reason, _LAST_FLUSH_SECONDS)
+        elif (circuit := self._shut()) is not None:  # a trial may take long
+            reason = reason_of(circuit)
+            waiting.waits(request.tenant, request.batch_id, request.model, reason, _TRIAL_SECONDS)
         self._settled = settled
+
+    def _shut(self) -> Circuit | None:
+        """The circuit that stands for the model's backends, where they take nothing but trials."""
+        route = self._tools.route(self._request.model)
+        return route.circuit if route is not None and route.is_shut else None
 
     def _tell_turn(self, end: End, seconds: float) -> None:
         sink = self._sink
@@ -245,10 +255,11 @@ class SliceAttempt:
         counts = self._told()
         if end is End.DEFERRED:
             raise self._deferral()
-        if self._turn is not None and self._turn.has_sent:
+        goes_on = end in (End.TURN_OVER, End.DRAINED)
+        if self._turn is not None and self._turn.has_sent and not (goes_on and self._shut()):
             tools.waiting.moves(request.tenant, request.batch_id, request.model)
             tools.deferrals.forget(request.batch_id, request.model)
-        if end in (End.TURN_OVER, End.DRAINED):
+        if goes_on:
             raise _next_turn(Failure.TURN_OVER, f"slice {request.number} goes on in its next turn", 0.001)
         return counts.model_copy(update={"finished": end is End.FINISHED})
 

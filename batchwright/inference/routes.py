@@ -124,6 +124,11 @@ class Route:
         return bool(self.lanes) and all(lane.circuit.is_open for lane in self.lanes)
 
     @property
+    def is_shut(self) -> bool:
+        """Whether only trials go anywhere, to its own backends and to those of its fallbacks."""
+        return self.is_open and all(lane.circuit.is_open for lane in self._reachable())
+
+    @property
     def circuit(self) -> Circuit:
         """The one that lets a request through first: it stands for the model where one is asked for."""
         return min(self.lanes, key=lambda lane: (lane.circuit.is_open, lane.circuit.wait())).circuit
