@@ -27,16 +27,21 @@ Tell = Callable[[str], None]
 WORKERS = 3
 AT_ONCE = 4  # live batches
 _CALM_SECONDS = 300.0  # for what is live when the disturbances end
+_LONG_SECONDS = 90.0  # of a disturbance that came although the time was over, and of its end
 IN_FLIGHT = 100  # requests of a worker
 
 
 @dataclass
 class Report:
-    """`answered_again` are answers beyond a line's first, `may_repeat` how many the disturbances allow."""
+    """`answered_again` are answers beyond a line's first, `may_repeat` how many the disturbances allow.
+
+    It takes `seconds`, and longer where fewer than `least` disturbances fitted into them.
+    """
 
     seed: int
     seconds: float
     where: str
+    least: int = 0
     disturbed: Counter[Kind] = field(default_factory=Counter[Kind])
     kills: int = 0
     recoveries: list[float] = field(default_factory=list[float])
@@ -60,6 +65,7 @@ class Run:
         self._tell = tell
         self._stack, self._objects, self._witness = stack, objects, witness
         self._made = 0
+        self._calm = asyncio.Event()  # nothing is disturbed any more
         self.report = report
 
     async def run(self) -> None:
@@ -84,7 +90,9 @@ class Run:
     async def _disturb(self, disturber: Disturber, until: float) -> None:
         elsewhere = OF_DISK if self._objects.wire else OF_S3
         for what in disturbances(self.report.seed, but=elsewhere):
-            if time.monotonic() + what.pause + what.seconds >= until:
+            is_late = time.monotonic() + what.pause + what.seconds >= until
+            if is_late and disturber.done.total() >= self.report.least:
+                self._calm.set()
                 return
             await asyncio.sleep(what.pause)
             self._tell(f"{what.kind.value}{f', {what.seconds:.0f} s' if what.seconds else ''}")
@@ -96,12 +104,12 @@ class Run:
             )
 
     async def _submit_and_judge(self, until: float) -> None:
-        while time.monotonic() < until:
+        while time.monotonic() < until or not self._calm.is_set():
             number, self._made = self._made, self._made + 1
             wanted = submission(self.report.seed, number)
             user = User(self._stack, wanted.tenant)
             seen = await user.submit(wanted)
-            patience = max(0.0, until - time.monotonic()) + _CALM_SECONDS
+            patience = max(0.0, until - time.monotonic()) + self.report.least * _LONG_SECONDS + _CALM_SECONDS
             try:
                 batch = await user.follow(seen, patience)
             except TimeoutError:
@@ -169,15 +177,15 @@ async def _objects_of(seed: int) -> AsyncGenerator[Objects]:
         yield objects
 
 
-async def chaos(seed: int, seconds: float, tell: Tell, data: Path | None = None) -> Report:
-    """A stack of its own, disturbed for so long; `tell` hears what happens."""
+async def chaos(seed: int, seconds: float, tell: Tell, data: Path | None = None, *, least: int = 0) -> Report:
+    """A stack of its own, disturbed for so long and so often; `tell` hears what happens."""
     async with _objects_of(seed) as objects:
         # In a thread: the proxies have to answer while the stack starts and stops.
         opened = dev("--workers", "0", data=data, **objects.direct)
         stack = await asyncio.to_thread(opened.__enter__)
         try:
             async with objects.seen(stack.objects) as storage:
-                report = Report(seed, seconds, "S3" if objects.wire else "disk")
+                report = Report(seed, seconds, "S3" if objects.wire else "disk", least)
                 await Run(stack, objects, Witness(storage, stack.simulator), report, tell).run()
                 return report
         finally:

@@ -5,19 +5,19 @@ import pytest
 from tests.chaos.run import chaos
 from tests.chaos.schedule import OF_DISK, OF_S3, Kind, disturbances
 
-SECONDS = 40
+SECONDS, LEAST = 40, 2
 ON_S3, ON_DISK = 17, 4
 
 
 @pytest.mark.e2e
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [ON_S3, ON_DISK])
 async def test_a_stack_that_is_killed_frozen_and_cut_loses_nothing(seed: int) -> None:
     told: list[str] = []
-    report = await chaos(seed, SECONDS, told.append)
+    report = await chaos(seed, SECONDS, told.append, least=LEAST)
     assert report.broken == []
-    assert report.disturbed.total() >= 1, told  # how many fit into the time is the machine's
+    assert report.disturbed.total() >= LEAST, told
     assert len(report.verdicts) >= 4, told
 
 
