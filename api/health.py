@@ -71,7 +71,7 @@ class HealthRoutes:
     async def metrics(self) -> Response:
         """The process's metrics, for Prometheus."""
         services = self._services
-        body = await exposition(services.metrics.registry, services.sdk_metrics)
+        body = await exposition(services.metrics, services.sdk_metrics)
         return Response(body, media_type=CONTENT_TYPE)
 
 

@@ -39,5 +39,5 @@ class HealthServer:
         return web.json_response(body, status=200 if ready else 503)
 
     async def _serve_metrics(self, _: web.Request) -> web.Response:
-        body = await exposition(self._metrics.registry, self._sdk)
+        body = await exposition(self._metrics, self._sdk)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})

@@ -41,9 +41,8 @@ def show_slots(metrics: Metrics, slots: Callable[[], int]) -> None:
     """How many there are, and how much of them is in use."""
 
     def saturation() -> float:
-        [family] = metrics.active_workers.collect()
         total = slots()
-        return family.samples[0].value / total if total else 0.0
+        return metrics.active_workers.only.value / total if total else 0.0
 
     metrics.total_workers.set_function(slots)
     metrics.saturation.set_function(saturation)

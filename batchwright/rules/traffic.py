@@ -45,9 +45,9 @@ def added_up(told: Iterable[LaneTraffic], backends: Iterable[str], models: Itera
     by_backend = {name: _Sum() for name in sorted({*backends})}
     by_model = {name: _Sum() for name in sorted({*models})}
     whole, gone, errors = _Sum(), _Sum(), 0
-    for lane in told:
+    for (model, backend), lane in _by_lane(told).items():
         errors += lane.errors
-        for total in (whole, by_backend.get(lane.backend, gone), by_model.get(lane.model, gone)):
+        for total in (whole, by_backend.get(backend, gone), by_model.get(model, gone)):
             total.requests += lane.requests
             total.seconds += lane.seconds
             total.pending += lane.pending
@@ -63,8 +63,24 @@ def added_up(told: Iterable[LaneTraffic], backends: Iterable[str], models: Itera
 @dataclass(slots=True)
 class _Sum:
     requests: int = 0
+    errors: int = 0
     seconds: float = 0.0
     pending: int = 0
+
+
+def _by_lane(told: Iterable[LaneTraffic]) -> dict[tuple[str, str], _Sum]:
+    """Many workers tell of the same few."""
+    found: dict[tuple[str, str], _Sum] = {}
+    for lane in told:
+        key = (lane.model, lane.backend)
+        total = found.get(key)
+        if total is None:
+            total = found[key] = _Sum()
+        total.requests += lane.requests
+        total.errors += lane.errors
+        total.seconds += lane.seconds
+        total.pending += lane.pending
+    return found
 
 
 def _share(name: str, total: _Sum) -> Share:

@@ -3,7 +3,9 @@
 import socket
 
 import aiohttp
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from batchwright.telemetry.metrics import Metrics
 
 _PATIENCE = aiohttp.ClientTimeout(total=5)
 LOOPBACK = "127.0.0.1"
@@ -17,9 +19,9 @@ def sdk_address() -> str:
         return f"{LOOPBACK}:{found.getsockname()[1]}"
 
 
-async def exposition(registry: CollectorRegistry, sdk_address: str) -> bytes:
+async def exposition(metrics: Metrics, sdk_address: str) -> bytes:
     """Ours alone while the SDK's server does not answer."""
-    return generate_latest(registry) + await _sdk_metrics(sdk_address)
+    return metrics.shown() + await _sdk_metrics(sdk_address)
 
 
 async def _sdk_metrics(address: str) -> bytes:

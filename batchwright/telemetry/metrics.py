@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -64,9 +64,15 @@ class Metrics(
             family.__init__(self, declare)
         self.build = declare.gauge("build_info", "1, of the version that runs", ["version"])
         self.build.labels(version("batchwright")).set(1)
-        self._by_label = declare.by_label
+        self._families, self._by_label = declare.families, declare.by_label
+        self._process = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
-            collector(registry=self.registry)
+            self.registry.register(collector(registry=self._process))
+
+    def shown(self) -> bytes:
+        """All there is, in Prometheus' text format."""
+        ours = "".join([family.text() for family in self._families])
+        return ours.encode() + generate_latest(self._process)
 
     def forget(self, label: str, value: str) -> None:
         """Takes away every series that has it; one that is counted again begins at 0."""

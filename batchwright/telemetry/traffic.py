@@ -6,13 +6,12 @@ It is in the way of every request: series are looked up once, then kept.
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from prometheus_client import Counter, Histogram
-
 from batchwright.contracts.openai import Endpoint, Usage
 from batchwright.rules.retries import Category
 from batchwright.rules.traffic import LaneTraffic
 from batchwright.telemetry.labels import OTHER
 from batchwright.telemetry.metrics import Metrics
+from batchwright.telemetry.series import CounterSeries, HistogramSeries
 
 _ERRORS = {
     Category.TIMEOUT: "timeout",
@@ -38,8 +37,8 @@ class _Sums:
 
 @dataclass(kw_only=True)
 class _Lane(_Sums):
-    seconds_seen: Histogram
-    statuses: dict[int, Counter] = field(default_factory=dict[int, Counter])
+    seconds_seen: HistogramSeries
+    statuses: dict[int, CounterSeries] = field(default_factory=dict[int, CounterSeries])
 
 
 class TrafficMeter:

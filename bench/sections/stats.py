@@ -3,8 +3,6 @@
 import time
 from collections.abc import Callable
 
-from prometheus_client import generate_latest
-
 from batchwright.contracts.openai import Endpoint, Usage
 from batchwright.rules.retries import Category
 from batchwright.rules.traffic import added_up
@@ -31,7 +29,7 @@ def measure(options: Options) -> list[Figure]:
         metrics = Metrics()
         meter = TrafficMeter(metrics)
         counted.append(1000 * _count(metrics, meter, requests) / requests)
-        shown.append(_p95_ms(lambda metrics=metrics: generate_latest(metrics.registry)))
+        shown.append(_p95_ms(metrics.shown))
         told = meter.told({}) * _SHOWN
         summed.append(_p95_ms(lambda told=told: added_up(told, _BACKENDS, _MODELS)))
         options.say(f"round {number}: {1000 * counted[-1]:.1f} us a request")

@@ -62,5 +62,5 @@ def test_every_name_has_its_unit() -> None:
 
 
 def test_no_label_is_an_id() -> None:
-    names = {label for family in vars(Metrics()).values() for label in getattr(family, "_labelnames", ())}
+    names = {label for family in vars(Metrics()).values() for label in getattr(family, "label_names", ())}
     assert {name for name in names if name.endswith("id")} == set()

@@ -59,7 +59,7 @@ def on() -> Spans:
 
 
 def dropped(metrics: Metrics, reason: str) -> float:
-    return metrics.spans_dropped.labels(reason)._value.get()  # pyright: ignore
+    return metrics.spans_dropped.labels(reason).value
 
 
 async def test_without_a_collector_there_are_no_spans(metrics: Metrics) -> None:

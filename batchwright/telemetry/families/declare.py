@@ -4,11 +4,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry
 
-disable_created_metrics()  # a series more for each counter and histogram, which Prometheus has no use for
+from batchwright.telemetry.series import Counter, Gauge, Histogram
 
-Family = Counter | Gauge | Histogram
+AnyFamily = Counter | Gauge | Histogram
 _Made = TypeVar("_Made", Counter, Gauge, Histogram)
 PREFIX = "batchwright_"
 QUICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -23,21 +23,23 @@ class Declare:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self.by_label: defaultdict[str, list[Family]] = defaultdict(list)  # those that have it
+        self.families: list[AnyFamily] = []
+        self.by_label: defaultdict[str, list[AnyFamily]] = defaultdict(list)  # those that have it
 
     def counter(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Counter:
-        return self._noted(Counter(PREFIX + name, meaning, labels, registry=self._registry), labels)
+        return self._noted(Counter(PREFIX + name, meaning, labels))
 
     def gauge(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Gauge:
-        return self._noted(Gauge(PREFIX + name, meaning, labels, registry=self._registry), labels)
+        return self._noted(Gauge(PREFIX + name, meaning, labels))
 
     def histogram(
         self, name: str, meaning: str, labels: Sequence[str] = (), *, buckets: Sequence[float] = SECONDS
     ) -> Histogram:
-        made = Histogram(PREFIX + name, meaning, labels, buckets=buckets, registry=self._registry)
-        return self._noted(made, labels)
+        return self._noted(Histogram(PREFIX + name, meaning, labels, buckets))
 
-    def _noted(self, family: _Made, labels: Sequence[str]) -> _Made:
-        for label in labels:
+    def _noted(self, family: _Made) -> _Made:
+        self._registry.register(family)
+        self.families.append(family)
+        for label in family.label_names:
             self.by_label[label].append(family)
         return family

@@ -1,0 +1,280 @@
+"""Counters, gauges and histograms that write themselves in Prometheus' text format.
+
+A series' name and labels are put into words once, when it is made. prometheus_client's own are put together
+again at every scrape: thousands of series take tens of milliseconds of a process that has other things to do.
+A family is a collector of its registry all the same.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from time import perf_counter
+from typing import Generic, NamedTuple, TypeVar
+
+from prometheus_client import Metric
+from prometheus_client.registry import Collector
+
+_INFINITE = "+Inf"
+
+
+class Sample(NamedTuple):
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+class Place(NamedTuple):
+    """A series: its family's name, and what its labels say."""
+
+    name: str
+    labels: dict[str, str]
+
+    def head(self, suffix: str = "", **more: str) -> str:
+        """A line up to its number."""
+        said = ",".join(f'{label}="{_escaped(value)}"' for label, value in {**self.labels, **more}.items())
+        return f"{self.name}{suffix}{{{said}}} " if said else f"{self.name}{suffix} "
+
+
+class Series(ABC):
+    """Any thread may count."""
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._lock = place, Lock()
+
+    @abstractmethod
+    def text(self) -> str: ...
+
+    @abstractmethod
+    def samples(self) -> list[Sample]: ...
+
+
+class CounterSeries(Series):
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._head, self._value = place.head(), 0.0
+
+    def inc(self, amount: float = 1.0) -> None:
+        """Raises ValueError for less than nothing."""
+        if amount < 0:
+            raise ValueError(f"{self._place.name} only grows; it was to grow by {amount}")
+        with self._lock:
+            self._value += amount
+
+    @property
+    def value(self) -> float:
+        return self._value
+
+    def text(self) -> str:
+        return f"{self._head}{_number(self._value)}\n"
+
+    def samples(self) -> list[Sample]:
+        return [Sample(*self._place, self._value)]
+
+
+class GaugeSeries(Series):
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._head, self._value = place.head(), 0.0
+        self._asked: Callable[[], float] | None = None
+
+    def set(self, value: float) -> None:
+        self._value = float(value)
+
+    def inc(self, amount: float = 1.0) -> None:
+        with self._lock:
+            self._value += amount
+
+    def dec(self, amount: float = 1.0) -> None:
+        self.inc(-amount)
+
+    def set_function(self, asked: Callable[[], float]) -> None:
+        """From now on it is what `asked` says when it is shown."""
+        self._asked = asked
+
+    @property
+    def value(self) -> float:
+        return self._value if self._asked is None else float(self._asked())
+
+    def text(self) -> str:
+        return f"{self._head}{_number(self.value)}\n"
+
+    def samples(self) -> list[Sample]:
+        return [Sample(*self._place, self.value)]
+
+
+class HistogramSeries(Series):
+    def __init__(self, place: Place, bounds: Sequence[float]) -> None:
+        super().__init__(place)
+        self._bounds = bounds
+        self._les = [*map(_number, bounds), _INFINITE]
+        self._heads = [place.head("_bucket", le=le) for le in self._les]
+        self._count_head, self._sum_head = place.head("_count"), place.head("_sum")
+        self._counts, self._sum = [0] * len(self._les), 0.0
+
+    def observe(self, amount: float) -> None:
+        bucket = bisect_left(self._bounds, amount)
+        with self._lock:
+            self._counts[bucket] += 1
+            self._sum += amount
+
+    @contextmanager
+    def time(self) -> Generator[None]:
+        """Observes the seconds that it takes."""
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            self.observe(perf_counter() - began)
+
+    def text(self) -> str:
+        counts, total = self._now()
+        lines: list[str] = []
+        count = 0
+        for head, more in zip(self._heads, counts, strict=True):
+            count += more
+            lines.append(f"{head}{count}.0\n")
+        lines.append(f"{self._count_head}{count}.0\n{self._sum_head}{_number(total)}\n")
+        return "".join(lines)
+
+    def samples(self) -> list[Sample]:
+        (name, labels), (counts, total) = self._place, self._now()
+        found: list[Sample] = []
+        count = 0
+        for le, more in zip(self._les, counts, strict=True):
+            count += more
+            found.append(Sample(f"{name}_bucket", {**labels, "le": le}, count))
+        return [*found, Sample(f"{name}_count", labels, count), Sample(f"{name}_sum", labels, total)]
+
+    def _now(self) -> tuple[list[int], float]:
+        with self._lock:
+            return self._counts.copy(), self._sum
+
+
+_Series = TypeVar("_Series", bound=Series)
+
+
+class Family(Collector, Generic[_Series]):
+    """All series of a name; one without labels has one series, from the start."""
+
+    kind = ""
+
+    def __init__(
+        self, name: str, meaning: str, labels: Sequence[str], made: Callable[[Place], _Series]
+    ) -> None:
+        self.name, self.meaning, self.label_names = name, meaning, tuple(labels)
+        self._made, self._lock = made, Lock()
+        said = meaning.replace("\\", r"\\").replace("\n", r"\n")
+        self._title = f"# HELP {name} {said}\n# TYPE {name} {self.kind}\n"
+        self._series: dict[tuple[str, ...], _Series] = {}
+        self._only: _Series | None = None
+        if not labels:
+            self._only = self._series[()] = made(Place(name, {}))
+
+    @property
+    def only(self) -> _Series:
+        """Raises ValueError where there are labels."""
+        if self._only is None:
+            raise ValueError(f"{self.name} has a series for each {', '.join(self.label_names)}: say which")
+        return self._only
+
+    def labels(self, *values: object) -> _Series:
+        """The series of these values, in the order of the labels; it is made at the first call."""
+        key = tuple([value if type(value) is str else str(value) for value in values])
+        found = self._series.get(key)
+        return found if found is not None else self._make(key)
+
+    def _make(self, key: tuple[str, ...]) -> _Series:
+        if len(key) != len(self.label_names) or not key:
+            raise ValueError(f"{self.name} has the labels {self.label_names}, not {len(key)} of them")
+        with self._lock:
+            if key not in self._series:
+                place = Place(self.name, dict(zip(self.label_names, key, strict=True)))
+                self._series[key] = self._made(place)
+            return self._series[key]
+
+    def remove_by_labels(self, labels: Mapping[str, str]) -> None:
+        """Takes away every series that has all of these."""
+        wanted = [(self.label_names.index(name), value) for name, value in labels.items()]
+        with self._lock:
+            for key in list(self._series):
+                if all(key[place] == value for place, value in wanted):
+                    del self._series[key]
+
+    def clear(self) -> None:
+        """Takes away all series that have labels."""
+        if self._only is None:
+            with self._lock:
+                self._series.clear()
+
+    def text(self) -> str:
+        return self._title + "".join([series.text() for series in self._series.copy().values()])
+
+    def describe(self) -> list[Metric]:
+        return [Metric(self.name.removesuffix("_total"), self.meaning, self.kind)]
+
+    def collect(self) -> list[Metric]:
+        [metric] = self.describe()
+        for series in self._series.copy().values():
+            for sample in series.samples():
+                metric.add_sample(*sample)
+        return [metric]
+
+
+class Counter(Family[CounterSeries]):
+    kind = "counter"
+
+    def __init__(self, name: str, meaning: str, labels: Sequence[str] = ()) -> None:
+        super().__init__(name, meaning, labels, CounterSeries)
+
+    def inc(self, amount: float = 1.0) -> None:
+        self.only.inc(amount)
+
+
+class Gauge(Family[GaugeSeries]):
+    kind = "gauge"
+
+    def __init__(self, name: str, meaning: str, labels: Sequence[str] = ()) -> None:
+        super().__init__(name, meaning, labels, GaugeSeries)
+
+    def set(self, value: float) -> None:
+        self.only.set(value)
+
+    def inc(self, amount: float = 1.0) -> None:
+        self.only.inc(amount)
+
+    def dec(self, amount: float = 1.0) -> None:
+        self.only.dec(amount)
+
+    def set_function(self, asked: Callable[[], float]) -> None:
+        self.only.set_function(asked)
+
+
+class Histogram(Family[HistogramSeries]):
+    kind = "histogram"
+
+    def __init__(self, name: str, meaning: str, labels: Sequence[str], buckets: Sequence[float]) -> None:
+        bounds = tuple(map(float, buckets))
+        super().__init__(name, meaning, labels, lambda place: HistogramSeries(place, bounds))
+
+    def observe(self, amount: float) -> None:
+        self.only.observe(amount)
+
+    @contextmanager
+    def time(self) -> Generator[None]:
+        """Observes the seconds that it takes."""
+        with self.only.time():
+            yield
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _number(value: float) -> str:
+    """As Prometheus reads it."""
+    if math.isfinite(value):
+        return repr(float(value))
+    return "NaN" if math.isnan(value) else _INFINITE if value > 0 else "-Inf"

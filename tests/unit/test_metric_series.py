@@ -1,0 +1,127 @@
+"""Metrics as they are shown: what prometheus_client reads of them is what was counted."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from batchwright.telemetry.metrics import Metrics
+from batchwright.telemetry.series import Counter, Family, Gauge, Histogram, Series
+
+Shown = set[tuple[str, tuple[tuple[str, str], ...], float]]
+
+
+def read(text: str) -> Shown:
+    """As Prometheus' own reader understands it."""
+    return {
+        (sample.name, tuple(sorted(sample.labels.items())), sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def collected(family: Family[Series]) -> Shown:
+    registry = CollectorRegistry()
+    registry.register(family)
+    return read(generate_latest(registry).decode())
+
+
+def full() -> Sequence[Family[Series]]:
+    counter = Counter("some_total", "Some", ["a", "b"])
+    counter.labels("x", "y").inc()
+    counter.labels("x", 'a "quoted" \\ value\nin two lines').inc(2.5)
+    gauge = Gauge("one_ratio", "One: with a \\ and\na break")
+    gauge.set(0.25)
+    asked = Gauge("asked", "Asked", ["z"])
+    asked.labels("now").set_function(lambda: 7)
+    seconds = Histogram("took_seconds", "Took", ["kind"], (0.1, 1, 1209600))
+    for taken in (0.05, 0.1, 0.5, 1, 2e6, 3):
+        seconds.labels("fast").observe(taken)
+    whole = Histogram("whole_seconds", "Without labels", (), (1,))
+    whole.observe(0.5)
+    return [counter, gauge, asked, seconds, whole]  # pyright: ignore
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_what_a_family_writes_is_what_prometheus_client_writes_of_it(number: int) -> None:
+    family = full()[number]
+    assert read(family.text()) == collected(family)
+    assert read(family.text())
+
+
+def test_a_histogram_counts_what_is_at_a_bound_below_it_and_adds_up() -> None:
+    seconds = Histogram("took_seconds", "Took", (), (0.1, 1))
+    for taken in (0.1, 0.10001, 1, 5):
+        seconds.observe(taken)
+    buckets = {
+        dict(labels).get("le"): value for name, labels, value in read(seconds.text()) if "bucket" in name
+    }
+    assert buckets == {"0.1": 1, "1.0": 3, "+Inf": 4}
+    assert ("took_seconds_count", (), 4.0) in read(seconds.text())
+    assert ("took_seconds_sum", (), 6.20001) in read(seconds.text())
+
+
+@pytest.mark.parametrize("value", [0, -1.5, 1e-9, 123456789.0, 1e300, float("inf"), float("-inf")])
+def test_every_number_is_read_as_it_is(value: float) -> None:
+    gauge = Gauge("some", "Some")
+    gauge.set(value)
+    assert read(gauge.text()) == {("some", (), value)}
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\x85\u2028\u2029")))
+def test_any_value_of_a_label_is_read_as_it_is(value: str) -> None:
+    counter = Counter("some_total", "Some", ["label"])
+    counter.labels(value).inc()
+    assert read(counter.text()) == {("some_total", (("label", value),), 1.0)}
+
+
+def test_a_counter_only_grows_and_no_count_of_any_thread_is_lost() -> None:
+    counter = Counter("some_total", "Some", ["a"])
+    with ThreadPoolExecutor(8) as threads:
+        for number in range(9000):
+            threads.submit(counter.labels(number % 3).inc)
+    assert [counter.labels(number).value for number in range(3)] == [3000] * 3
+    with pytest.raises(ValueError, match="only grows"):
+        counter.labels(1).inc(-1)
+
+
+def test_series_taken_away_begin_anew() -> None:
+    counter = Counter("some_total", "Some", ["a", "b"])
+    for place in (("1", "x"), ("1", "y"), ("2", "x")):
+        counter.labels(*place).inc()
+    counter.remove_by_labels({"a": "1"})
+    assert read(counter.text()) == {("some_total", (("a", "2"), ("b", "x")), 1.0)}
+    counter.clear()
+    assert read(counter.text()) == set()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Counter("some_total", "Some", ["a"]).inc(),
+        lambda: Counter("some_total", "Some", ["a"]).labels("x", "y"),
+        lambda: Counter("some_total", "Some").labels("x"),
+    ],
+    ids=["without its label", "with one too many", "with one it has not"],
+)
+def test_labels_are_all_said_or_it_is_a_mistake(wrong: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match="some_total"):
+        wrong()
+
+
+def test_all_there_is_is_shown_and_no_name_twice() -> None:
+    metrics = Metrics()
+    metrics.requests.labels("m", "http://b", "200").inc()
+    text = metrics.shown().decode()
+    assert read(text) >= {("batchwright_requests_total", _labels("m", "http://b", "200"), 1.0)}
+    titles = [line for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(titles) == len(set(titles)) > 80
+    assert any(line.startswith("# TYPE process_") for line in titles)
+
+
+def _labels(model: str, backend: str, status: str) -> tuple[tuple[str, str], ...]:
+    return ("backend", backend), ("model", model), ("status", status)
