@@ -50,22 +50,30 @@ class CallbackRoutes:
         expires_at = datetime.fromtimestamp(callback.expires_at, UTC)
         if self._services.clock() >= expires_at:
             message = "This URL has expired: nobody waits for the job any more."
+            self._count("expired")
             raise ApiError(410, message, code="callback_expired")
         body, size = await self._read(request)
         if body is not None and not is_json(body):
+            self._count("body")
             raise ApiError(400, "We could not parse the JSON body of your request.")
         accepted = await self._calls.accept(callback.id, body, size, expires_at)
         logger.info("a backend called back", extra={"callback": callback.id, "accepted": accepted})
         if body is None:
+            self._count("too_large")
             most = self._services.settings.max_response_bytes
             raise ApiError(413, f"The body of this request may hold at most {most} bytes.")
+        self._count("accepted" if accepted else "repeated")
         return answer(CallbackObject(accepted=accepted))
+
+    def _count(self, result: str) -> None:
+        self._services.metrics.callbacks.labels(result).inc()
 
     def _callback(self, token: str) -> Callback:
         """The same answer to every token that is not ours: who guesses learns nothing."""
         secret = self._services.settings.callback_secret
         found = read_token(token, secret) if secret else None
         if found is None:
+            self._count("token")
             message = "This URL is none that was given to a backend."
             raise ApiError(401, message, code="invalid_callback_token")
         return found

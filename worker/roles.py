@@ -125,6 +125,7 @@ class InferenceWorkers:
             rates=parts.rates,
             permissions=self.permissions,
             callbacks=self.callbacks,
+            is_cancelled=self._is_cancelled,
             missing=missing,
             waiting=parts.database.waiting,
         )
@@ -136,6 +137,10 @@ class InferenceWorkers:
         queues = {names.inference_queue(safe_name(model)): settings.slots_per_model for model in models}
         queues[names.DISPATCH_QUEUE] = settings.dispatch_slots
         return {queue: partial(self._worker, queue, slots) for queue, slots in queues.items()}
+
+    async def _is_cancelled(self, tenant: str, batch_id: str) -> bool:
+        row = await self._parts.database.batches.get(tenant, batch_id)
+        return row is not None and row.cancel_requested_at is not None
 
     def _worker(self, queue: str, slots: int) -> FollowingWorker:
         settings = self._parts.settings

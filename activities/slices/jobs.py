@@ -14,12 +14,14 @@ from collections.abc import Generator
 
 from activities.slices.callbacks import Call
 from activities.slices.ends import End, Stop
+from activities.slices.job_counts import JobCounts
 from activities.slices.judge import Judge, Request
 from activities.slices.sink import SegmentSink
 from activities.slices.tools import Tools
 from activities.slices.work import Job, Line
 from batchwright.contracts.execution import SliceRequest
 from batchwright.contracts.jobs import JobConfig
+from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference import jobs
 from batchwright.inference.client import Outcome
 from batchwright.inference.engine import Header, Target
@@ -56,6 +58,8 @@ class Jobs:
         stop: Stop,
     ) -> None:
         self._callbacks, self._most_bytes = tools.callbacks, tools.settings.max_response_bytes
+        self._counts = JobCounts(tools.metrics, request.model)
+        self._is_cancelled, self._batch = tools.is_cancelled, (request.tenant, request.batch_id)
         self._slice, self._route, self._extra = request, route, passed_on(request)
         self._judge, self._sink, self._stop = judge, sink, stop
         self._following: dict[asyncio.Task[None], tuple[Line, Request, Lane]] = {}
@@ -74,6 +78,7 @@ class Jobs:
         if told.state is not State.GOES_ON:
             ended = jobs.ended(told, backend_request_id=outcome.backend_request_id)
             return self._shown(lane, request, ended)
+        self._counts.submitted(lane)
         self._judge.submitted(line, Job(id=told.job_id, lane=lane.key, since=since))
         with contextlib.suppress(StorageUnavailable):  # the record stays open; the turn's end raises it
             await self._sink.close(lambda: self._stop.now() is None)
@@ -88,6 +93,7 @@ class Jobs:
             outcome = self._shown(lane, request, await self._watch(request, sending, job, call))
         if outcome.verdict.budget in _NOT_NOW:
             return outcome
+        self._counts.ended(lane, outcome, time.time() - job.since)
         if outcome.verdict is not retries.SUCCESS:
             self._judge.job_ended(line)
         if lane.calls_back:
@@ -100,14 +106,20 @@ class Jobs:
             task.cancel()
 
     async def call_off(self) -> None:
-        """The window has closed, or the batch was cancelled or paused: nobody waits any more."""
+        """The window has closed, or the batch was cancelled: nobody waits any more.
+
+        The jobs of a batch that is paused, or goes on in another run, are left to the slice's next attempt.
+        """
         if self._stop.end not in (End.CLOSED, End.STOPPED):
             return
         left = list(self._following.values())
+        if not left:
+            return
         self.leave()
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, DatabaseUnavailable):
             async with asyncio.timeout(_CALL_OFF_SECONDS):
-                await asyncio.gather(*(self._call_off(*one) for one in left))
+                if self._stop.end is End.CLOSED or await self._is_cancelled(*self._batch):
+                    await asyncio.gather(*(self._call_off(*one) for one in left))
 
     async def forget(self) -> None:
         """Once what ended is stored: what backends told of it is of no more use."""
@@ -171,6 +183,7 @@ class Jobs:
         )
         if isinstance(seen, Told):
             lane.circuit.heard()
+        self._counts.looked(lane, is_told=isinstance(seen, Told))
         return seen
 
     def _read(self, call: Call | None, config: JobConfig, job: Job) -> Outcome:
@@ -199,6 +212,7 @@ class Jobs:
     async def _call_off(self, line: Line, request: Request, lane: Lane) -> None:
         job = line.attempt.job
         if job is not None and await self._give_up(request, lane, job):
+            self._counts.given_up(lane)
             self._judge.job_ended(line)
 
     def _callback(self, line: Line, request: Request, since: float, config: JobConfig) -> Callback:
@@ -211,9 +225,11 @@ class Jobs:
         task = asyncio.current_task()
         assert task is not None
         self._following[task] = (line, request, lane)
+        self._counts.running(lane, 1)
         try:
             yield
         finally:
+            self._counts.running(lane, -1)
             del self._following[task]
 
     @contextlib.contextmanager

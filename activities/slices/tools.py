@@ -1,7 +1,7 @@
 """What all slices of a process share."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,6 +34,14 @@ class Backends(Protocol):
     def route_of(self, model: str) -> Route | None: ...
 
 
+# Of a tenant's batch; raises DatabaseUnavailable.
+Cancelled = Callable[[str, str], Awaitable[bool]]
+
+
+async def _stopped(tenant: str, batch_id: str) -> bool:
+    return True
+
+
 @dataclass
 class Tools:
     """Made once; `for_temporal` wires the real ones."""
@@ -48,6 +56,7 @@ class Tools:
     rates: Rates = field(default_factory=NoRates)
     permissions: Permissions = field(default_factory=NoPermissions)
     callbacks: Callbacks = field(default_factory=NoCallbacks)
+    is_cancelled: Cancelled = _stopped  # a batch whose slices are stopped, not paused only
     missing: Callable[[], str] = lambda: ""  # what the worker cannot reach of what slices need, in words
     permits: Permits = field(init=False)
     budget: ByteBudget = field(init=False)
@@ -140,6 +149,7 @@ def for_temporal(
     rates: Rates,
     permissions: Permissions,
     callbacks: Callbacks,
+    is_cancelled: Cancelled,
     missing: Callable[[], str],
     waiting: WaitingTable,
 ) -> Tools:
@@ -155,5 +165,6 @@ def for_temporal(
         rates=rates,
         permissions=permissions,
         callbacks=callbacks,
+        is_cancelled=is_cancelled,
         missing=missing,
     )

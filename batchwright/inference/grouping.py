@@ -15,6 +15,7 @@ from batchwright.contracts.errors import LineCode
 from batchwright.inference.client import Outcome
 from batchwright.inference.engine import Header, Target
 from batchwright.rules import retries
+from batchwright.rules.chat_groups import Chats
 from batchwright.rules.microbatch import Adapter, CannotShare, ChunkSize, Part, Result
 from batchwright.rules.retries import Budget, Category
 from batchwright.telemetry.metrics import Metrics
@@ -144,7 +145,7 @@ class GroupingSender:
         try:
             body = self._adapter.join([member.part for member in members])
         except CannotShare as error:
-            return await self._apart(place, members, str(error))
+            return await self._apart(place, members, "joined", str(error))
         outcome = await self._send_group(place, members, body)
         budget = outcome.verdict.budget
         if budget in (Budget.CAPACITY, Budget.BLOCKED):
@@ -157,7 +158,7 @@ class GroupingSender:
         elif budget is Budget.ATTEMPT:
             await self._again(place, members, repetitions, outcome.verdict.category)
         else:  # one line's mistake must not be the others' end
-            await self._apart(place, members, "the backend refused them together")
+            await self._apart(place, members, "refused", "the backend refused them together")
 
     async def _again(
         self, place: _Place, members: Sequence[_Member], repetitions: int, category: Category
@@ -178,15 +179,17 @@ class GroupingSender:
         try:
             results = self._adapter.split(outcome.body, [member.part for member in members])
         except CannotShare as error:
-            return await self._apart(place, members, str(error))
+            return await self._apart(place, members, "split", str(error))
         self._size.succeeded()
         self._metrics.microbatch_inputs.labels(self._model).inc(len(members))
         for member, result in zip(members, results, strict=True):
             _tell(member, _own(outcome, result))
 
-    async def _apart(self, place: _Place, members: Sequence[_Member], why: str) -> None:
-        """Line by line (S1-204)."""
+    async def _apart(self, place: _Place, members: Sequence[_Member], reason: str, why: str) -> None:
+        """Line by line (S1-204). `reason` is one of the metric's, `why` in words."""
         self._size.failed()
+        if isinstance(self._adapter, Chats):
+            self._metrics.chat_fallbacks.labels(reason).inc()
         self._metrics.microbatch_alone.labels(self._model).inc()
         logger.info("lines cannot share a request", extra={"model": self._model, "reason": why})
         await self._one_by_one(place, members)
@@ -203,6 +206,10 @@ class GroupingSender:
         outcome = await self._sender.send(place.target, body, group_id, place.extra)
         self._metrics.microbatch_requests.labels(self._model, outcome.verdict.category).inc()
         self._metrics.microbatch_size.labels(self._model).observe(len(members))
+        if isinstance(self._adapter, Chats):
+            status = "success" if outcome.verdict is retries.SUCCESS else "error"
+            self._metrics.chat_groups.labels(status).inc()
+            self._metrics.chat_group_size.observe(len(members))
         return outcome
 
 

@@ -13,6 +13,7 @@ from batchwright.telemetry.families.backends import BackendMetrics
 from batchwright.telemetry.families.batches import BatchMetrics
 from batchwright.telemetry.families.declare import Declare
 from batchwright.telemetry.families.fleet import FleetMetrics
+from batchwright.telemetry.families.jobs import JobMetrics
 from batchwright.telemetry.families.microbatch import MicrobatchMetrics
 from batchwright.telemetry.families.objects import StorageMetrics
 from batchwright.telemetry.families.requests import RequestMetrics
@@ -34,6 +35,7 @@ _FAMILIES = (
     AuditMetrics,
     MicrobatchMetrics,
     TrafficMetrics,
+    JobMetrics,
 )
 
 
@@ -49,6 +51,7 @@ class Metrics(
     AuditMetrics,
     MicrobatchMetrics,
     TrafficMetrics,
+    JobMetrics,
 ):
     """Declared once a process, on the process's own registry; handed to whoever counts.
 

@@ -14,6 +14,7 @@ from activities.slices.work import Attempt
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.execution import SliceResult
 from batchwright.contracts.registry import GatewayConfig, ModelConfig
+from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules.callbacks import PATH, read_token
 from batchwright.rules.segments import Kind
 from batchwright.storage.base import StorageUnavailable
@@ -259,6 +260,57 @@ async def test_when_nobody_waits_any_more_running_jobs_are_given_up_at_their_bac
     server.house.environment.cancel(cancellation_details=details)
     assert await running == SliceResult()
     assert sorted(server.cancelled) == ["job-1", "job-2", "job-3"]
+
+
+@pytest.mark.parametrize("answer", [False, DatabaseUnavailable("away")], ids=["paused", "nobody knows"])
+async def test_a_slice_that_is_stopped_without_a_cancel_keeps_its_jobs_for_when_it_goes_on(
+    answer: bool | Exception,
+) -> None:
+    async def is_cancelled(tenant: str, batch_id: str) -> bool:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    server = JobServer(config_of())
+    server.house.tools.is_cancelled = is_cancelled
+    await server.plan()
+    running = server.house.start(request(cancel_grace_seconds=0.05))
+    await eventually(lambda: len(server.looks) == 3)
+    details = ActivityCancellationDetails(cancel_requested=True)
+    server.house.environment.cancel(cancellation_details=details)
+    assert await running == SliceResult()
+    assert (server.cancelled, await server.jobs()) == ([], ["job-1", "job-2", "job-3"])
+    server.house.next_attempt()
+    server.says_all = done()
+    assert await server.house.run(request(generation=1)) == SliceResult(finished=True, completed=3)
+    assert len(server.submits) == 3
+
+
+def counted(server: JobServer) -> dict[str, float]:
+    """What is counted of jobs, but looks and buckets: by name and result."""
+    found: dict[str, float] = {}
+    for family in server.house.metrics.registry.collect():
+        for sample in family.samples:
+            name = sample.name.removeprefix("batchwright_backend_job")
+            if name != sample.name and "_polled_" not in name and "le" not in sample.labels:
+                found[f"{name} {sample.labels.get('result', '')}"] = sample.value
+    return found
+
+
+async def test_jobs_are_counted_from_their_submit_to_their_end() -> None:
+    server = JobServer(config_of())
+    await server.plan()
+    running = server.house.start(request())
+    await eventually(lambda: len(server.looks) == 3)
+    assert counted(server) == {"s_submitted_total ": 3, "s_running ": 3}
+    failed = httpx.Response(200, json={"status": "failed", "error": "no"})
+    server.says = {1: done(), 2: done(), 3: failed, 4: done()}
+    assert (await running).finished
+    found = counted(server)
+    assert found["s_running "] == 0
+    assert found["s_ended_total completed"] + found["s_ended_total failed"] == found["s_submitted_total "]
+    assert found["s_ended_total failed"] >= 1
+    assert found["_duration_seconds_count "] == found["s_submitted_total "]
 
 
 async def test_a_worker_that_drains_leaves_its_jobs_to_the_next_one() -> None:

@@ -41,6 +41,17 @@ async def test_the_first_call_is_kept_and_a_repeat_changes_nothing(house: House)
     assert await kept(house) == [b'{"a":1}']
 
 
+async def test_calls_are_counted_by_what_came_of_them(house: House) -> None:
+    def counted() -> list[float]:
+        results = ("accepted", "repeated", "expired", "token", "body")
+        return [house.metrics.callbacks.labels(result).value for result in results]
+
+    before, one = counted(), token()
+    for each in (one, one, token(seconds=-1), "nonsense"):
+        await call(house, each)
+    assert [after - was for after, was in zip(counted(), before, strict=True)] == [1, 1, 1, 1, 0]
+
+
 async def test_one_that_was_used_up_is_still_a_repeat(house: House) -> None:
     one = token()
     await call(house, one)

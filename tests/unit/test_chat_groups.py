@@ -131,10 +131,25 @@ class Broken(Executor):
 async def test_an_executor_that_raises_costs_its_chats_no_more_than_company() -> None:
     slow = Slow()
     slow.release.set()
-    senders = Senders(settings(chat_executor=f"{HERE}:Broken"), Metrics())
+    metrics = Metrics()
+    senders = Senders(settings(chat_executor=f"{HERE}:Broken"), metrics)
     sender = senders.of(At(slow), "m", Endpoint.CHAT_COMPLETIONS)
     outcomes = await asyncio.gather(*(sender.send(TARGET, chat(str(n)), f"r-{n}") for n in range(4)))
     assert [outcome.status for outcome in outcomes] == [200] * 4
+    assert metrics.chat_fallbacks.labels("joined").value == 1
+
+
+async def test_chats_that_share_a_request_are_counted_by_requests_and_their_size() -> None:
+    slow = Slow()
+    slow.release.set()
+    metrics = Metrics()
+    sender = Senders(settings(chat_executor=f"{HERE}:Executor"), metrics).of(
+        At(slow), "m", Endpoint.CHAT_COMPLETIONS
+    )
+    await asyncio.gather(*(sender.send(TARGET, chat(str(n)), f"r-{n}") for n in range(4)))
+    value = metrics.registry.get_sample_value
+    assert value("batchwright_chat_microbatch_requests_total", {"status": "success"}) == 1
+    assert value("batchwright_chat_microbatch_size_sum") == 4
 
 
 def settings(**limits: object) -> Settings:

@@ -1,4 +1,4 @@
-"""Requests that several lines share (S1-257 to S1-262). Counted by inference workers."""
+"""Requests that several lines share (S1-257 to S1-262; chats S1-268 to S1-270). Inference workers count."""
 
 from batchwright.telemetry.families.declare import Declare
 
@@ -37,4 +37,18 @@ class MicrobatchMetrics:
             "microbatch_requeues_total",
             "Lines of a failed request, to be asked again (S1-262)",
             ["model", "category"],
+        )
+        self.chat_groups = declare.counter(
+            "chat_microbatch_requests_total",
+            "Of those, requests of chats, by outcome: `success` or `error` (S1-268)",
+            ["status"],
+        )
+        self.chat_fallbacks = declare.counter(
+            "chat_microbatch_fallbacks_total",
+            "Requests of chats that were then asked one by one: they could not be `joined`, were `refused` "
+            "together, or what came could not be `split` (S1-269)",
+            ["reason"],
+        )
+        self.chat_group_size = declare.histogram(
+            "chat_microbatch_size", "Chats in a request (S1-270)", buckets=_SHARES
         )
