@@ -134,7 +134,7 @@ async def test_a_pause_keeps_a_job_that_cannot_be_given_up_and_its_call_counts_a
     assert len(server.submits) == 1
 
 
-async def test_a_pause_gives_a_job_up_where_it_can_and_the_next_one_has_another_key(clock: Clock) -> None:
+async def test_a_cancel_gives_a_job_up_and_one_after_it_would_have_another_key(clock: Clock) -> None:
     server = JobServer(config_of())
     await server.plan(1)
     running = server.house.start(a_slice())

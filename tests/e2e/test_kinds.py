@@ -99,41 +99,6 @@ async def test_a_batch_ends_complete_through_the_death_of_a_worker_in_mid_job(
         assert (await ledger(stack)).jobs.called_back >= LINES
 
 
-@pytest.mark.parametrize("kind", ["poll", "callback"])
-async def test_a_pause_keeps_the_jobs_that_run_and_resume_finds_them_again(stack: Stack, kind: Kind) -> None:
-    model, upstream = f"paused-{kind}", UPSTREAM[kind]
-    url = f"{stack.simulator}/jobs"
-    cancels = {"cancel_endpoint_template": "/cancel/{id}"}
-    await register(stack, model, config_of(kind, url, upstream, **cancels))
-    await stack.heal()
-    await stack.faults(model=upstream, kind="slow", seconds=5 * JOB_SECONDS)
-    lines = chat_lines([model], each=LINES)
-    before = await stack.asked()
-    async with stack.client() as client, httpx.AsyncClient() as http:
-        batch = await submit(client, lines)
-
-        async def is_in_mid_job() -> bool:
-            return (await ledger(stack)).models.get(upstream, _Totals()).in_flight > 0
-
-        await until(is_in_mid_job)
-        steered = f"{stack.now.api}/v1/batches/{batch.id}"
-        (await http.post(f"{steered}/pause")).raise_for_status()
-
-        async def is_left() -> bool:
-            """No worker asks after a job any more, and the jobs run on."""
-            told = (await http.get(stack.now.metrics[-1])).text
-            idle = "batchwright_processor_inflight_requests 0.0" in told
-            return idle and (await ledger(stack)).models.get(upstream, _Totals()).in_flight > 0
-
-        await until(is_left)
-        (await http.post(f"{steered}/resume")).raise_for_status()
-        batch = await ended(client, batch.id)
-        assert batch.status == "completed"
-        await check_conservation(client, batch, lines)
-    asked = {key: count for key, count in (await stack.asked()).items() if key not in before}
-    assert (len(asked), set(asked.values())) == (LINES, {1})
-
-
 class Door:
     """A backend that takes jobs and leaves it to the test to call back: `urls` are those it was given."""
 
