@@ -70,7 +70,7 @@ chaos: install ## kill, freeze and cut a running stack for SECONDS (600) by SEED
 outage: install ## one of two models answers nothing but 503 for SECONDS (600)
 	$(RUN)python -m tests.chaos.outage --seconds $(or $(SECONDS),600)
 
-ends: install ## how soon a closed window and a cancel end a batch, at each point of its life; eight minutes
+ends: install ## how soon a closed window and a cancel end a batch, at each point of its life; a quarter of an hour
 	$(RUN)python -m tests.ends
 
 chances: install ## retry and resume of a batch of LINES (50,000) lines: memory, time; four minutes

@@ -13,7 +13,7 @@ from tests.ends.cancels import CANCELS
 from tests.ends.house import End, house
 from tests.ends.windows import WINDOWS
 
-LOAD_LINES = 9_000  # of each model: what a scenario leaves of it fills every slot of the next one too
+LOAD_LINES = 6_000  # of each model: what a scenario leaves of it fills every slot of the next one too
 # What is in force where nothing is set; the tests' stack has shorter ones.
 SETTINGS = {
     "BATCHWRIGHT_SLICE_SECONDS": "30",
