@@ -4,7 +4,7 @@ TOOLS := .venv/.tools
 UV := $(TOOLS)/bin/uv
 RUN := .venv/bin/
 
-.PHONY: help install demo dev test test-fast test-slow test-observability conformance fuzz lint format docs chaos outage ends chances soak bench bench-compare profile clean
+.PHONY: help install demo dev test test-fast test-slow test-observability test-cluster conformance fuzz lint format docs chaos outage ends chances soak bench bench-compare profile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -29,7 +29,7 @@ dev: install ## the embedded stack in the foreground
 	$(RUN)batchwright dev
 
 test: install ## units, real servers, whole stacks that lose their parts
-	$(RUN)pytest -n 4 --dist loadfile -m "not prometheus and not slow"
+	$(RUN)pytest -n 4 --dist loadfile -m "not prometheus and not slow and not cluster"
 
 test-slow: install $(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed ## chaos, conformance, S3, encryption, traces, containers, peers: a stack each
 	$(RUN)pytest -n 2 --dist loadfile -m slow
@@ -39,6 +39,13 @@ test-observability: install $(TOOLS)/prometheus ## dashboards and alerts against
 
 $(TOOLS)/prometheus:
 	tests/tools/prometheus $@
+
+test-cluster: install $(TOOLS)/kubernetes/kubelet ## image and chart on a real Kubernetes of one node; as root, on Debian 12
+	tests/tools/kubernetes image $(TOOLS)/kubernetes
+	tests/tools/kubernetes run $(RUN)pytest -m cluster tests/cluster
+
+$(TOOLS)/kubernetes/kubelet: | .venv/.installed
+	tests/tools/kubernetes programs $(@D)
 
 test-fast: install ## the tests without real servers
 	HYPOTHESIS_PROFILE=quick $(RUN)pytest -n 2 --dist loadfile -m "not e2e and not integration and not prometheus and not slow" tests/unit tests/activities tests/replay

@@ -42,7 +42,7 @@ class Block:
 
 
 def blocks() -> list[Block]:
-    return [block for page in PAGES for block in _of(page)]
+    return [block for page in PAGES for block in blocks_of(page)]
 
 
 def block(heading: str, place: int = 0) -> Block:
@@ -82,7 +82,8 @@ def environment(addresses: Addresses, **more: str) -> dict[str, str]:
     }
 
 
-def _of(page: str) -> Iterator[Block]:
+def blocks_of(page: str) -> Iterator[Block]:
+    """Those of one page, its path below docs/."""
     heading = ""
     for found in _PARTS.finditer((DOCS / page).read_text()):
         heading = found["heading"] or heading

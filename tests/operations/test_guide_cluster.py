@@ -1,4 +1,4 @@
-"""The guide's commands that need a cluster, against what the chart makes: nothing here can run them."""
+"""The guide's commands that need a cluster, against what the chart makes; tests/cluster runs them."""
 
 import shlex
 

@@ -1,0 +1,214 @@
+"""Kubernetes on one node: etcd, the control plane, containerd and a kubelet, in a network of their own.
+
+All of it lives in a folder and ends with the test. Pods are on a bridge of that namespace; what listens on
+loopback is lent to them at the bridge's address. No network policy is enforced, and there is no DNS.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import yaml
+from pydantic import JsonValue
+
+from tests.cluster.programs import patiently, running, said
+from tests.unit.deploy.files import ROOT
+
+PROGRAMS = Path(os.environ.get("BATCHWRIGHT_TEST_KUBERNETES", ROOT / ".venv" / ".tools" / "kubernetes"))
+BRIDGE, ADDRESS = "batchwright0", "10.244.0.1"
+_PODS, _SERVICES, _FIRST_SERVICE = "10.244.0.0/16", "10.96.0.0/16", "10.96.0.1"
+_TOKEN = "tests-only"
+_PAUSE = "localhost/pause:1"
+
+
+class Node:
+    """A running one. `kubeconfig` is of a cluster administrator."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.kubeconfig = folder / "admin.yaml"
+        self._socket = folder / "containerd.sock"
+
+    def kubectl(self, *arguments: str, given: str | None = None) -> str:
+        """What it prints. Raises CalledProcessError, with its words as a note, where it fails."""
+        return said([str(PROGRAMS / "kubectl"), *arguments], {"KUBECONFIG": str(self.kubeconfig)}, given)
+
+    def load(self, archive: Path) -> None:
+        """Images of `docker save`, for pods whose imagePullPolicy lets the node keep its own."""
+        said(
+            ["ctr", "--address", str(self._socket), "--namespace", "k8s.io", "images", "import", str(archive)]
+        )
+
+    @contextmanager
+    def lent(self, port: int) -> Generator[str]:
+        """Where pods reach what listens on this port of loopback: host:port."""
+        listen = f"TCP-LISTEN:{port},bind={ADDRESS},fork,reuseaddr"
+        with running(["socat", listen, f"TCP:127.0.0.1:{port}"], self._folder / f"lent-{port}.log"):
+            yield f"{ADDRESS}:{port}"
+
+    @contextmanager
+    def started(self) -> Generator[None]:
+        """Until the node is ready; pods and all are gone at the end."""
+        _make_bridge()
+        _hide_logs()
+        self._write()
+        with ExitStack() as parts:
+            for name, command in self._commands().items():
+                parts.enter_context(running(command, self._folder / f"{name}.log"))
+                if name == "kube-apiserver":
+                    patiently(lambda: self.kubectl("get", "--raw", "/readyz"))
+            parts.callback(self._end_pods)
+            patiently(lambda: self.kubectl("wait", "--for=condition=Ready", "node/node", "--timeout=1s"))
+            yield
+
+    def _end_pods(self) -> None:
+        """The kubelet does, and unmounts what they had, while it is there."""
+        namespaces = ("kube-system", "kube-public", "kube-node-lease", "default")
+        names = self.kubectl("get", "namespaces", "--output=name").split()
+        ours = [name for name in names if name.partition("/")[2] not in namespaces]
+        if ours:
+            self.kubectl("delete", "--timeout=90s", *ours)
+
+    def _write(self) -> None:
+        folder = self._folder
+        subprocess.run(
+            ["openssl", "genrsa", "-out", folder / "accounts.key", "2048"], check=True, capture_output=True
+        )
+        (folder / "tokens.csv").write_text(f"{_TOKEN},admin,admin,system:masters\n")
+        self.kubeconfig.write_text(_kubeconfig())
+        (folder / "cni").mkdir()
+        (folder / "cni" / "10-pods.conflist").write_text(json.dumps(_network(folder)))
+        (folder / "containerd.toml").write_text(_containerd(folder))
+        (folder / "kubelet.yaml").write_text(yaml.safe_dump(_kubelet(folder)))
+
+    def _commands(self) -> dict[str, list[str]]:
+        """In the order in which they start."""
+        folder = self._folder
+        etcd = "http://127.0.0.1:2379"
+        kubeconfig = f"--kubeconfig={self.kubeconfig}"
+        commands = {
+            "etcd": [
+                *("etcd", f"--data-dir={folder / 'etcd'}", "--unsafe-no-fsync"),
+                *(f"--listen-client-urls={etcd}", f"--advertise-client-urls={etcd}"),
+                "--listen-peer-urls=http://127.0.0.1:2380",
+            ],
+            "kube-apiserver": [
+                *("kube-apiserver", f"--etcd-servers={etcd}", f"--cert-dir={folder / 'certificates'}"),
+                *(f"--advertise-address={ADDRESS}", f"--service-cluster-ip-range={_SERVICES}"),
+                *("--service-account-issuer=https://kubernetes.default", "--authorization-mode=Node,RBAC"),
+                "--kubelet-preferred-address-types=InternalIP",
+                f"--service-account-key-file={folder / 'accounts.key'}",
+                f"--service-account-signing-key-file={folder / 'accounts.key'}",
+                *(f"--token-auth-file={folder / 'tokens.csv'}", "--allow-privileged=true"),
+            ],
+            "kube-controller-manager": [
+                *("kube-controller-manager", kubeconfig, "--leader-elect=false"),
+                f"--service-account-private-key-file={folder / 'accounts.key'}",
+                f"--root-ca-file={folder / 'certificates' / 'apiserver.crt'}",
+            ],
+            "kube-scheduler": ["kube-scheduler", kubeconfig, "--leader-elect=false"],
+            "containerd": ["containerd", f"--config={folder / 'containerd.toml'}"],
+            "kubelet": [
+                *("kubelet", kubeconfig, f"--config={folder / 'kubelet.yaml'}", "--hostname-override=node"),
+                *(f"--node-ip={ADDRESS}", f"--root-dir={folder / 'kubelet'}"),
+                *("--container-runtime=remote", f"--container-runtime-endpoint=unix://{self._socket}"),
+            ],
+            "kube-proxy": [
+                *("kube-proxy", kubeconfig, "--hostname-override=node", "--proxy-mode=iptables"),
+                *(f"--cluster-cidr={_PODS}", "--conntrack-max-per-core=0"),
+                *("--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0"),
+            ],
+        }
+        return {name: [_found(command[0]), *command[1:]] for name, command in commands.items()}
+
+
+def _make_bridge() -> None:
+    names = [line.split(": ")[1] for line in said(["ip", "-oneline", "link"]).splitlines()]
+    assert names == ["lo"], f"not in a network of its own, which `make test-cluster` gives: {names}"
+    said(["ip", "link", "add", BRIDGE, "type", "bridge"])
+    said(["ip", "address", "add", f"{ADDRESS}/16", "dev", BRIDGE])
+    said(["ip", "link", "set", BRIDGE, "up"])
+    # kube-proxy and the kubelet look for a way out; there is none.
+    said(["ip", "route", "add", "default", "dev", BRIDGE])
+
+
+def _hide_logs() -> None:
+    """The kubelet knows no other place for them."""
+    for path in (Path("/var/log/pods"), Path("/var/log/containers")):
+        path.mkdir(exist_ok=True)
+        said(["mount", "-t", "tmpfs", "tmpfs", str(path)])
+
+
+def _found(program: str) -> str:
+    ours = PROGRAMS / program
+    return str(ours) if ours.exists() else program
+
+
+def _kubeconfig() -> str:
+    server: JsonValue = {"server": "https://127.0.0.1:6443", "insecure-skip-tls-verify": True}
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "tests",
+            "clusters": [{"name": "tests", "cluster": server}],
+            "users": [{"name": "admin", "user": {"token": _TOKEN}}],
+            "contexts": [{"name": "tests", "context": {"cluster": "tests", "user": "admin"}}],
+        }
+    )
+
+
+def _network(folder: Path) -> dict[str, JsonValue]:
+    addresses: JsonValue = {
+        "type": "host-local",
+        "dataDir": str(folder / "addresses"),
+        "ranges": [[{"subnet": _PODS, "gateway": ADDRESS}]],
+        "routes": [{"dst": "0.0.0.0/0"}],
+    }
+    bridge: JsonValue = {"type": "bridge", "bridge": BRIDGE, "isGateway": True, "hairpinMode": True}
+    return {
+        "cniVersion": "0.4.0",
+        "name": "pods",
+        "plugins": [
+            {**bridge, "ipam": addresses},
+            {"type": "portmap", "capabilities": {"portMappings": True}},
+        ],
+    }
+
+
+def _containerd(folder: Path) -> str:
+    return f"""version = 2
+root = "{folder / "containerd"}"
+state = "{folder / "containerd-state"}"
+[grpc]
+address = "{folder / "containerd.sock"}"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{_PAUSE}"
+restrict_oom_score_adj = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "/usr/lib/cni"
+conf_dir = "{folder / "cni"}"
+[plugins."io.containerd.internal.v1.opt"]
+path = "{folder / "containerd-opt"}"
+"""
+
+
+def _kubelet(folder: Path) -> dict[str, JsonValue]:
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "cgroupDriver": "cgroupfs",
+        "failSwapOn": False,
+        "resolvConf": "",
+        "staticPodPath": "",
+        "volumePluginDir": str(folder / "plugins"),
+        # The disk and the memory are the machine's, which others use too.
+        "evictionHard": {"memory.available": "1Mi", "nodefs.available": "0%", "imagefs.available": "0%"},
+        "imageGCHighThresholdPercent": 100,
+        "enforceNodeAllocatable": [],
+    }
