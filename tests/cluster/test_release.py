@@ -2,6 +2,7 @@
 
 import asyncio
 
+import httpx
 import pytest
 from openai import AsyncOpenAI
 from openai.types import Batch
@@ -48,10 +49,14 @@ async def test_every_command_of_the_guide_works_and_a_live_batch_outlives_them(
     installed: House, key: str
 ) -> None:
     """In the guide's order; what it says comes after one is done after it."""
-    async with installed.client(key) as client:
+    async with installed.client(key) as client, httpx.AsyncClient(trust_env=False) as http:
+        faults = f"{installed.simulator}/admin/faults"
+        (await http.post(faults, json={"kind": "slow", "seconds": 2.0, "rate": 1.0})).raise_for_status()
         batch = await submit(client, LINES)
         await settled(client, batch.id, 1)
         await client.post(f"/batches/{batch.id}/x/pause", cast_to=object)
+        assert (await client.batches.retrieve(batch.id)).status == "in_progress"
+        (await http.delete(faults)).raise_for_status()
         for block in GUIDE:
             await asyncio.to_thread(run, installed, block)
         await client.post(f"/batches/{batch.id}/x/resume", cast_to=object)
