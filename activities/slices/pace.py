@@ -61,7 +61,7 @@ class Pace:
 
     @property
     def may_send(self) -> bool:
-        return not self.is_over and not self.wait()
+        return self._pacing() is None or not (self.is_over or self.wait())
 
     def wait(self) -> float:
         """Seconds until the next send may start."""

@@ -14,7 +14,7 @@ from activities.slices.sink import SegmentSink
 from activities.slices.tools import Tools
 from activities.slices.work import Line, SliceWork
 from batchwright.contracts.execution import SliceRequest
-from batchwright.inference.limits import Permit
+from batchwright.inference.limits import Permit, Waiter
 from batchwright.inference.routes import Route, Sending
 
 PATIENCE_SECONDS = 3.0  # a slice that can send nothing for longer gives its slot back
@@ -45,8 +45,10 @@ class Turn:
         self._asking = Asking(
             tools, request, route=route, judge=judge, owner=owner, stop=stop, pace=self._pace, jobs=self._jobs
         )
-        self._sending: dict[asyncio.Task[None], Flight] = {}
+        self._sending: dict[Flight, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
+        self._waiter: Waiter | None = None  # for a permit, until it is withdrawn
+        self._ticking: asyncio.TimerHandle | None = None
         self._began: float | None = None  # the first permit
         self._broken: BaseException | None = None
 
@@ -60,7 +62,15 @@ class Turn:
 
     def wake(self) -> None:
         """Look at `stop` now."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done() and (self._ending() or not self._may_dispatch()):
+            self._waiter = None
+            waiter.cancel()
         self._wake.set()
+
+    def _tick(self) -> None:
+        self.wake()
+        self._ticking = asyncio.get_running_loop().call_later(_LOOK_AGAIN_SECONDS, self._tick)
 
     async def run(self) -> End:
         """Sends until the turn ends; nothing is in flight any more when it returns.
@@ -68,6 +78,7 @@ class Turn:
         Raises:
             PlanDamaged: a line cannot be read.
         """
+        self._tick()
         try:
             end = await self._wait_for_answers(await self._dispatch())
         finally:
@@ -117,7 +128,7 @@ class Turn:
             return End.TURN_OVER
         if self._pace.is_over:
             return End.TURN_OVER
-        return End.DEFERRED if self._blocked() > PATIENCE_SECONDS and not self._sending else None
+        return End.DEFERRED if not self._sending and self._blocked() > PATIENCE_SECONDS else None
 
     def _blocked(self) -> float:
         """Seconds for which it is known that nothing can be sent."""
@@ -179,15 +190,15 @@ class Turn:
         request, permits = self._request, self._tools.permits
         if permit := permits.take(request.model, request.tenant, request.weight):
             return permit
-        future = permits.request(request.model, request.tenant, request.weight)
-        if not future.done():
-            future.add_done_callback(lambda _: self._wake.set())
-        while not future.done():
-            await self._rest(_LOOK_AGAIN_SECONDS)
-            if not future.done() and (self._ending() is not None or not self._may_dispatch()):
-                future.cancel()
-                return None
-        permit = future.result()
+        waiter = self._waiter = permits.request(request.model, request.tenant, request.weight)
+        try:
+            permit = await waiter
+        except asyncio.CancelledError:
+            if self._waiter is waiter:  # not withdrawn: the turn itself is cancelled
+                raise
+            return None
+        finally:
+            self._waiter = None
         if self._stop.now() is not None or not self._may_dispatch():
             permit.release()
             return None
@@ -205,9 +216,7 @@ class Turn:
             self._pace.sent()
         permit.place(sending.lane.backend.url)
         flight = Flight(line, permit, sending, self._tools.budget.expect(line.length))
-        task = asyncio.create_task(self._ask(flight))
-        self._sending[task] = flight
-        task.add_done_callback(self._ended)
+        self._sending[flight] = asyncio.create_task(self._fly(flight))
 
     def _begin(self, line: Line) -> Sending | None:
         """Where its job runs; without one, any backend."""
@@ -219,14 +228,21 @@ class Turn:
         is_full = self._tools.permits.backends.is_full
         return self._route.begin(line.prefix_hash, rather_not=line.failed_at, is_full=is_full)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """Here, for a task cancelled before its first step runs none of its own code."""
-        flight = self._sending.pop(task)
+    async def _fly(self, flight: Flight) -> None:
+        """From the request to what it does to the line."""
+        try:
+            await self._ask(flight)
+        except Exception as error:
+            self._broken = error
+            self.wake()
+        finally:
+            self._land(flight)
+
+    def _land(self, flight: Flight) -> None:
+        del self._sending[flight]
         flight.permit.release()
         self._tools.budget.drop_answer(flight.held)
         flight.sending.end()
-        if not task.cancelled() and task.exception() is not None:
-            self._broken = task.exception()
         self._wake.set()
 
     async def _ask(self, flight: Flight) -> None:
@@ -256,7 +272,11 @@ class Turn:
         return End.FINISHED if end is not End.LOST and not self._work.unsettled else end
 
     async def _abort(self) -> None:
-        tasks = list(self._sending)
+        if self._ticking is not None:
+            self._ticking.cancel()
+        tasks = list(self._sending.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for flight in list(self._sending):  # cancelled before its first step, a task runs none of its code
+            self._land(flight)

@@ -59,6 +59,9 @@ class Attempt(BaseModel):
         return (self.count, self.jobs) >= (other.count, other.jobs)
 
 
+_UNTRIED = Attempt()  # of every line that was never asked: attempts are replaced, not changed
+
+
 @dataclass(slots=True, eq=False)
 class Line:
     """A line in the slice's shard range; `offset` is its place in the input and its identity."""
@@ -221,7 +224,7 @@ def _open_lines(
     for offset, _, prefix_hash in planned:
         end = data.index(b"\n", start)
         if offset not in stored.settled:
-            attempt = stored.attempts.get(offset) or Attempt()
+            attempt = stored.attempts.get(offset, _UNTRIED)
             lines.append(Line(offset, start, end - start, attempt, prefix_hash=prefix_hash))
         start = end + 1
     if stored.attempts:

@@ -53,7 +53,7 @@ class BackendLimits:
         self._policy, self._backends_of, self._clock = policy, backends_of, clock
         self._limits: dict[str, InFlightLimit] = {}
         self._in_flight: dict[str, int] = {}
-        self._unplaced: dict[str, int] = {}  # by model
+        self._unplaced = 0  # of all models
         self._metrics, self._labels = metrics, Bounded(_LABELS)
 
     def has_room(self, model: str) -> bool:
@@ -61,8 +61,10 @@ class BackendLimits:
         urls = self._backends_of(model)
         if not urls:
             return True
-        free = sum(max(0, self.limit_of(url) - self.in_flight(url)) for url in urls)
-        return free > sum(self._unplaced.values())
+        free = -self._unplaced
+        for url in urls:
+            free += max(0, self._limit(url).current - self.in_flight(url))
+        return free > 0
 
     def is_full(self, url: str) -> bool:
         """For whoever chooses among backends."""
@@ -79,16 +81,12 @@ class BackendLimits:
     def in_flight(self, url: str) -> int:
         return self._in_flight.get(url, 0)
 
-    def expect(self, model: str) -> None:
-        """A permit was granted; `place` or `unexpect` follows."""
-        self._unplaced[model] = self._unplaced.get(model, 0) + 1
+    def expect(self) -> None:
+        """A permit was granted; `unexpect` follows, and then maybe `place`."""
+        self._unplaced += 1
 
-    def unexpect(self, model: str) -> None:
-        left = self._unplaced[model] - 1
-        if left:
-            self._unplaced[model] = left
-        else:
-            del self._unplaced[model]
+    def unexpect(self) -> None:
+        self._unplaced -= 1
 
     def place(self, model: str, url: str) -> Placed:
         """The request goes to this backend; `leave` follows, whatever becomes of it."""

@@ -10,7 +10,7 @@ _LONGEST_ASKED_PAUSE = 60.0
 _SOON = 3.0  # no longer than a slice keeps its slot without sending
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Try:
     """One request sent under a circuit; how it ended is told once."""
 

@@ -99,17 +99,11 @@ class Permits:
         return future
 
     def place(self, permit: Permit, url: str) -> None:
-        if permit.placed is None:
-            self.backends.unexpect(permit.model)
-        else:
-            self.backends.leave(permit.placed)
+        self._leave(permit)
         permit.placed = self.backends.place(permit.model, url)
 
     def release(self, permit: Permit) -> None:
-        if permit.placed is None:
-            self.backends.unexpect(permit.model)
-        else:
-            self.backends.leave(permit.placed)
+        self._leave(permit)
         self._model(permit.model).used -= 1
         self._used -= 1
         self._grant()
@@ -121,6 +115,12 @@ class Permits:
             if name not in models:
                 del self._models[name]
         self.backends.keep(urls)
+
+    def _leave(self, permit: Permit) -> None:
+        if permit.placed is None:
+            self.backends.unexpect()
+        else:
+            self.backends.leave(permit.placed)
 
     def _model(self, model: str) -> _Model:
         found = self._models.get(model)
@@ -141,9 +141,8 @@ class Permits:
 
     def _next_model(self) -> str | None:
         """Of the models with a waiter and room, the one that uses least: so they share a backend too."""
-        waiting = [(name, model) for name, model in self._models.items() if model.waiting]
-        ready = [(model.used, name) for name, model in waiting if self._has_room(name, model)]
-        return min(ready)[1] if ready else None
+        waiting = sorted([(model.used, name) for name, model in self._models.items() if model.waiting])
+        return next((name for _, name in waiting if self._has_room(name, self._models[name])), None)
 
     def _has_room(self, name: str, model: _Model) -> bool:
         return model.used < self._limit(name) and self.backends.has_room(name)
@@ -163,7 +162,7 @@ class Permits:
     def _give(self, name: str, model: _Model) -> Permit:
         model.used += 1
         self._used += 1
-        self.backends.expect(name)
+        self.backends.expect()
         return Permit(self, name)
 
 

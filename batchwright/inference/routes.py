@@ -96,6 +96,7 @@ class Route:
         self.lanes: list[Lane] = []
         self.fallbacks: Sequence[Route] = ()
         self.in_flight: int | None = None  # requests at once per worker, where the registry says
+        self._own_urls: list[str] = []
         self._choice: Choice = "least-outstanding"
         self._renames = False
         self._failures_to_open, self._clock = failures_to_open, clock
@@ -115,13 +116,14 @@ class Route:
             lane.calls_back = config.kind == "callback"
             lanes[backend, upstream] = lane
         self.lanes = list(lanes.values())
+        self._own_urls = list(dict.fromkeys(lane.backend.url for lane in self.lanes))
         self.retries, self._choice, self._renames = retries, config.choice, bool(config.aliases)
         self.in_flight = config.limits.in_flight
 
     @property
     def is_open(self) -> bool:
         """Whether the circuits of all its own backends are."""
-        return bool(self.lanes) and all(lane.circuit.is_open for lane in self.lanes)
+        return 0 < len(self.lanes) == self._open_lanes()
 
     @property
     def is_shut(self) -> bool:
@@ -135,11 +137,15 @@ class Route:
 
     def wait(self) -> float:
         """Seconds until a request may be tried somewhere; 0: now."""
+        if self._open_lanes() < len(self.lanes):
+            return 0.0
         return min(lane.circuit.wait() for lane in self._reachable())
 
     @property
-    def urls(self) -> list[str]:
+    def urls(self) -> Sequence[str]:
         """Of the backends that may get a request now; of all of them where none may."""
+        if not self._open_lanes():
+            return self._own_urls
         open_to_us = [lane for lane in self._reachable() if not lane.circuit.wait()]
         return list(dict.fromkeys(lane.backend.url for lane in open_to_us or self.lanes))
 
@@ -159,7 +165,8 @@ class Route:
         found = self._candidates(without, rather_not)
         if not found:
             return None
-        found = [lane for lane in found if not is_full(lane.backend.url)] or found
+        if len(found) > 1:
+            found = [lane for lane in found if not is_full(lane.backend.url)] or found
         lane = self._chosen(found, prefix_hash)
         lane.outstanding += 1
         return Sending(lane, lane.circuit.begin())
@@ -209,6 +216,14 @@ class Route:
             return outcome._replace(body=with_model_at_least(outcome.body, lane.model))
         return outcome
 
+    def _open_lanes(self) -> int:
+        """Asked several times a request: as a sum over a generator it would cost more than all it is for."""
+        count = 0
+        for lane in self.lanes:
+            if lane.circuit.is_open:
+                count += 1
+        return count
+
     def _reachable(self) -> list[Lane]:
         """Its own lanes; while all their circuits are open, those of its fallbacks too."""
         if not self.is_open:
@@ -217,7 +232,10 @@ class Route:
 
     def _candidates(self, without: Collection[Lane], rather_not: Lane | None) -> list[Lane]:
         """Trials that are due come first, then its own backends, then the first fallback that has some."""
-        for route in (self, *(self.fallbacks if self.is_open else ())):
+        is_open = self.is_open
+        if len(self.lanes) == 1 and not is_open:
+            return [lane for lane in self.lanes if lane not in without]
+        for route in (self, *(self.fallbacks if is_open else ())):
             lanes = [lane for lane in route.lanes if lane not in without and not lane.circuit.wait()]
             lanes = [lane for lane in lanes if not lane.backend.is_away] or lanes
             lanes = [lane for lane in lanes if lane is not rather_not] or lanes
