@@ -20,6 +20,8 @@ from batchwright.rules.lines import (
     read_text,
 )
 
+_POST = b'"POST"'
+
 
 class Limits(NamedTuple):
     """The operator's limits of one batch (R13)."""
@@ -44,6 +46,7 @@ class LineChecker:
     def __init__(self, endpoint: Endpoint, profile: Profile, limits: Limits, findings: Findings) -> None:
         self.findings = findings
         self._endpoint = endpoint
+        self._url_as_written = b'"%b"' % endpoint.encode()  # as nearly every line has it
         self._strict = profile is Profile.STRICT
         self._limits = limits
         self._ids = Digests()
@@ -108,6 +111,8 @@ class LineChecker:
         return custom_id
 
     def _method(self, fields: Fields, number: int) -> None:
+        if fields.method is not UNSET and bytes(fields.method) == _POST:
+            return
         if fields.method is UNSET or kind_of(fields.method) == "null":
             if self._strict:
                 self._missing("method", number)
@@ -116,6 +121,8 @@ class LineChecker:
             self.findings.add(Code.INVALID_METHOD, message, param="method", line=number)
 
     def _url(self, fields: Fields, number: int) -> None:
+        if fields.url is not UNSET and bytes(fields.url) == self._url_as_written:
+            return
         if fields.url is UNSET or kind_of(fields.url) == "null":
             if self._strict:
                 self._missing("url", number)

@@ -51,6 +51,10 @@ class Body(Struct, gc=False):
     max_output_tokens: Value = UNSET
 
 
+class _Accepted(Struct, gc=False):
+    body: Body
+
+
 class ParsedLine(NamedTuple):
     """An accepted line: `url` is None where the batch's endpoint fills it in; `body` is byte-exact."""
 
@@ -62,6 +66,7 @@ class ParsedLine(NamedTuple):
 
 _FIELDS = msgspec.json.Decoder(Fields)
 _BODY = msgspec.json.Decoder(Body)
+_ACCEPTED = msgspec.json.Decoder(_Accepted)
 _ANY = msgspec.json.Decoder(Raw)
 _TEXT = msgspec.json.Decoder(str)
 _COUNT = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)])
@@ -171,6 +176,17 @@ def read_body(body: Raw) -> Body:
     return _BODY.decode(body)
 
 
+def read_body_again(line: bytes) -> Body:
+    """The body of a line that was accepted before. Raises LineDamaged."""
+    try:
+        return _ACCEPTED.decode(line).body
+    except msgspec.ValidationError:  # of two bodies the last counts, whatever the first one is
+        body = read_fields(line).body
+        if body is UNSET:
+            raise LineDamaged("the line has lost its body") from None
+        return read_body(body)
+
+
 def read_text(value: Value) -> str | None:
     """The string a value is; None where it is absent or something else."""
     if value is UNSET:
@@ -202,6 +218,11 @@ def is_json(line: bytes) -> bool:
 def raw_bytes(value: Value) -> bytes:
     """The value's bytes as they stand in the line; none where it is absent."""
     return b"" if value is UNSET else bytes(value)
+
+
+def written(value: Value) -> int:
+    """How many bytes the value has in the line; none where it is absent."""
+    return 0 if value is UNSET else len(memoryview(value))
 
 
 def read_request(line: bytes) -> tuple[str, bytes]:

@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Literal, NamedTuple
 
-from msgspec import UNSET
-
 from batchwright.rules.digests import Digests
-from batchwright.rules.lines import LineDamaged, read_body, read_fields
+from batchwright.rules.lines import read_body_again
 from batchwright.rules.plan import PlanEntry
 from batchwright.rules.prefix import Prompt, lexicographic, prompt_of, system_hash
 
 PlanOrder = Literal["prefix", "hash", "file"]
 ReadLine = Callable[[int, int], bytes]  # of a line's offset and length
 
+_REMEMBERED = 64 * 1024  # bytes of the last prefix
 _HEAD = 32  # bytes of the rest of the prompt
 _ROW = struct.Struct(f">I{_HEAD}sQIIH")  # rank, head, offset, length, prefix hash, work units
 _KEY = 4 + _HEAD
@@ -39,13 +38,19 @@ class Prefixes:
 
     def __init__(self) -> None:
         self._known = Digests()
+        self._last, self._last_number = b"", -1  # neighbours mostly have the same
         self._offsets = array("Q")
         self._lengths = array("I")
         self._hashes = array("I")
 
     def intern(self, prompt: Prompt, offset: int, length: int) -> tuple[int, int]:
         """The prefix's number and its system prompt's FNV-32a."""
-        number, new = self._known.add(prompt.shared)
+        shared = prompt.shared
+        if shared == self._last and self._last_number >= 0:
+            return self._last_number, self._hashes[self._last_number]
+        number, new = self._known.add(shared)
+        if len(shared) <= _REMEMBERED:
+            self._last, self._last_number = shared, number
         if new:
             self._offsets.append(offset)
             self._lengths.append(length)
@@ -136,7 +141,4 @@ def _plan_line(row: bytes) -> PlanLine:
 
 def prompt_again(line: bytes) -> Prompt:
     """The prompt of a line that was accepted before."""
-    body = read_fields(line).body
-    if body is UNSET:
-        raise LineDamaged("the line has lost its body")
-    return prompt_of(read_body(body))
+    return prompt_of(read_body_again(line))

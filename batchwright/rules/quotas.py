@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from batchwright.rules.lines import Body
+from batchwright.rules.lines import Body, written
 
 MOST = 2**53 - 1  # every JSON parser reads it as it stands
 _BYTES_PER_TOKEN = 4
@@ -74,5 +74,5 @@ def estimated_tokens(body: Body) -> int:
 
     OpenAI's rule of thumb. No tokenizer is asked: which one is right only the backend knows.
     """
-    parts = (body.messages, body.input, body.prompt, body.instructions, body.tools)
-    return max(1, math.ceil(sum(len(memoryview(part)) for part in parts if part) / _BYTES_PER_TOKEN))
+    asked = written(body.messages) + written(body.input) + written(body.prompt)
+    return max(1, math.ceil((asked + written(body.instructions) + written(body.tools)) / _BYTES_PER_TOKEN))

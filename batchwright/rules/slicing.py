@@ -2,7 +2,7 @@
 
 import math
 
-from batchwright.rules.lines import Body, read_count
+from batchwright.rules.lines import Body, read_count, written
 from batchwright.rules.plan import SliceRecord
 
 SLICE_WORK_UNITS = 16_384  # about 256 requests for 16,000 tokens each
@@ -13,9 +13,13 @@ MAX_WORK_UNITS = 0xFFFF
 
 def work_units(body: Body) -> int:
     """What a request costs a backend: by the size of its prompt and the tokens it may make (S1-R1)."""
-    prompt = sum(len(memoryview(value)) for value in (body.messages, body.input, body.prompt) if value)
-    limits = (body.max_completion_tokens, body.max_output_tokens, body.max_tokens)
-    tokens = next((count for count in map(read_count, limits) if count), _UNIT_TOKENS)
+    prompt = written(body.messages) + written(body.input) + written(body.prompt)
+    tokens = (
+        read_count(body.max_completion_tokens)
+        or read_count(body.max_output_tokens)
+        or read_count(body.max_tokens)
+        or _UNIT_TOKENS
+    )
     return min(math.ceil(prompt / _UNIT_BYTES) + math.ceil(tokens / _UNIT_TOKENS), MAX_WORK_UNITS)
 
 
@@ -32,10 +36,10 @@ class Slicer:
     def add(self, length: int, units: int) -> SliceRecord | None:
         """The slice that ends before this line, if one does."""
         last = self._open
-        grown = (last.entries + 1, last.shard_bytes + length, last.work_units + units)
-        over = any(now > most for now, most in zip(grown, self._max, strict=True))
-        if not (over and last.entries):
-            self._open = last._replace(entries=grown[0], shard_bytes=grown[1], work_units=grown[2])
+        entries, size, work = last.entries + 1, last.shard_bytes + length, last.work_units + units
+        max_lines, max_bytes, max_units = self._max
+        if not last.entries or (entries <= max_lines and size <= max_bytes and work <= max_units):
+            self._open = SliceRecord(last.number, last.first_entry, last.shard_offset, entries, size, work)
             return None
         self._open = SliceRecord(
             number=last.number + 1,

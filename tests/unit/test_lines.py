@@ -5,8 +5,20 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
-from batchwright.rules.lines import BOM, Line, LineDamaged, ParsedLine, Splitter, parse_line, read_request
+from batchwright.rules.lines import (
+    BOM,
+    Line,
+    LineDamaged,
+    ParsedLine,
+    Splitter,
+    parse_line,
+    read_body,
+    read_body_again,
+    read_fields,
+    read_request,
+)
 
 LONGEST = 12
 LINES = st.lists(st.sampled_from([b"", b" ", b"\r", b"a", b'{"a":1}', b"12345678901", b"\xff", b"x" * 20]))
@@ -93,3 +105,17 @@ def test_any_bytes_are_a_line_or_damaged(line: bytes) -> None:
     with contextlib.suppress(LineDamaged):
         parsed = parse_line(line)
         assert read_request(line) == (parsed.custom_id, parsed.body)
+
+
+@pytest.mark.parametrize("first", [b"", b'"body":5,', b'"body":{"model":"a"},', b'"body":null,'])
+def test_a_body_is_read_again_as_it_was_accepted(first: bytes) -> None:
+    line = b'{"custom_id":"a",%b"body":{"model":"m","messages":[1]}}' % first
+    body = read_fields(line).body
+    assert isinstance(body, Raw)
+    assert read_body_again(line) == read_body(body)
+
+
+@pytest.mark.parametrize("line", [b"{}", b'{"custom_id":"a"}'])
+def test_a_line_without_a_body_cannot_be_read_again(line: bytes) -> None:
+    with pytest.raises(LineDamaged):
+        read_body_again(line)
