@@ -12,6 +12,7 @@ from tests.conformance import (
     endpoints,
     files,
     keys,
+    operation,
     results,
     surroundings,
     tenants,
@@ -37,7 +38,8 @@ callers need them (`BATCHWRIGHT_AUTH=api_key`). Not among them yet: the delivery
 
 def checks() -> dict[Row, Check]:
     """Those of the Python client."""
-    modules = (files, uploads, batches, endpoints, edges, results, surroundings, tenants, bounds, keys)
+    ours = (surroundings, operation, tenants, bounds, keys)
+    modules = (files, uploads, batches, endpoints, edges, results, *ours)
     return {row: check for module in modules for row, check in module.TABLE.checks.items()}
 
 
