@@ -17,7 +17,7 @@ from api.parameters import limit_schema
 from api.responses import errors
 from api.services import Services
 from api.temporal_gateway import RunMissing
-from api.tenants import tenant_of
+from api.tenants import key_id_of, tenant_of
 from api.waiting import PAUSED, Reasons
 from batchwright.contracts.batch import BatchOrder, BatchState
 from batchwright.contracts.openai import BatchStatus
@@ -141,7 +141,8 @@ class BatchRoutes:
         """Send the requests of a paused batch again; of an ended one, make a batch of what is not settled."""
         row = await self._row(request, batch_id)
         if row.status.is_terminal:
-            return answer(batch_object(await self._chances.resume(row, await read_optional(request))))
+            fields = await read_optional(request)
+            return answer(batch_object(await self._chances.resume(row, fields, key_id_of(request))))
         self._check_steerable(row, "resume")
         await self._temporal.resume(batch_id)
         await self._reasons.resumed(row)
@@ -150,7 +151,8 @@ class BatchRoutes:
     async def retry(self, request: Request, batch_id: str) -> Response:
         """Make a batch of an ended one's lines that failed."""
         row = await self._row(request, batch_id)
-        return answer(batch_object(await self._chances.retry(row, await read_optional(request))))
+        fields = await read_optional(request)
+        return answer(batch_object(await self._chances.retry(row, fields, key_id_of(request))))
 
     async def state(self, request: Request, batch_id: str) -> Response:
         """What the run says of itself: whether it is paused, and why its models wait."""

@@ -3,7 +3,7 @@
 from fastapi import Request
 
 from api.errors import ApiError, invalid_value
-from api.tenants import key_of
+from api.tenants import key_id_of
 from batchwright.contracts.batch import Caller
 from batchwright.rules.passed_headers import check_value
 from batchwright.settings import Settings
@@ -18,7 +18,7 @@ def caller_of(request: Request, settings: Settings) -> Caller:
     headers = {name: ", ".join(values) for name, values in sent.items() if values}
     for name, value in headers.items():
         _check(name, value)
-    return Caller(key_id=key_of(request), headers=headers)
+    return Caller(key_id=key_id_of(request), headers=headers)
 
 
 def _check(name: str, value: str) -> None:

@@ -33,8 +33,8 @@ class SecondChances:
         self._beginning = beginning
         self._remaking = Remaking(services)
 
-    async def retry(self, row: BatchRow, fields: Mapping[str, object]) -> BatchRow:
-        """A batch of the lines in the error file. Raises ApiError."""
+    async def retry(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchRow:
+        """A batch of the lines in the error file, as `key_id` asks. Raises ApiError."""
         if not row.status.is_terminal:
             raise conflict(f"Cannot retry a batch with status '{row.status}': wait until it has ended.")
 
@@ -43,22 +43,23 @@ class SecondChances:
             creation = window._replace(input_file_id=file.id)
             return self._remaking.order(row, creation), file
 
-        return await self._give(row, Chance.RETRY, fields, make)
+        return await self._give(row, Chance.RETRY, fields, key_id, make)
 
-    async def resume(self, row: BatchRow, fields: Mapping[str, object]) -> BatchRow:
-        """A batch of the same input that has the results of this one. Raises ApiError."""
+    async def resume(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchRow:
+        """A batch of the same input that has the results of this one, as `key_id` asks. Raises ApiError."""
 
         async def make(window: Creation) -> tuple[BatchOrder, FileRow | None]:
             await self._check_resumable(row)
             return self._remaking.order(row, window), None
 
-        return await self._give(row, Chance.RESUME, fields, make)
+        return await self._give(row, Chance.RESUME, fields, key_id, make)
 
     async def _give(
         self,
         row: BatchRow,
         chance: Chance,
         fields: Mapping[str, object],
+        key_id: str,
         make: Callable[[Creation], Awaitable[tuple[BatchOrder, FileRow | None]]],
     ) -> BatchRow:
         refuse_unknown(fields, FIELDS)
@@ -66,7 +67,7 @@ class SecondChances:
         table, tenant = self._services.database.chances, row.order.tenant
         order = await table.find(tenant, origin)
         if order is None:
-            creation = self._remaking.creation(row, fields)
+            creation = self._remaking.creation(row, fields, key_id)
             await Allowance(self._services, tenant).check_live()
             made, file = await make(creation)
             mine = made.model_copy(update={"origin": origin})

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from api.objects import answer
 from api.responses import errors
 from api.services import Services
-from api.tenants import key_of, tenant_of
+from api.tenants import key_id_of, tenant_of
 from batchwright.rules.quotas import Quota
 
 
@@ -39,7 +39,7 @@ class LimitRoutes:
     async def get(self, request: Request) -> Response:
         """What you may have, have, and have left."""
         tenant = tenant_of(request, self._services.settings)
-        return answer(await limits_of(self._services, tenant, key_of(request)))
+        return answer(await limits_of(self._services, tenant, key_id_of(request)))
 
 
 async def limits_of(services: Services, tenant: str, key_id: str = "") -> LimitsObject:

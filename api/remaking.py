@@ -10,7 +10,7 @@ from api.errors import ApiError, conflict
 from api.failed_lines import FilesDisagree, copy_lines
 from api.receiving import discard_object
 from api.services import Services
-from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.batch import BatchOrder, Caller
 from batchwright.database.rows import BatchRow, FileRow
 from batchwright.rules.passed_headers import kept
 from batchwright.rules.results import ResultDamaged
@@ -23,15 +23,17 @@ class Remaking:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    def creation(self, row: BatchRow, fields: Mapping[str, object]) -> Creation:
-        """As the client created the first one, but for what `fields` say. Raises ApiError."""
+    def creation(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> Creation:
+        """As the client created the first one, but for what `fields` say; it is `key_id`'s batch.
+
+        Raises ApiError.
+        """
         order = row.order
         asked = fields.get("completion_window")
         text = order.completion_window if asked is None else asked
         settings = self._services.settings
         window, length = read_window(text, settings)
-        caller = order.policy.caller
-        headers = kept(caller.headers, settings.passed_headers)
+        headers = kept(order.policy.caller.headers, settings.passed_headers)
         return Creation(
             order.input_file_id,
             order.endpoint,
@@ -40,7 +42,7 @@ class Remaking:
             order.metadata,
             order.output_expires_after_seconds,
             order.policy.deduplicate,
-            caller.model_copy(update={"headers": headers}),
+            Caller(key_id=key_id, headers=headers),
         )
 
     def order(self, row: BatchRow, creation: Creation) -> BatchOrder:

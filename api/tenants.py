@@ -28,7 +28,7 @@ def tenant_of(request: Request, settings: Settings) -> str:
     return tenant
 
 
-def key_of(request: Request) -> str:
+def key_id_of(request: Request) -> str:
     """The id of the API key that the request came with; empty: none."""
     found: str = request.scope.get(KEY, "")
     return found

@@ -81,9 +81,8 @@ async def _nobody(batch_id: str, reason: WaitingReason) -> None:
 async def send(directory: Path, url: str, result: IngestResult, in_flight: int) -> Sent:
     settings = load(storage_dir=directory, global_in_flight=in_flight, model_in_flight=in_flight)
     routes, database = _Routes(settings, url), MemoryDatabase()
-    permissions = KnownPermissions(
-        database.quotas, TokenBudgets(database.quotas, settings.quotas.tokens_per_day)
-    )
+    budgets = TokenBudgets(database.quotas, settings.quotas.tokens_per_day)
+    permissions = KnownPermissions(database.quotas, budgets, timedelta(days=1))
     tools = Tools(
         storage=LocalStorage(directory),
         backends=routes,

@@ -113,7 +113,8 @@ class InferenceWorkers:
         self._parts = parts
         quotas = parts.database.quotas
         budgets = TokenBudgets(quotas, parts.settings.quotas.tokens_per_day)
-        self.permissions = KnownPermissions(quotas, budgets)
+        window = timedelta(seconds=parts.settings.max_window_seconds)
+        self.permissions = KnownPermissions(quotas, budgets, window)
         self.callbacks = CallbackWatch(parts.database.callbacks, parts.settings)
         self.tools = for_temporal(
             storage=parts.storage,

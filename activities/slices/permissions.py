@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from activities.slices.budgets import TokenBudgets
@@ -13,6 +14,7 @@ from batchwright.database.quotas_base import OwnQuotas, QuotasTable
 logger = logging.getLogger(__name__)
 MAX_AGE_SECONDS = 5.0
 _EVERY_SECONDS = 1.0
+_AFTER_ITS_WINDOW = timedelta(days=1)
 
 
 class Permissions(Protocol):
@@ -22,6 +24,10 @@ class Permissions(Protocol):
         ...
 
     def may_use(self, tenant: str, model: str) -> bool: ...
+
+    def is_withdrawn(self, key_id: str) -> bool:
+        """Whether the API key was revoked or has expired; empty: there was none."""
+        ...
 
     def exhausted(self, tenant: str, key_id: str) -> str:
         """Why a line of a batch created with that API key is not to be sent now; empty: it may be."""
@@ -42,6 +48,9 @@ class NoPermissions(Permissions):
     def may_use(self, tenant: str, model: str) -> bool:
         return True
 
+    def is_withdrawn(self, key_id: str) -> bool:
+        return False
+
     def exhausted(self, tenant: str, key_id: str) -> str:
         return ""
 
@@ -53,10 +62,17 @@ class KnownPermissions(Permissions):
     """What the table says, read again and again; only tenants with something of their own have a row."""
 
     def __init__(
-        self, table: QuotasTable, budgets: TokenBudgets, clock: Callable[[], float] = time.monotonic
+        self,
+        table: QuotasTable,
+        budgets: TokenBudgets,
+        longest_window: timedelta,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """No batch that runs was created with a key that has been away for longer than `longest_window`."""
         self._table, self._budgets, self._clock = table, budgets, clock
+        self._oldest = longest_window + _AFTER_ITS_WINDOW
         self._own: Mapping[str, OwnQuotas] = {}
+        self._withdrawn: frozenset[str] = frozenset()
         self._read_at = float("-inf")
         self._failing = False
 
@@ -67,6 +83,9 @@ class KnownPermissions(Permissions):
     def may_use(self, tenant: str, model: str) -> bool:
         own = self._own.get(tenant)
         return own is None or own.may_use(model)
+
+    def is_withdrawn(self, key_id: str) -> bool:
+        return key_id in self._withdrawn
 
     def exhausted(self, tenant: str, key_id: str) -> str:
         return self._budgets.exhausted(tenant, key_id)
@@ -85,8 +104,9 @@ class KnownPermissions(Permissions):
         """Raises DatabaseUnavailable."""
         asked_at = self._clock()
         own = {row.tenant: row.own for row in await self._table.all()}
+        withdrawn = await self._table.withdrawn_keys(datetime.now(UTC) - self._oldest)
         await self._budgets.refresh(own)
-        self._own = own
+        self._own, self._withdrawn = own, withdrawn
         self._read_at = asked_at
 
     async def run(self) -> None:

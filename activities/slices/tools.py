@@ -111,7 +111,12 @@ class Tools:
         permissions, tenant = self.permissions, request.tenant
         if not permissions.may_use(tenant, request.model):
             return not_allowed(request.model)
-        refusal = "" if has_job else permissions.exhausted(tenant, request.caller.key_id)
+        if has_job:
+            return ""
+        key_id = request.caller.key_id
+        if permissions.is_withdrawn(key_id):
+            return f"The API key {key_id} that created the batch was revoked or has expired."
+        refusal = permissions.exhausted(tenant, key_id)
         if refusal:
             self.metrics.quota_refusals.labels(self.metrics.tenants(tenant), Quota.TOKENS_PER_DAY.value).inc()
         return refusal

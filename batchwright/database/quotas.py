@@ -31,6 +31,7 @@ class QuotaQueries:
     count_request: str
     key_budgets: str
     key_budget: str
+    withdrawn_keys: str
     tell_spent: str
     forget_spent: str
     spent_by_others: str
@@ -133,6 +134,10 @@ class Quotas(QuotasTable):
     async def key_budget(self, tenant: str, key_id: str) -> KeyBudget | None:
         record = await self._connections.fetchrow(self._sql.key_budget, tenant, key_id)
         return None if record is None else KeyBudget(record["tokens_per_day"], record["tokens"])
+
+    async def withdrawn_keys(self, since: datetime) -> frozenset[str]:
+        records = await self._connections.fetch(self._sql.withdrawn_keys, since)
+        return frozenset(record["id"] for record in records)
 
     async def tell_spent(self, worker: str, day: date, spent: Sequence[Spent]) -> None:
         if not spent:

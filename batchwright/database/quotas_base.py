@@ -122,6 +122,10 @@ class QuotasTable(Protocol):
         """None where the tenant has no such key."""
         ...
 
+    async def withdrawn_keys(self, since: datetime) -> frozenset[str]:
+        """Ids of API keys that were revoked, or have expired, since then."""
+        ...
+
     async def tell_spent(self, worker: str, day: date, spent: Sequence[Spent]) -> None:
         """What the worker's lines have used on that day so far: a repeat, or less, changes nothing."""
         ...

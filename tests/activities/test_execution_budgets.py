@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 
 import httpx
 import pytest
@@ -23,6 +23,7 @@ from tests.integration.rows import START
 A_LINE = 5  # tokens that `ok` reports
 KEY = "key_1"
 DAY = 86_400.0
+WINDOW = timedelta(days=1)
 
 
 class Clock:
@@ -44,7 +45,7 @@ class Worker:
     def __init__(self, database: MemoryDatabase, name: str, budget: int = 0, **settings: object) -> None:
         self.house, self.clock = House(ok, **settings), Clock()
         self.budgets = TokenBudgets(database.quotas, budget, worker=name, clock=self.clock)
-        self.known = self.house.tools.permissions = KnownPermissions(database.quotas, self.budgets)
+        self.known = self.house.tools.permissions = KnownPermissions(database.quotas, self.budgets, WINDOW)
 
     async def plan(self, lines: int) -> list[int]:
         await self.known.refresh()
@@ -174,7 +175,7 @@ async def test_what_was_used_before_midnight_is_told_after_it_and_counts_for_its
 async def test_a_line_whose_job_runs_is_not_refused_for_a_budget() -> None:
     server, database = JobServer(config_of()), MemoryDatabase()
     budgets = TokenBudgets(database.quotas, 10)
-    server.house.tools.permissions = KnownPermissions(database.quotas, budgets)
+    server.house.tools.permissions = KnownPermissions(database.quotas, budgets, WINDOW)
     await server.house.tools.permissions.refresh()
     await server.plan(2)
     running = server.house.start(request())

@@ -4,13 +4,17 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
 
 from activities.slices.budgets import TokenBudgets
 from activities.slices.permissions import MAX_AGE_SECONDS, KnownPermissions, Permissions
+from batchwright.contracts.batch import Caller
 from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.tenant_rows import KeyRow
+from batchwright.rules.api_keys import Kept
 from tests.activities.execution_house import (
     MODEL,
     TENANT,
@@ -25,6 +29,8 @@ from tests.activities.execution_house import (
 from tests.fakes.database import MemoryDatabase
 from tests.integration.rows import START
 
+KEY = "key_1"
+
 pytestmark = pytest.mark.usefixtures("skipped_waits")
 
 
@@ -32,7 +38,7 @@ class Said(Permissions):
     """What a test says of its one tenant."""
 
     def __init__(self) -> None:
-        self.fresh, self.allowed = True, True
+        self.fresh, self.allowed, self.withdrawn = True, True, ""
 
     @property
     def is_fresh(self) -> bool:
@@ -42,6 +48,9 @@ class Said(Permissions):
         assert (tenant, model) == (TENANT, MODEL)
         return self.allowed
 
+    def is_withdrawn(self, key_id: str) -> bool:
+        return bool(key_id) and key_id == self.withdrawn
+
     def exhausted(self, tenant: str, key_id: str) -> str:
         return ""
 
@@ -50,7 +59,7 @@ class Said(Permissions):
 
 
 def known_of(database: MemoryDatabase, clock: Callable[[], float] = time.monotonic) -> KnownPermissions:
-    return KnownPermissions(database.quotas, TokenBudgets(database.quotas, 0), clock)
+    return KnownPermissions(database.quotas, TokenBudgets(database.quotas, 0), timedelta(days=1), clock)
 
 
 async def a_house(lines: int, **settings: object) -> tuple[House, Said, list[int]]:
@@ -90,6 +99,26 @@ async def test_a_model_withdrawn_in_mid_slice_ends_the_rest_and_keeps_what_was_a
     assert house.sent == ["0", "1"]
     records = await house.settled()
     assert [records[offset].success for offset in offsets] == [True, True, False, False, False]
+
+
+async def test_a_key_revoked_in_mid_slice_ends_the_rest_of_its_batch_and_of_no_other() -> None:
+    house, said, offsets = await a_house(4, model_in_flight=1)
+
+    async def revoke_at_the_second(asked: httpx.Request) -> httpx.Response:
+        if content_of(asked) == "1":
+            said.withdrawn = KEY
+        return ok(content_of(asked))
+
+    house.answer = revoke_at_the_second
+    result = await house.run(request(caller=Caller(key_id=KEY)))
+    assert (result.finished, result.completed, result.failed) == (True, 2, 2)
+    error = json.loads((await house.settled())[offsets[3]].payload)["error"]
+    assert error == {
+        "code": "policy_rejected",
+        "message": f"The API key {KEY} that created the batch was revoked or has expired.",
+    }
+    other = request(batch_id="batch_" + "1" * 32, caller=Caller(key_id="key_2"))
+    assert (await house.run(other)).completed == 4
 
 
 async def test_nothing_is_sent_while_it_is_not_known_what_holds() -> None:
@@ -133,6 +162,24 @@ async def test_a_change_is_known_after_the_next_look() -> None:
         True,
         True,
     )
+
+
+async def test_keys_that_were_revoked_or_have_expired_are_known_after_the_next_look() -> None:
+    database, now = MemoryDatabase(), datetime.now(UTC)
+    await database.tenants.create("t", START)
+    for id, expires_at in {"holds": None, "revoked": None, "expired": now}.items():
+        row = KeyRow(id=id, tenant="t", prefix=id, scopes=[], created_at=START, expires_at=expires_at)
+        await database.api_keys.insert(row, Kept(b"", b""))
+    await database.api_keys.revoke("revoked", now)
+    known = known_of(database)
+    assert not known.is_withdrawn("revoked")
+    await known.refresh()
+    assert [known.is_withdrawn(id) for id in ("holds", "revoked", "expired", "")] == [
+        False,
+        True,
+        True,
+        False,
+    ]
 
 
 async def test_looking_goes_on_when_the_database_is_back() -> None:

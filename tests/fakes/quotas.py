@@ -108,6 +108,12 @@ class MemoryQuotas(QuotasTable):
         row = next((key for key in keys if (key.tenant, key.id) == (tenant, key_id)), None)
         return row and KeyBudget(row.tokens_per_day, self._spent_today(tenant, key_id))
 
+    async def withdrawn_keys(self, since: datetime) -> frozenset[str]:
+        keys, now = [found.key for found in self._rows.enter().api_keys.values()], datetime.now(UTC)
+        revoked = {key.id for key in keys if key.revoked_at is not None and key.revoked_at >= since}
+        expired = {key.id for key in keys if key.expires_at is not None and since <= key.expires_at <= now}
+        return frozenset(revoked | expired)
+
     async def tell_spent(self, worker: str, day: date, spent: Sequence[Spent]) -> None:
         rows = self._rows.enter().spent
         for of, key_id, tokens in spent:

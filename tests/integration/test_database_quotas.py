@@ -90,6 +90,20 @@ async def test_a_key_has_a_budget_of_its_own_until_it_is_taken_back(any_database
     assert await quotas.key_budgets() == {}
 
 
+async def test_keys_that_hold_no_more_are_told_of_as_far_back_as_asked(any_database: DatabaseLike) -> None:
+    now = datetime.now(UTC)
+    await any_database.tenants.create("t", START)
+    row = KeyRow(id="key", tenant="t", prefix="key", scopes=[Scope.READ], created_at=START)
+    ends = {"holds": None, "runs": now + timedelta(days=1), "expired": now, "long_ago": LONG_AGO}
+    for id, expires_at in {**ends, "revoked": None, "revoked_long_ago": None}.items():
+        key = row.model_copy(update={"id": id, "prefix": id, "expires_at": expires_at})
+        await any_database.api_keys.insert(key, Kept(b"salt", b"hash"))
+    await any_database.api_keys.revoke("revoked", now)
+    await any_database.api_keys.revoke("revoked_long_ago", LONG_AGO)
+    since = now - timedelta(days=1)
+    assert await any_database.quotas.withdrawn_keys(since) == {"expired", "revoked"}
+
+
 async def test_no_models_at_all_is_not_the_same_as_every_model(any_database: DatabaseLike) -> None:
     own = await any_database.quotas.change("t", {"models": frozenset()}, START)
     assert await any_database.quotas.get("t") == own

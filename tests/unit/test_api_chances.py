@@ -13,6 +13,7 @@ from batchwright.contracts.openai import BatchStatus, ValidationError
 from batchwright.rules.ids import derived_file_id
 from tests.fakes.api import House, error_of, open_house, read
 from tests.fakes.ended import INPUT, LINES, SYSTEM, Ended
+from tests.fakes.keys import made_key
 
 
 @pytest.fixture
@@ -63,6 +64,19 @@ async def test_a_retry_is_a_batch_like_its_origin_and_says_whose_it_is(house: Ho
     assert (batch.completion_window, batch.metadata) == ("3h", {"team": "red"})
     assert batch.x_batchwright.origin == Origin(batch_id=first, chance=Chance.RETRY)
     assert house.order(batch.id).origin == batch.x_batchwright.origin
+
+
+@pytest.mark.parametrize("chance", Chance)
+async def test_a_second_chance_is_the_batch_of_the_key_that_asks_for_it(chance: Chance) -> None:
+    async with open_house(auth="api_key", auth_failures_per_minute=0) as house:
+        of_first, of_second = [await made_key(house.database, "default") for _ in range(2)]
+        house.http.headers["Authorization"] = f"Bearer {of_first.text}"
+        first = await ended(house)
+        house.http.headers["Authorization"] = f"Bearer {of_second.text}"
+        second = read(await ask(house, first, chance), BatchObject)
+        prefixes = {row.id: row.prefix for row in await house.database.api_keys.all("default")}
+        for id, key in ((first, of_first), (second.id, of_second)):
+            assert prefixes[house.order(id).policy.caller.key_id] == key.prefix
 
 
 @pytest.mark.parametrize("chance", Chance)

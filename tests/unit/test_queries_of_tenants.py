@@ -27,6 +27,7 @@ SYSTEM = {
     "api_keys.limit": "operators limit a key by its id or prefix",
     "quotas.forget_spent": "what other days have used, of all tenants",
     "quotas.key_budgets": "workers read the budgets of all keys",
+    "quotas.withdrawn_keys": "workers read which keys of any tenant hold no more",
     "quotas.spent_by_others": "workers read what lines of all tenants have used",
     "quotas.all": "operators list quotas, and workers read who may use which models",
     "retention.expired_files": "the sweep, over all tenants",

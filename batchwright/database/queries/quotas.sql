@@ -111,6 +111,9 @@ SELECT k.tokens_per_day, coalesce((
     WHERE s.tenant = k.tenant AND s.key_id = k.id AND s.day = (now() AT TIME ZONE 'utc')::date), 0)::bigint AS tokens
 FROM api_keys k WHERE k.tenant = $1 AND k.id = $2
 
+-- name: withdrawn_keys
+SELECT id FROM api_keys WHERE revoked_at >= $1 OR expires_at BETWEEN $1 AND now()
+
 -- name: spent_today
 SELECT coalesce(sum(tokens), 0)::bigint AS tokens FROM spent_tokens
 WHERE tenant = $1 AND day = (now() AT TIME ZONE 'utc')::date
