@@ -142,7 +142,7 @@ def revoke(
 ) -> None:
     """Let nobody in with a key any more, within seconds.
 
-    That cannot be taken back.
+    What its batches have not sent yet is refused, line by line. That cannot be taken back.
     """
 
     async def shut(database: Database) -> KeyRow | None:

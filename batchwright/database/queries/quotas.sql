@@ -112,6 +112,7 @@ SELECT k.tokens_per_day, coalesce((
 FROM api_keys k WHERE k.tenant = $1 AND k.id = $2
 
 -- name: withdrawn_keys
+-- Only as far back as a batch that runs can have been created: the others are many in time.
 SELECT id FROM api_keys WHERE revoked_at >= $1 OR expires_at BETWEEN $1 AND now()
 
 -- name: spent_today
