@@ -59,7 +59,9 @@ def _metrics() -> str:
                     f"| `{family.name}{suffix}` | {family.type} | {labels} | {_cell(family.documentation)} |"
                 )
         else:
-            assert name in ("registry", "tenants") or name.startswith("_"), f"{name} is no metric"
+            assert name in ("registry", "tenants", "before_shown") or name.startswith("_"), (
+                f"{name} is no metric"
+            )
     return _page("Metrics", METRICS, sorted(rows), "| name | type | labels | meaning |\n|---|---|---|---|")
 
 
@@ -69,9 +71,11 @@ def _labels(metric: Counter | Gauge | Histogram) -> str:
 
 METRICS = """\
 Served at `/metrics` of the API and of every worker, beside the Temporal SDK's own (`temporal_...`) and
-those of the process (`process_...`, `python_...`). [What to look at](../how-to/monitor.md).
+those of the process (`process_...`, `python_...`). [What to look at](../how-to/monitor.md);
+[what differs](metrics-mapping.md) from the metrics of the gateways that this one learnt from.
 
-Labels are bounded. `model`: what the backends list. `tenant`: the first `BATCHWRIGHT_METRICS_TENANTS` of a
+Labels are bounded. `model`: what the backends list. `backend`: its URL. `tenant`: the first
+`BATCHWRIGHT_METRICS_TENANTS` of a
 process, for live batches those with most lines left; the rest is `other`. `route`: parameters in braces.
 Numbers of the whole fleet are the same at every control worker: take their `max`."""
 

@@ -1,43 +1,59 @@
 """What a worker shows of backends: who answers, whose circuits are open, which registry it goes by."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
+from functools import partial
 
 from batchwright.inference.backends import Registry
 from batchwright.telemetry.metrics import Metrics
 
 
+def follow_backends(registry: Registry, metrics: Metrics) -> None:
+    """From now on probes are counted as they end, and gauges are what is at a scrape (S2-40)."""
+
+    def probed(url: str, seconds: float) -> None:
+        metrics.backend_latency.labels(url).observe(seconds)
+
+    registry.on_probe.append(probed)
+    metrics.before_shown.append(partial(show_backends, registry, metrics))
+
+
 def show_backends(registry: Registry, metrics: Metrics) -> None:
-    """Every family is set as a whole, so that what is gone leaves no series behind."""
-    families = (
-        metrics.backend_up,
-        metrics.backend_probe_seconds,
-        metrics.backend_circuit_open,
-        metrics.backend_outstanding,
-        metrics.registry_info,
-    )
-    for family in families:
-        family.clear()
+    """Every family is set as a whole, so that what is gone leaves no series behind.
+
+    A URL that is asked with several keys is one backend, and healthy if it is with each of them.
+    """
+    healthy: dict[str, bool] = {}
+    probes: dict[tuple[str, ...], float] = {}
     for backend in registry.backends:
-        metrics.backend_up.labels(backend.url).set(not backend.is_away)
-        metrics.backend_probe_seconds.labels(backend.url).set(backend.probe_seconds)
-        metrics.backend_latency.labels(backend.url).observe(backend.probe_seconds)
+        healthy[backend.url] = healthy.get(backend.url, True) and backend.is_healthy
+        if backend.probe_seconds is not None:
+            key = (backend.url,)
+            probes[key] = max(backend.probe_seconds, probes.get(key, 0.0))
+    metrics.backend_up.replace({key: healthy[key[0]] for key in probes})
+    metrics.backend_probe_seconds.replace(probes)
+    shut: dict[tuple[str, ...], bool] = {}
     for route in registry.routes:
         for lane in route.lanes:
-            labels = (route.model, lane.backend.url)
-            metrics.backend_circuit_open.labels(*labels).set(lane.circuit.is_open)
-            metrics.backend_outstanding.labels(*labels).set(lane.outstanding)
-    metrics.backends_total.set(len(registry.backends))
-    metrics.backends_healthy.set(sum(not backend.is_away for backend in registry.backends))
-    served = sum(any(not lane.backend.is_away for lane in route.lanes) for route in registry.routes)
+            key = (route.model, lane.backend.url)
+            shut[key] = shut.get(key, True) and lane.circuit.is_open
+    metrics.backend_circuit_open.replace(shut)
+    metrics.backend_outstanding.replace(pending_requests(registry))
+    metrics.backends_total.set(len(healthy))
+    metrics.backends_healthy.set(sum(healthy.values()))
+    served = sum(any(lane.backend.is_healthy for lane in route.lanes) for route in registry.routes)
     metrics.models_available.set(served)
-    metrics.registry_info.labels(registry.fingerprint).set(1)
+    metrics.registry_info.replace({(registry.fingerprint,): 1})
 
 
 def pending_requests(registry: Registry) -> dict[tuple[str, str], int]:
     """Under way, by model and backend."""
-    lanes = [(route.model, lane) for route in registry.routes for lane in route.lanes]
-    return {(model, lane.backend.url): lane.outstanding for model, lane in lanes}
+    found = Counter[tuple[str, str]]()
+    for route in registry.routes:
+        for lane in route.lanes:
+            found[route.model, lane.backend.url] += lane.outstanding
+    return found
 
 
 class GoneSeries:

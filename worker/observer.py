@@ -9,6 +9,7 @@ from temporalio.service import RPCError
 
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.telemetry.metrics import Metrics
+from worker.budgets import BudgetWatch
 from worker.outlook import Outlook
 from worker.queues import QueueWatch
 from worker.retained import Retained
@@ -29,12 +30,13 @@ class Observer:
         queues: QueueWatch,
         metrics: Metrics,
         retained: Retained,
+        budgets: BudgetWatch,
         *,
         every_seconds: float,
         now: Callable[[], datetime] = _now,
     ) -> None:
         self._outlook, self._queues, self._metrics = outlook, queues, metrics
-        self._retained = retained
+        self._retained, self._budgets = retained, budgets
         self._every, self._now = every_seconds, now
         self._failing: set[str] = set()
 
@@ -48,6 +50,7 @@ class Observer:
         """Once; never raises for a database or a server that is away."""
         await self._try("batches", self._outlook.look(self._now()))
         await self._try("retention", self._retained.look())
+        await self._try("budgets", self._budgets.look(self._now()))
         await self._try("queues", self._queues.look(self._outlook.models))
 
     async def _try(self, source: str, looking: Awaitable[None]) -> None:

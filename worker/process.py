@@ -30,7 +30,7 @@ from batchwright.telemetry.metrics import Metrics
 from batchwright.telemetry.tracing import tracing
 from batchwright.temporal import TemporalUnavailable, observed_runtime
 from worker.awaited import Awaited
-from worker.backends import GoneSeries, keep_to, pending_requests, show_backends
+from worker.backends import GoneSeries, follow_backends, keep_to, pending_requests
 from worker.connecting import check_rates, check_storage, connected
 from worker.drain import StopSignal
 from worker.fleet import Fleet
@@ -113,7 +113,7 @@ async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, Needs, str]]
                 clients,
                 unavailable=DatabaseUnavailable,
             )
-            registry.on_look.append(partial(show_backends, registry, metrics))
+            follow_backends(registry, metrics)
             rates = FleetRates(
                 settings, database.rates, lambda: registry.known, unavailable=DatabaseUnavailable
             )

@@ -32,6 +32,7 @@ from batchwright.storage.base import Storage
 from batchwright.storage.observed import Component, seen_as
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal import Connection
+from worker.budgets import BudgetWatch
 from worker.fleet import Make
 from worker.following import FollowingWorker
 from worker.observer import Observer
@@ -165,7 +166,8 @@ def observer(parts: Parts) -> Observer:
     queues = QueueWatch(ServerQueues(parts.temporal), lambda: registry.known, metrics)
     outlook = Outlook(parts.database.fleet, metrics)
     retained = Retained(parts.database.retention, parts.database.audits, metrics)
-    return Observer(outlook, queues, metrics, retained, every_seconds=parts.settings.observe_seconds)
+    budgets = BudgetWatch(parts.database.quotas, parts.settings.quotas.tokens_per_day, metrics)
+    return Observer(outlook, queues, metrics, retained, budgets, every_seconds=parts.settings.observe_seconds)
 
 
 def reasons(parts: Parts) -> Reasons:

@@ -48,9 +48,12 @@ class Asking:
 
     async def ask(self, flight: Flight, request: Request) -> Outcome | None:
         """What came of it; None where the slice is another's meanwhile."""
-        if flight.line.attempt.job is not None:
+        if (job := flight.line.attempt.job) is not None:
             outcome = await self._jobs.follow(flight.line, request, flight.sending)
-            return None if self._stop.end is End.LOST else outcome
+            if self._stop.end is End.LOST:
+                return None
+            self._count(flight, outcome, max(time.time() - job.since, 0.0))
+            return outcome
         called = await self._called(request)
         refused: list[Lane] = []
         while True:
@@ -74,7 +77,7 @@ class Asking:
     async def _send(self, flight: Flight, request: Request) -> Outcome:
         route, endpoint, sending = self._route, self._request.endpoint, flight.sending
         await vouch(flight.line, sending)
-        backend, traffic = sending.lane.backend, self._tools.traffic
+        backend = sending.lane.backend
         sender, started = self._tools.senders.of(backend, route.model, endpoint), time.monotonic()
         if sending.lane.jobs is None:
             outcome = await route.send(
@@ -82,11 +85,22 @@ class Asking:
             )
         else:
             outcome = await self._jobs.run(flight.line, request, sending)
-        seconds, (status, category) = time.monotonic() - started, (outcome.status, outcome.verdict.category)
-        traffic.ended(route.model, backend.url, status=status, category=category, seconds=seconds)
-        grouped, is_answer = sender is not backend.client, category is Category.NONE
-        traffic.chatted(endpoint, grouped=grouped, is_answer=is_answer, seconds=seconds)
+        seconds = time.monotonic() - started
+        self._count(flight, outcome, seconds, grouped=sender is not backend.client)
         return outcome
+
+    def _count(self, flight: Flight, outcome: Outcome, seconds: float, *, grouped: bool = False) -> None:
+        """A request that has ended: a job that cannot be asked after now has not."""
+        if flight.line.attempt.job is not None and outcome.verdict.budget in (
+            Budget.CAPACITY,
+            Budget.BLOCKED,
+        ):
+            return
+        traffic, category = self._tools.traffic, outcome.verdict.category
+        model, url = self._route.model, flight.sending.lane.backend.url
+        traffic.ended(model, url, status=outcome.status, category=category, seconds=seconds)
+        is_answer = category is Category.NONE
+        traffic.chatted(self._request.endpoint, grouped=grouped, is_answer=is_answer, seconds=seconds)
 
     def _passes_on(self, flight: Flight, outcome: Outcome, refused: list[Lane]) -> bool:
         """What one backend does not take goes to the next at once, with the same permit."""

@@ -3,16 +3,13 @@
 import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from batchwright.inference.client import Outcome
 from batchwright.rules.inflight import InFlightLimit
 from batchwright.rules.load import Bounds, Signal
 from batchwright.rules.retries import SUCCESS, Category
-from batchwright.telemetry.labels import Bounded
 from batchwright.telemetry.metrics import Metrics
 
-_LABELS = 50
 # Where interactive traffic shares the backend, it is given way to sooner.
 _TOLERANCE, _SHARED_TOLERANCE = 1.5, 1.25
 
@@ -54,7 +51,7 @@ class BackendLimits:
         self._limits: dict[str, InFlightLimit] = {}
         self._in_flight: dict[str, int] = {}
         self._unplaced = 0  # of all models
-        self._metrics, self._labels = metrics, Bounded(_LABELS)
+        self._metrics = metrics
 
     def has_room(self, model: str) -> bool:
         """Whether some backend of the model may get one more; a model without a backend is not held back."""
@@ -108,7 +105,7 @@ class BackendLimits:
             kind=(placed.model, len(outcome.body).bit_length()),
         )
         if change is not None:
-            self._metrics.backend_limit_changes.labels(self._labels(_shown(placed.url)), change).inc()
+            self._metrics.backend_limit_changes.labels(placed.url, change).inc()
 
     def leave(self, placed: Placed) -> None:
         self._in_flight[placed.url] -= 1
@@ -119,7 +116,7 @@ class BackendLimits:
             del self._limits[url]
             self._in_flight.pop(url, None)
             for family in (self._metrics.backend_in_flight, self._metrics.backend_in_flight_max):
-                family.remove_by_labels({"backend": _shown(url)})
+                family.remove_by_labels({"backend": url})
 
     def _limit(self, url: str) -> InFlightLimit:
         found = self._limits.get(url)
@@ -132,9 +129,9 @@ class BackendLimits:
         return found
 
     def _show(self, url: str, limit: InFlightLimit) -> None:
-        label, metrics = _shown(url), self._metrics
-        metrics.backend_in_flight.labels(label).set_function(lambda: self.in_flight(url))
-        metrics.backend_in_flight_max.labels(label).set_function(lambda: limit.current)
+        metrics = self._metrics
+        metrics.backend_in_flight.labels(url).set_function(lambda: self.in_flight(url))
+        metrics.backend_in_flight_max.labels(url).set_function(lambda: limit.current)
 
 
 def signal_of(outcome: Outcome) -> Signal:
@@ -148,9 +145,3 @@ def signal_of(outcome: Outcome) -> Signal:
             return Signal.TIMED_OUT
         case _:
             return Signal.NOTHING
-
-
-def _shown(url: str) -> str:
-    """Without a user and a password."""
-    parts = urlsplit(url)
-    return parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")

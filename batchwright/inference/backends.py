@@ -77,6 +77,7 @@ class Registry:
         self._read = False
         self.fingerprint = ""
         self.on_look: list[Callable[[], None]] = []  # it was read, or backends were asked
+        self.on_probe: list[Callable[[str, float], None]] = []  # a backend was asked: URL, seconds
 
     async def served(self) -> frozenset[str]:
         """Read afresh at the first call. Raises `unavailable` only if nothing was ever read."""
@@ -205,6 +206,8 @@ class Registry:
             backend.is_silent = backend.is_away = False
         backend.was_heard = backend.was_heard or not backend.is_away
         backend.probe_seconds = time.monotonic() - began
+        for told in self.on_probe:
+            told(backend.url, backend.probe_seconds)
         return names
 
     def _returned(self, backend: Backend) -> None:

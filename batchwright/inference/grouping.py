@@ -97,6 +97,7 @@ class GroupingSender:
             if part is not None and part.tokens <= self._tokens:
                 return part
         self._metrics.microbatch_ineligible.labels(self._model, reason).inc()
+        self._count_alone(reason, 1)
         return None
 
     def _join(self, place: _Place, member: _Member) -> None:
@@ -150,7 +151,7 @@ class GroupingSender:
         budget = outcome.verdict.budget
         if budget in (Budget.CAPACITY, Budget.BLOCKED):
             self._size.failed()
-            self._metrics.microbatch_requeues.labels(self._model, outcome.verdict.category).inc(len(members))
+            self._count_failed(outcome.verdict.category, "put_back")
             for member in members:
                 _tell(member, outcome)
         elif outcome.verdict is retries.SUCCESS:
@@ -165,14 +166,18 @@ class GroupingSender:
     ) -> None:
         """Once as it was, then in halves (S1-205)."""
         self._size.failed()
-        self._metrics.microbatch_requeues.labels(self._model, category).inc(len(members))
+        self._count_failed(category, "halved" if repetitions else "repeated")
         pause = self._pause(repetitions + 1)
         self._metrics.microbatch_retry_seconds.labels(self._model, category).observe(pause)
         await asyncio.sleep(pause)
         if not repetitions:
             return await self._ask(place, members, 1)
         middle = len(members) // 2
-        for half in (members[:middle], members[middle:]):
+        halves = members[:middle], members[middle:]
+        if middle == 1:
+            self._metrics.microbatch_alone.labels(self._model).inc()
+            self._count_alone("failed", sum(len(half) == 1 for half in halves))
+        for half in halves:
             await self._ask(place, half, repetitions + 1)
 
     async def _share(self, place: _Place, members: Sequence[_Member], outcome: Outcome) -> None:
@@ -181,15 +186,13 @@ class GroupingSender:
         except CannotShare as error:
             return await self._apart(place, members, "split", str(error))
         self._size.succeeded()
-        self._metrics.microbatch_inputs.labels(self._model).inc(len(members))
         for member, result in zip(members, results, strict=True):
             _tell(member, _own(outcome, result))
 
     async def _apart(self, place: _Place, members: Sequence[_Member], reason: str, why: str) -> None:
         """Line by line (S1-204). `reason` is one of the metric's, `why` in words."""
         self._size.failed()
-        if isinstance(self._adapter, Chats):
-            self._metrics.chat_fallbacks.labels(reason).inc()
+        self._count_alone(reason, len(members))
         self._metrics.microbatch_alone.labels(self._model).inc()
         logger.info("lines cannot share a request", extra={"model": self._model, "reason": why})
         await self._one_by_one(place, members)
@@ -205,12 +208,21 @@ class GroupingSender:
         group_id = "group_" + hashlib.sha256(ids.encode()).hexdigest()[:24]
         outcome = await self._sender.send(place.target, body, group_id, place.extra)
         self._metrics.microbatch_requests.labels(self._model, outcome.verdict.category).inc()
+        self._metrics.microbatch_inputs.labels(self._model).inc(len(members))
         self._metrics.microbatch_size.labels(self._model).observe(len(members))
         if isinstance(self._adapter, Chats):
             status = "success" if outcome.verdict is retries.SUCCESS else "error"
             self._metrics.chat_groups.labels(status).inc()
             self._metrics.chat_group_size.observe(len(members))
         return outcome
+
+    def _count_failed(self, category: Category, result: str) -> None:
+        self._metrics.microbatch_requeues.labels(self._model, category, result).inc()
+
+    def _count_alone(self, reason: str, lines: int) -> None:
+        """Of chats only: `reason` is one of the metric's."""
+        if isinstance(self._adapter, Chats):
+            self._metrics.chat_fallbacks.labels(reason).inc(lines)
 
 
 def _tell(member: _Member, outcome: Outcome) -> None:

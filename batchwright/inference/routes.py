@@ -26,11 +26,16 @@ class Backend:
     is_away: bool = False  # it did not answer
     is_silent: bool = False  # it does not tell its models
     was_heard: bool = False  # it has answered a listing, how is no matter: its silence means something
-    probe_seconds: float = 0.0
+    probe_seconds: float | None = None  # of the last probe; None: there was none yet
     grouping: dict[tuple[str, Endpoint], "Sends"] = field(
         default_factory=dict[tuple[str, Endpoint], "Sends"]
     )  # what joins lines of a model
     _targets: dict[str, Target] = field(default_factory=dict[str, Target])
+
+    @property
+    def is_healthy(self) -> bool:
+        """It answered its last probe."""
+        return self.probe_seconds is not None and not self.is_away
 
     async def answers(self) -> bool:
         """Whether it answers a listing right now."""

@@ -15,7 +15,7 @@ from batchwright.contracts.registry import RegistryConfig
 from batchwright.settings.access import AccessSettings
 from batchwright.settings.api import ApiSettings
 from batchwright.settings.batches import BatchSettings
-from batchwright.settings.errors import SettingsError, not_json, what_is_wrong
+from batchwright.settings.errors import HIDDEN_VALUE, SettingsError, not_json, what_is_wrong
 from batchwright.settings.inference import InferenceSettings
 from batchwright.settings.limits import LimitSettings
 from batchwright.settings.observation import ObservationSettings
@@ -108,7 +108,9 @@ def _settings(overrides: dict[str, object]) -> Settings:
         first = error.errors()[0]
         name = variable(str(first["loc"][0]))
         # A secret that landed in a wrong place must not land in a log too.
-        hidden = not SECRETS.isdisjoint(str(part).lower() for part in first["loc"])
+        hidden = first["type"] == HIDDEN_VALUE or not SECRETS.isdisjoint(
+            str(part).lower() for part in first["loc"]
+        )
         value = "" if hidden else f" (it is {first['input']!r})"
         raise SettingsError(f"{name} is wrong: {what_is_wrong(first)}{value}.") from None
     except UnreadableSetting as error:

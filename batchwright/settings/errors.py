@@ -30,6 +30,7 @@ _MUST = {
     "string_too_short": "not be empty",
     "string_type": "be a string",
 }
+HIDDEN_VALUE = "hidden_value"  # the kind of our own errors about what may hold a secret
 _KEY = "[key]"  # pydantic's place of a map's key
 
 
@@ -40,7 +41,7 @@ class SettingsError(Exception):
 def what_is_wrong(error: ErrorDetails) -> str:
     """Without a full stop, and without the value, which may be a secret."""
     within = error["loc"][1:]
-    if error["type"] == "value_error":
+    if error["type"] in ("value_error", HIDDEN_VALUE):
         said = error["msg"].removeprefix("Value error, ")
         return f"{_place(within)}: {said}" if within else said
     return f"{_place(within)} must {what_must_be(error)}"

@@ -8,7 +8,7 @@ from pydantic_settings import BaseSettings
 
 from batchwright.contracts.registry import check_host
 from batchwright.rules.passed_headers import read_names
-from batchwright.settings.urls import http_url, http_urls
+from batchwright.settings.urls import backend_urls, http_url
 
 _MIB = 1024 * 1024
 
@@ -98,7 +98,7 @@ class InferenceSettings(BaseSettings):
     def _urls(cls, urls: list[str]) -> list[str]:
         for url in urls:
             _check_host(url)
-        return http_urls(urls)
+        return backend_urls(urls)
 
 
 def _check_host(url: str) -> None:

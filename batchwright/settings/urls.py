@@ -1,5 +1,9 @@
 """The form of settings that are addresses."""
 
+from pydantic_core import PydanticCustomError
+
+from batchwright.settings.errors import HIDDEN_VALUE
+
 
 def http_url(url: str) -> str:
     """Without the slash at its end.
@@ -18,3 +22,20 @@ def http_urls(urls: list[str]) -> list[str]:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"{url!r} does not begin with http:// or https://")
     return [url.rstrip("/") for url in urls]
+
+
+def backend_urls(urls: list[str]) -> list[str]:
+    """The same, of backends: their URLs stand in metrics, logs and lists, so they hold no secret.
+
+    Raises:
+        ValueError: as of others.
+        PydanticCustomError: one holds what may be a secret; the value is not to be told.
+    """
+    for url in http_urls(urls):
+        place = url.split("/", 3)[2]
+        if "@" in place or "?" in url or "#" in url:
+            raise PydanticCustomError(
+                HIDDEN_VALUE,
+                "a URL in it has a user, query or fragment; a key comes from BATCHWRIGHT_BACKEND_API_KEY",
+            )
+    return http_urls(urls)

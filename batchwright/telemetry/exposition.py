@@ -3,13 +3,13 @@
 import socket
 
 import aiohttp
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from batchwright.telemetry.metrics import Metrics
 
 _PATIENCE = aiohttp.ClientTimeout(total=5)
 LOOPBACK = "127.0.0.1"
-CONTENT_TYPE = CONTENT_TYPE_LATEST
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4  # of the SDK's too (S2-R2)
 
 
 def sdk_address() -> str:

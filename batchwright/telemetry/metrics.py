@@ -1,5 +1,6 @@
 """Every metric of ours: names with unit suffixes, bounded labels, never an id or a message (R15)."""
 
+from collections.abc import Callable
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -62,6 +63,7 @@ class Metrics(
         """`tenants` is how many have a label of their own."""
         self.registry = registry or CollectorRegistry()
         self.tenants = Bounded(tenants)
+        self.before_shown: list[Callable[[], None]] = []  # sets what is looked up at each scrape
         declare = Declare(self.registry)
         for family in _FAMILIES:
             family.__init__(self, declare)
@@ -74,6 +76,8 @@ class Metrics(
 
     def shown(self) -> bytes:
         """All there is, in Prometheus' text format."""
+        for look in self.before_shown:
+            look()
         ours = "".join([family.text() for family in self._families])
         return ours.encode() + generate_latest(self._process)
 

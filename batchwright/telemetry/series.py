@@ -251,6 +251,14 @@ class Gauge(Family[GaugeSeries]):
     def set_function(self, asked: Callable[[], float]) -> None:
         self.only.set_function(asked)
 
+    def replace(self, values: Mapping[tuple[str, ...], float]) -> None:
+        """From now on it has these series, by the values of their labels, and no others."""
+        with self._lock:
+            for key in self._series.keys() - values.keys():
+                del self._series[key]
+        for key, value in values.items():
+            self.labels(*key).set(value)
+
 
 class Histogram(Family[HistogramSeries]):
     kind = "histogram"

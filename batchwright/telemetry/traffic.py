@@ -17,6 +17,7 @@ _ERRORS = {
     Category.TIMEOUT: "timeout",
     Category.NO_HEALTHY_DEPLOYMENTS: "no_healthy_backend",
     Category.RESPONSE_SHAPE: "parse_error",
+    Category.INVALID_REQUEST: "other",  # the line's own fault
     Category.POLICY: "other",
     Category.UNKNOWN: "other",
 }
@@ -57,8 +58,7 @@ class TrafficMeter:
             lane = self._lanes[model, backend] = _Lane(seconds_seen=histogram)
         counter = lane.statuses.get(status)
         if counter is None:
-            text = str(status or "none")
-            counter = lane.statuses[status] = self._metrics.requests.labels(model, backend, text)
+            counter = lane.statuses[status] = self._metrics.requests.labels(model, backend, _text(status))
         counter.inc()
         lane.seconds_seen.observe(seconds)
         lane.requests += 1
@@ -116,3 +116,10 @@ class TrafficMeter:
             seconds=round(lane.seconds, 3),
             pending=pending,
         )
+
+
+def _text(status: int) -> str:
+    """Of a backend that makes up its own: `other`, so that they stay few (S2-16)."""
+    if not status:
+        return "none"
+    return str(status) if 100 <= status <= 599 else OTHER

@@ -250,6 +250,11 @@ async def test_a_slice_nobody_serves_is_deferred_and_keeps_its_counts() -> None:
         (BATCH, MODEL, "no backend serves this model")
     ]
     assert house.progress.upserts[0][0].completed == 1
+    assert house.counted("batchwright_errors_total", error_type="no_backend", model=MODEL) == 1
+    assert house.counted("batchwright_model_group_deferrals_total", model=MODEL, reason="no_backend") == 1
+    assert (
+        house.counted("batchwright_model_group_deferral_seconds_count", model=MODEL, reason="no_backend") == 1
+    )
 
 
 async def test_deferrals_grow_from_five_seconds_to_a_minute() -> None:

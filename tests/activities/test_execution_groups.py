@@ -220,5 +220,21 @@ async def test_what_became_of_shared_requests_is_counted() -> None:
     counted = embedder.house.counted
     assert counted("batchwright_microbatch_requests_total", model="m", category="service_unavailable") == 1
     assert counted("batchwright_microbatch_requests_total", model="m", category="invalid_request") == 1
-    assert counted("batchwright_microbatch_requeues_total", model="m", category="service_unavailable") == 4
+    put_back = {"category": "service_unavailable", "result": "put_back"}
+    assert counted("batchwright_microbatch_requeues_total", model="m", **put_back) == 1
+    assert counted("batchwright_microbatch_inputs_total", model="m") == 8
     assert counted("batchwright_microbatch_isolation_fallback_total", model="m") == 1
+
+
+async def test_what_a_group_that_fails_comes_to_is_counted_by_decision() -> None:
+    embedder = Embedder(lambda inputs: httpx.Response(500) if len(inputs) > 1 else None)
+    await embedder.embed(*TEXTS[:4])
+    counted = embedder.house.counted
+    failed = {"model": "m", "category": "upstream_5xx"}
+    # Four lines twice, then each half once, then every line alone.
+    assert counted("batchwright_microbatch_requests_total", **failed) == 4
+    assert counted("batchwright_microbatch_requeues_total", **failed, result="repeated") == 1
+    assert counted("batchwright_microbatch_requeues_total", **failed, result="halved") == 3
+    assert counted("batchwright_microbatch_retry_delay_seconds_count", **failed) == 4
+    assert counted("batchwright_microbatch_inputs_total", model="m") == 12
+    assert counted("batchwright_microbatch_isolation_fallback_total", model="m") == 2

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections import Counter
 from datetime import UTC, datetime
 
@@ -19,6 +20,7 @@ from batchwright.rules.callbacks import PATH, read_token
 from batchwright.rules.segments import Kind
 from batchwright.storage.base import StorageUnavailable
 from tests.activities.execution_house import (
+    MODEL,
     House,
     eventually,
     line_of,
@@ -154,6 +156,36 @@ async def test_after_a_worker_died_its_jobs_are_found_again_and_nothing_is_submi
     assert await alive == SliceResult(finished=True, completed=3)
     assert len(server.submits) == 3
     assert server.looks.keys() == {"job-1", "job-2", "job-3"}
+
+
+async def test_a_job_that_another_turn_went_on_with_counts_as_one_request_since_its_submit() -> None:
+    server = JobServer(config_of())
+    await server.plan(1)
+    before = time.time()
+    dead = server.house.start(request())
+    await eventually(lambda: len(server.looks) == 1)
+    await server.die(dead)
+    taken_over = time.time()
+    server.says_all = done()
+    assert await server.house.run(request()) == SliceResult(finished=True, completed=1)
+    lane = {"model": MODEL, "backend": "http://backend"}
+    assert server.house.counted("batchwright_requests_total", **lane, status="200") == 1
+    assert server.house.counted("batchwright_request_duration_seconds_count", **lane) == 1
+    [told] = server.house.tools.traffic.told({})
+    assert taken_over - before <= told.seconds + 0.001
+
+
+async def test_a_backend_that_cannot_be_asked_after_a_job_has_not_ended_its_request() -> None:
+    server = JobServer(config_of(), max_attempts=1, circuit_failures=3)
+    await server.plan(1)
+    server.says_all = status(503, **{"retry-after": "0"})
+    assert (await server.house.failure(request())).type == Failure.DEFERRED
+    assert server.house.tools.traffic.told({}) == []
+    server.says_all = done()
+    server.house.next_attempt()
+    server.house.hurry()
+    assert await server.house.run(request()) == SliceResult(finished=True, completed=1)
+    assert [lane.requests for lane in server.house.tools.traffic.told({})] == [1]
 
 
 async def test_a_submit_whose_record_was_lost_carries_the_same_key_again() -> None:

@@ -265,7 +265,7 @@ async def test_a_refusal_lowers_the_limit_of_the_backend() -> None:
     await house.run(request())
     assert house.tools.permits.backends.limit_of("http://backend") < 8
     assert house.tools.permits.backends.in_flight("http://backend") == 0
-    labels = {"backend": "backend", "cause": "refused"}
+    labels = {"backend": "http://backend", "cause": "refused"}
     assert house.counted("batchwright_backend_limit_changes_total", **labels) == 1
     assert house.counted("batchwright_request_retries_total", model=MODEL, category="rate_limit") == 1
 

@@ -143,6 +143,11 @@ async def counted(house: House) -> Counter[str]:
     return Counter({labels: int(float(count)) for labels, count in found})
 
 
+async def test_metrics_say_that_they_are_prometheus_text(house: House) -> None:
+    answer = await house.http.get("/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+
+
 async def test_answers_are_counted_by_route_and_never_by_id(house: House) -> None:
     before = await counted(house)
     await house.http.get("/v1/files/file-1")

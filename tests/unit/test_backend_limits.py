@@ -12,7 +12,7 @@ from batchwright.rules.load import Signal
 from batchwright.rules.retries import judge
 from batchwright.telemetry.metrics import Metrics
 
-A, B = "http://a:8000", "http://user:secret@b:8000/path"
+A, B = "http://a:8000", "http://b:8000/path"
 REFUSED = Outcome(judge(429), message="no")
 
 
@@ -102,11 +102,11 @@ async def test_a_limit_that_is_not_adaptive_stays() -> None:
     assert house.limits.limit_of(A) == 10
 
 
-async def test_limits_and_what_is_in_flight_are_shown_without_credentials() -> None:
+async def test_limits_and_what_is_in_flight_are_shown_by_its_url_as_its_requests_are() -> None:
     house = House({"m": [B]})
     permit = house.take("m", 1)[0]
     permit.place(B)
-    label = {"backend": "b:8000/path"}
+    label = {"backend": B}
     assert house.counted("backend_inflight_requests", **label) == 1
     assert house.counted("backend_max_inflight_concurrency", **label) == 10
     permit.tell(REFUSED)

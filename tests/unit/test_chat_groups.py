@@ -136,7 +136,7 @@ async def test_an_executor_that_raises_costs_its_chats_no_more_than_company() ->
     sender = senders.of(At(slow), "m", Endpoint.CHAT_COMPLETIONS)
     outcomes = await asyncio.gather(*(sender.send(TARGET, chat(str(n)), f"r-{n}") for n in range(4)))
     assert [outcome.status for outcome in outcomes] == [200] * 4
-    assert metrics.chat_fallbacks.labels("joined").value == 1
+    assert metrics.chat_fallbacks.labels("joined").value == 4
 
 
 async def test_chats_that_share_a_request_are_counted_by_requests_and_their_size() -> None:
@@ -150,6 +150,21 @@ async def test_chats_that_share_a_request_are_counted_by_requests_and_their_size
     value = metrics.registry.get_sample_value
     assert value("batchwright_chat_microbatch_requests_total", {"status": "success"}) == 1
     assert value("batchwright_chat_microbatch_size_sum") == 4
+
+
+async def test_chats_that_cannot_share_are_counted_by_what_hinders_them() -> None:
+    slow = Slow()
+    slow.release.set()
+    metrics = Metrics()
+    sender = Senders(settings(chat_executor=f"{HERE}:Executor", input_tokens_per_request=20), metrics).of(
+        At(slow), "m", Endpoint.CHAT_COMPLETIONS
+    )
+    await sender.send(TARGET, chat(tools=[{"type": "function"}]), "r-1")
+    await sender.send(TARGET, chat("word " * 100), "r-2")
+    assert metrics.chat_fallbacks.labels("shape").value == 1
+    assert metrics.chat_fallbacks.labels("tokens").value == 1
+    assert metrics.microbatch_ineligible.labels("m", "shape").value == 1
+    assert metrics.microbatch_ineligible.labels("m", "tokens").value == 1
 
 
 def settings(**limits: object) -> Settings:

@@ -37,6 +37,9 @@ COUNTS = {
     "batchwright_request_tokens",
     "batchwright_tenant_jobs",
     "batchwright_tenant_lines_left",
+    "batchwright_tenant_token_budget",
+    "batchwright_tenant_tokens_used",
+    "batchwright_token_budgets_exhausted",
     "batchwright_total_workers",
 }
 

@@ -21,6 +21,12 @@ WRONG = {
     ("BACKENDS", '{"a": 1}'): "it must be a JSON list (it is {'a': 1})",
     ("BACKENDS", '["http://one", 3]'): "entry 2 must be a string (it is 3)",
     ("BACKENDS", '["one"]'): "'one' does not begin with http:// or https:// (it is ['one'])",
+    ("BACKENDS", '["http://user:secret@one"]'): "a URL in it has a user, query or fragment; a key comes from "
+    "BATCHWRIGHT_BACKEND_API_KEY",
+    (
+        "BACKENDS",
+        '["http://one/v1?key=secret"]',
+    ): "a URL in it has a user, query or fragment; a key comes from BATCHWRIGHT_BACKEND_API_KEY",
     ("MODELS", "a"): 'it is not JSON, in the form {"...": ...}',
     ("MODELS", "[]"): "it must be a JSON object (it is [])",
     ("MODELS", '{"a": 3}'): "'a' must be a JSON object (it is 3)",

@@ -1,8 +1,12 @@
 """What is counted of requests, and how it is added up over workers."""
 
+import pytest
+
 from batchwright.contracts.openai import Endpoint, Usage
 from batchwright.rules.retries import Category
 from batchwright.rules.traffic import LaneTraffic, Share, Traffic, added_up
+from batchwright.telemetry.families.declare import S2_SECONDS, S2_TOKENS
+from batchwright.telemetry.families.microbatch import SHARES
 from batchwright.telemetry.metrics import Metrics
 from batchwright.telemetry.traffic import TrafficMeter
 from worker.steps import show_slots
@@ -58,6 +62,24 @@ def test_a_request_counts_by_its_status_and_with_its_time() -> None:
     assert told == LaneTraffic(model="m", backend=A, requests=4, errors=2, seconds=2.0, pending=3)
 
 
+def test_a_line_that_is_refused_for_its_own_fault_is_no_error_of_the_backend() -> None:
+    one = Meter()
+    one.ended(400, Category.INVALID_REQUEST)
+    one.ended(503, Category.SERVICE_UNAVAILABLE)
+    assert one.counted("errors_total", model="m", error_type="other") == 1
+    assert one.counted("errors_total", model="m", error_type="backend_error") == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [(0, "none"), (100, "100"), (599, "599"), (99, "other"), (600, "other"), (999, "other")],
+)
+def test_statuses_that_http_does_not_have_share_a_label(status: int, text: str) -> None:
+    one = Meter()
+    one.ended(status, Category.UNKNOWN)
+    assert one.counted("requests_total", model="m", backend=A, status=text) == 1
+
+
 def test_what_is_under_way_is_told_before_it_has_an_end() -> None:
     assert Meter().meter.told({("m", A): 1}) == [LaneTraffic(model="m", backend=A, pending=1)]
 
@@ -92,3 +114,16 @@ def test_the_saturation_is_the_part_of_the_slots_that_is_in_use() -> None:
     assert (one.counted("worker_saturation_ratio"), one.counted("total_workers")) == (0.25, 8)
     show_slots(one.metrics, lambda: 0)
     assert one.counted("worker_saturation_ratio") == 0
+
+
+@pytest.mark.parametrize(
+    ("buckets", "bounds"),
+    [
+        (S2_SECONDS, (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)),
+        (S2_TOKENS, (10, 50, 100, 250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 128000)),
+        (SHARES, (1, 2, 4, 8, 16, 32, 64)),
+    ],
+    ids=["S2-R1 durations", "S2-R1 tokens", "S1-259 lines in a request"],
+)
+def test_buckets_are_those_of_the_sources(buckets: tuple[float, ...], bounds: tuple[float, ...]) -> None:
+    assert buckets == bounds

@@ -79,6 +79,8 @@ async def test_metrics_are_ours_and_the_sdks() -> None:
         http.get("/metrics") as answer,
     ):
         lines = (await answer.text()).splitlines()
+        kind = answer.headers["Content-Type"]
+    assert kind == "text/plain; version=0.0.4; charset=utf-8"  # of both texts (S2-R2)
     assert "batchwright_processor_max_inflight_concurrency 7.0" in lines
     assert "temporal_num_pollers 3" in lines
 

@@ -13,6 +13,7 @@ from batchwright.database.rows import ModelCount
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.database import MemoryDatabase
 from tests.integration.rows import after, an_order, told
+from worker.budgets import BudgetWatch
 from worker.observer import Observer
 from worker.outlook import Outlook
 from worker.queues import Queues, QueueState, QueueWatch
@@ -47,8 +48,9 @@ class Watch:
         outlook = Outlook(self.database.fleet, self.metrics)
         queues = QueueWatch(self.server, lambda: self.served, self.metrics)
         retained = Retained(self.database.retention, self.database.audits, self.metrics)
+        self.budgets = BudgetWatch(self.database.quotas, 0, self.metrics)
         self.observer = Observer(
-            outlook, queues, self.metrics, retained, every_seconds=15, now=lambda: self.now
+            outlook, queues, self.metrics, retained, self.budgets, every_seconds=15, now=lambda: self.now
         )
 
     async def look(self, at: datetime) -> None:

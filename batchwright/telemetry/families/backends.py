@@ -6,26 +6,36 @@ from batchwright.telemetry.families.declare import Declare
 class BackendMetrics:
     def __init__(self, declare: Declare) -> None:
         self.backend_up = declare.gauge(
-            "backend_up", "1 where the backend answered its last probe (S2-28)", ["backend"]
+            "backend_up",
+            "1 where the backend answered its last probe; none before its first (S2-28)",
+            ["backend"],
         )
         self.backend_probe_seconds = declare.gauge(
-            "backend_probe_latency_seconds", "Time of the last probe, answered or not (S2-28)", ["backend"]
+            "backend_probe_latency_seconds",
+            "Time of the last probe of a backend, answered or not (S2-28)",
+            ["backend"],
         )
         self.backend_latency = declare.histogram(
-            "backend_latency_seconds", "Time of every probe, answered or not (S2-29)", ["backend"]
+            "backend_latency_seconds",
+            "Time of every probe of a backend, answered or not (S2-29)",
+            ["backend"],
         )
         self.backends_total = declare.gauge("backends", "Backends that are registered (S2-36)")
         self.backends_healthy = declare.gauge(
-            "backends_healthy", "Those that answered their last probe (S2-37)"
+            "backends_healthy", "Registered backends that answered their last probe (S2-37)"
         )
-        self.models_available = declare.gauge("models_available", "Models that one of those serves (S2-38)")
+        self.models_available = declare.gauge(
+            "models_available", "Models that some healthy backend serves (S2-38)"
+        )
         self.backend_circuit_open = declare.gauge(
             "backend_circuit_open",
             "1 while the backend takes nothing of the model and is only tried",
             ["model", "backend"],
         )
         self.backend_outstanding = declare.gauge(
-            "backend_outstanding_requests", "Requests it has not answered yet", ["model", "backend"]
+            "backend_outstanding_requests",
+            "Requests that a backend has not answered yet (S2-39)",
+            ["model", "backend"],
         )
         self.passed_on = declare.counter(
             "requests_passed_on_total", "Requests that went to the next backend at once (S4-10)", ["model"]

@@ -52,9 +52,9 @@ class BatchMetrics:
         self.total_workers = declare.gauge(
             "total_workers", "Slots of this worker: ingestions, finalizations and slices at once (S0-59)"
         )
-        self.active_workers = declare.gauge("active_workers", "Slots in use (S0-60)")
+        self.active_workers = declare.gauge("active_workers", "Slots of this worker in use (S0-60)")
         self.saturation = declare.gauge(
-            "worker_saturation_ratio", "Slots in use of those there are, 0 to 1 (S1-234)"
+            "worker_saturation_ratio", "Slots of this worker in use, of those it has: 0 to 1 (S1-234)"
         )
         self.step_failures = declare.counter(
             "step_failures_total",

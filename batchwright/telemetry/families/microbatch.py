@@ -2,7 +2,7 @@
 
 from batchwright.telemetry.families.declare import Declare
 
-_SHARES = (1, 2, 4, 8, 16, 32, 64)
+SHARES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class MicrobatchMetrics:
@@ -13,19 +13,20 @@ class MicrobatchMetrics:
             ["model", "category"],
         )
         self.microbatch_inputs = declare.counter(
-            "microbatch_inputs_total", "Lines answered by a request they shared (S1-258)", ["model"]
+            "microbatch_inputs_total", "Lines in requests that several shared (S1-258)", ["model"]
         )
         self.microbatch_size = declare.histogram(
-            "microbatch_size", "Lines in a request (S1-259)", ["model"], buckets=_SHARES
+            "microbatch_size", "Lines in a request that several shared (S1-259)", ["model"], buckets=SHARES
         )
         self.microbatch_alone = declare.counter(
             "microbatch_isolation_fallback_total",
-            "Requests whose lines were then asked one by one (S1-260)",
+            "Groups of lines that were asked one by one after all (S1-260)",
             ["model"],
         )
         self.microbatch_ineligible = declare.counter(
             "microbatch_ineligible_items_total",
-            "Lines asked alone for their `shape` or `tokens`, or as failures `shrunk` requests (S1-261)",
+            "Lines that could share no request for their `shape` or `tokens`, or as failures `shrunk` "
+            "requests to one line (S1-261)",
             ["model", "reason"],
         )
         self.microbatch_retry_seconds = declare.histogram(
@@ -35,20 +36,22 @@ class MicrobatchMetrics:
         )
         self.microbatch_requeues = declare.counter(
             "microbatch_requeues_total",
-            "Lines of a failed request, to be asked again (S1-262)",
-            ["model", "category"],
+            "What was decided of a shared request that failed: `repeated` as it was, `halved`, or its lines "
+            "`put_back`, to be asked later (S1-262)",
+            ["model", "category", "result"],
         )
         self.chat_groups = declare.counter(
             "chat_microbatch_requests_total",
-            "Of those, requests of chats, by outcome: `success` or `error` (S1-268)",
+            "Requests that several chats shared, by outcome: `success` or `error` (S1-268)",
             ["status"],
         )
         self.chat_fallbacks = declare.counter(
             "chat_microbatch_fallbacks_total",
-            "Requests of chats that were then asked one by one: they could not be `joined`, were `refused` "
-            "together, or what came could not be `split` (S1-269)",
+            "Chats asked alone where chats may share requests: for their `shape` or `tokens`, as failures "
+            "`shrunk` requests to one line, or after a shared request that could not be `joined`, was "
+            "`refused`, could not be `split` or `failed` (S1-269)",
             ["reason"],
         )
         self.chat_group_size = declare.histogram(
-            "chat_microbatch_size", "Chats in a request (S1-270)", buckets=_SHARES
+            "chat_microbatch_size", "Chats in a request that several shared (S1-270)", buckets=SHARES
         )

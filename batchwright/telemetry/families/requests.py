@@ -18,7 +18,9 @@ class RequestMetrics:
             ["model", "result"],
         )
         self.tenant_results = declare.counter(
-            "tenant_request_results_total", "The same by tenant", ["tenant", "result"]
+            "tenant_request_results_total",
+            "Lines of a tenant that got their result from a backend: `success` or `error`",
+            ["tenant", "result"],
         )
         self.retries = declare.counter(
             "request_retries_total", "Requests to be asked again, by cause", ["model", "category"]
@@ -29,15 +31,17 @@ class RequestMetrics:
             ["model", "code"],
         )
         self.deferrals = declare.counter(
-            "model_group_deferrals_total", "Slices put off, by cause (S1-264)", ["model", "reason"]
+            "model_group_deferrals_total",
+            "Slices that could send nothing and were put off, by cause (S1-264)",
+            ["model", "reason"],
         )
         self.deferred_items = declare.counter(
             "model_group_deferred_items_total",
-            "Their lines without a result, as far as they were read (S1-265)",
+            "Lines without a result of slices put off, as far as they were read (S1-265)",
             ["model", "reason"],
         )
         self.deferral_seconds = declare.histogram(
-            "model_group_deferral_seconds", "For how long they were put off (S1-266)", ["model", "reason"]
+            "model_group_deferral_seconds", "For how long slices were put off (S1-266)", ["model", "reason"]
         )
         self.waiting = declare.gauge(
             "batches_waiting",
@@ -45,17 +49,23 @@ class RequestMetrics:
             ["reason"],
         )
         self.prompt_tokens = declare.counter(
-            "batch_request_prompt_tokens_total", "As reported (S0-68)", ["model"]
+            "batch_request_prompt_tokens_total",
+            "Tokens of prompts, as backends report them (S0-68)",
+            ["model"],
         )
         self.generation_tokens = declare.counter(
-            "batch_request_generation_tokens_total", "As reported (S0-69)", ["model"]
+            "batch_request_generation_tokens_total",
+            "Tokens of answers, as backends report them (S0-69)",
+            ["model"],
         )
         self.flush_seconds = declare.histogram("segment_flush_duration_seconds", "Time to store one segment")
 
     def _declare_limits(self, declare: Declare) -> None:
-        self.in_flight = declare.gauge("processor_inflight_requests", "Requests in flight (S0-61)")
+        self.in_flight = declare.gauge(
+            "processor_inflight_requests", "Requests of this worker in flight (S0-61)"
+        )
         self.in_flight_max = declare.gauge(
-            "processor_max_inflight_concurrency", "The global in-flight limit (S0-62)"
+            "processor_max_inflight_concurrency", "The in-flight limit of this worker over all models (S0-62)"
         )
         self.model_in_flight = declare.gauge(
             "model_inflight_requests", "Requests in flight per model (S0-63)", ["model"]
@@ -75,15 +85,18 @@ class RequestMetrics:
         )
         self.backend_limit_changes = declare.counter(
             "backend_limit_changes_total",
-            "Changes of it: `refused`, `timed_out`, `slow`, `less_tried`, `more_tried`, `tried_in_vain`, "
-            "`recovered`",
+            "Changes of a backend's in-flight limit: `refused`, `timed_out`, `slow`, `less_tried`, "
+            "`more_tried`, `tried_in_vain`, `recovered`",
             ["backend", "cause"],
         )
         self.circuit_open = declare.gauge(
             "model_circuit_open", "1 while the model's backend takes nothing and is only tried", ["model"]
         )
         self.held_bytes = declare.gauge("processor_held_bytes", "Bodies and answers held in memory")
-        self.held_bytes_max = declare.gauge("processor_max_held_bytes", "As `BATCHWRIGHT_BYTE_BUDGET` says")
+        self.held_bytes_max = declare.gauge(
+            "processor_max_held_bytes",
+            "Bodies and answers that may be held, as `BATCHWRIGHT_BYTE_BUDGET` says",
+        )
         self.rate = declare.gauge(
             "rate_requests_per_second",
             "Rate in effect per queue; without a model: shared by all that have none of their own",

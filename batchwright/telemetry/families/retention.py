@@ -6,14 +6,16 @@ from batchwright.telemetry.families.declare import Declare
 class RetentionMetrics:
     def __init__(self, declare: Declare) -> None:
         self.retention_deleted = declare.counter(
-            "retention_deleted_total", "Files, rows or objects deleted, by what they were", ["kind"]
+            "retention_deleted_total",
+            "Files, rows or objects that retention deleted, by what they were",
+            ["kind"],
         )
         self.retention_deleted_bytes = declare.counter(
-            "retention_deleted_bytes_total", "Of those that lay in storage", ["kind"]
+            "retention_deleted_bytes_total", "Bytes of what retention deleted from storage", ["kind"]
         )
         self.retention_failures = declare.counter(
             "retention_failures_total",
-            "Attempts that failed, and single things that cannot be deleted",
+            "Attempts at retention that failed, and single things that cannot be deleted",
             ["kind"],
         )
         self.retention_succeeded_at = declare.gauge(

@@ -9,16 +9,21 @@ class TrafficMetrics:
     def __init__(self, declare: Declare) -> None:
         self.requests = declare.counter(
             "requests_total",
-            "Requests that had an end, by its HTTP status or `none`; also those to be asked again (S2-11)",
+            "Requests to a backend that had an end, by its HTTP status or `none`; also those to be asked "
+            "again (S2-11)",
             [*_LANE, "status"],
         )
         self.backend_request_seconds = declare.histogram(
-            "request_duration_seconds", "Time of one of them (S2-12)", _LANE, buckets=S2_SECONDS
+            "request_duration_seconds",
+            "Time of a request to a backend; of a job since its submit (S2-12)",
+            _LANE,
+            buckets=S2_SECONDS,
         )
         self.errors = declare.counter(
             "errors_total",
-            "Those without a usable answer: `timeout`, `backend_error`, `parse_error`, `other`; and slices "
-            "that found nobody to ask: `no_backend`, `no_healthy_backend` (S2-19)",
+            "Requests without a usable answer: `timeout`, `backend_error`, `parse_error`, `other` (the "
+            "line's own fault, or unknown); and slices that found nobody to ask: `no_backend`, "
+            "`no_healthy_backend` (S2-19)",
             ["error_type", "model"],
         )
         self.backend_request_tokens = declare.histogram(
@@ -29,9 +34,12 @@ class TrafficMetrics:
         )
         self.chat_items = declare.counter(
             "chat_items_executed_total",
-            "Requests of chats, `concurrent` or `sync_microbatch`, by outcome (S1-267)",
+            "Chats asked, by how their model's are sent: `concurrent`, or, where they may share requests, "
+            "`sync_microbatch`; and by outcome (S1-267)",
             ["mode", "status"],
         )
         self.chat_seconds = declare.histogram(
-            "chat_provider_latency_seconds", "Time of one of them (S1-271)", ["mode", "status"]
+            "chat_provider_latency_seconds",
+            "Time from asking a chat to its outcome, shared or not (S1-271)",
+            ["mode", "status"],
         )

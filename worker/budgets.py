@@ -1,0 +1,44 @@
+"""What control workers show of budgets of tokens: how much of today's is used, and how many are used up."""
+
+from collections import Counter
+from datetime import UTC, datetime
+
+from batchwright.database.quotas_base import QuotasTable
+from batchwright.telemetry.labels import leading
+from batchwright.telemetry.metrics import Metrics
+
+
+class BudgetWatch:
+    """`default` is the budget of tenants that have none of their own, 0: no limit.
+
+    The tenants that have used the largest part of theirs have a label. Keys are only counted: their ids are
+    no labels.
+    """
+
+    def __init__(self, table: QuotasTable, default: int, metrics: Metrics) -> None:
+        self._table, self._default, self._metrics = table, default, metrics
+
+    async def look(self, now: datetime) -> None:
+        """Raises DatabaseUnavailable; what was shown stays."""
+        own = {row.tenant: row.own.tokens_per_day for row in await self._table.all()}
+        keys = await self._table.key_budgets()
+        used, used_by_key = Counter[str](), Counter[str]()
+        if self._default or any(own.values()) or any(keys.values()):
+            for spent in await self._table.spent_by_others("", now.astimezone(UTC).date()):
+                used[spent.tenant] += spent.tokens
+                used_by_key[spent.key_id] += spent.tokens
+        budgets = {tenant: self._budget(own.get(tenant)) for tenant in used.keys() | own.keys()}
+        self._show_tenants({tenant: budget for tenant, budget in budgets.items() if budget}, used)
+        exhausted = sum(0 < limit <= used_by_key[key] for key, limit in keys.items())
+        self._metrics.budgets_exhausted.labels("key").set(exhausted)
+
+    def _budget(self, own: int | None) -> int:
+        return self._default if own is None else own
+
+    def _show_tenants(self, budgets: dict[str, int], used: Counter[str]) -> None:
+        metrics = self._metrics
+        parts = {tenant: used[tenant] / budget for tenant, budget in budgets.items()}
+        named = leading(parts, metrics.tenants.most)
+        metrics.tenant_budget.replace({(tenant,): budgets[tenant] for tenant in named})
+        metrics.tenant_spent.replace({(tenant,): used[tenant] for tenant in named})
+        metrics.budgets_exhausted.labels("tenant").set(sum(part >= 1 for part in parts.values()))
