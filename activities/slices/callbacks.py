@@ -3,17 +3,17 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+from activities.slices.pushes import Pace, Pushes, within
 from batchwright.database.callbacks_base import CallbacksTable, Told
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules.callbacks import PATH, Callback, token_of
 from batchwright.settings import Settings
 
 logger = logging.getLogger(__name__)
-_LOOK_SECONDS = 0.5
 _FORGET_SECONDS = 60.0
 _SETTLING = timedelta(minutes=5)  # beyond a token's own end: a slice may be between two workers
 
@@ -54,13 +54,16 @@ class NoCallbacks(Callbacks):
 
 
 class CallbackWatch(Callbacks):
-    """One a process: all that is waited for is looked for in one query, twice a second."""
+    """One a process. Calls are heard as they come, and read by one query; a look at all finds the others."""
 
-    def __init__(self, table: CallbacksTable, settings: Settings) -> None:
-        self._table = table
+    def __init__(self, table: CallbacksTable, settings: Settings, pace: Pace | None = None) -> None:
+        self._table, self._pace = table, pace or Pace()
         self._secret, self._base = settings.callback_secret, settings.callback_url.rstrip("/")
         self._expected: dict[str, Call] = {}
         self._some = asyncio.Event()
+        self._due, self._are_all_due = asyncio.Event(), False
+        self._soon: set[str] = set()
+        self._pushes = Pushes(table, self._pace, heard=self._hear, turned=self._doubt)
 
     def url(self, callback: Callback) -> str:
         if not self._secret or not self._base:
@@ -70,6 +73,7 @@ class CallbackWatch(Callbacks):
     def expect(self, id: str) -> Call:
         call = self._expected[id] = asyncio.get_running_loop().create_future()
         self._some.set()
+        self._hear(id)  # it may have been called before
         return call
 
     def leave(self, id: str, call: Call) -> None:
@@ -86,35 +90,66 @@ class CallbackWatch(Callbacks):
     async def run(self) -> None:
         """Looks for ever; a database that is away is logged once and asked again."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._look_often())
+            group.create_task(self._look_on())
+            if self._secret and self._base:
+                group.create_task(self._listen())
             if self._secret:
                 group.create_task(self._forget_old())
 
-    async def look(self) -> None:
-        """Once. Raises DatabaseUnavailable."""
-        for told in await self._table.told(self._awaited):
+    async def look(self, ids: Collection[str] | None = None) -> None:
+        """Once, at these or at all that are waited for. Raises DatabaseUnavailable."""
+        awaited = [id for id in (self._expected if ids is None else ids) if self._is_awaited(id)]
+        if not awaited:
+            return
+        for told in await self._table.told(awaited):
             call = self._expected.get(told.id)
             if call is not None and not call.done():
                 call.set_result(told)
 
-    async def _look_often(self) -> None:
-        failing = False
-        while True:
-            self._some.clear()
-            if not self._awaited:
-                await self._some.wait()
-            try:
-                await self.look()
-                failing = False
-            except DatabaseUnavailable as error:
-                if not failing:
-                    logger.warning("calls of backends cannot be read", extra={"error": str(error)})
-                failing = True
-            await asyncio.sleep(_LOOK_SECONDS)
+    async def _listen(self) -> None:
+        """From the first job on: most workers have none."""
+        await self._some.wait()
+        await self._pushes.run()
 
-    @property
-    def _awaited(self) -> list[str]:
-        return [id for id, call in self._expected.items() if not call.done()]
+    async def _look_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        is_failing, looked_at = False, float("-inf")  # at all
+        while True:
+            if not any(map(self._is_awaited, self._expected)):
+                self._some.clear()
+                await self._some.wait()
+            is_sure = self._pushes.is_heard and not is_failing
+            until = looked_at + (self._pace.listening if is_sure else self._pace.deaf)
+            await within(self._due, until - loop.time())
+            self._due.clear()
+            named = self._soon.copy()
+            are_all = self._are_all_due or loop.time() >= until
+            self._soon.clear()
+            self._are_all_due = False
+            try:
+                await self.look(None if are_all else named)
+                is_failing = False
+            except DatabaseUnavailable as error:
+                if not is_failing:
+                    logger.warning("calls of backends cannot be read", extra={"error": str(error)})
+                is_failing = are_all = self._are_all_due = True
+            if are_all:
+                looked_at = loop.time()
+            await asyncio.sleep(self._pace.together)
+
+    def _hear(self, id: str) -> None:
+        if self._is_awaited(id):
+            self._soon.add(id)
+            self._due.set()
+
+    def _doubt(self) -> None:
+        """Something may have been told that was not heard."""
+        self._are_all_due = True
+        self._due.set()
+
+    def _is_awaited(self, id: str) -> bool:
+        call = self._expected.get(id)
+        return call is not None and not call.done()
 
     async def _forget_old(self) -> None:
         while True:

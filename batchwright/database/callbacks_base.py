@@ -1,6 +1,8 @@
 """What is asked of the table of calls by which backends tell of jobs."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
@@ -22,6 +24,17 @@ class CallbacksTable(Protocol):
 
     async def told(self, ids: Sequence[str]) -> list[Told]:
         """Those of `ids` that were called."""
+        ...
+
+    def listening(self, heard: Callable[[str], None]) -> AbstractAsyncContextManager[asyncio.Event]:
+        """Inside of it `heard` gets the id of each call that is accepted, by any process, and every word.
+
+        The event is set when the connection is lost: nothing is heard any more.
+        """
+        ...
+
+    async def ring(self, word: str) -> None:
+        """Tells all who listen."""
         ...
 
     async def empty(self, ids: Sequence[str]) -> None:

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from urllib.parse import urlsplit
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 class Connections:
     """A pool; everything it raises is a DatabaseUnavailable, or a mistake of ours."""
 
-    def __init__(self, pool: driver.Pool, where: str) -> None:
+    def __init__(self, pool: driver.Pool, database_url: str) -> None:
         self._pool = pool
-        self._where = where
+        self._url, self._where = database_url, address(database_url)
 
     async def execute(self, query: str, *args: object) -> None:
         async with self.session() as session:
@@ -45,6 +45,27 @@ class Connections:
         with translated(self._where):
             async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection, connection.transaction():
                 yield connection
+
+    @asynccontextmanager
+    async def listening(
+        self, channel: str, heard: Callable[[str], None]
+    ) -> AsyncGenerator[asyncio.Event, None]:
+        """On a connection beside the pool's; the event is set once it is lost."""
+        lost = asyncio.Event()
+
+        def hear(_: object, __: int, ___: str, word: str) -> None:
+            heard(word)
+
+        with translated(self._where):
+            listener = await driver.open_listener(self._url)
+        try:
+            with translated(self._where):
+                listener.add_termination_listener(lambda _: lost.set())
+                await listener.add_listener(channel, hear)
+            yield lost
+        finally:
+            with suppress(*driver.PASSING):
+                await listener.close(timeout=CONNECT_SECONDS)
 
     async def contact(self) -> None:
         """Raises what asyncpg raises."""
@@ -82,7 +103,7 @@ async def connections(database_url: str, *, size: int, patience_seconds: float) 
     """
     where = address(database_url)
     with translated(where):
-        pool = Connections(await driver.open_pool(database_url, size), where)
+        pool = Connections(await driver.open_pool(database_url, size), database_url)
         try:
             await pool.patient(patience_seconds, driver.PASSING)(pool.contact)
         except BaseException:

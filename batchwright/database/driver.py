@@ -1,5 +1,6 @@
 """As much of asyncpg as we use, with the types it comes without."""
 
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -40,6 +41,12 @@ class Connection(Session, Protocol):
     async def close(self) -> None: ...
 
 
+class Listener(Protocol):
+    async def add_listener(self, channel: str, callback: Callable[[object, int, str, str], None]) -> None: ...
+    def add_termination_listener(self, callback: Callable[[object], None]) -> None: ...
+    def close(self, *, timeout: float) -> Awaitable[None]: ...
+
+
 class Pool(Protocol):
     def acquire(self, *, timeout: float) -> AbstractAsyncContextManager[Session]: ...
     async def close(self) -> None: ...
@@ -48,6 +55,16 @@ class Pool(Protocol):
 
 async def connect(database_url: str) -> Connection:
     return await asyncpg.connect(database_url, timeout=CONNECT_SECONDS)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+
+async def open_listener(database_url: str) -> Listener:
+    """A connection for what is told on channels: a name of its own shows it among the others."""
+    return await asyncpg.connect(  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        database_url,
+        timeout=CONNECT_SECONDS,
+        command_timeout=CONNECT_SECONDS,
+        server_settings={"application_name": "batchwright-listener"},
+    )
 
 
 async def open_pool(database_url: str, size: int) -> Pool:

@@ -1,24 +1,22 @@
 """Every kind of backend ends a batch through a worker killed in mid-job; and calls that are not right."""
 
-import json
 from collections.abc import Iterator
-from typing import Literal
 
 import httpx
 import pytest
 from pydantic import BaseModel
 
-from simulator.exchange import Answer, Exchange
 from tests.e2e.batches import chat_lines, check_conservation, ended, lines_of, settled, submit, until
+from tests.e2e.jobs import Door, Kind, Patient, call, config_of, register
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.unit.simulators import serving
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
 
-Kind = Literal["sync", "poll", "callback"]
 UPSTREAM: dict[Kind, str] = dict(zip(("sync", "poll", "callback"), MODELS, strict=True))
 JOB_SECONDS = 3.0
 LINES = 30
+JOBS = 4  # at once, also at the start of an adaptive limit
 SETTINGS = {"BATCHWRIGHT_MODEL_REFRESH_SECONDS": "0.5"}
 
 
@@ -45,26 +43,6 @@ async def ledger(stack: Stack) -> _Ledger:
     async with httpx.AsyncClient() as http:
         answer = await http.get(f"{stack.simulator}/admin/ledger?entries=false")
     return _Ledger.model_validate_json(answer.content)
-
-
-async def register(stack: Stack, model: str, config: dict[str, object]) -> None:
-    """Served once this returns."""
-    async with httpx.AsyncClient() as http:
-        (await http.put(f"{stack.now.api}/admin/models/{model}", json=config)).raise_for_status()
-
-    async def is_served() -> bool:
-        async with stack.client() as client:
-            return model in {found.id async for found in client.models.list()}
-
-    await until(is_served, seconds=30)
-
-
-def config_of(kind: Kind, url: str, upstream: str = "", **jobs: object) -> dict[str, object]:
-    backends = [{"url": url, "model": upstream}]
-    if kind == "sync":
-        return {"backends": backends}
-    told = {"poll_interval": 0.25, **({"poll_endpoint_template": "/status/{id}"} if kind == "poll" else {})}
-    return {"backends": backends, "kind": kind, "jobs": {**told, **jobs}}
 
 
 @pytest.mark.parametrize("kind", ["sync", "poll", "callback"])
@@ -97,27 +75,6 @@ async def test_a_batch_ends_complete_through_the_death_of_a_worker_in_mid_job(
         assert set(asked.values()) == {1}
     if kind == "callback":
         assert (await ledger(stack)).jobs.called_back >= LINES
-
-
-class Door:
-    """A backend that takes jobs and leaves it to the test to call back: `urls` are those it was given."""
-
-    def __init__(self, model: str) -> None:
-        self.model = model
-        self.urls: list[str] = []
-
-    def __call__(self, exchange: Exchange) -> None:
-        request = exchange.request
-        if request.method == "GET":
-            models = {"object": "list", "data": [{"id": self.model, "object": "model"}]}
-            return exchange.answer(Answer(200, json.dumps(models).encode()))
-        self.urls.append(request.header(b"x-callback-url") or "")
-        exchange.answer(Answer(202, b"taken"))
-
-
-async def call(url: str, body: object) -> httpx.Response:
-    async with httpx.AsyncClient() as http:
-        return await http.post(url, json=body)
 
 
 async def test_only_the_first_call_of_the_right_url_counts(stack: Stack) -> None:
@@ -165,31 +122,6 @@ async def test_a_call_after_its_time_is_refused_and_the_line_says_that_the_job_d
             return (await call(door.urls[-1], {"result": {}})).status_code == 410
 
         await until(is_over)
-
-
-class Patient:
-    """A backend whose jobs go on until `ends`; `keys` are those of the jobs it took, `given_up` their ids."""
-
-    def __init__(self, model: str) -> None:
-        self.model, self.ends = model, False
-        self.keys: list[str] = []
-        self.given_up: list[str] = []
-
-    def __call__(self, exchange: Exchange) -> None:
-        request = exchange.request
-        if request.path.startswith("/status/"):
-            said = {"status": "completed", "result": {"mine": True}} if self.ends else {"status": "running"}
-            return exchange.answer(Answer(200, json.dumps(said).encode()))
-        if request.path.startswith("/cancel/"):
-            self.given_up.append(request.path.removeprefix("/cancel/"))
-            return exchange.answer(Answer(200, b"{}"))
-        if request.method == "GET":
-            models = {"object": "list", "data": [{"id": self.model, "object": "model"}]}
-            return exchange.answer(Answer(200, json.dumps(models).encode()))
-        self.keys.append(request.header(b"idempotency-key") or "")
-        exchange.answer(
-            Answer(202, json.dumps({"status": "running", "job_id": f"j{len(self.keys)}"}).encode())
-        )
 
 
 async def test_a_job_that_runs_when_the_window_closes_is_given_up_and_a_resumption_starts_another(
@@ -256,3 +188,79 @@ async def test_a_call_within_the_grace_of_a_cancel_is_in_the_output(stack: Stack
         [line] = await lines_of(client, batch.output_file_id)
         assert line.response is not None
         assert line.response.model_dump()["body"] == {"in": "time"}
+
+
+async def test_the_jobs_of_a_paused_batch_run_on_and_are_found_again_when_it_is_resumed(
+    stack: Stack,
+) -> None:
+    backend = Patient("held")
+    lines = chat_lines(["held"], each=JOBS)
+    async with serving(backend) as url, stack.client() as client:
+        await register(stack, "held", config_of("poll", url, cancel_endpoint_template="/cancel/{id}"))
+        batch = await submit(client, lines)
+        await until(lambda: is_true(len(backend.looks) == JOBS))
+        await steer(stack, batch.id, "pause")
+        await until(lambda: is_left(stack, "held"))
+        looks = backend.looks.total()
+        backend.ends = True
+        await steer(stack, batch.id, "resume")
+        batch = await ended(client, batch.id)
+        assert batch.status == "completed"
+        await check_conservation(client, batch, lines)
+        assert batch.request_counts is not None
+        assert batch.request_counts.completed == JOBS
+    assert (len(backend.keys), len(set(backend.keys)), backend.given_up) == (JOBS, JOBS, [])
+    assert backend.looks.total() >= looks + JOBS
+
+
+async def test_calls_that_come_during_a_pause_and_after_the_death_of_a_worker_are_found(stack: Stack) -> None:
+    door = Door("heard")
+    lines = chat_lines(["heard"], each=3)
+    async with serving(door) as url, stack.client() as client:
+        await register(stack, "heard", config_of("callback", url))
+        batch = await submit(client, lines)
+        await until(lambda: is_true(len(door.urls) == 3))
+        await until(lambda: is_followed(stack, "heard", 3))
+        assert (await call(door.urls[0], {"result": {"n": 0}})).json()["accepted"]
+        await settled(client, batch.id, 1)
+        await steer(stack, batch.id, "pause")
+        await until(lambda: is_left(stack, "heard"))
+        assert (await call(door.urls[1], {"result": {"n": 1}})).json()["accepted"]
+        await steer(stack, batch.id, "resume")
+        await settled(client, batch.id, 2)
+        stack.kill("worker")
+        assert (await call(door.urls[2], {"result": {"n": 2}})).json()["accepted"]
+        batch = await ended(client, batch.id)
+        assert batch.status == "completed"
+        await check_conservation(client, batch, lines)
+        output = await lines_of(client, batch.output_file_id)
+    answers = [line.response.model_dump()["body"]["n"] for line in output if line.response is not None]
+    assert sorted(answers) == [0, 1, 2]
+    assert len(door.urls) == 3
+
+
+async def is_true(holds: bool) -> bool:
+    return holds
+
+
+async def steer(stack: Stack, batch_id: str, verb: str) -> None:
+    async with httpx.AsyncClient() as http:
+        (await http.post(f"{stack.now.api}/v1/batches/{batch_id}/x/{verb}")).raise_for_status()
+
+
+async def is_left(stack: Stack, model: str) -> bool:
+    """No worker follows a job of the model."""
+    return await is_followed(stack, model, 0)
+
+
+async def is_followed(stack: Stack, model: str, jobs: int) -> bool:
+    return await following(stack, model) == jobs
+
+
+async def following(stack: Stack, model: str) -> float:
+    """Jobs of the model that workers wait for."""
+    async with httpx.AsyncClient() as http:
+        pages = [(await http.get(url)).text for url in stack.now.metrics]
+    rows = [row for page in pages for row in page.splitlines()]
+    named = [row for row in rows if row.startswith("batchwright_backend_jobs_running{")]
+    return sum(float(row.split()[-1]) for row in named if f'model="{model}"' in row)

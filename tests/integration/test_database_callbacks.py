@@ -1,5 +1,6 @@
 """Calls of backends: the first counts, is read by those who wait, emptied, forgotten."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 from batchwright.database.base import DatabaseLike
@@ -35,3 +36,24 @@ async def test_what_expired_is_forgotten(any_database: DatabaseLike) -> None:
     await table.forget(AT + timedelta(minutes=1))
     assert [told.id for told in await table.told(["old", "new"])] == ["new"]
     assert await table.accept("old", b"{}", 2, AT)
+
+
+async def test_who_listens_hears_of_each_first_call_and_of_every_word(any_database: DatabaseLike) -> None:
+    table = any_database.callbacks
+    heard: list[str] = []
+    last = asyncio.Event()
+
+    def hear(word: str) -> None:
+        heard.append(word)
+        if word == "last word":
+            last.set()
+
+    async with table.listening(hear) as lost:
+        assert await table.accept("heard-a", b"{}", 2, AT)
+        assert not await table.accept("heard-a", b"{}", 2, AT)
+        assert await table.accept("heard-b", None, 99, AT)
+        await table.ring("last word")
+        async with asyncio.timeout(30):
+            await last.wait()
+        assert not lost.is_set()
+    assert heard == ["heard-a", "heard-b", "last word"]
