@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from api.bodies import kind_of
 from api.errors import ApiError, invalid_value, missing
 from batchwright.contracts.registry import BackendConfig, ModelConfig, RegistryConfig
+from batchwright.rules.added_headers import clash
 from batchwright.settings.registry import backends_of, remedy
 
 _NEVER = ("api_key_file", "api_key_env")
@@ -50,6 +51,13 @@ def refuse_files(config: ModelConfig, file: RegistryConfig | None) -> None:
         for name in _AS_IN_THE_FILE:
             _check_use(place, name, backend, in_use)
         _check_host(place, backend, in_use)
+
+
+def refuse_headers(model: str, config: ModelConfig, dispatch_header: str) -> None:
+    """Raises ApiError where a header that is added to requests stands for one that Batchwright sends."""
+    if found := clash(model, config, dispatch_header):
+        place = "jobs.callback_header" if found.backend is None else f"backends[{found.backend}].headers"
+        raise invalid_value(place, f"Invalid value for '{place}': {found.message}.")
 
 
 def _check_use(place: str, name: str, backend: BackendConfig, in_use: Sequence[BackendConfig]) -> None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from api.bodies import check_text, json_body, read_object
 from api.errors import ApiError, invalid_value
 from api.objects import answer
-from api.registering import config_of, refuse_files
+from api.registering import config_of, refuse_files, refuse_headers
 from api.responses import errors
 from api.services import Services
 from batchwright.contracts.jobs import JobConfig, Kind
@@ -102,6 +102,7 @@ class RegistryRoutes:
         name = _name(model)
         config = config_of(name, await read_object(request))
         refuse_files(config, self._catalog.file)
+        refuse_headers(name, config, self._services.settings.dispatch_header)
         if config.kind == "callback" and not self._services.settings.takes_callbacks:
             message = (
                 "Invalid value for 'kind': callback needs BATCHWRIGHT_CALLBACK_URL and "

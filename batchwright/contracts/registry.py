@@ -254,4 +254,4 @@ def check_header(name: str) -> None:
     if name.lower() in CREDENTIAL_HEADERS:
         raise ValueError(f"the header {name!r} holds a credential: use api_key_name")
     if name.lower() in OWN_HEADERS:
-        raise ValueError(f"the header {name!r} is made by Batchwright itself")
+        raise ValueError(f"the header {name!r} is made by Batchwright itself: take it away, or another name")

@@ -240,7 +240,8 @@ def _headers(settings: Settings, backend: BackendConfig | None) -> list[Header]:
     if backend is None:
         return []
     marked = {settings.dispatch_header: settings.dispatch_value} if backend.dispatched else {}
-    return [(name.lower().encode(), value.encode()) for name, value in {**marked, **backend.headers}.items()]
+    added = [*backend.headers.items(), *marked.items()]
+    return list({name.lower().encode(): value.encode() for name, value in added}.items())
 
 
 def _broken(error: httpx.TransportError) -> Outcome:

@@ -12,6 +12,7 @@ from pydantic_settings import SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
 from batchwright.contracts.registry import RegistryConfig
+from batchwright.rules import added_headers
 from batchwright.settings.access import AccessSettings
 from batchwright.settings.api import ApiSettings
 from batchwright.settings.batches import BatchSettings
@@ -98,7 +99,23 @@ def registry_of(settings: Settings) -> RegistryConfig | None:
                 f"BATCHWRIGHT_REGISTRY: {settings.registry}: models.{name}.kind: callback needs "
                 "BATCHWRIGHT_CALLBACK_URL and BATCHWRIGHT_CALLBACK_SECRET: set both."
             )
+    if said := _header_clash(config, settings.dispatch_header):
+        raise SettingsError(f"BATCHWRIGHT_REGISTRY: {settings.registry}: {said}.")
     return config
+
+
+def _header_clash(config: RegistryConfig, dispatch_header: str) -> str:
+    """Of what the registry adds to requests; empty: there is none."""
+    if config.gateway is not None:
+        said = added_headers.problem(config.gateway, "of the gateway", dispatch_header)
+        return said and f"gateway, headers: {said}"
+    for name, model in config.models.items():
+        if found := added_headers.clash(name, model, dispatch_header):
+            place = (
+                "jobs.callback_header" if found.backend is None else f"backends, entry {found.backend + 1}"
+            )
+            return f"models.{name}.{place}: {found.message}"
+    return ""
 
 
 def _settings(overrides: dict[str, object]) -> Settings:

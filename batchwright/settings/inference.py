@@ -6,7 +6,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings
 
-from batchwright.contracts.registry import check_host
+from batchwright.contracts.registry import check_header, check_host
+from batchwright.rules.added_headers import stands_for
 from batchwright.rules.passed_headers import read_names
 from batchwright.settings.urls import backend_urls, http_url
 
@@ -87,6 +88,21 @@ class InferenceSettings(BaseSettings):
     def _passable(cls, names: str) -> str:
         read_names(names)
         return names
+
+    @field_validator("dispatch_header")
+    @classmethod
+    def _may_mark(cls, name: str) -> str:
+        check_header(name)
+        if said := stands_for(name):
+            raise ValueError(f"the header {name!r} would stand for {said}: choose another")
+        return name
+
+    @field_validator("dispatch_value")
+    @classmethod
+    def _is_printable(cls, value: str) -> str:
+        if not value.isprintable() or not value.isascii():
+            raise ValueError("it must be printable ASCII")
+        return value
 
     @field_validator("callback_url")
     @classmethod

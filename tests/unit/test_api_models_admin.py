@@ -21,6 +21,7 @@ models:
     backends: [{url: "http://two", model: org/qwen}]
 """
 BACKEND = {"url": "http://three"}
+CALLED: dict[str, object] = {"kind": "callback", "jobs": {"callback_header": "X-Hook"}}
 WRONG: list[tuple[dict[str, object], str, str, str]] = [
     ({}, "missing_required_parameter", "backends", "Missing"),
     ({"backends": []}, "invalid_value", "backends", "at least 1 of them"),
@@ -74,6 +75,30 @@ WRONG: list[tuple[dict[str, object], str, str, str]] = [
         "invalid_value",
         "backends[0].tls_ca_cert_file",
         "(none): add it there first",
+    ),
+    (
+        {"backends": [BACKEND, {**BACKEND, "headers": {"traceparent": "k"}}]},
+        "invalid_value",
+        "backends[1].headers",
+        "the header 'traceparent' of the backend http://three of 'new' would stand for the trace",
+    ),
+    (
+        {"backends": [{**BACKEND, "headers": {"Content-Length": "1"}}]},
+        "invalid_value",
+        "backends[0].headers",
+        "'Content-Length' is made by Batchwright itself",
+    ),
+    (
+        {"backends": [{**BACKEND, "headers": {"x-hook": "k"}}], **CALLED},
+        "invalid_value",
+        "backends[0].headers",
+        "sent as jobs.callback_header: rename one of the two",
+    ),
+    (
+        {"backends": [{**BACKEND, "dispatched": True}], **CALLED, "jobs": {"callback_header": "x-source"}},
+        "invalid_value",
+        "jobs.callback_header",
+        "the callback_header 'x-source' of 'new' would stand for BATCHWRIGHT_DISPATCH_HEADER",
     ),
     ({"backends": [BACKEND], "fallbacks": ["z"]}, "invalid_value", "model", "register it first"),
     ({"backends": [BACKEND], "aliases": ["qwen"]}, "invalid_value", "model", "is a model itself"),

@@ -133,6 +133,13 @@ async def test_headers_of_a_backend_come_with_every_request_and_dispatched_ones_
         assert (server.heard(b"x-team"), server.heard(b"x-lane")) == ([], [])
 
 
+async def test_a_header_is_sent_once_and_the_mark_stands_before_one_registered_under_its_name() -> None:
+    server = Backend()
+    async with asking(server.serve) as house:
+        await house.ask(headers={"x-SOURCE": "me", "X-Team": "red", "x-team": "blue"}, dispatched=True)
+    assert (server.heard(b"x-source"), server.heard(b"x-team")) == ([b"dispatcher"], [b"blue"])
+
+
 async def test_backends_that_differ_in_weight_and_model_share_a_client_and_others_do_not() -> None:
     async with asking(Backend().serve) as house:
         of = house.clients.of

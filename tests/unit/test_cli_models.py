@@ -109,3 +109,12 @@ def test_limits_retries_and_the_choice_are_given_as_the_registry_names_them(cli:
     assert cli.run("models", "register", "a", "--backend", ONE, "--retry", "5").exit_code != 0
     unknown = cli.run("models", "register", "a", "--backend", ONE, "--key", "gateway")
     assert "api_key_name" in unknown.stderr
+
+
+def test_a_header_to_call_by_that_is_ours_is_refused_with_its_remedy(cli: Cli) -> None:
+    job = ("--kind", "callback", "--job", "callback_header=traceparent")
+    refused = cli.run("models", "register", "voice", "--backend", ONE, *job)
+    assert refused.exit_code == 3
+    said = " ".join(refused.stderr.split())
+    assert "the callback_header 'traceparent' of 'voice' would stand for the trace of its request" in said
+    assert "choose another" in said

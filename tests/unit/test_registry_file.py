@@ -60,6 +60,19 @@ WRONG = {
     "models: {a: {backends: [{url: 'http://x'}], kind: callback}}": (
         "models.a.kind: callback needs BATCHWRIGHT_CALLBACK_URL and BATCHWRIGHT_CALLBACK_SECRET: set both"
     ),
+    "models: {a: {backends: [{url: 'http://x', headers: {TraceParent: k}}]}}": (
+        "models.a.backends, entry 1: the header 'TraceParent' of the backend http://x of 'a' would "
+        "stand for the trace of its request: take it away"
+    ),
+    "models: {a: {backends: [{url: 'http://x'}, {url: 'http://y', headers: {X-A: k, x-a: l}}]}}": (
+        "models.a.backends, entry 2: the header 'x-a' of the backend http://y of 'a' is there as 'X-A' too"
+    ),
+    "models: {a: {backends: [{url: 'http://x', dispatched: true, headers: {x-source: me}}]}}": (
+        "would stand for BATCHWRIGHT_DISPATCH_HEADER, which marks requests to it (dispatched): take it away"
+    ),
+    "gateway: {url: 'http://x', headers: {Content-Encoding: gzip}}": (
+        "gateway, headers: the header 'Content-Encoding' of the gateway would stand for what the body is"
+    ),
     "gateway: {url: 'http://x', model: a}": "gateway.model: a gateway has no model",
     "{}": "gateway, one for all models, or models",
     "models: {a: {backends: [{url: 'http://x'}], aliases: [b]}, b: {backends: [{url: 'http://x'}]}}": (
@@ -70,6 +83,20 @@ WRONG = {
 }
 
 
+# The same where backends can be told what to call.
+CALLED = {
+    "models: {a: {backends: [{url: 'http://x', headers: {x-callback-url: k}}], kind: callback}}": (
+        "models.a.backends, entry 1: the header 'x-callback-url' of the backend http://x of 'a' would stand "
+        "for the URL to call, which is sent as jobs.callback_header: rename one of the two"
+    ),
+    "models: {a: {backends: [{url: 'http://x'}], kind: callback, jobs: {callback_header: TraceState}}}": (
+        "models.a.jobs.callback_header: the callback_header 'TraceState' of 'a' would stand for the trace"
+    ),
+    "models: {a: {backends: [{url: 'http://x', dispatched: true}], kind: callback, jobs: {callback_header: "
+    "X-SOURCE}}}": "would stand for BATCHWRIGHT_DISPATCH_HEADER, which marks requests to it (dis",
+}
+
+
 def write(directory: Path, text: str) -> dict[str, object]:
     """Settings of a process with such a file."""
     path = directory / "models.yaml"
@@ -77,13 +104,14 @@ def write(directory: Path, text: str) -> dict[str, object]:
     return {"registry": path, "secrets_dir": directory}
 
 
-@pytest.mark.parametrize("text", WRONG)
+@pytest.mark.parametrize("text", [*WRONG, *CALLED])
 def test_what_is_wrong_is_told_with_file_place_and_remedy(text: str, tmp_path: Path) -> None:
+    calls = {"callback_url": "http://api", "callback_secret": "s" * 32} if text in CALLED else {}
     with pytest.raises(SettingsError) as told:
-        load(**write(tmp_path, text))
+        load(**write(tmp_path, text), **calls)
     sentence = str(told.value)
     assert sentence.startswith(f"BATCHWRIGHT_REGISTRY: {tmp_path}/models.yaml: ")
-    assert WRONG[text] in sentence
+    assert {**WRONG, **CALLED}[text] in sentence
     assert sentence.endswith(".")
     assert "\n" not in sentence
 
@@ -97,6 +125,28 @@ def test_a_file_says_everything_about_models_and_backends(tmp_path: Path) -> Non
     assert two.headers == {"X-Team": "batch"}
     assert config.models["llama"].retries.initial_backoff == 0.5
     assert [place for place, _ in backends_of(config)][2] == "models.qwen.backends, entry 1"
+
+
+def test_headers_that_stand_for_nothing_of_ours_are_taken(tmp_path: Path) -> None:
+    text = "models: {a: {backends: [{url: 'http://x', headers: {X-Source: me, X-Callback-Url: here}}]}}"
+    config = registry_of(load(**write(tmp_path, text)))
+    assert config is not None
+    assert config.models["a"].backends[0].headers == {"X-Source": "me", "X-Callback-Url": "here"}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("traceparent", "would stand for the trace of its request: choose another"),
+        ("Authorization", "holds a credential"),
+        ("Host", "made by Batchwright itself"),
+        ("two words", "is no name of a header"),
+    ],
+)
+def test_the_header_that_marks_requests_stands_for_no_other(name: str, said: str) -> None:
+    with pytest.raises(SettingsError, match=said) as told:
+        load(dispatch_header=name)
+    assert str(told.value).startswith("BATCHWRIGHT_DISPATCH_HEADER is wrong: ")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
