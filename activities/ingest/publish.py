@@ -50,9 +50,10 @@ class _Tables:
         self.slices = bytearray()
         self._slicer = Slicer(max_lines, max_bytes)
 
-    def add(self, line: PlanLine) -> None:
-        self.plan += pack_entry(line.entry)
-        self._note(self._slicer.add(line.entry.length, line.work_units))
+    def add(self, lines: list[PlanLine]) -> None:
+        self.plan += b"".join([pack_entry(line[:3]) for line in lines])
+        for line in lines:
+            self._note(self._slicer.add(line.length, line.work_units))
 
     def finish(self) -> None:
         self._note(self._slicer.finish())
@@ -194,11 +195,12 @@ def _twins_of(twins: Twins, model: str, spool: Spool, start: int) -> bytes:
 
 def _next_piece(ordered: Iterator[PlanLine], tables: _Tables, spool: Spool) -> bytes:
     """The next lines of the shard, about a piece of them; nothing when there are none left."""
-    lines: list[bytes] = []
+    lines: list[PlanLine] = []
     size = 0
-    while size < _PIECE_BYTES and len(lines) < _PIECE_LINES and (line := next(ordered, None)):
-        data = spool.read_line(line.entry.offset, line.entry.length)
-        tables.add(line)
-        lines.append(data)
-        size += len(data)
-    return b"".join(lines)
+    for line in ordered:
+        lines.append(line)
+        size += line.length
+        if size >= _PIECE_BYTES or len(lines) == _PIECE_LINES:
+            break
+    tables.add(lines)
+    return spool.read_lines([(line.offset, line.length) for line in lines])

@@ -13,7 +13,7 @@ from batchwright.database.rows import ModelCount
 from batchwright.rules.checks import Limits, Request
 from batchwright.rules.findings import Code, Findings
 from batchwright.rules.lines import Line
-from batchwright.rules.ordering import ModelLines, PlanOrder, Prefixes
+from batchwright.rules.ordering import HEAD, ModelLines, PlanOrder, Prefixes
 from batchwright.rules.plan import PlanEntry
 from batchwright.rules.prefix import prompt_of
 from batchwright.rules.quotas import Enqueued, estimated_tokens
@@ -75,6 +75,7 @@ class Scanner:
         self.twins = twins
         self.adoption = adoption
         self.models: dict[str, ModelLines] = {}
+        self._planned: dict[str, str] = {}  # models of lines that are, by the names lines give them
         self.prefixes = Prefixes()
         self.unserved = Unserved()
         self._validation = Validation(endpoint, profile, limits_of(settings))
@@ -112,12 +113,14 @@ class Scanner:
             self.adoption.finish()
 
     def _place(self, line: Line, request: Request) -> None:
-        model = self._canonical(request.model or self._settings.default_model)
+        name = request.model or self._settings.default_model
+        model = self._planned.get(name) or self._canonical(name)
         if self.adoption and not self.findings.count and self.adoption.take(line.offset, model):
             return
-        if self._access.refusal(model) is not None:
+        if name not in self._planned and self._access.refusal(model) is not None:
             self._refuse(line, model)
         elif not self.findings.count:  # a batch that fails is not planned
+            self._planned[name] = model
             self._plan(line, request, model)
 
     def _refuse(self, line: Line, model: str) -> None:
@@ -131,7 +134,7 @@ class Scanner:
         if self.twins is not None and self.twins.take(line, model):
             return
         self._tokens += estimated_tokens(request.body)
-        prompt = prompt_of(request.body)
+        prompt = prompt_of(request.body, HEAD)
         prefix, prefix_hash = self.prefixes.intern(prompt, line.offset, line.length)
         lines = self.models.get(model)
         if lines is None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -45,6 +45,24 @@ class Spool(Scratch):
         self._go_on()
         line = os.pread(self.file.fileno(), length, offset)
         return line if line.endswith(b"\n") else line + b"\n"
+
+    def read_lines(self, places: Iterable[tuple[int, int]]) -> bytes:
+        """The lines at these offsets and of these lengths; neighbours in the file are one read."""
+        self._go_on()
+        parts: list[bytes] = []
+        start = end = 0
+        for offset, length in places:
+            if offset != end:
+                parts.append(self._read(start, end))
+                start = offset
+            end = offset + length
+        parts.append(self._read(start, end))
+        return b"".join(parts)
+
+    def _read(self, start: int, end: int) -> bytes:
+        """From one line's start to one's end; where the file ends without a newline it is added."""
+        data = os.pread(self.file.fileno(), end - start, start)
+        return data if len(data) == end - start else data + b"\n"
 
     def _go_on(self) -> None:
         if self._stopped:

@@ -33,7 +33,7 @@ class Twins:
     def take(self, line: Line, model: str) -> bool:
         """Whether a line before this one asks the same; then that one's answer is this one's."""
         _, body = read_request(line.data or b"")
-        number, is_new = self._seen.add(model.encode() + b"\x00" + canonical(body))
+        number, is_new = self._seen.number(model.encode() + b"\x00" + canonical(body))
         if is_new:
             self._firsts.append(line.offset)
             return False

@@ -7,7 +7,8 @@ from msgspec import UNSET
 
 from batchwright.contracts.openai import Endpoint
 from batchwright.rules.findings import Code
-from batchwright.rules.lines import Body, Value, read_text
+from batchwright.rules.lines import Body, Prompting, Value, read_text
+from batchwright.rules.usual import UsualBody
 
 _KINDS = {
     ord("{"): "an object",
@@ -21,6 +22,7 @@ _FRACTION = re.compile(rb"[.eE]")
 _ARRAY = ("an array",)
 _TEXT = ("a string",)
 _BOTH = ("a string", "an array")
+_BEGIN: dict[tuple[str, ...], bytes] = {_ARRAY: b"[", _TEXT: b'"', _BOTH: b'["'}
 _ELEMENT = re.compile(
     rb"""[\s,]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"|\[[^\[\]]*+\]|[^\s,\[\]"]++)""",
     re.DOTALL,
@@ -67,6 +69,17 @@ def body_problems(endpoint: Endpoint, body: Body) -> list[Problem]:
     return [problem for problem in found if problem is not None]
 
 
+def has_what_it_needs(endpoint: Endpoint, body: UsualBody) -> bool:
+    """Whether there is no problem of `body_problems`."""
+    rule = _RULES[endpoint]
+    if body.stream or (rule.model and body.model is UNSET):
+        return False
+    if rule.field is None:
+        return True
+    value = _field(rule.field, body)
+    return value is not UNSET and memoryview(value)[0] in _BEGIN[rule.kinds]
+
+
 def _model_problem(rule: _Rule, model: Value) -> Problem | None:
     kind = kind_of(model)
     if kind == "a string" and read_text(model):
@@ -95,7 +108,7 @@ def _stream_problem(rule: _Rule, stream: Value) -> Problem | None:
     return Problem(Code.STREAMING_UNSUPPORTED, "body.stream", message)
 
 
-def _field(name: str, body: Body) -> Value:
+def _field(name: str, body: Prompting) -> Value:
     match name:
         case "messages":
             return body.messages

@@ -6,21 +6,21 @@ import msgspec
 from msgspec import UNSET
 
 from batchwright.contracts.openai import Endpoint, Profile
-from batchwright.rules.bodies import body_problems, count_inputs, kind_of
-from batchwright.rules.digests import Digests
+from batchwright.rules.bodies import body_problems, count_inputs, has_what_it_needs, kind_of
+from batchwright.rules.digests import Seen
 from batchwright.rules.findings import Code, Findings
 from batchwright.rules.lines import (
     UNREADABLE,
     Body,
     Fields,
     Line,
+    Value,
     is_json,
     read_body,
     read_new_fields,
     read_text,
 )
-
-_POST = b'"POST"'
+from batchwright.rules.usual import UsualBody, UsualLine
 
 
 class Limits(NamedTuple):
@@ -37,7 +37,7 @@ class Request(NamedTuple):
 
     custom_id: str
     model: str | None
-    body: Body
+    body: Body | UsualBody
 
 
 class LineChecker:
@@ -46,16 +46,34 @@ class LineChecker:
     def __init__(self, endpoint: Endpoint, profile: Profile, limits: Limits, findings: Findings) -> None:
         self.findings = findings
         self._endpoint = endpoint
-        self._url_as_written = b'"%b"' % endpoint.encode()  # as nearly every line has it
         self._strict = profile is Profile.STRICT
         self._limits = limits
-        self._ids = Digests()
+        self._ids = Seen()
         self._inputs = 0
         self._model: str | None = None
 
-    def check(self, line: Line) -> Request | None:
-        """The request, or None if the line has an error."""
+    def check(self, line: Line, usual: UsualLine | None = None) -> Request | None:
+        """The request, or None if the line has an error. `usual`: what it says, if it is of that shape."""
         before = self.findings.count
+        if usual is not None and self._is_good(usual):
+            body, model = usual.body, usual.body.model or None
+            self._all_lines(model, body.input, line.number)
+            return Request(usual.custom_id, model, body) if self.findings.count == before else None
+        return self._carefully(line, before)
+
+    def forget_ids(self) -> None:
+        """There is no further line whose custom_id could be one of them."""
+        self._ids = Seen()
+
+    def _is_good(self, line: UsualLine) -> bool:
+        """Whether it has no error of its own; then its custom_id is noted."""
+        if line.url != self._endpoint and (line.url is not UNSET or self._strict):
+            return False
+        if line.method is UNSET and self._strict:
+            return False
+        return has_what_it_needs(self._endpoint, line.body) and self._ids.add(line.custom_id.encode())
+
+    def _carefully(self, line: Line, before: int) -> Request | None:
         fields = self._fields(line)
         if fields is None:
             return None
@@ -64,15 +82,10 @@ class LineChecker:
         self._url(fields, line.number)
         body = self._body(fields, line.number)
         if body is not None:
-            self._one_model(body, line.number)
-            self._embedding_inputs(body, line.number)
+            self._all_lines(read_text(body.model), body.input, line.number)
         if custom_id is None or body is None or self.findings.count > before:
             return None
         return Request(custom_id, read_text(body.model) or None, body)
-
-    def forget_ids(self) -> None:
-        """There is no further line whose custom_id could be one of them."""
-        self._ids = Digests()
 
     def _fields(self, line: Line) -> Fields | None:
         if line.data is None:
@@ -102,7 +115,7 @@ class LineChecker:
             message = f"Invalid type for 'custom_id': expected a non-empty string, but got {kind} instead."
             self.findings.add(Code.INVALID_TYPE, message, param="custom_id", line=number)
             return None
-        if not self._ids.add(custom_id.encode())[1]:
+        if not self._ids.add(custom_id.encode()):
             message = (
                 "The custom_id for this request is a duplicate of another request. "
                 "Please ensure that every custom_id is unique within the batch."
@@ -111,8 +124,6 @@ class LineChecker:
         return custom_id
 
     def _method(self, fields: Fields, number: int) -> None:
-        if fields.method is not UNSET and bytes(fields.method) == _POST:
-            return
         if fields.method is UNSET or kind_of(fields.method) == "null":
             if self._strict:
                 self._missing("method", number)
@@ -121,8 +132,6 @@ class LineChecker:
             self.findings.add(Code.INVALID_METHOD, message, param="method", line=number)
 
     def _url(self, fields: Fields, number: int) -> None:
-        if fields.url is not UNSET and bytes(fields.url) == self._url_as_written:
-            return
         if fields.url is UNSET or kind_of(fields.url) == "null":
             if self._strict:
                 self._missing("url", number)
@@ -144,10 +153,14 @@ class LineChecker:
             self.findings.add(problem.code, problem.message, param=problem.param, line=number)
         return body
 
-    def _one_model(self, body: Body, number: int) -> None:
-        if not self._limits.one_model:
-            return
-        model = read_text(body.model) or ""
+    def _all_lines(self, model: str | None, inputs: Value, number: int) -> None:
+        """What is asked of all lines together."""
+        if self._limits.one_model:
+            self._one_model(model or "", number)
+        if self._endpoint is Endpoint.EMBEDDINGS:
+            self._embedding_inputs(inputs, number)
+
+    def _one_model(self, model: str, number: int) -> None:
         if self._model is None:
             self._model = model
         elif model != self._model:
@@ -156,11 +169,11 @@ class LineChecker:
             )
             self.findings.add(Code.MISMATCHED_MODEL, message, param="body.model", line=number)
 
-    def _embedding_inputs(self, body: Body, number: int) -> None:
+    def _embedding_inputs(self, inputs: Value, number: int) -> None:
         most = self._limits.max_embedding_inputs
-        if self._endpoint is not Endpoint.EMBEDDINGS or self._inputs > most:
+        if self._inputs > most:
             return
-        self._inputs += count_inputs(body.input, most - self._inputs)
+        self._inputs += count_inputs(inputs, most - self._inputs)
         if self._inputs > most:
             message = f"With this request the batch has more than {most} embedding inputs. Split the batch."
             self.findings.add(Code.TOO_MANY_EMBEDDING_INPUTS, message, param="body.input", line=number)

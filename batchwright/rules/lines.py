@@ -36,15 +36,20 @@ class Fields(Struct, gc=False):
     body: Value = UNSET
 
 
-class Body(Struct, gc=False):
-    """The parts of a request's body that checks, plan and slices look at."""
+class Prompting(Struct, gc=False):
+    """What a request's body asks."""
 
-    model: Value = UNSET
     messages: Value = UNSET
     input: Value = UNSET
     prompt: Value = UNSET
     instructions: Value = UNSET
     tools: Value = UNSET
+
+
+class Body(Prompting, gc=False):
+    """The parts of a request's body that checks, plan and slices look at."""
+
+    model: Value = UNSET
     stream: Value = UNSET
     max_tokens: Value = UNSET
     max_completion_tokens: Value = UNSET

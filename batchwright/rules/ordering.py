@@ -8,7 +8,6 @@ import heapq
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
 from typing import Literal, NamedTuple
 
 from batchwright.rules.digests import Digests
@@ -19,18 +18,25 @@ from batchwright.rules.prefix import Prompt, lexicographic, prompt_of, system_ha
 PlanOrder = Literal["prefix", "hash", "file"]
 ReadLine = Callable[[int, int], bytes]  # of a line's offset and length
 
-_REMEMBERED = 64 * 1024  # bytes of the last prefix
-_HEAD = 32  # bytes of the rest of the prompt
-_ROW = struct.Struct(f">I{_HEAD}sQIIH")  # rank, head, offset, length, prefix hash, work units
-_KEY = 4 + _HEAD
+_REMEMBERED = 1024 * 1024  # bytes of prefixes
+HEAD = 32  # bytes of the rest of the prompt
+_ROW = struct.Struct(f">I{HEAD}sQIIH")  # rank, head, offset, length, prefix hash, work units
+_KEY = 4 + HEAD
+_PLACE = struct.Struct(">QIIH")  # what follows the key
 _RANK = struct.Struct(">I")
 _PACKED = struct.Struct(f"{_ROW.size}s")
 _RUN = 65_536 * _ROW.size  # bytes that are sorted at once: only so many rows are objects at a time
 
 
 class PlanLine(NamedTuple):
-    entry: PlanEntry
+    offset: int
+    length: int
+    prefix_hash: int
     work_units: int
+
+    @property
+    def entry(self) -> PlanEntry:
+        return PlanEntry(self.offset, self.length, self.prefix_hash)
 
 
 class Prefixes:
@@ -38,7 +44,8 @@ class Prefixes:
 
     def __init__(self) -> None:
         self._known = Digests()
-        self._last, self._last_number = b"", -1  # neighbours mostly have the same
+        self._recent: dict[bytes, int] = {}  # many lines have the same
+        self._remembered = 0
         self._offsets = array("Q")
         self._lengths = array("I")
         self._hashes = array("I")
@@ -46,16 +53,24 @@ class Prefixes:
     def intern(self, prompt: Prompt, offset: int, length: int) -> tuple[int, int]:
         """The prefix's number and its system prompt's FNV-32a."""
         shared = prompt.shared
-        if shared == self._last and self._last_number >= 0:
-            return self._last_number, self._hashes[self._last_number]
-        number, new = self._known.add(shared)
-        if len(shared) <= _REMEMBERED:
-            self._last, self._last_number = shared, number
+        number = self._recent.get(shared)
+        if number is not None:
+            return number, self._hashes[number]
+        number, new = self._known.number(shared)
+        self._remember(shared, number)
         if new:
             self._offsets.append(offset)
             self._lengths.append(length)
             self._hashes.append(system_hash(prompt))
         return number, self._hashes[number]
+
+    def _remember(self, shared: bytes, number: int) -> None:
+        if self._remembered + len(shared) > _REMEMBERED:
+            self._recent.clear()
+            self._remembered = 0
+        if len(shared) <= _REMEMBERED:
+            self._recent[shared] = number
+            self._remembered += len(shared)
 
     def ranks(self, read_line: ReadLine) -> "array[int]":
         """Each prefix's place in the lexicographic order of all."""
@@ -81,15 +96,14 @@ class ModelLines:
         return len(self._rows) // _ROW.size
 
     def add(self, entry: PlanEntry, prefix: int, rest: bytes, units: int) -> None:
-        rank, head = prefix, rest[:_HEAD]
+        rank, head = prefix, rest[:HEAD]
         if self._order != "prefix":
             rank, head = entry.prefix_hash if self._order == "hash" else 0, b""
         self._rows += _ROW.pack(rank, head, entry.offset, entry.length, entry.prefix_hash, units)
 
     def in_order(self, ranks: "array[int]", read_line: ReadLine) -> Iterator[PlanLine]:
         """Once only; `ranks` are those of Prefixes."""
-        for key, equal in groupby(self._in_key_order(ranks), _key):
-            yield from map(_plan_line, _told_apart(key, equal, read_line))
+        return map(_plan_line, _in_text_order(self._in_key_order(ranks), read_line))
 
     def _in_key_order(self, ranks: "array[int]") -> Iterable[bytes]:
         if len(self._rows) <= _RUN:
@@ -113,30 +127,40 @@ def _rows_of(packed: bytearray | memoryview) -> Iterator[bytes]:
     return (row for (row,) in _PACKED.iter_unpack(packed))
 
 
-def _key(row: bytes) -> bytes:
-    return row[:_KEY]
+def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes | bytearray]:
+    """Rows in the order of their keys; those of equal keys by the texts behind their heads."""
+    key, first, equal = b"", b"", bytearray()
+    for row in rows:
+        if first and row.startswith(key):
+            equal += row if equal else first + row
+            continue
+        if equal:
+            yield from _told_apart(equal, read_line)
+            equal = bytearray()
+        elif first:
+            yield first
+        key, first = row[:_KEY], row
+    yield from _told_apart(equal or bytearray(first), read_line)
 
 
-def _told_apart(key: bytes, equal: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes]:
-    """Rows of equal keys by the texts behind their heads; a head that ends in zero was the whole text."""
-    if key.endswith(b"\x00"):
-        yield from equal
+def _told_apart(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | bytearray]:
+    """Rows of one key by the texts behind their heads; a head that ends in zero was the whole text."""
+    if rows[:_KEY].endswith(b"\x00"):
+        yield from _rows_of(rows)
         return
-    rows = b"".join(equal)
 
-    def row(place: int) -> bytes:
+    def row(place: int) -> bytearray:
         return rows[place * _ROW.size : (place + 1) * _ROW.size]
 
     def read(place: int, start: int, width: int) -> bytes:
-        entry = _plan_line(row(place)).entry
-        return prompt_again(read_line(entry.offset, entry.length)).rest[start : start + width]
+        line = _plan_line(row(place))
+        return prompt_again(read_line(line.offset, line.length)).rest[start : start + width]
 
-    yield from map(row, lexicographic(range(len(rows) // _ROW.size), read, _HEAD))
+    yield from map(row, lexicographic(range(len(rows) // _ROW.size), read, HEAD))
 
 
-def _plan_line(row: bytes) -> PlanLine:
-    _, _, offset, length, prefix_hash, units = _ROW.unpack(row)
-    return PlanLine(PlanEntry(offset, length, prefix_hash), units)
+def _plan_line(row: bytes | bytearray) -> PlanLine:
+    return PlanLine(*_PLACE.unpack_from(row, _KEY))
 
 
 def prompt_again(line: bytes) -> Prompt:

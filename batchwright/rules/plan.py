@@ -33,7 +33,8 @@ class SliceRecord(NamedTuple):
     work_units: int
 
 
-def pack_entry(entry: PlanEntry) -> bytes:
+def pack_entry(entry: tuple[int, int, int]) -> bytes:
+    """The fields of a PlanEntry."""
     return _ENTRY.pack(*entry)
 
 

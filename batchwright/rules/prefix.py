@@ -3,6 +3,7 @@
 Texts are compared as the JSON bytes of the line; only the order depends on them, never an answer.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, takewhile
 from operator import itemgetter
@@ -12,9 +13,10 @@ import msgspec
 from fnv_hash_fast import fnv1a_32
 from msgspec import UNSET, Struct
 
-from batchwright.rules.lines import UNREADABLE, Body, Value, raw_bytes, read_text
+from batchwright.rules.lines import UNREADABLE, Prompting, Value, raw_bytes, read_text, written
 
 _SYSTEM = (b'"system"', b'"developer"')
+_LIST = ord("[")
 _MAX_TURNS = 10_000  # beyond it a conversation is not taken apart: its objects would outweigh its bytes
 _HELD = 4 * 1024 * 1024  # bytes of texts compared at once
 _LEAST = 64
@@ -42,23 +44,37 @@ class _Turn(Struct, gc=False):
 _TURNS = msgspec.json.Decoder(list[_Turn])
 
 
-def prompt_of(body: Body) -> Prompt:
-    """The prompt of any endpoint's body; a body of unknown shape is all `rest`."""
-    values = (body.messages, body.input, body.prompt)
-    text = raw_bytes(next((value for value in values if value is not UNSET), UNSET))
+def prompt_of(body: Prompting, most: int = sys.maxsize) -> Prompt:
+    """The prompt of any endpoint's body; a body of unknown shape is all `rest`.
+
+    `most`: how many bytes of the rest are needed; what comes behind them may be left out.
+    """
+    text = body.messages
+    if text is UNSET:
+        text = body.prompt if body.input is UNSET else body.input
     system = (raw_bytes(body.instructions),) if body.instructions is not UNSET else ()
     turns = _turns(text)
     if turns is None:
-        return Prompt(system, raw_bytes(body.tools), text)
+        return Prompt(system, raw_bytes(body.tools), _start(text, most))
     leading = [raw_bytes(turn.content) for turn in takewhile(_is_system, turns)]
-    rest = b"\x00".join(raw_bytes(turn.content) + raw_bytes(turn.role) for turn in turns[len(leading) :])
+    rest = _rest(turns[len(leading) :], most)
     return Prompt((*system, *leading), raw_bytes(body.tools), rest)
 
 
-def _turns(text: bytes) -> list[_Turn] | None:
-    if not text.startswith(b"["):
+def _rest(turns: list[_Turn], most: int) -> bytes:
+    if turns and written(turns[0].content) >= most:
+        return _start(turns[0].content, most)
+    return b"\x00".join(raw_bytes(turn.content) + raw_bytes(turn.role) for turn in turns)
+
+
+def _start(value: Value, most: int) -> bytes:
+    return b"" if value is UNSET else bytes(memoryview(value)[:most])
+
+
+def _turns(text: Value) -> list[_Turn] | None:
+    if text is UNSET or memoryview(text)[0] != _LIST:
         return None
-    if len(text) > _MAX_TURNS and text.count(b"{") > _MAX_TURNS:
+    if written(text) > _MAX_TURNS and bytes(text).count(b"{") > _MAX_TURNS:
         return None
     try:
         return _TURNS.decode(text)

@@ -1,11 +1,10 @@
 """Quotas of a tenant: what is counted, which limits hold, and how many tokens a request is taken for."""
 
-import math
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from batchwright.rules.lines import Body, written
+from batchwright.rules.lines import Prompting, written
 
 MOST = 2**53 - 1  # every JSON parser reads it as it stands
 _BYTES_PER_TOKEN = 4
@@ -69,10 +68,10 @@ def left(batch: Enqueued, settled: int) -> Enqueued:
     return Enqueued(lines, -(-batch.tokens * lines // batch.lines) if lines else 0)
 
 
-def estimated_tokens(body: Body) -> int:
+def estimated_tokens(body: Prompting) -> int:
     """Of the prompt alone: a token for each four bytes of its JSON, at least one.
 
     OpenAI's rule of thumb. No tokenizer is asked: which one is right only the backend knows.
     """
     asked = written(body.messages) + written(body.input) + written(body.prompt)
-    return max(1, math.ceil((asked + written(body.instructions) + written(body.tools)) / _BYTES_PER_TOKEN))
+    return max(1, -(-(asked + written(body.instructions) + written(body.tools)) // _BYTES_PER_TOKEN))

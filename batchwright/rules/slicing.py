@@ -1,9 +1,8 @@
 """Cutting a plan into slices: by lines, bytes and work units, whichever comes first."""
 
-import math
-
 from batchwright.rules.lines import Body, read_count, written
 from batchwright.rules.plan import SliceRecord
+from batchwright.rules.usual import UsualBody
 
 SLICE_WORK_UNITS = 16_384  # about 256 requests for 16,000 tokens each
 _UNIT_BYTES = 512
@@ -11,16 +10,22 @@ _UNIT_TOKENS = 256
 MAX_WORK_UNITS = 0xFFFF
 
 
-def work_units(body: Body) -> int:
+def work_units(body: Body | UsualBody) -> int:
     """What a request costs a backend: by the size of its prompt and the tokens it may make (S1-R1)."""
     prompt = written(body.messages) + written(body.input) + written(body.prompt)
-    tokens = (
+    tokens = _most_tokens(body) or _UNIT_TOKENS
+    return min(-(-prompt // _UNIT_BYTES) - -tokens // _UNIT_TOKENS, MAX_WORK_UNITS)
+
+
+def _most_tokens(body: Body | UsualBody) -> int | None:
+    """That the answer may have, by the first of these fields that says it."""
+    if isinstance(body, UsualBody):
+        return body.max_completion_tokens or body.max_output_tokens or body.max_tokens or None
+    return (
         read_count(body.max_completion_tokens)
         or read_count(body.max_output_tokens)
         or read_count(body.max_tokens)
-        or _UNIT_TOKENS
     )
-    return min(math.ceil(prompt / _UNIT_BYTES) + math.ceil(tokens / _UNIT_TOKENS), MAX_WORK_UNITS)
 
 
 class Slicer:
@@ -30,27 +35,29 @@ class Slicer:
     """
 
     def __init__(self, max_lines: int, max_bytes: int, max_units: int = SLICE_WORK_UNITS) -> None:
-        self._max = (max_lines, max_bytes, max_units)
-        self._open = SliceRecord(0, 0, 0, 0, 0, 0)
+        self._max_lines, self._max_bytes, self._max_units = max_lines, max_bytes, max_units
+        self._number = self._first_entry = self._shard_offset = 0
+        self._entries = self._bytes = self._units = 0
 
     def add(self, length: int, units: int) -> SliceRecord | None:
         """The slice that ends before this line, if one does."""
-        last = self._open
-        entries, size, work = last.entries + 1, last.shard_bytes + length, last.work_units + units
-        max_lines, max_bytes, max_units = self._max
-        if not last.entries or (entries <= max_lines and size <= max_bytes and work <= max_units):
-            self._open = SliceRecord(last.number, last.first_entry, last.shard_offset, entries, size, work)
+        size, work = self._bytes + length, self._units + units
+        fits = self._entries < self._max_lines and size <= self._max_bytes and work <= self._max_units
+        if fits or not self._entries:
+            self._entries, self._bytes, self._units = self._entries + 1, size, work
             return None
-        self._open = SliceRecord(
-            number=last.number + 1,
-            first_entry=last.first_entry + last.entries,
-            shard_offset=last.shard_offset + last.shard_bytes,
-            entries=1,
-            shard_bytes=length,
-            work_units=units,
-        )
-        return last
+        ended = self._record()
+        self._number += 1
+        self._first_entry += self._entries
+        self._shard_offset += self._bytes
+        self._entries, self._bytes, self._units = 1, length, units
+        return ended
 
     def finish(self) -> SliceRecord | None:
         """The last slice; none of a plan without lines."""
-        return self._open if self._open.entries else None
+        return self._record() if self._entries else None
+
+    def _record(self) -> SliceRecord:
+        return SliceRecord(
+            self._number, self._first_entry, self._shard_offset, self._entries, self._bytes, self._units
+        )

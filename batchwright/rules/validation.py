@@ -1,12 +1,16 @@
 """Validating a whole input: its lines, and what only shows when all of them are seen."""
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from batchwright.contracts.openai import Endpoint, Profile, ValidationError
 from batchwright.rules.checks import Limits, LineChecker, Request
 from batchwright.rules.findings import Code, Findings
 from batchwright.rules.lines import Line, Splitter
+from batchwright.rules.usual import usual_lines
+
+_AT_ONCE = 64  # lines read before the first of them is checked
 
 
 class ValidationReport(NamedTuple):
@@ -53,14 +57,15 @@ class Validation:
             message = "The input file is empty. Please ensure that the batch contains at least one request."
             self.findings.add(Code.EMPTY_FILE, message)
 
-    def _accepted(self, lines: Iterable[Line]) -> Iterator[tuple[Line, Request]]:
-        for line in lines:
-            if self.full:
-                return
-            self.total += 1
-            request = None if self.full else self._checker.check(line)
-            if request is not None:
-                yield line, request
+    def _accepted(self, lines: Iterator[Line]) -> Iterator[tuple[Line, Request]]:
+        while some := list(islice(lines, _AT_ONCE)):
+            for line, usual in zip(some, usual_lines(some), strict=True):
+                if self.full:
+                    return
+                self.total += 1
+                request = None if self.full else self._checker.check(line, usual)
+                if request is not None:
+                    yield line, request
 
 
 def validate(

@@ -143,3 +143,11 @@ async def test_a_cancelled_spool_stops_its_thread(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await work
         assert stopped.is_set()
+
+
+def test_a_spool_gives_lines_in_any_order_and_the_last_one_a_newline(tmp_path: Path) -> None:
+    with Spool(tmp_path) as spool:
+        spool.write(b"a\nbb\nccc")
+        assert spool.read_lines([(5, 4), (0, 2), (2, 3), (0, 2)]) == b"ccc\na\nbb\na\n"
+        assert spool.read_lines([(0, 2), (2, 3), (5, 4)]) == b"a\nbb\nccc\n"
+        assert spool.read_lines([]) == b""

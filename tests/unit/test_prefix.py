@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from batchwright.rules import ordering, prefix
-from batchwright.rules.digests import Digests
+from batchwright.rules.digests import Digests, Seen
 from batchwright.rules.lines import read_body
 from batchwright.rules.ordering import ModelLines, PlanOrder, Prefixes
 from batchwright.rules.plan import PlanEntry
@@ -102,15 +102,23 @@ def test_digests_number_in_the_order_of_first_sight(shown: list[bytes]) -> None:
     first: dict[bytes, int] = {}
     for data in shown:
         new = data not in first
-        assert digests.add(data) == (first.setdefault(data, len(first)), new)
+        assert digests.number(data) == (first.setdefault(data, len(first)), new)
     assert len(digests) == len(first)
 
 
 def test_a_table_of_digests_grows() -> None:
     digests = Digests()
     shown = [str(number).encode() for number in range(5_000)]
-    assert [digests.add(data) for data in shown] == [(number, True) for number in range(5_000)]
-    assert [digests.add(data) for data in shown] == [(number, False) for number in range(5_000)]
+    assert [digests.number(data) for data in shown] == [(number, True) for number in range(5_000)]
+    assert [digests.number(data) for data in shown] == [(number, False) for number in range(5_000)]
+
+
+def test_a_set_of_digests_knows_what_it_was_shown_however_often_it_grew() -> None:
+    seen = Seen()
+    shown = [str(number).encode() for number in range(5_000)]
+    assert all(seen.add(data) for data in shown)
+    assert not any(seen.add(data) for data in shown)
+    assert len(seen) == 5_000
 
 
 class Input:
