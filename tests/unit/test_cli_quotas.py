@@ -41,15 +41,15 @@ def test_quotas_are_set_shown_and_taken_back(cli: Cli) -> None:
     back = cli.run("quotas", "set", "blue", "--live-batches", "default", "--all-models")
     assert rows(back.stdout)[1] == [
         "blue",
+        "all",
         "default",
         "default",
         "no limit",
         "default",
         "default",
         "1000",
-        "all",
     ]
-    assert rows(cli.run("quotas", "set", "blue", "--no-models").stdout)[1][-1] == "none"
+    assert rows(cli.run("quotas", "set", "blue", "--no-models").stdout)[1][1] == "none"
     assert cli.run("quotas", "clear", "blue").stdout == ""
 
 
