@@ -31,7 +31,7 @@ dev: install ## the embedded stack in the foreground
 test: install ## units, real servers, whole stacks that lose their parts
 	$(RUN)pytest -n 4 --dist loadfile -m "not prometheus and not slow and not cluster"
 
-test-slow: install $(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed ## chaos, conformance, S3, encryption, traces, containers, peers: a stack each
+test-slow: install $(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed ## more chaos, conformance, S3, encryption, traces, containers, peers: a stack each
 	$(RUN)pytest -n 2 --dist loadfile -m slow
 
 test-observability: install $(TOOLS)/prometheus ## dashboards and alerts against a real Prometheus

@@ -19,6 +19,7 @@ from activities.ingest.publish import Publisher, settled_counts
 from activities.ingest.scan import Scanner
 from activities.ingest.spool import Spool
 from activities.ingest.twins import Twins
+from activities.ingest.window import Window
 from activities.side_by_side import side_by_side
 from activities.slices.pace import NoRates, Rates
 from batchwright.contracts.batch import BatchOrder
@@ -64,6 +65,8 @@ class Ingestion(IngestionActivities):
     @activity.defn
     async def ingest(self, order: BatchOrder) -> IngestResult:
         """Validate the input and plan it; the row moves to in_progress or failed.
+
+        Where the window is over it is validated all the same, but planned for its files only.
 
         Every attempt writes below a prefix of its own, and its result is the commit. An attempt that finds
         the row moved on by an earlier one, whose result was lost, does its work all the same.
@@ -137,17 +140,20 @@ class Ingestion(IngestionActivities):
     async def _plan(
         self, order: BatchOrder, file: FileRow, access: Access, scanner: Scanner, spool: Spool
     ) -> IngestResult:
+        window = Window(order)
         try:
-            await self._scan(file.storage_key, scanner, spool)
+            await self._scan(file.storage_key, scanner, spool, window)
         except ObjectMissing:
             return await self._fail(order, [missing_file(file.id, order.tenant)])
         if found := scanner.findings.count:
             return await self._fail(order, scanner.findings.listed(), found, scanner.total)
-        if excess := await self._reserve(order, scanner.enqueued, access):
+        if not scanner.closed and (excess := await self._reserve(order, scanner.enqueued, access)):
             return await self._fail(order, [over_quota(excess)], total=scanner.total)
         prefix = keys.ingest_prefix(order.tenant, order.batch_id, uuid4().hex)
         settled = settled_counts(scanner)
-        publisher = Publisher(self._storage, self._settings, order, prefix, rates=self._rates, access=access)
+        publisher = Publisher(
+            self._storage, self._settings, order, prefix, rates=self._rates, access=access, window=window
+        )
         shares = await publisher.publish(scanner, spool)
         return await self._begin(order, prefix, shares, settled, len(scanner.unserved))
 
@@ -160,11 +166,12 @@ class Ingestion(IngestionActivities):
             self._metrics.quota_refusals.labels(tenant, excess.quota.value).inc()
         return excess
 
-    async def _scan(self, key: str, scanner: Scanner, spool: Spool) -> None:
+    async def _scan(self, key: str, scanner: Scanner, spool: Spool, window: Window) -> None:
         """While a piece is scanned the next one is read."""
         reading = self._storage.read(key)
         piece = await _next_piece(reading)
         while piece:
+            scanner.closed = window.is_over
             piece, _ = await side_by_side(_next_piece(reading), spool.off_loop(scanner.feed, piece))
         await spool.off_loop(scanner.finish)
 
@@ -191,7 +198,12 @@ class Ingestion(IngestionActivities):
             completed=completed,
         )
         return IngestResult(
-            prefix=prefix, models=shares, total=total, unserved=unserved, adopted=before - unserved
+            prefix=prefix,
+            models=shares,
+            total=total,
+            unserved=unserved,
+            adopted=before - unserved,
+            closed=any(not share.slices for share in shares),
         )
 
     async def _fail(

@@ -9,9 +9,12 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from starter.operator_views import (
+from starter.views import (
+    Batch,
+    BatchPage,
+    DeadLetterPage,
     DeletedLetter,
-    LetterPage,
+    FileObject,
     QuotaPage,
     RatePage,
     RegisteredModels,
@@ -19,7 +22,6 @@ from starter.operator_views import (
     Stats,
     TenantLimits,
 )
-from starter.views import Batch, BatchPage, FileObject
 
 _Body = Mapping[str, object]
 _Answer = TypeVar("_Answer", bound=BaseModel)
@@ -142,10 +144,10 @@ class Client:
 
     def dead_letters(
         self, *, tenant: str | None, batch_id: str | None, limit: int, after: str | None
-    ) -> LetterPage:
+    ) -> DeadLetterPage:
         asked = {"tenant": tenant, "batch_id": batch_id, "limit": str(limit), "after": after}
         query = httpx.QueryParams({name: value for name, value in asked.items() if value is not None})
-        return self._call("GET", f"{_LETTERS}?{query}", LetterPage)
+        return self._call("GET", f"{_LETTERS}?{query}", DeadLetterPage)
 
     def retry_letter(self, letter: str, window: str | None) -> Batch:
         return self._call("POST", f"{_LETTERS}/{quote(letter, safe='')}/retry", Batch, _within(window))

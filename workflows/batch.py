@@ -113,6 +113,8 @@ class BatchWorkflow:
         elif ingested.failed:
             result = BatchResult(status=BatchStatus.FAILED, total=ingested.total)
         else:
+            if ingested.closed:
+                self._end_as(BatchStatus.EXPIRED)
             await self._run_models(ingested)
             window.cancel()
             result = await self._finalize(ingested)

@@ -12,6 +12,7 @@ from activities.ingest.adoption import Adoption
 from activities.ingest.scan import Scanner
 from activities.ingest.spool import Spool
 from activities.ingest.twins import Twins, read_twins
+from activities.ingest.window import Window, WindowOver
 from activities.side_by_side import side_by_side
 from activities.slices.pace import Rates
 from batchwright.contracts.batch import BatchOrder
@@ -75,8 +76,10 @@ class Publisher:
         *,
         rates: Rates,
         access: Access,
+        window: Window,
     ) -> None:
         self._storage = storage
+        self._window = window
         self._rates = rates
         self._access = access
         self._settings = settings
@@ -84,13 +87,17 @@ class Publisher:
         self._prefix = prefix
 
     async def publish(self, scanner: Scanner, spool: Spool) -> list[ModelShare]:
-        """Model after model, one object open at a time."""
+        """Model after model, one object open at a time; once the window is over plans only, no slices."""
         ranks = array("I")
-        if self._settings.plan_order == "prefix":
+        if self._settings.plan_order == "prefix" and not self._window.is_over:
             ranks = await spool.off_loop(scanner.prefixes.ranks, spool.read_line)
         shares: list[ModelShare] = []
         for model in sorted(scanner.models):
-            share = await self._publish_model(model, scanner.models.pop(model), ranks, spool)
+            lines = scanner.models.pop(model)
+            try:
+                share = await self._publish_model(model, lines, ranks, spool)
+            except WindowOver:
+                share = await self._publish_places(model, lines, spool)
             share = await self._with_twins(share, scanner.twins, spool)
             shares.append(_with_adopted(share, scanner.adoption))
         await self._publish_unserved(scanner, spool)
@@ -101,12 +108,15 @@ class Publisher:
     async def _publish_model(
         self, model: str, lines: ModelLines, ranks: "array[int]", spool: Spool
     ) -> ModelShare:
+        """Raises WindowOver."""
+        self._go_on()
         safe = safe_name(model)
         tables = _Tables(self._slice_lines(model), self._settings.slice_bytes)
         ordered = lines.in_order(ranks, spool.read_line)
         async with self._storage.writer(keys.shard(self._prefix, safe)) as shard:
             piece = await spool.off_loop(_next_piece, ordered, tables, spool)
             while piece:
+                self._go_on()
                 making = spool.off_loop(_next_piece, ordered, tables, spool)
                 piece, _ = await side_by_side(making, shard.write(piece))
         tables.finish()
@@ -115,6 +125,16 @@ class Publisher:
         slices = len(tables.slices) // SLICE_BYTES
         queue = self._rates.queue_of(model)
         return ModelShare(model=model, safe=safe, lines=len(lines), slices=slices, queue=queue)
+
+    async def _publish_places(self, model: str, lines: ModelLines, spool: Spool) -> ModelShare:
+        """What the files of a batch need that is sent nothing of: which lines there are."""
+        safe = safe_name(model)
+        await self._storage.put(keys.plan(self._prefix, safe), await spool.off_loop(_places_of, lines))
+        return ModelShare(model=model, safe=safe, lines=len(lines), slices=0)
+
+    def _go_on(self) -> None:
+        if self._window.is_over:
+            raise WindowOver
 
     async def _with_twins(self, share: ModelShare, twins: Twins | None, spool: Spool) -> ModelShare:
         places = twins.of(share.model) if twins else ()
@@ -170,6 +190,10 @@ class Publisher:
             line_count=total,
         )
         await self._storage.put(keys.model_map(self._prefix), msgspec.json.encode(found))
+
+
+def _places_of(lines: ModelLines) -> bytes:
+    return b"".join(map(pack_entry, lines.entries()))
 
 
 def settled_counts(scanner: Scanner) -> dict[str, ModelCount]:

@@ -72,6 +72,7 @@ class Scanner:
         twins: Twins | None = None,
     ) -> None:
         """`canonical` gives the model that an alias stands for; `twins` keeps lines that ask the same."""
+        self.closed = False  # the window is over: of a line only its place is needed
         self.twins = twins
         self.adoption = adoption
         self.models: dict[str, ModelLines] = {}
@@ -131,14 +132,17 @@ class Scanner:
         self.findings.add(Code.MODEL_NOT_FOUND, message, param="body.model", line=line.number)
 
     def _plan(self, line: Line, request: Request, model: str) -> None:
+        lines = self.models.get(model)
+        if lines is None:
+            lines = self.models[model] = ModelLines(plan_order(self._settings))
+        if self.closed:
+            lines.add(PlanEntry(line.offset, line.length, 0), 0, b"", 0)
+            return
         if self.twins is not None and self.twins.take(line, model):
             return
         self._tokens += estimated_tokens(request.body)
         prompt = prompt_of(request.body, HEAD)
         prefix, prefix_hash = self.prefixes.intern(prompt, line.offset, line.length)
-        lines = self.models.get(model)
-        if lines is None:
-            lines = self.models[model] = ModelLines(plan_order(self._settings))
         entry = PlanEntry(line.offset, line.length, prefix_hash)
         lines.add(entry, prefix, prompt.rest, work_units(request.body))
 

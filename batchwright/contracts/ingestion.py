@@ -32,6 +32,7 @@ class IngestResult(Message):
     unserved: int = 0  # lines settled by ingestion because no backend serves their model
     adopted: int = 0  # lines settled by the batch this one resumes
     errors: int = 0  # validation errors found
+    closed: bool = False  # the window was over: of a model without slices only the plan was written
 
 
 class IngestionActivities:

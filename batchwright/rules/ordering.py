@@ -101,6 +101,10 @@ class ModelLines:
             rank, head = entry.prefix_hash if self._order == "hash" else 0, b""
         self._rows += _ROW.pack(rank, head, entry.offset, entry.length, entry.prefix_hash, units)
 
+    def entries(self) -> Iterator[PlanEntry]:
+        """In no order, as often as one likes."""
+        return (_plan_line(row).entry for row in self._run(0, len(self._rows)))
+
     def in_order(self, ranks: "array[int]", read_line: ReadLine) -> Iterator[PlanLine]:
         """Once only; `ranks` are those of Prefixes."""
         return map(_plan_line, _in_text_order(self._in_key_order(ranks), read_line))
@@ -119,8 +123,8 @@ class ModelLines:
             rows = (_RANK.pack(ranks[_RANK.unpack_from(row)[0]]) + row[4:] for row in rows)
         return sorted(rows)
 
-    def _run(self, start: int) -> Iterator[bytes]:
-        return _rows_of(memoryview(self._rows)[start : start + _RUN])
+    def _run(self, start: int, size: int = _RUN) -> Iterator[bytes]:
+        return _rows_of(memoryview(self._rows)[start : start + size])
 
 
 def _rows_of(packed: bytearray | memoryview) -> Iterator[bytes]:

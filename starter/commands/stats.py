@@ -2,10 +2,9 @@
 
 from rich.table import Table
 
-from starter.operator_views import Stats
 from starter.options import Json, Tenant, Url, connected
 from starter.output import print_json, stdout
-from starter.tables import columns, plain
+from starter.views import Stats
 
 
 def stats(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
@@ -28,18 +27,31 @@ def stats(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
 
 
 def _backends(found: Stats) -> Table:
-    table = columns("backend", "requests", "average", "pending", right=3)
+    table = _table("backend", "requests", "average", "pending")
     for row in found.backends:
-        table.add_row(plain(row.id), f"{row.requests:,}", _ms(row.average_latency_ms), str(row.pending))
+        table.add_row(_plain(row.id), f"{row.requests:,}", _ms(row.average_latency_ms), str(row.pending))
     return table
 
 
 def _models(found: Stats) -> Table:
-    table = columns("model", "requests", "average", right=2)
+    table = _table("model", "requests", "average")
     for row in found.models:
-        table.add_row(plain(row.name), f"{row.requests:,}", _ms(row.average_duration_ms))
+        table.add_row(_plain(row.name), f"{row.requests:,}", _ms(row.average_duration_ms))
+    return table
+
+
+def _table(first: str, *numbers: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column(first, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right")
     return table
 
 
 def _ms(milliseconds: float) -> str:
     return f"{milliseconds:,.0f} ms"
+
+
+def _plain(text: str) -> str:
+    """Not rich's markup, whatever brackets it has."""
+    return text.replace("[", r"\[")

@@ -26,7 +26,7 @@ _TROUBLES = (
     "sim:garbage*1",
     "sim:slow=1.5",
 )
-_LARGEST = 400
+LARGEST = 400
 
 
 @dataclass
@@ -50,10 +50,10 @@ class Seen:
     statuses: list[str] = field(default_factory=list[str])
 
 
-def submission(seed: int, number: int) -> Submission:
-    """The batch of that number: equal for an equal seed."""
+def submission(seed: int, number: int, largest: int = LARGEST) -> Submission:
+    """The batch of that number, of at most so many lines: equal for an equal seed."""
     chance = random.Random(f"{seed}/{number}")
-    size = int(chance.triangular(1, _LARGEST, 60))
+    size = int(chance.triangular(1, largest, min(60, largest)))
     lines, fates = list[dict[str, object]](), dict[str, Fate]()
     for place in range(size):
         custom_id = f"b{number}-l{place}"

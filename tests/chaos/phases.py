@@ -6,7 +6,7 @@ import time
 from batchwright.database.driver import PASSING, connect
 from tests.chaos.schedule import Kind
 
-_LOOK_SECONDS = 0.01
+_LOOK_SECONDS = 0.02
 _PATIENCE_SECONDS = 20.0
 _LIVE = "status IN ('validating', 'in_progress', 'finalizing')"
 _PHASES = {

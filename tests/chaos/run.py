@@ -3,20 +3,21 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import quantiles
+from typing import NamedTuple
 
 from openai.types import Batch
 
 from tests.chaos.check import Verdict, judge
 from tests.chaos.disturb import Disturber, settle_in
 from tests.chaos.fleet import Workers, workers_behind
-from tests.chaos.load import Seen, submission
+from tests.chaos.load import LARGEST, Seen, submission
 from tests.chaos.objects import Objects, bucket
-from tests.chaos.schedule import OF_DISK, OF_S3, Kind, disturbances
+from tests.chaos.schedule import OF_DISK, OF_S3, Disturbance, Kind, disturbances
 from tests.chaos.user import User
 from tests.chaos.wires import Wires
 from tests.chaos.witness import Witness
@@ -24,11 +25,17 @@ from tests.e2e.batches import ENDED
 from tests.e2e.stack import Stack, dev
 
 Tell = Callable[[str], None]
-WORKERS = 3
-AT_ONCE = 4  # live batches
 _CALM_SECONDS = 300.0  # for what is live when the disturbances end
 _LONG_SECONDS = 90.0  # of a disturbance that came although the time was over, and of its end
 IN_FLIGHT = 100  # requests of a worker
+
+
+class Size(NamedTuple):
+    """`at_once` are the live batches, `largest` the most lines of one."""
+
+    workers: int = 3
+    at_once: int = 4
+    largest: int = LARGEST
 
 
 @dataclass
@@ -61,7 +68,21 @@ class Report:
 
 
 class Run:
-    def __init__(self, stack: Stack, objects: Objects, witness: Witness, report: Report, tell: Tell) -> None:
+    def __init__(
+        self,
+        stack: Stack,
+        objects: Objects,
+        witness: Witness,
+        report: Report,
+        tell: Tell,
+        *,
+        plan: Iterable[Disturbance] | None = None,
+        size: Size = Size(),  # noqa: B008 - it never changes
+    ) -> None:
+        """Without a plan the seed has one, that goes on for as long as the run does."""
+        elsewhere = OF_DISK if objects.wire else OF_S3
+        self._plan = disturbances(report.seed, but=elsewhere) if plan is None else plan
+        self._size = size
         self._tell = tell
         self._stack, self._objects, self._witness = stack, objects, witness
         self._made = 0
@@ -71,13 +92,13 @@ class Run:
     async def run(self) -> None:
         await settle_in(self._stack)
         wires = Wires(self._stack.now, self._objects)
-        async with workers_behind(wires, WORKERS, self._stack.now) as workers:
+        async with workers_behind(wires, self._size.workers, self._stack.now) as workers:
             disturber = Disturber(self._stack, workers, wires, self._witness)
             until = time.monotonic() + self.report.seconds
             watching = asyncio.create_task(self._witness.watch())
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._disturb(disturber, until))
-                for _ in range(AT_ONCE):
+                for _ in range(self._size.at_once):
                     group.create_task(self._submit_and_judge(until))
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
@@ -88,12 +109,10 @@ class Run:
         await self._check_ledger()
 
     async def _disturb(self, disturber: Disturber, until: float) -> None:
-        elsewhere = OF_DISK if self._objects.wire else OF_S3
-        for what in disturbances(self.report.seed, but=elsewhere):
+        for what in self._plan:
             is_late = time.monotonic() + what.pause + what.seconds >= until
             if is_late and disturber.done.total() >= self.report.least:
-                self._calm.set()
-                return
+                break
             await asyncio.sleep(what.pause)
             self._tell(f"{what.kind.value}{f', {what.seconds:.0f} s' if what.seconds else ''}")
             before = disturber.done.total()
@@ -102,11 +121,12 @@ class Run:
             self._tell(
                 f"answers go on after {disturber.recoveries[-1]:.1f} s" if done else "no batch came there"
             )
+        self._calm.set()
 
     async def _submit_and_judge(self, until: float) -> None:
         while time.monotonic() < until or not self._calm.is_set():
             number, self._made = self._made, self._made + 1
-            wanted = submission(self.report.seed, number)
+            wanted = submission(self.report.seed, number, self._size.largest)
             user = User(self._stack, wanted.tenant)
             seen = await user.submit(wanted)
             patience = max(0.0, until - time.monotonic()) + self.report.least * _LONG_SECONDS + _CALM_SECONDS
@@ -177,8 +197,17 @@ async def _objects_of(seed: int) -> AsyncGenerator[Objects]:
         yield objects
 
 
-async def chaos(seed: int, seconds: float, tell: Tell, data: Path | None = None, *, least: int = 0) -> Report:
-    """A stack of its own, disturbed for so long and so often; `tell` hears what happens."""
+async def chaos(
+    seed: int,
+    seconds: float,
+    tell: Tell,
+    data: Path | None = None,
+    *,
+    least: int = 0,
+    plan: Iterable[Disturbance] | None = None,
+    size: Size = Size(),  # noqa: B008 - it never changes
+) -> Report:
+    """A stack of its own, disturbed for so long and so often, or by the plan; `tell` hears what happens."""
     async with _objects_of(seed) as objects:
         # In a thread: the proxies have to answer while the stack starts and stops.
         opened = dev("--workers", "0", data=data, **objects.direct)
@@ -186,7 +215,8 @@ async def chaos(seed: int, seconds: float, tell: Tell, data: Path | None = None,
         try:
             async with objects.seen(stack.objects) as storage:
                 report = Report(seed, seconds, "S3" if objects.wire else "disk", least)
-                await Run(stack, objects, Witness(storage, stack.simulator), report, tell).run()
+                witness = Witness(storage, stack.simulator)
+                await Run(stack, objects, witness, report, tell, plan=plan, size=size).run()
                 return report
         finally:
             await asyncio.to_thread(opened.__exit__, None, None, None)

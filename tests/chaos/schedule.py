@@ -1,7 +1,7 @@
 """Which disturbance comes when: a function of the seed alone."""
 
 import random
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -78,6 +78,15 @@ _MIX: dict[Kind, tuple[int, tuple[float, float]]] = {
 }
 _PAUSE_SECONDS = (1.0, 5.0)
 
+# Of every part; the workers' first, whose slices take longest to go on.
+KILLS = (
+    Kind.KILL_RUNNING,
+    Kind.KILL_CANCELLING,
+    Kind.KILL_TEMPORAL,
+    Kind.KILL_POSTGRES,
+    Kind.KILL_API,
+)
+
 
 class Disturbance(NamedTuple):
     """`choice` decides which worker or model is meant, as a fraction of the list."""
@@ -99,3 +108,9 @@ def disturbances(seed: int, but: Set[Kind] = frozenset()) -> Iterator[Disturbanc
         yield Disturbance(
             chance.uniform(*_PAUSE_SECONDS), kind, chance.uniform(shortest, longest), chance.random()
         )
+
+
+def once_each(seed: int, kinds: Iterable[Kind]) -> list[Disturbance]:
+    """Instants only, in that order, with short pauses."""
+    chance = random.Random(seed)
+    return [Disturbance(chance.random(), kind, 0.0, chance.random()) for kind in kinds]

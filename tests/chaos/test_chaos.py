@@ -1,12 +1,26 @@
-"""A short run of the chaos harness, with a seed whose schedule meets workers, parts and wires."""
+"""Short runs of the chaos harness: one of kills, two whose schedules meet workers, parts and wires."""
 
 import pytest
 
-from tests.chaos.run import chaos
-from tests.chaos.schedule import OF_DISK, OF_S3, Kind, disturbances
+from tests.chaos.run import Size, chaos
+from tests.chaos.schedule import KILLS, OF_DISK, OF_S3, Kind, disturbances, once_each
 
 SECONDS, LEAST = 40, 2
 ON_S3, ON_DISK = 17, 4
+OF_KILLS, SMALL = 70, Size(workers=1, at_once=3, largest=90)
+PARTS = {Kind.KILL_API, Kind.KILL_TEMPORAL, Kind.KILL_POSTGRES}
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(900)
+async def test_kills_of_every_part_lose_nothing() -> None:
+    """The worker's too, unless no batch is met in the phase that they are for."""
+    told: list[str] = []
+    plan = once_each(OF_KILLS, KILLS)
+    report = await chaos(OF_KILLS, 0, told.append, least=len(plan), plan=plan, size=SMALL)
+    assert report.broken == []
+    assert report.disturbed.keys() >= PARTS, told
+    assert len(report.verdicts) >= SMALL.at_once, told
 
 
 @pytest.mark.e2e

@@ -40,7 +40,6 @@ class End:
     batch: Batch
     seen_at: float  # in its last status
     last_asked_at: float | None  # None: no line of it reached the backend
-    ingested_at: float  # 0.0: never
     finalizing: float  # seconds from when its files were ordered the last time
 
     @property
@@ -152,27 +151,21 @@ class House:
             await check_conservation(self.client, done, lines)
         mine = requests_of(batch, lines)
         asked = [entry.last_asked_at for entry in (await self.backend.ledger()).entries if entry.key in mine]
-        ingested_at, files_ordered_at = await self._steps(batch)
+        files_ordered_at = await self._files_ordered_at(batch)
         finalizing = seen_at - files_ordered_at if files_ordered_at else 0.0
-        return End(done, seen_at, max(asked, default=None), ingested_at, finalizing)
+        return End(done, seen_at, max(asked, default=None), finalizing)
 
     async def _has_ended(self, batch: Batch) -> bool:
         return await self.status(batch) in ENDED
 
-    async def _steps(self, batch: Batch) -> tuple[float, float]:
-        """When ingestion completed, and when the files were ordered the last time; 0.0: not at all."""
-        ordered: dict[int, str] = {}
-        ingested_at = files_ordered_at = 0.0
+    async def _files_ordered_at(self, batch: Batch) -> float:
+        """The last time; 0.0: not at all."""
+        at = 0.0
         async for event in self.temporal.get_workflow_handle(batch.id).fetch_history_events():
-            at = event.event_time.ToMicroseconds() / 1e6
             if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
                 name = event.activity_task_scheduled_event_attributes.activity_type.name
-                ordered[event.event_id] = name
-                files_ordered_at = at if name == "finalize" else files_ordered_at
-            elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
-                done = event.activity_task_completed_event_attributes.scheduled_event_id
-                ingested_at = at if ordered[done] == "ingest" else ingested_at
-        return ingested_at, files_ordered_at
+                at = event.event_time.ToMicroseconds() / 1e6 if name == "finalize" else at
+        return at
 
 
 def requests_of(batch: Batch, lines: Lines) -> set[str]:

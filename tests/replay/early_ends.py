@@ -61,6 +61,12 @@ async def cancelled_in_an_ingestion_that_does_not_end(house: House) -> None:
     house.ingestion.released.set()
 
 
+async def expired_in_ingestion(house: House) -> None:
+    """It says that the window was over before all was planned, by a clock that is ahead of the run's."""
+    house.ingestion.result = ingested(share("m")).model_copy(update={"closed": True})
+    await (await house.start()).result()
+
+
 # Ends while slices are outstanding
 
 
@@ -140,6 +146,7 @@ EARLY_ENDS: tuple[Scenario, ...] = (
     failed_in_ingestion,
     cancelled_before_its_first_task,
     cancelled_in_an_ingestion_that_does_not_end,
+    expired_in_ingestion,
     cancelled_from_the_web_ui,
     cancelled_with_slices_that_never_answer,
     cancelled_while_it_would_continue_as_new,

@@ -5,21 +5,19 @@ that began before the change can still be open; otherwise branch with `workflow.
 """
 
 import asyncio
-import re
 import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.client import WorkflowFailureError, WorkflowHistory
+from temporalio.client import WorkflowFailureError
 
 from batchwright.contracts.retention import Kind, RetentionOrder
 from tests.replay.batches import SCENARIOS
+from tests.replay.on_a_server import PINNED, SCHEDULED, record_pinned, record_scheduled
+from tests.replay.written import goes_on, write, write_batch
 from tests.workflows.house import House, time_skipping_server
 from tests.workflows.steps import FOREIGN
 
-HISTORIES = Path(__file__).parent / "histories"
 Scenario = Callable[[House], Awaitable[None]]
 
 
@@ -63,31 +61,7 @@ async def _record(name: str) -> None:
         house = House(environment)
         async with house.workers(["m", "n"]):
             await SCENARIOS[name](house)
-            batch = await _write(house, "batch_1", None, f"batch_{name}")
-            for child in _first_runs(batch):
-                kind = f"model_run_{name}_{child.workflow_id.rpartition('/')[2]}"
-                run = await _write(house, child.workflow_id, child.run_id, kind)
-                if run.events[-1].HasField("workflow_execution_continued_as_new_event_attributes"):
-                    await _write(house, child.workflow_id, None, f"{kind}_last")
-
-
-def _first_runs(batch: WorkflowHistory) -> list[WorkflowExecution]:
-    return [
-        event.child_workflow_execution_started_event_attributes.workflow_execution
-        for event in batch.events
-        if event.HasField("child_workflow_execution_started_event_attributes")
-    ]
-
-
-async def _write(house: House, workflow_id: str, run_id: str | None, name: str) -> WorkflowHistory:
-    history = await house.client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
-    (HISTORIES / f"{name}.json").write_text(_anonymous(history.to_json()) + "\n")
-    return history
-
-
-def _anonymous(text: str) -> str:
-    text = re.sub(r'"stackTrace": "(?:[^"\\]|\\.)*"', '"stackTrace": ""', text)
-    return re.sub(r'"identity": "[^"]*"', '"identity": "recorder"', text)
+            await write_batch(house, name)
 
 
 async def _record_retention(name: str) -> None:
@@ -95,9 +69,9 @@ async def _record_retention(name: str) -> None:
         house = House(environment)
         async with house.workers():
             await RETENTION[name](house)
-            run = await _write(house, "retention", house.first_run, f"retention_{name}")
-            if run.events[-1].HasField("workflow_execution_continued_as_new_event_attributes"):
-                await _write(house, "retention", None, f"retention_{name}_last")
+            run = await write(house, "retention", house.first_run, f"retention_{name}")
+            if goes_on(run):
+                await write(house, "retention", None, f"retention_{name}_last")
 
 
 async def _record_audit(name: str) -> None:
@@ -105,7 +79,7 @@ async def _record_audit(name: str) -> None:
         house = House(environment)
         async with house.workers():
             await AUDITS[name](house)
-            await _write(house, "audit", None, f"audit_{name}")
+            await write(house, "audit", None, f"audit_{name}")
 
 
 async def _main(names: list[str]) -> None:
@@ -113,6 +87,8 @@ async def _main(names: list[str]) -> None:
         **dict.fromkeys(SCENARIOS, _record),
         **dict.fromkeys(RETENTION, _record_retention),
         **dict.fromkeys(AUDITS, _record_audit),
+        **dict.fromkeys(PINNED, record_pinned),
+        **dict.fromkeys(SCHEDULED, record_scheduled),
     }
     for name in names or recorders:
         await recorders[name](name)

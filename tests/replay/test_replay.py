@@ -5,21 +5,29 @@ from pathlib import Path
 
 import pytest
 from temporalio import workflow
+from temporalio.api.enums.v1 import VersioningBehavior
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
 from batchwright.contracts.batch import BatchOrder, BatchResult
 from batchwright.telemetry.interceptor import TelemetryInterceptor
 from batchwright.temporal import DATA_CONVERTER
+from tests.integration.test_workflows import BUILD
 from tests.replay.batches import SCENARIOS
 from tests.replay.fingerprint import BASELINE, fingerprint
-from tests.replay.record import AUDITS, HISTORIES, RETENTION
+from tests.replay.on_a_server import PINNED, SCHEDULED
+from tests.replay.record import AUDITS, RETENTION
+from tests.replay.written import HISTORIES
 from workflows.audit import AuditWorkflow
 from workflows.batch import BatchWorkflow
 from workflows.model_run import ModelRunWorkflow
 from workflows.retention import RetentionWorkflow
 
 RECORDED = sorted(HISTORIES.glob("*.json"))
+
+
+def named(path: Path) -> str:
+    return path.stem
 
 
 def history(name: str) -> WorkflowHistory:
@@ -31,7 +39,7 @@ def replayer(*workflows: type) -> Replayer:
     return Replayer(workflows=workflows, data_converter=DATA_CONVERTER, interceptors=interceptors)
 
 
-@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECORDED, ids=named)
 async def test_a_recorded_history_replays(path: Path) -> None:
     workflows = (BatchWorkflow, ModelRunWorkflow, RetentionWorkflow, AuditWorkflow)
     await replayer(*workflows).replay_workflow(history(path.stem))
@@ -42,7 +50,28 @@ def test_every_scenario_is_recorded() -> None:
     assert batches == SCENARIOS.keys()
     retained = {path.stem.removeprefix("retention_").removesuffix("_last") for path in RECORDED}
     assert RETENTION.keys() <= retained
-    assert {f"audit_{name}" for name in AUDITS} <= {path.stem for path in RECORDED}
+    recorded = {path.stem for path in RECORDED}
+    assert {f"audit_{name}" for name in AUDITS} <= recorded
+    assert {name.replace("pinned_", "pinned_batch_") for name in PINNED} <= recorded
+    assert SCHEDULED.keys() <= recorded
+
+
+@pytest.mark.parametrize("path", [path for path in RECORDED if path.stem.startswith("pinned_")], ids=named)
+def test_what_is_called_pinned_ran_on_its_build(path: Path) -> None:
+    done = [
+        event.workflow_task_completed_event_attributes
+        for event in history(path.stem).events
+        if event.HasField("workflow_task_completed_event_attributes")
+    ]
+    behaviours = {task.versioning_behavior for task in done}
+    assert behaviours == {VersioningBehavior.VERSIONING_BEHAVIOR_PINNED}
+    assert {task.deployment_version.build_id for task in done} == {BUILD}
+
+
+@pytest.mark.parametrize("name", SCHEDULED)
+def test_what_is_called_scheduled_was_started_by_its_schedule(name: str) -> None:
+    begun = history(name).events[0].workflow_execution_started_event_attributes
+    assert SCHEDULED[name].id in str(begun.search_attributes.indexed_fields["TemporalScheduledById"].data)
 
 
 async def test_a_changed_order_of_commands_is_noticed() -> None:

@@ -7,10 +7,11 @@ from datetime import timedelta
 import pytest
 
 from batchwright.contracts.batch import BatchPolicy
+from batchwright.contracts.errors import LineCode
 from batchwright.contracts.execution import SliceRequest, SliceResult
 from batchwright.contracts.openai import BatchStatus
 from tests.workflows.house import House, RunHandle, state_of
-from tests.workflows.steps import finishes, until_cancelled
+from tests.workflows.steps import finishes, ingested, share, until_cancelled
 from workflows.batch import BatchWorkflow
 from workflows.model_run import ModelRunWorkflow
 
@@ -50,6 +51,16 @@ async def test_a_window_that_closes_before_any_worker_is_there_is_kept_as_soon_a
         assert (await batch.result()).status == BatchStatus.EXPIRED
     assert house.execution.requests == []
     assert [request.status for request in house.finalization.requests] == [BatchStatus.EXPIRED]
+
+
+async def test_an_ingestion_that_the_window_cut_short_expires_the_batch_whatever_the_runs_own_clock_says(
+    house: House,
+) -> None:
+    house.ingestion.result = ingested(share("m", 0)).model_copy(update={"closed": True})
+    async with house.workers():
+        assert (await (await house.start()).result()).status == BatchStatus.EXPIRED
+    assert house.execution.requests == []
+    assert [request.unsettled for request in house.finalization.requests] == [LineCode.BATCH_EXPIRED]
 
 
 async def test_files_that_are_written_past_the_deadline_complete_a_batch_that_ran_in_time(

@@ -88,7 +88,7 @@ spec:
         - name: metrics
           containerPort: 9090
       resources:
-        {{- include "batchwright.resources" (dict "resources" .pool.resources "disk" (has "io" .pool.roles | ternary .pool.spoolSize "64Mi")) | nindent 8 }}
+        {{- toYaml .pool.resources | nindent 8 }}
       # It answers once it has reached Temporal and PostgreSQL.
       startupProbe:
         httpGet: {path: /healthz, port: metrics}
