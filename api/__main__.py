@@ -19,6 +19,7 @@ from api.opening import open_services
 from api.protocol import bounded
 from batchwright.database.errors import DatabaseError
 from batchwright.settings import Settings, SettingsError, load
+from batchwright.settings.misspelt import warn_of_misspelt
 from batchwright.storage.base import StorageUnavailable
 from batchwright.telemetry.logging import configure
 
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         return _give_up(error, 2)
     configure(settings)
+    warn_of_misspelt()
     try:
         with _bound(settings) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(settings, listener))

@@ -9,12 +9,9 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from starter.views import (
-    Batch,
-    BatchPage,
-    DeadLetterPage,
+from starter.operator_views import (
     DeletedLetter,
-    FileObject,
+    LetterPage,
     QuotaPage,
     RatePage,
     RegisteredModels,
@@ -22,6 +19,7 @@ from starter.views import (
     Stats,
     TenantLimits,
 )
+from starter.views import Batch, BatchPage, FileObject
 
 _Body = Mapping[str, object]
 _Answer = TypeVar("_Answer", bound=BaseModel)
@@ -144,10 +142,10 @@ class Client:
 
     def dead_letters(
         self, *, tenant: str | None, batch_id: str | None, limit: int, after: str | None
-    ) -> DeadLetterPage:
+    ) -> LetterPage:
         asked = {"tenant": tenant, "batch_id": batch_id, "limit": str(limit), "after": after}
         query = httpx.QueryParams({name: value for name, value in asked.items() if value is not None})
-        return self._call("GET", f"{_LETTERS}?{query}", DeadLetterPage)
+        return self._call("GET", f"{_LETTERS}?{query}", LetterPage)
 
     def retry_letter(self, letter: str, window: str | None) -> Batch:
         return self._call("POST", f"{_LETTERS}/{quote(letter, safe='')}/retry", Batch, _within(window))

@@ -1,5 +1,6 @@
 """What the commands print, and the codes they exit with."""
 
+import os
 import sys
 from datetime import datetime
 from enum import IntEnum
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from batchwright.contracts.openai import BatchStatus
+from starter.tables import columns, facts, plain
 from starter.views import Batch, Counts, Problem, Waiting
 
 _COLOURS = {
@@ -21,6 +23,7 @@ _COLOURS = {
     BatchStatus.CANCELLING: "yellow",
 }
 _SHOWN_ERRORS = 10
+_UNFOLDED = 10_000
 
 
 class Exit(IntEnum):
@@ -32,7 +35,10 @@ class Exit(IntEnum):
 
 def stdout() -> Console:
     """Made where it is used: tests and pipes change what sys.stdout is."""
-    return Console(file=sys.stdout, highlight=False)
+    console = Console(file=sys.stdout, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _UNFOLDED  # for grep and its like a row stays one line
+    return console
 
 
 def stderr() -> Console:
@@ -74,17 +80,15 @@ def counts(of: Counts) -> str:
 
 def describe(batch: Batch) -> Table:
     """A batch in full, within 80 columns."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = facts()
     for name, value in _facts(batch):
         if value:
             table.add_row(name, value)
     for part in batch.parts:
         settled = counts(Counts(total=part.lines, completed=part.completed, failed=part.failed))
-        table.add_row("model", f"{_plain(part.model)}: {settled}")
+        table.add_row("model", f"{plain(part.model)}: {settled}")
     for why in batch.waiting:
-        table.add_row("waiting", _plain(reason(why)))
+        table.add_row("waiting", plain(reason(why)))
     for problem in (batch.errors.data if batch.errors else [])[:_SHOWN_ERRORS]:
         table.add_row("error", describe_problem(problem))
     if batch.errors and len(batch.errors.data) > _SHOWN_ERRORS:
@@ -106,7 +110,7 @@ def _facts(batch: Batch) -> list[tuple[str, str]]:
         ("created", moment(batch.created_at)),
         ("ended", moment(batch.ended_at)) if batch.ended_at else ("expires", moment(batch.expires_at)),
         ("tokens", used if tokens and tokens.total_tokens else ""),
-        ("metadata", _plain(metadata)),
+        ("metadata", plain(metadata)),
         ("input", batch.input_file_id),
         ("output", batch.output_file_id or ""),
         ("errors", batch.error_file_id or ""),
@@ -126,21 +130,12 @@ def reason(why: Waiting, *, of_model: bool = True) -> str:
 
 def describe_problem(problem: Problem) -> str:
     where = f"line {problem.line}: " if problem.line is not None else ""
-    return _plain(f"{where}{problem.message} ({problem.code})")
+    return plain(f"{where}{problem.message} ({problem.code})")
 
 
 def listing(batches: list[Batch]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("batch", no_wrap=True)
-    table.add_column("status", no_wrap=True)
-    table.add_column("settled", justify="right", no_wrap=True)
-    table.add_column("created", no_wrap=True)
+    table = columns("batch", "status", "created", "settled", right=1)
     for batch in batches:
         settled = f"{batch.request_counts.settled}/{batch.request_counts.total}"
-        table.add_row(batch.id, coloured(batch), settled, moment(batch.created_at)[5:16])
+        table.add_row(batch.id, coloured(batch), moment(batch.created_at)[5:16], settled)
     return table
-
-
-def _plain(text: str) -> str:
-    """Not rich's markup, whatever brackets it has."""
-    return text.replace("[", r"\[")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import uvloop
 
 from batchwright import settings as knobs
+from batchwright.settings.misspelt import warn_of_misspelt
 from batchwright.storage.base import StorageError
 from batchwright.telemetry.logging import configure
 from worker.process import STARTUP_ERRORS, serve
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     configure(settings)
+    warn_of_misspelt()
     models = [name for name in options.models.split(",") if name]
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -104,6 +104,7 @@ class RateKeeper:
             queues = self._rates.queues()
             self._show()
             tried = await asyncio.gather(*(self._try(queue, pacing) for queue, pacing in queues.items()))
+            self._kept = {queue: kept for queue, kept in self._kept.items() if queue in queues}
             if all(tried):
                 self._complaint = ""
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from batchwright.database.base import ClaimsTable
 from batchwright.database.connection import Connections
 from batchwright.database.driver import Row, Session
 from batchwright.database.files import Files
@@ -11,6 +10,7 @@ from batchwright.database.rows import FileRow
 from batchwright.database.sql import queries
 from batchwright.database.upload_rows import Claim, UploadRow
 from batchwright.database.uploads import Uploads
+from batchwright.database.uploads_base import ClaimsTable
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from batchwright.contracts.retention import START, Place
-from batchwright.database.base import UploadsTable
 from batchwright.database.connection import Connections
 from batchwright.database.driver import Row, Session
 from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
@@ -12,6 +11,7 @@ from batchwright.database.files import FIRST, Files
 from batchwright.database.rows import FileRow
 from batchwright.database.sql import queries
 from batchwright.database.upload_rows import PartRow, UploadRow
+from batchwright.database.uploads_base import UploadsTable
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 MIN_WEIGHT = 0.001
 MAX_WEIGHT = 1000.0
+_MANY = 1000
 
 
 class Shares:
@@ -15,6 +16,7 @@ class Shares:
     def __init__(self) -> None:
         self._clocks: dict[str, float] = {}
         self._now = 0.0
+        self._many = _MANY
 
     def next_of(self, waiting: Iterable[str]) -> str:
         """Who of `waiting` (at least one) is next; among equals the first named."""
@@ -25,7 +27,7 @@ class Shares:
         clock = self._clock(tenant)
         self._now = max(self._now, clock)
         self._clocks[tenant] = clock + 1.0 / min(max(weight, MIN_WEIGHT), MAX_WEIGHT)
-        if len(self._clocks) > 1000:
+        if len(self._clocks) > self._many:
             self._forget()
 
     def _clock(self, tenant: str) -> float:
@@ -33,3 +35,4 @@ class Shares:
 
     def _forget(self) -> None:
         self._clocks = {tenant: clock for tenant, clock in self._clocks.items() if clock > self._now}
+        self._many = max(_MANY, 2 * len(self._clocks))  # those who stay are not gone through with each grant

@@ -1,28 +1,27 @@
 """`batchwright audit`: rows, runs, files and counts compared, and repaired where that is safe."""
 
-import asyncio
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from temporalio.service import RPCError
 
 from activities.audit.compare import Audit, Sources
 from activities.audit.differences import Report
 from activities.audit.runs import TemporalRuns
 from activities.auditing import noted
-from batchwright.database.errors import DatabaseError
-from batchwright.database.pool import open_database
-from batchwright.settings import Settings, SettingsError
+from batchwright.database.pool import Database
+from batchwright.settings import Settings
 from batchwright.storage.base import StorageError
 from batchwright.storage.observed import Component
 from batchwright.storage.opening import open_storage
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal import TemporalUnavailable, connect
 from batchwright.temporal.errors import refused
+from starter.operate.asking import answered, with_database
 from starter.options import JsonLine, settings_or_stop
-from starter.output import Exit, print_json, stderr, stdout, stop
+from starter.output import Exit, print_json, stderr, stdout
+from starter.tables import columns, plain
 
 
 def audit(
@@ -36,12 +35,7 @@ def audit(
     Exits with 0 where nothing differs, or all of it was repaired, and with 1 where something is left.
     """
     settings = settings_or_stop()
-    try:
-        report = asyncio.run(_audit(settings, repair))
-    except SettingsError as error:
-        stop(str(error))
-    except (DatabaseError, StorageError, TemporalUnavailable) as error:
-        stop(str(error), Exit.USAGE)
+    report = answered(_audit(settings, repair), StorageError, TemporalUnavailable)
     if json:
         print_json(report)
     else:
@@ -50,30 +44,27 @@ def audit(
 
 
 async def _audit(settings: Settings, repair: bool) -> Report:
-    client = await connect(settings)
-    database = await open_database(settings, patience_seconds=0)
-    try:
+    runs = TemporalRuns(await connect(settings))
+
+    async def compare(database: Database) -> Report:
         async with open_storage(settings, Metrics(), Component.COLLECTOR) as storage:
-            sources = Sources(
-                database, storage, TemporalRuns(client), settings, now=datetime.now(UTC), repair=repair
-            )
+            sources = Sources(database, storage, runs, settings, now=datetime.now(UTC), repair=repair)
             report = await Audit(sources).run()
             await noted(database, report)
             return report
+
+    try:
+        return await with_database(settings, compare)
     except RPCError as error:
         raise refused(settings, error) from error
-    finally:
-        await database.close()
 
 
 def _show(report: Report) -> None:
     if report.differences:
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        for name in ("difference", "tenant", "id", "what", "repair"):
-            table.add_column(name, overflow="fold")
+        table = columns("difference", "tenant", "id", "what", "repair")
         for one in report.differences:
             repair = f"{one.repair} (done)" if one.repaired else one.repair or "none from here"
-            table.add_row(one.kind, one.tenant, one.id, one.what, repair)
+            table.add_row(one.kind, *map(plain, (one.tenant, one.id, one.what, repair)))
         stdout().print(table)
     looked = f"{report.rows:,} live batches, {report.runs:,} runs and {report.files:,} files compared"
     stderr().print(f"{looked}; {len(report.differences):,} differences, {report.left:,} left.", markup=False)

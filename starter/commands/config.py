@@ -9,6 +9,7 @@ from batchwright.settings import SettingsError
 from starter.operate.configuration import Configuration, configuration
 from starter.options import JsonLine, settings_or_stop
 from starter.output import print_json, stdout, stop
+from starter.tables import plain
 
 config = typer.Typer(
     help="Show the settings.",
@@ -52,5 +53,5 @@ def _table(found: Configuration, all_settings: bool) -> Table:
     for setting in found.settings:
         if all_settings or setting.source != "default":
             value = setting.value if isinstance(setting.value, str) else jsonlib.dumps(setting.value)
-            table.add_row(setting.name, value.replace("[", r"\["), setting.source)
+            table.add_row(setting.name, plain(value), setting.source)
     return table

@@ -6,9 +6,10 @@ import typer
 from rich.table import Table
 
 from starter.client import Client
+from starter.operator_views import Letter, LetterPage, Retried, RetriedPage
 from starter.options import Json, Tenant, Url, connected
 from starter.output import Exit, moment, print_json, stderr, stdout
-from starter.views import DeadLetter, DeadLetterPage, Retried, RetriedPage
+from starter.tables import columns, plain
 
 dlq = typer.Typer(
     help="Show, retry and delete lines that failed after their last attempt.",
@@ -98,10 +99,12 @@ def retry_all(
 
 
 @dlq.command("delete")
-def delete(letter: _Letter, url: Url = None, tenant: Tenant = None) -> None:
+def delete(letter: _Letter, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Take a letter off the list; the line stays in the error file of its batch."""
     with connected(url, tenant) as client:
-        client.delete_letter(letter)
+        deleted = client.delete_letter(letter)
+    if json:
+        return print_json(deleted)
     stderr().print(f"Deleted {letter}.", markup=False)
 
 
@@ -116,32 +119,22 @@ def _all_pages(client: Client, of: str | None, batch: str | None, window: str | 
         after = page.last_id
 
 
-def _table(page: DeadLetterPage) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("letter", no_wrap=True)
-    table.add_column("line", overflow="fold")
-    table.add_column("model", overflow="fold")
-    table.add_column("attempts", justify="right")
-    table.add_column("failed", no_wrap=True)
-    table.add_column("error", overflow="fold")
+def _table(page: LetterPage) -> Table:
+    table = columns("letter", "line", "model", "attempts", "failed", "error")
+    table.columns[3].justify = "right"
     for letter in page.data:
         table.add_row(
             letter.id,
-            _plain(letter.custom_id),
-            _plain(letter.model),
+            plain(letter.custom_id),
+            plain(letter.model),
             str(letter.attempts),
             moment(letter.failed_at)[5:16],
-            _plain(_why(letter)),
+            plain(_why(letter)),
         )
     return table
 
 
-def _why(letter: DeadLetter) -> str:
+def _why(letter: Letter) -> str:
     code = letter.error.code or f"HTTP {letter.error.status_code}"
     retried = f" (retried as {letter.retried_as})" if letter.retried_as else ""
     return f"{code}: {letter.error.message}{retried}"
-
-
-def _plain(text: str) -> str:
-    """Not rich's markup, whatever brackets it has."""
-    return text.replace("[", r"\[")

@@ -10,6 +10,7 @@ from starter.operate.doctor import examine
 from starter.operate.findings import Finding, Level, Report, problem
 from starter.options import JsonLine
 from starter.output import Exit, print_json, stdout
+from starter.tables import plain
 
 _COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
 
@@ -43,6 +44,6 @@ def _table(findings: list[Finding]) -> Table:
     table.add_column(overflow="fold")
     for finding in findings:
         colour = _COLOURS[finding.level]
-        sentence = f"{finding.message} {finding.remedy}".rstrip().replace("[", r"\[")
+        sentence = plain(f"{finding.message} {finding.remedy}".rstrip())
         table.add_row(f"[{colour}]{finding.level}[/{colour}]", finding.part, sentence)
     return table

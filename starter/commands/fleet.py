@@ -3,29 +3,29 @@
 The API is not asked: it names no worker and no queue, and these work while it is away.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TypeVar
 
 from pydantic import BaseModel
-from rich.table import Table
 from temporalio.service import RPCError
 
 from batchwright.contracts.names import inference_queue
-from batchwright.database.errors import DatabaseError
-from batchwright.database.pool import Database, open_database
+from batchwright.database.pool import Database
 from batchwright.database.rows import WorkerBeat
 from batchwright.inference.catalog import Catalog, Source
 from batchwright.rules.ids import safe_name
 from batchwright.rules.polled import is_poll
-from batchwright.settings import Settings, SettingsError
+from batchwright.settings import Settings
 from batchwright.temporal import TemporalUnavailable, connect
 from batchwright.temporal.errors import refused
 from batchwright.temporal.queues import QueueReport
+from starter.operate.asking import answered, with_database
 from starter.operate.cluster import reports
 from starter.options import JsonLine, settings_or_stop
-from starter.output import Exit, print_json, stderr, stdout, stop
+from starter.output import print_json, stderr, stdout
+from starter.tables import columns, plain
 
 _ALIVE = timedelta(seconds=15)  # workers beat every 5 s
 _Found = TypeVar("_Found")
@@ -63,9 +63,9 @@ def show_models(json: bool) -> None:
             "No model is registered, and no backend has listed one yet; `batchwright doctor` asks them."
         )
         return
-    table = _table("model", "backend", "queue")
+    table = columns("model", "backend", "queue")
     for model in found:
-        table.add_row(model.model, "\n".join(model.backends), model.queue)
+        table.add_row(*map(plain, (model.model, "\n".join(model.backends), model.queue)))
     stdout().print(table)
 
 
@@ -81,7 +81,7 @@ def workers(json: JsonLine = False) -> None:
         stderr().print("No worker is alive; `batchwright worker` starts one.")
         return
     names = sorted({name for beat in found for name in beat.stats if not is_poll(name)})
-    table = _table("worker", "seen", *names)
+    table = columns("worker", "seen", *names)
     for beat in found:
         seen = f"{max(0, (datetime.now(UTC) - beat.beat_at).total_seconds()):.0f} s ago"
         table.add_row(beat.id, seen, *(f"{beat.stats.get(name, 0):g}" for name in names))
@@ -93,7 +93,7 @@ def show_queues(json: bool) -> None:
     found = _run(settings_or_stop(), _queues)
     if json:
         return print_json(Queues(queues=found))
-    table = _table("queue", "waiting", "oldest", "pollers", "limit/s", right=4)
+    table = columns("queue", "waiting", "oldest", "pollers", "limit/s", right=4)
     for queue in found:
         oldest = f"{queue.oldest_seconds:.0f} s" if queue.backlog else ""
         limit = "" if queue.limit is None else f"{queue.limit:g}"
@@ -127,27 +127,4 @@ async def _queues(settings: Settings, database: Database) -> list[QueueReport]:
 
 
 def _run(settings: Settings, ask: Callable[[Settings, Database], Awaitable[_Found]]) -> _Found:
-    """Ends the command with a sentence where something does not answer."""
-
-    async def asked() -> _Found:
-        database = await open_database(settings, patience_seconds=0)
-        try:
-            return await ask(settings, database)
-        finally:
-            await database.close()
-
-    try:
-        return asyncio.run(asked())
-    except SettingsError as error:
-        stop(str(error))
-    except (DatabaseError, TemporalUnavailable) as error:
-        stop(str(error), Exit.FAILED)
-
-
-def _table(*names: str, right: int = 0) -> Table:
-    """The last `right` columns hold numbers."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for place, name in enumerate(names):
-        number = place >= len(names) - right
-        table.add_column(name, justify="right" if number else "left", overflow="fold")
-    return table
+    return answered(with_database(settings, partial(ask, settings)), TemporalUnavailable)

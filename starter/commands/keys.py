@@ -11,9 +11,10 @@ from batchwright.database.pool import Database
 from batchwright.database.tenant_rows import KeyRow
 from batchwright.rules.api_keys import Scope, keep, life, new_key, new_key_id
 from batchwright.rules.quotas import MOST
-from starter.operate.asking import asked, columns
+from starter.operate.asking import asked
 from starter.options import JsonLine
 from starter.output import Exit, print_json, stderr, stdout, stop
+from starter.tables import columns, local_time, plain
 
 _MOST_CHARACTERS = 200
 _Key = Annotated[str, typer.Argument(metavar="KEY", help="Its id, or its prefix bw_...", show_default=False)]
@@ -105,9 +106,9 @@ def list_keys(
             f"bw_{row.prefix}_...",
             scopes,
             _state(row),
-            _time(row.last_used_at),
+            local_time(row.last_used_at),
             f"{spent[row.id]} of {row.tokens_per_day}" if row.tokens_per_day else str(spent[row.id]),
-            _plain(row.label),
+            plain(row.label),
         )
     stdout().print(table)
 
@@ -190,17 +191,8 @@ def _end(now: datetime, text: str) -> datetime | None:
 
 def _state(row: KeyRow) -> str:
     if row.revoked_at is not None:
-        return f"revoked {_time(row.revoked_at)}"
+        return f"revoked {local_time(row.revoked_at)}"
     if row.expires_at is None:
         return "good"
     is_over = row.expires_at <= datetime.now(UTC)
-    return f"{'expired' if is_over else 'good until'} {_time(row.expires_at)}"
-
-
-def _time(at: datetime | None) -> str:
-    return "" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _plain(text: str) -> str:
-    """Not rich's markup, whatever brackets it has."""
-    return text.replace("[", r"\[")
+    return f"{'expired' if is_over else 'good until'} {local_time(row.expires_at)}"

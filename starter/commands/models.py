@@ -6,9 +6,10 @@ import typer
 from rich.table import Table
 
 from starter.commands.fleet import show_models
+from starter.operator_views import Place, RegisteredModel, RegisteredModels
 from starter.options import Json, JsonLine, Tenant, Url, connected
 from starter.output import print_json, stderr, stdout, stop
-from starter.views import Place, RegisteredModel, RegisteredModels
+from starter.tables import columns, plain
 
 models = typer.Typer(
     help="Show or change the models that are served, and by which backends.",
@@ -156,9 +157,7 @@ def _print(page: RegisteredModels, json: bool) -> None:
 
 
 def _table(found: list[RegisteredModel]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("model", "backend", "also", "falls back on", "from"):
-        table.add_column(name, overflow="fold", no_wrap=name == "from")
+    table = columns("model", "backend", "also", "falls back on", "from")
     for entry in found:
         texts = (
             entry.model,
@@ -167,7 +166,7 @@ def _table(found: list[RegisteredModel]) -> Table:
             "\n".join(entry.fallbacks),
             entry.source if entry.kind == "sync" else f"{entry.source}, {entry.kind}",
         )
-        table.add_row(*(text.replace("[", r"\[") for text in texts))
+        table.add_row(*map(plain, texts))
     return table
 
 

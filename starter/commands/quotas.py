@@ -5,9 +5,10 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from starter.operator_views import OwnQuotas, QuotaPage, TenantLimits
 from starter.options import Json, Tenant, Url, connected
 from starter.output import print_json, stderr, stdout, stop
-from starter.views import OwnQuotas, QuotaPage, TenantLimits
+from starter.tables import columns, plain
 
 _DEFAULT = "default"
 quotas = typer.Typer(
@@ -114,11 +115,8 @@ def _print(page: QuotaPage, json: bool) -> None:
 
 
 def _table(rows: list[OwnQuotas]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("tenant", no_wrap=True)
-    for name in ("batches", "bytes", "lines", "tokens", "requests/min", "tokens/day"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("models", overflow="fold")
+    names = ("batches", "bytes", "lines", "tokens", "requests/min", "tokens/day")
+    table = columns("tenant", "models", *names, right=len(names))
     for row in rows:
         counts = (
             row.live_batches,
@@ -128,15 +126,12 @@ def _table(rows: list[OwnQuotas]) -> Table:
             row.requests_per_minute,
             row.tokens_per_day,
         )
-        table.add_row(row.tenant, *map(_own, counts), _models(row.models).replace("[", r"\["))
+        table.add_row(row.tenant, plain(_models(row.models)), *map(_own, counts))
     return table
 
 
 def _limits(found: TenantLimits) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("quota", no_wrap=True)
-    for name in ("limit", "used", "left"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = columns("quota", "limit", "used", "left", right=3)
     for one in found.data:
         limit, left = ("none", "") if one.limit is None else (f"{one.limit}", f"{one.left}")
         table.add_row(one.quota, limit, str(one.used), left)

@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from starter.operator_views import Rate, RatePage
 from starter.options import Json, Tenant, Url, connected
 from starter.output import print_json, stderr, stdout, stop
-from starter.views import Rate, RatePage
+from starter.tables import columns, plain
 
 rates = typer.Typer(
     help="Show or change the rates of the whole fleet.",
@@ -97,11 +98,9 @@ def _print(page: RatePage, json: bool) -> None:
 
 
 def _table(found: list[Rate]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("model", overflow="fold")
-    table.add_column("requests/s", justify="right", no_wrap=True)
-    table.add_column("from", no_wrap=True)
+    table = columns("model", "requests/s", "from")
+    table.columns[1].justify = "right"
     for rate in found:
         amount = f"{rate.requests_per_second:g}" if rate.requests_per_second else "no limit"
-        table.add_row((rate.model or "all models").replace("[", r"\["), amount, rate.source)
+        table.add_row(plain(rate.model or "all models"), amount, rate.source)
     return table

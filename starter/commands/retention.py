@@ -1,10 +1,8 @@
 """`batchwright retention`: delete what is past its life now, see what would go, or when it last did."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from secrets import token_hex
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 from pydantic import BaseModel
@@ -16,17 +14,18 @@ from temporalio.service import RPCError
 from activities.retain.mark import adopt as adopt_storage
 from batchwright.contracts.names import CONTROL_QUEUE
 from batchwright.contracts.retention import DUE, LITTER, WORKFLOW, Kind, RetentionOrder, RetentionResult
-from batchwright.database.errors import DatabaseError
-from batchwright.database.pool import Database, open_database
-from batchwright.settings import Settings, SettingsError
+from batchwright.database.pool import Database
+from batchwright.settings import Settings
 from batchwright.storage.base import StorageError
 from batchwright.storage.observed import Component
 from batchwright.storage.opening import open_storage
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal import TemporalUnavailable, connect
 from batchwright.temporal.errors import refused
+from starter.operate.asking import answered, asked, with_database
 from starter.options import JsonLine, settings_or_stop
 from starter.output import Exit, print_json, stderr, stdout, stop
+from starter.tables import columns, local_time
 
 retention = typer.Typer(
     help="Delete what is past its life, or show what would go.",
@@ -36,7 +35,6 @@ retention = typer.Typer(
     rich_markup_mode=None,
 )
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Delete nothing; count what would go.")]
-_Answer = TypeVar("_Answer")
 
 
 class Success(BaseModel):
@@ -60,7 +58,8 @@ def run(dry_run: DryRun = False, json: JsonLine = False) -> None:
     The schedules go on beside it. It is done by workers with the role `io`; without one it waits.
     """
     settings = settings_or_stop()
-    result = _answered(_run(settings, RetentionOrder(left=[*DUE, *LITTER], dry_run=dry_run)))
+    order = RetentionOrder(left=[*DUE, *LITTER], dry_run=dry_run)
+    result = answered(_run(settings, order), TemporalUnavailable)
     if json:
         print_json(result)
     else:
@@ -74,12 +73,12 @@ def run(dry_run: DryRun = False, json: JsonLine = False) -> None:
 @retention.command("show")
 def show(json: JsonLine = False) -> None:
     """Show when each kind was last gone through without a failure."""
-    found = _answered(_successes(settings_or_stop()))
+    found = asked(_successes)
     if json:
         return print_json(Successes(kinds=found))
-    table = _columns("kind", "last success")
+    table = columns("kind", "last success")
     for one in found:
-        table.add_row(one.kind, one.succeeded_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"))
+        table.add_row(one.kind, local_time(one.succeeded_at))
     stdout().print(table)
 
 
@@ -90,7 +89,7 @@ def adopt() -> None:
     Rows and objects are compared only where both say that they belong together.
     """
     settings = settings_or_stop()
-    _answered(_adopt(settings))
+    answered(_adopt(settings), StorageError)
     print("The storage belongs to this database.")
 
 
@@ -111,12 +110,9 @@ async def _run(settings: Settings, order: RetentionOrder) -> RetentionResult:
         stop(f"{id} ended early: {error.cause}", Exit.FAILED)
 
 
-async def _successes(settings: Settings) -> list[Success]:
-    async def ask(database: Database) -> list[Success]:
-        found = await database.retention.successes()
-        return [Success(kind=kind, succeeded_at=found[kind]) for kind in Kind if kind in found]
-
-    return await _with_database(settings, ask)
+async def _successes(database: Database) -> list[Success]:
+    found = await database.retention.successes()
+    return [Success(kind=kind, succeeded_at=found[kind]) for kind in Kind if kind in found]
 
 
 async def _adopt(settings: Settings) -> None:
@@ -124,42 +120,12 @@ async def _adopt(settings: Settings) -> None:
         async with open_storage(settings, Metrics(), Component.COLLECTOR) as storage:
             await adopt_storage(database, storage, datetime.now(UTC))
 
-    await _with_database(settings, tell)
-
-
-async def _with_database(settings: Settings, ask: Callable[[Database], Awaitable[_Answer]]) -> _Answer:
-    database = await open_database(settings, patience_seconds=0)
-    try:
-        return await ask(database)
-    finally:
-        await database.close()
-
-
-def _answered(asking: Awaitable[_Answer]) -> _Answer:
-    """Ends the command with a sentence where something does not answer."""
-
-    async def asked() -> _Answer:
-        return await asking
-
-    try:
-        return asyncio.run(asked())
-    except SettingsError as error:
-        stop(str(error))
-    except (DatabaseError, StorageError, TemporalUnavailable) as error:
-        stop(str(error), Exit.FAILED)
+    await with_database(settings, tell)
 
 
 def _table(result: RetentionResult) -> Table:
-    table = _columns("kind", "would go" if result.dry_run else "gone", "bytes", "failures", right=3)
+    table = columns("kind", "would go" if result.dry_run else "gone", "bytes", "failures", right=3)
     for gone in result.gone:
         failures = f"{gone.failures:,}" if gone.failures else ""
         table.add_row(gone.kind, f"{gone.count:,}", f"{gone.bytes:,}" if gone.bytes else "", failures)
-    return table
-
-
-def _columns(*names: str, right: int = 0) -> Table:
-    """The last `right` of them hold numbers."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for place, name in enumerate(names):
-        table.add_column(name, justify="right" if place >= len(names) - right else "left")
     return table

@@ -1,6 +1,5 @@
 """`batchwright rollout`: which build of the workers takes new batches, and what older ones still have."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, TypeVar
 
@@ -10,12 +9,14 @@ from rich.table import Table
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from batchwright.settings import Settings, SettingsError
+from batchwright.settings import Settings
 from batchwright.temporal import TemporalUnavailable, connect
 from batchwright.temporal.errors import refused
 from batchwright.temporal.rollout import Build, RolloutRefused, builds, make_current
+from starter.operate.asking import answered
 from starter.options import JsonLine, settings_or_stop
 from starter.output import Exit, print_json, stderr, stdout, stop
+from starter.tables import columns, local_time, plain
 
 rollout = typer.Typer(
     help="Show or change which build of the workers takes new batches.",
@@ -113,21 +114,16 @@ def _answered(settings: Settings, ask: Callable[[Client], Awaitable[_Answer]]) -
             raise refused(settings, error) from error
 
     try:
-        return asyncio.run(asked())
+        return answered(asked(), TemporalUnavailable)
     except RolloutRefused as error:
         stop(str(error), Exit.FAILED)
-    except (SettingsError, TemporalUnavailable) as error:
-        stop(str(error))
 
 
 def _table(found: Sequence[Build]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("build", "status", "live batches", "since"):
-        table.add_column(name, no_wrap=True, justify="right" if name == "live batches" else "left")
+    table = columns("build", "status", "since", "live batches", right=1)
     for each in found:
-        since = each.current_since or each.created_at
-        moment = since.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        table.add_row(each.build, each.status, f"{each.batches:,}", moment)
+        since = local_time(each.current_since or each.created_at)
+        table.add_row(plain(each.build), each.status, since, f"{each.batches:,}")
     return table
 
 

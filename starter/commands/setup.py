@@ -1,15 +1,14 @@
 """`batchwright setup temporal`: what a namespace needs before its first batch."""
 
-import asyncio
-
 import typer
 from pydantic import BaseModel
 
-from batchwright.settings import Settings, SettingsError
+from batchwright.settings import Settings
 from batchwright.temporal import TemporalUnavailable, connect
 from batchwright.temporal.setup import Step, set_up
+from starter.operate.asking import answered
 from starter.options import JsonLine, settings_or_stop
-from starter.output import Exit, print_json, stop
+from starter.output import Exit, print_json
 
 setup = typer.Typer(
     help="Prepare what Batchwright runs on.",
@@ -36,12 +35,7 @@ def temporal(json: JsonLine = False) -> None:
     Exits with 0 once all is there, whoever made it, and with 1 if something cannot be made from here.
     """
     settings = settings_or_stop()
-    try:
-        steps = asyncio.run(_set_up(settings, silent=json))
-    except SettingsError as error:
-        stop(str(error))
-    except TemporalUnavailable as error:
-        stop(str(error), Exit.FAILED)
+    steps = answered(_set_up(settings, silent=json), TemporalUnavailable, code=Exit.FAILED)
     if json:
         print_json(Steps(steps=steps))
 

@@ -2,9 +2,10 @@
 
 from rich.table import Table
 
+from starter.operator_views import Stats
 from starter.options import Json, Tenant, Url, connected
 from starter.output import print_json, stdout
-from starter.views import Stats
+from starter.tables import columns, plain
 
 
 def stats(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
@@ -27,31 +28,18 @@ def stats(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
 
 
 def _backends(found: Stats) -> Table:
-    table = _table("backend", "requests", "average", "pending")
+    table = columns("backend", "requests", "average", "pending", right=3)
     for row in found.backends:
-        table.add_row(_plain(row.id), f"{row.requests:,}", _ms(row.average_latency_ms), str(row.pending))
+        table.add_row(plain(row.id), f"{row.requests:,}", _ms(row.average_latency_ms), str(row.pending))
     return table
 
 
 def _models(found: Stats) -> Table:
-    table = _table("model", "requests", "average")
+    table = columns("model", "requests", "average", right=2)
     for row in found.models:
-        table.add_row(_plain(row.name), f"{row.requests:,}", _ms(row.average_duration_ms))
-    return table
-
-
-def _table(first: str, *numbers: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column(first, overflow="fold")
-    for name in numbers:
-        table.add_column(name, justify="right")
+        table.add_row(plain(row.name), f"{row.requests:,}", _ms(row.average_duration_ms))
     return table
 
 
 def _ms(milliseconds: float) -> str:
     return f"{milliseconds:,.0f} ms"
-
-
-def _plain(text: str) -> str:
-    """Not rich's markup, whatever brackets it has."""
-    return text.replace("[", r"\[")

@@ -1,6 +1,5 @@
 """`batchwright storage`: the storage of objects, checked and cleared of what crashes left."""
 
-import asyncio
 import json as jsonlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -12,8 +11,9 @@ from batchwright.storage.base import Storage, StorageError
 from batchwright.storage.observed import Component
 from batchwright.storage.opening import open_storage
 from batchwright.telemetry.metrics import Metrics
+from starter.operate.asking import answered
 from starter.options import settings_or_stop
-from starter.output import Exit, stop
+from starter.output import Exit
 
 storage = typer.Typer(
     help="Check the storage of objects, or clear it of what crashes left.",
@@ -57,7 +57,4 @@ def _with_storage(call: Callable[[Storage], Awaitable[T]]) -> T:
         async with open_storage(settings, Metrics(), Component.COLLECTOR) as storage:
             return await call(storage)
 
-    try:
-        return asyncio.run(run())
-    except StorageError as error:
-        stop(str(error), Exit.FAILED)
+    return answered(run(), StorageError, code=Exit.FAILED)

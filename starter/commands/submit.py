@@ -52,6 +52,7 @@ def submit(
             headers=headers,
         )
         if wait:
+            stderr().print(f"Made {batch.id}.", style="dim", markup=False)
             batch = follow(client, batch, interval=interval, silent=json)
     if json:
         print_json(batch)

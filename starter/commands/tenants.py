@@ -10,9 +10,10 @@ from batchwright.database.pool import Database
 from batchwright.database.tenant_rows import KeyRow, TenantRow
 from batchwright.rules.api_keys import is_usable
 from batchwright.rules.ids import is_tenant
-from starter.operate.asking import asked, columns
+from starter.operate.asking import asked
 from starter.options import JsonLine
 from starter.output import Exit, print_json, stderr, stdout, stop
+from starter.tables import columns, local_time
 
 tenants = typer.Typer(
     help="Make, show, disable and enable tenants.",
@@ -79,7 +80,7 @@ def list_tenants(json: JsonLine = False) -> None:
             tenant.name,
             _state(tenant),
             str(tenant.keys),
-            _time(tenant.last_used_at),
+            local_time(tenant.last_used_at),
             str(tenant.live_batches),
         )
     stdout().print(table)
@@ -95,9 +96,9 @@ def show(name: Name, json: JsonLine = False) -> None:
         return print_json(tenant)
     table = columns("tenant", tenant.name)
     table.add_row("state", _state(tenant))
-    table.add_row("created", _time(tenant.created_at))
+    table.add_row("created", local_time(tenant.created_at))
     table.add_row("keys", str(tenant.keys))
-    table.add_row("last used", _time(tenant.last_used_at))
+    table.add_row("last used", local_time(tenant.last_used_at))
     table.add_row("live batches", str(tenant.live_batches))
     stdout().print(table)
 
@@ -168,8 +169,4 @@ def _say(tenant: Tenant | None, name: str, sentence: str, json: bool) -> None:
 
 
 def _state(tenant: TenantRow) -> str:
-    return "enabled" if tenant.disabled_at is None else f"disabled since {_time(tenant.disabled_at)}"
-
-
-def _time(at: datetime | None) -> str:
-    return "" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return "enabled" if tenant.disabled_at is None else f"disabled since {local_time(tenant.disabled_at)}"

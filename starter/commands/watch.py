@@ -8,7 +8,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from starter.client import Client, ClientError
 from starter.options import BatchId, Interval, Json, Tenant, Url, connected
-from starter.output import coloured, describe, exit_code, print_json, reason, stderr, stdout
+from starter.output import Exit, coloured, describe, exit_code, print_json, reason, stderr, stdout, stop
+from starter.tables import plain
 from starter.views import Batch, ModelPart
 
 _PATIENCE_SECONDS = 60.0
@@ -35,17 +36,23 @@ def watch(
 def follow(client: Client, batch: Batch, *, interval: float, silent: bool = False) -> Batch:
     """The batch as it ended. The API may be away for up to a minute meanwhile.
 
+    Ctrl-C ends the command, not the batch.
+
     Raises:
         ClientError: it stayed away, or refuses.
     """
     board = Board()
-    with Live(board.bars, console=stderr(), refresh_per_second=4, transient=True) as live:
-        if silent:
-            live.stop()
-        while not batch.status.is_terminal:
-            board.show(batch)
-            time.sleep(interval)
-            batch = _look(client, batch.id, interval)
+    try:
+        with Live(board.bars, console=stderr(), refresh_per_second=4, transient=True) as live:
+            if silent:
+                live.stop()
+            while not batch.status.is_terminal:
+                board.show(batch)
+                time.sleep(interval)
+                batch = _look(client, batch.id, interval)
+    except KeyboardInterrupt:
+        told = f"{batch.id} goes on: `batchwright watch {batch.id}` follows it again."
+        stop(told, Exit.UNFINISHED)
     return batch
 
 
@@ -82,24 +89,20 @@ class Board:
             description=coloured(batch),
             total=counts.total or None,
             completed=counts.settled,
-            note=_escaped(reasons.pop(None, "")) or _failed(counts.failed),
+            note=plain(reasons.pop(None, "")) or _failed(counts.failed),
         )
         for part in batch.parts:
             self._show_model(part, reasons.get(part.model, ""))
 
     def _show_model(self, part: ModelPart, why: str) -> None:
         if part.model not in self._models:
-            name = part.model[:_NAME_WIDTH].replace("[", r"\[")
+            name = plain(part.model[:_NAME_WIDTH])
             self._models[part.model] = self.bars.add_task(name, total=part.lines, note="")
         self.bars.update(
             self._models[part.model],
             completed=part.completed + part.failed,
-            note=_escaped(why) or _failed(part.failed),
+            note=plain(why) or _failed(part.failed),
         )
-
-
-def _escaped(text: str) -> str:
-    return text.replace("[", r"\[")
 
 
 def _failed(count: int) -> str:

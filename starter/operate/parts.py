@@ -7,6 +7,7 @@ from batchwright import temporal
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.inspection import inspect
 from batchwright.settings import Settings, SettingsError
+from batchwright.settings.misspelt import misspelt
 from batchwright.storage.base import StorageError
 from batchwright.storage.observed import Component
 from batchwright.storage.opening import open_storage
@@ -29,6 +30,10 @@ async def settings(chosen: Settings, at: Clock) -> list[Finding]:
     except SettingsError as error:
         return [problem("settings", str(error))]
     found = [ok("settings", "They fit together, and every file they name can be read.")]
+    found += [
+        warning("settings", f"{name} is no setting and is ignored.", f"Did you mean {meant}?")
+        for name, meant in misspelt().items()
+    ]
     if expires is not None and expires - at() < _SOON:
         found.append(_expiring(expires, at()))
     return found

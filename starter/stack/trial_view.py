@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from starter.stack.trial import DemoResult, first_line
+from starter.tables import facts
 from starter.views import Batch, ModelPart
 
 _SHOWN_CHARACTERS = 300
@@ -34,7 +35,7 @@ class Bars:
             bar = self.progress.add_task(part.model, total=part.lines, failed="")
             self._bars[part.model] = bar
         settled = part.lines if is_over else part.completed + part.failed
-        failed = f"[red]{part.failed} failed" if part.failed else ""
+        failed = f"[red]{part.failed} failed[/red]" if part.failed else ""
         self.progress.update(bar, completed=settled, failed=failed)
 
 
@@ -74,9 +75,7 @@ def look_around(console: Console, result: DemoResult, *, is_running: bool) -> No
 
 
 def _files(result: DemoResult) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = facts()
     for name, file in (
         ("input", result.input_file),
         ("output", result.output_file),

@@ -2,18 +2,16 @@
 
 from rich.console import Console
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from starter.stack.errors import StackError
 from starter.stack.state import StackInfo
+from starter.tables import facts
 
 
 def panel(info: StackInfo, backends: tuple[str, ...], *, with_keys: bool = False) -> Panel:
     """The addresses, within 80 columns."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = facts()
     for name, value in _addresses(info, backends, with_keys):
         table.add_row(name, Text(value))
     return Panel(table, title="Batchwright", subtitle="Ctrl-C stops it", title_align="left", expand=False)

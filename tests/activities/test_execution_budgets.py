@@ -16,7 +16,7 @@ from batchwright.database.quotas_base import Spent
 from batchwright.database.tenant_rows import KeyRow
 from batchwright.rules.api_keys import Kept, Scope
 from tests.activities.execution_house import TENANT, House, eventually, line_of, ok, plan_slice, request
-from tests.activities.test_execution_jobs import JobServer, config_of, done
+from tests.activities.job_server import JobServer, config_of, done
 from tests.fakes.database import MemoryDatabase
 from tests.integration.rows import START
 

@@ -8,9 +8,9 @@ from batchwright.contracts.batch import Caller
 from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.registry import GatewayConfig, ModelConfig
 from tests.activities.execution_house import MODEL, House, line_of, ok, plan_slice, request
+from tests.activities.job_server import JobServer, config_of, done
 from tests.activities.test_execution_groups import embedded, inputs_of
 from tests.activities.test_execution_groups import line_of as embedding_of
-from tests.activities.test_execution_jobs import JobServer, config_of, done
 
 CALLER = Caller(headers={"x-team": "rivers", "x-tier": "1"})
 

@@ -3,118 +3,25 @@
 import asyncio
 import json
 import time
-from collections import Counter
-from datetime import UTC, datetime
 
 import httpx
 import pytest
 from temporalio.activity import ActivityCancellationDetails
 
-from activities.slices.callbacks import CallbackWatch
-from activities.slices.work import Attempt
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.execution import SliceResult
-from batchwright.contracts.registry import GatewayConfig, ModelConfig
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.rules.callbacks import PATH, read_token
 from batchwright.rules.segments import Kind
-from batchwright.storage.base import StorageUnavailable
 from tests.activities.execution_house import (
     MODEL,
-    House,
     eventually,
-    line_of,
     ok,
-    plan_slice,
     request,
     status,
 )
-from tests.fakes.database import MemoryDatabase
+from tests.activities.job_server import JobServer, config_of, done
 
 pytestmark = pytest.mark.usefixtures("skipped_waits")
-
-SECRET = "s" * 32
-TEMPLATES = {"poll_endpoint_template": "/status/{id}", "cancel_endpoint_template": "/cancel/{id}"}
-
-
-def config_of(kind: str = "poll", **jobs: object) -> ModelConfig:
-    told = {"poll_interval": 0.01, **(TEMPLATES if kind == "poll" else {}), **jobs}
-    return ModelConfig.model_validate(
-        {"backends": [GatewayConfig(url="http://backend")], "kind": kind, "jobs": told}
-    )
-
-
-class JobServer:
-    """A house before a backend of jobs. `says` is what it tells of a job, by its number; else it goes on."""
-
-    def __init__(self, config: ModelConfig, **settings: object) -> None:
-        self.database = MemoryDatabase()
-        self.house = House(ok, config=config, **settings)
-        self.house.answer = self._answer
-        self.house.tools.callbacks = CallbackWatch(self.database.callbacks, self.house.settings)
-        self.submits: list[httpx.Request] = []
-        self.looks: Counter[str] = Counter()
-        self.cancelled: list[str] = []
-        self.says: dict[int, httpx.Response] = {}
-        self.says_all: httpx.Response | None = None
-        self.loses_storage = False  # as soon as a job is submitted
-        self.taken = httpx.Response(202, json={"status": "processing"})
-
-    @property
-    def keys(self) -> list[str]:
-        return [submit.headers["idempotency-key"] for submit in self.submits]
-
-    async def die(self, running: "asyncio.Task[SliceResult]") -> None:
-        """The worker is gone: its attempt writes nothing more, and the next one begins."""
-        details = ActivityCancellationDetails(timed_out=True)
-        self.house.environment.cancel(cancellation_details=details)
-        [error] = await asyncio.gather(running, return_exceptions=True)
-        assert getattr(error, "type", "") == Failure.OWNERSHIP_LOST
-        self.house.next_worker()
-
-    async def plan(self, lines: int = 3) -> list[int]:
-        return await plan_slice(self.house.storage, [line_of(n) for n in range(lines)])
-
-    async def kinds(self) -> Counter[Kind]:
-        return Counter(record.kind for record in await self.house.records())
-
-    async def jobs(self) -> list[str]:
-        """The ids that lie in storage, as they were written."""
-        records = [record for record in await self.house.records() if record.kind is Kind.SUBMITTED]
-        found = [Attempt.model_validate_json(record.payload).job for record in records]
-        return [job.id for job in found if job is not None]
-
-    async def errors(self) -> list[dict[str, str]]:
-        records = await self.house.settled()
-        return [json.loads(record.payload)["error"] for record in records.values()]
-
-    async def _answer(self, asked: httpx.Request) -> httpx.Response:
-        path = asked.url.path
-        if asked.method == "GET" and path.startswith("/status/"):
-            self.looks[path.removeprefix("/status/")] += 1
-            number = int(path.rpartition("-")[2])
-            return _again(
-                self.says.get(number) or self.says_all or httpx.Response(200, json={"status": "running"})
-            )
-        if path.startswith("/cancel/"):
-            self.cancelled.append(path.removeprefix("/cancel/"))
-            return httpx.Response(200, json={})
-        self.submits.append(asked)
-        if self.loses_storage:
-            self.house.storage.failing = StorageUnavailable("away")
-        if self.taken.status_code != 202:
-            return _again(self.taken)
-        return httpx.Response(202, json={"status": "processing", "job_id": f"job-{len(self.submits)}"})
-
-
-def _again(answer: httpx.Response) -> httpx.Response:
-    return httpx.Response(answer.status_code, content=answer.content, headers=dict(answer.headers))
-
-
-def done(text: str = "hi") -> httpx.Response:
-    return httpx.Response(
-        200, json={"status": "Completed", "result": {"echo": text, "usage": {"prompt_tokens": 3}}}
-    )
 
 
 async def test_a_job_is_submitted_once_and_polled_until_it_is_done() -> None:
@@ -369,114 +276,3 @@ async def test_a_model_that_is_asked_otherwise_meanwhile_forgets_its_jobs() -> N
         lane.jobs = None
     server.taken = ok("sync")
     assert await server.house.run(request()) == SliceResult(finished=True, completed=1)
-
-
-class CallingServer(JobServer):
-    """Its jobs call back."""
-
-    def __init__(self, *, url: str = "http://api", **jobs: object) -> None:
-        config = config_of("callback", **jobs)
-        super().__init__(config, callback_url=url, callback_secret=SECRET)
-        self.watch = self.house.tools.callbacks
-        assert isinstance(self.watch, CallbackWatch)
-
-    @property
-    def tokens(self) -> list[str]:
-        return [submit.headers["x-callback-url"].removeprefix(f"http://api{PATH}") for submit in self.submits]
-
-    async def call(self, place: int, body: bytes | None, size: int = 0) -> None:
-        found = read_token(self.tokens[place], SECRET)
-        assert found is not None
-        await self.database.callbacks.accept(
-            found.id, body, size or len(body or b""), datetime.fromtimestamp(found.expires_at, UTC)
-        )
-        await self.look()
-
-    async def look(self) -> None:
-        assert isinstance(self.watch, CallbackWatch)
-        await self.watch.look()
-
-
-async def test_a_backend_calls_back_and_the_line_has_its_answer() -> None:
-    server = CallingServer()
-    await server.plan(2)
-    running = server.house.start(request())
-    await eventually(lambda: len(server.submits) == 2)
-    await server.call(0, b'{"status":"done","result":{"big":18446744073709551616}}')
-    await server.call(1, b'{"no":"status"}')
-    assert await _looked(server, running) == SliceResult(finished=True, completed=2)
-    payloads = [record.payload for record in (await server.house.settled()).values()]
-    assert b'"body":{"big":18446744073709551616}' in payloads[0]
-    assert b'"body":{"no":"status"}' in payloads[1]
-    calls = server.database.rows.callbacks
-    assert [told for told, _ in calls.values()] == [None, None]
-
-
-async def _looked(server: CallingServer, running: "asyncio.Task[SliceResult]") -> SliceResult:
-    while not running.done():
-        await server.look()
-        await asyncio.sleep(0.01)
-    return running.result()
-
-
-async def test_what_was_told_while_no_worker_waited_is_found_by_the_next_one() -> None:
-    server = CallingServer()
-    await server.plan(1)
-    planned = set(server.house.storage.objects)
-    dead = server.house.start(request())
-    await eventually(lambda: len(server.submits) == 1)
-    await eventually(lambda: bool(server.house.storage.objects.keys() - planned))
-    await server.die(dead)
-    await server.call(0, b'{"result":{"echo":"late"}}')
-    running = server.house.start(request())
-    assert await _looked(server, running) == SliceResult(finished=True, completed=1)
-    assert len(server.submits) == 1
-
-
-async def test_a_call_that_says_failed_is_followed_by_another_job() -> None:
-    server = CallingServer()
-    await server.plan(1)
-    running = server.house.start(request())
-    await eventually(lambda: len(server.submits) == 1)
-    await server.call(0, b'{"status":"failed","error":"busy"}')
-    while len(server.submits) < 2:
-        await server.look()
-        await asyncio.sleep(0.01)
-    assert server.tokens[0].split(".")[1] == "0"
-    assert server.tokens[1].split(".")[1] == "1"
-    await server.call(1, b'{"status":"success","result":{"a":1}}')
-    assert await _looked(server, running) == SliceResult(finished=True, completed=1)
-
-
-async def test_a_call_too_large_to_be_kept_settles_the_line() -> None:
-    server = CallingServer()
-    await server.plan(1)
-    running = server.house.start(request())
-    await eventually(lambda: len(server.submits) == 1)
-    await server.call(0, None, 99_000_000)
-    assert await _looked(server, running) == SliceResult(finished=True, failed=1)
-    [error] = await server.errors()
-    assert error["code"] == LineCode.RESPONSE_TOO_LARGE
-
-
-@pytest.mark.parametrize("field", ["", "webhook"])
-async def test_the_url_to_call_stands_where_the_registry_says(field: str) -> None:
-    server = CallingServer(callback_field=field, callback_header="X-Hook", submit_endpoint="/run")
-    await server.plan(1)
-    running = server.house.start(request())
-    await eventually(lambda: len(server.submits) == 1)
-    [submit] = server.submits
-    await server.die(running)
-    url = submit.headers["x-hook"]
-    assert url.startswith(f"http://api{PATH}")
-    assert submit.url.path == "/run"
-    assert json.loads(submit.content).get("webhook") == (url if field else None)
-
-
-async def test_without_an_address_to_call_nothing_is_submitted_and_the_batch_says_why() -> None:
-    server = JobServer(config_of("callback"), circuit_failures=1)
-    await server.plan(1)
-    error = await server.house.failure(request())
-    assert error.type == Failure.DEFERRED
-    assert "BATCHWRIGHT_CALLBACK_URL" in error.message
-    assert server.submits == []

@@ -10,7 +10,7 @@ from temporalio.activity import ActivityCancellationDetails
 from batchwright.contracts.execution import SliceRequest, SliceResult
 from batchwright.rules.segments import Kind
 from tests.activities.execution_house import eventually, request
-from tests.activities.test_execution_jobs import CallingServer, JobServer, config_of, done
+from tests.activities.job_server import CallingServer, JobServer, config_of, done
 
 GRACE = 60.0
 IN_AN_HOUR = datetime.now(UTC) + timedelta(hours=1)

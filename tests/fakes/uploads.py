@@ -3,10 +3,10 @@
 from datetime import datetime
 
 from batchwright.contracts.retention import START, Place
-from batchwright.database.base import ClaimsTable, UploadsTable
 from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
 from batchwright.database.rows import FileRow
 from batchwright.database.upload_rows import Claim, PartRow, UploadRow
+from batchwright.database.uploads_base import ClaimsTable, UploadsTable
 from tests.fakes.rows import Rows
 
 

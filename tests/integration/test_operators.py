@@ -233,7 +233,7 @@ async def test_the_fleet_is_shown_as_database_and_temporal_know_it(tmp_path: Pat
 @pytest.mark.parametrize("command", ["models", "workers", "queues"])
 async def test_a_database_that_is_not_there_is_one_sentence(command: str) -> None:
     ended = await batchwright(command, database_url=f"postgresql://nobody@127.0.0.1:{free_port()}/none")
-    assert (ended.code, ended.said) == (1, [])
+    assert (ended.code, ended.said) == (3, [])
     assert ended.complained.startswith("PostgreSQL does not answer at ")
     assert len(ended.complained.splitlines()) == 1
 

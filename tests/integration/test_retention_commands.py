@@ -40,6 +40,6 @@ async def test_it_says_what_does_not_answer() -> None:
     nowhere = f"127.0.0.1:{free_port()}"
     ran = await batchwright("retention", "run", temporal_address=nowhere)
     shown = await batchwright("retention", "show", database_url=f"postgresql://{nowhere}/x")
-    assert (ran.code, shown.code) == (1, 1)
+    assert (ran.code, shown.code) == (3, 3)
     assert nowhere in ran.complained
     assert nowhere in shown.complained

@@ -128,5 +128,5 @@ async def test_lists_of_nothing_say_what_to_do(operator: Operator) -> None:
 async def test_a_database_that_does_not_answer_is_named() -> None:
     nowhere = f"127.0.0.1:{free_port()}"
     ended = await batchwright("keys", "list", database_url=f"postgresql://{nowhere}/x")
-    assert ended.code == 1
+    assert ended.code == 3
     assert nowhere in ended.complained

@@ -18,7 +18,7 @@ from starter.output import Exit
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 COMMANDS = [
     *("submit", "status", "watch", "list", "cancel", "pause", "resume", "retry", "results", "validate"),
-    *("dev", "demo", "worker", "migrate", "doctor", "workers", "queues"),
+    *("dev", "demo", "worker", "migrate", "audit", "doctor", "stats", "workers", "queues", "codec-server"),
 ]
 
 
@@ -35,7 +35,7 @@ def section(page: str, heading: str) -> str:
 
 
 def test_every_command_is_in_the_table() -> None:
-    listed = re.findall(r"^  ([a-z]+) ", shown().split("Commands:")[1], flags=re.MULTILINE)
+    listed = re.findall(r"^  ([a-z-]+) ", shown().split("Commands:")[1], flags=re.MULTILINE)
     table = (REFERENCE / "cli.md").read_text().split("## Exit codes")[0]
     assert {command for command in listed if f"`{command}`" not in table} == set()
     assert set(COMMANDS) - set(listed) == set()

@@ -34,22 +34,22 @@ def test_quotas_are_set_shown_and_taken_back(cli: Cli) -> None:
     )
     changed = cli.run("quotas", "set", "blue", "--enqueued-lines", "0", "--tokens-per-day", "1000")
     assert rows(changed.stdout) == [
-        ["tenant", "batches", "bytes", "lines", "tokens", "requests/min", "tokens/day", "models"],
-        ["blue", "5", "default", "no limit", "default", "default", "1000", "a, b"],
+        ["tenant", "models", "batches", "bytes", "lines", "tokens", "requests/min", "tokens/day"],
+        ["blue", "a, b", "5", "default", "no limit", "default", "default", "1000"],
     ]
     assert cli.run("quotas").stdout == changed.stdout
     back = cli.run("quotas", "set", "blue", "--live-batches", "default", "--all-models")
     assert rows(back.stdout)[1] == [
         "blue",
+        "all",
         "default",
         "default",
         "no limit",
         "default",
         "default",
         "1000",
-        "all",
     ]
-    assert rows(cli.run("quotas", "set", "blue", "--no-models").stdout)[1][-1] == "none"
+    assert rows(cli.run("quotas", "set", "blue", "--no-models").stdout)[1][1] == "none"
     assert cli.run("quotas", "clear", "blue").stdout == ""
 
 

@@ -125,8 +125,50 @@ def test_the_setup_needs_nothing_that_comes_after_it() -> None:
         ["migrate"],
         ["setup", "temporal"],
     ]
-    assert job.at("spec.template.spec.serviceAccountName") is None
     assert "configMapRef" not in str(job.whole)
+
+
+def test_the_setup_has_an_account_that_is_there_before_it_and_gone_with_it() -> None:
+    role: Values = {"eks.amazonaws.com/role-arn": "arn:x"}
+    made = render(with_least(serviceAccount={"annotations": role}))
+    job, account = one(made, "Job", "batchwright-setup"), one(made, "ServiceAccount", "batchwright-setup")
+    assert job.at("spec.template.spec.serviceAccountName") == "batchwright-setup"
+    said = account.metadata.annotations
+    assert {name: said[f"helm.sh/{name}"] for name in ("hook", "hook-delete-policy")} == {
+        name: job.metadata.annotations[f"helm.sh/{name}"] for name in ("hook", "hook-delete-policy")
+    }
+    assert int(said["helm.sh/hook-weight"]) < int(job.metadata.annotations.get("helm.sh/hook-weight", 0))
+    assert role.items() <= said.items()
+
+
+@pytest.mark.parametrize(("name", "used"), [("theirs", "theirs"), ("", "default")])
+def test_where_no_account_is_made_the_setup_has_that_of_all_pods(name: str, used: str) -> None:
+    made = render(with_least(serviceAccount={"create": False, "name": name}))
+    job = one(made, "Job", "batchwright-setup")
+    assert job.at("spec.template.spec.serviceAccountName") == used
+
+
+def test_a_node_is_asked_for_the_disk_of_pods_that_do_io_unless_the_values_say() -> None:
+    resources: JsonValue = {"requests": {"ephemeral-storage": "1Gi"}, "limits": {"memory": "1Gi"}}
+    pools: JsonValue = [
+        {"name": "io", "roles": ["io"], "spoolSize": "8Gi"},
+        {"name": "rest", "roles": ["control", "inference"], "spoolSize": "2Gi"},
+        {"name": "told", "roles": ["io"], "resources": resources},
+    ]
+    made = pods(render(with_least(workers=pools)))
+    asked = {
+        name.removeprefix("batchwright-"): pod.containers[0].resources["requests"]["ephemeral-storage"]
+        for name, pod in made.items()
+    }
+    assert asked == {
+        "api": "64Mi",
+        "setup": "64Mi",
+        "worker-io": "8Gi",
+        "worker-rest": "64Mi",
+        "worker-told": "1Gi",
+    }
+    limits = {name: pod.containers[0].resources["limits"] for name, pod in made.items()}
+    assert limits["batchwright-worker-told"] == {"memory": "1Gi"}
 
 
 def test_a_backlog_is_read_from_the_queues_that_the_pool_polls() -> None:

@@ -223,6 +223,13 @@ affinity:
 {{- end }}
 {{- end -}}
 
+{{/* Of a container, with the disk it asks of its node unless the values say. Arguments: resources, disk. */}}
+{{- define "batchwright.resources" -}}
+{{- $disk := dict "ephemeral-storage" .disk -}}
+{{- $requests := merge (dict) (.resources.requests | default dict) $disk -}}
+{{- toYaml (merge (dict "requests" $requests) .resources) -}}
+{{- end -}}
+
 {{/* One container's shared parts. Argument: root. */}}
 {{- define "batchwright.container" -}}
 image: {{ include "batchwright.image" . }}

@@ -88,7 +88,7 @@ spec:
         - name: metrics
           containerPort: 9090
       resources:
-        {{- toYaml .pool.resources | nindent 8 }}
+        {{- include "batchwright.resources" (dict "resources" .pool.resources "disk" (has "io" .pool.roles | ternary .pool.spoolSize "64Mi")) | nindent 8 }}
       # It answers once it has reached Temporal and PostgreSQL.
       startupProbe:
         httpGet: {path: /healthz, port: metrics}
