@@ -107,19 +107,18 @@ class Ingestion(IngestionActivities):
             with Spool(self._settings.spool_dir) as spool:
                 spool.require(file.bytes)
                 async with adoption_of(order, self._database, self._storage, self._settings) as adoption:
-                    scanner = self._scanner(order, access, spool, adoption)
+                    scanner = self._scanner(order, access, adoption)
                     return await self._plan(order, file, access, scanner, spool)
         except OriginGone as gone:
             return await self._fail(order, [ValidationError(code="invalid_request", message=str(gone))])
 
-    def _scanner(self, order: BatchOrder, access: Access, spool: Spool, adoption: Adoption | None) -> Scanner:
+    def _scanner(self, order: BatchOrder, access: Access, adoption: Adoption | None) -> Scanner:
         policy = order.policy
         return Scanner(
             order.endpoint,
             policy.profile,
             self._settings,
             access,
-            spool,
             adoption,
             self._models.canonical,
             Twins() if policy.deduplicate else None,
@@ -167,12 +166,13 @@ class Ingestion(IngestionActivities):
         return excess
 
     async def _scan(self, key: str, scanner: Scanner, spool: Spool, window: Window) -> None:
-        """While a piece is scanned the next one is read."""
+        """While a piece is scanned it is kept, and the next one is read."""
         reading = self._storage.read(key)
         piece = await _next_piece(reading)
         while piece:
             scanner.closed = window.is_over
-            piece, _ = await side_by_side(_next_piece(reading), spool.off_loop(scanner.feed, piece))
+            scanning, keeping = spool.off_loop(scanner.feed, piece), spool.off_loop(spool.write, piece)
+            piece, _ = await side_by_side(_next_piece(reading), side_by_side(scanning, keeping))
         await spool.off_loop(scanner.finish)
 
     async def _begin(

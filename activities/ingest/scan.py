@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from activities.ingest.access import Access
 from activities.ingest.adoption import Adoption
-from activities.ingest.spool import Spool
 from activities.ingest.twins import Twins
 from batchwright.contracts.openai import Endpoint, Profile
 from batchwright.database.rows import ModelCount
@@ -66,7 +65,6 @@ class Scanner:
         profile: Profile,
         settings: Settings,
         access: Access,
-        spool: Spool,
         adoption: Adoption | None = None,
         canonical: Callable[[str], str] = str,
         twins: Twins | None = None,
@@ -83,7 +81,6 @@ class Scanner:
         self._settings = settings
         self._tokens = 0
         self._access, self._canonical = access, canonical
-        self._spool = spool
 
     @property
     def total(self) -> int:
@@ -103,7 +100,6 @@ class Scanner:
     def feed(self, piece: bytes) -> None:
         if self._validation.full:
             return
-        self._spool.write(piece)
         for line, request in self._validation.feed(piece):
             self._place(line, request)
 

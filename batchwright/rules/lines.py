@@ -230,6 +230,11 @@ def written(value: Value) -> int:
     return 0 if value is UNSET else len(memoryview(value))
 
 
+def prompt_bytes(body: Prompting) -> int:
+    """How many bytes the prompt has in the line."""
+    return sum([len(memoryview(value)) for value in (body.messages, body.input, body.prompt) if value])
+
+
 def read_request(line: bytes) -> tuple[str, bytes]:
     """custom_id and body of a line that ingestion accepted, for whoever sends it.
 

@@ -5,7 +5,7 @@ Texts are compared as the JSON bytes of the line; only the order depends on them
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby, takewhile
+from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -56,15 +56,19 @@ def prompt_of(body: Prompting, most: int = sys.maxsize) -> Prompt:
     turns = _turns(text)
     if turns is None:
         return Prompt(system, raw_bytes(body.tools), _start(text, most))
-    leading = [raw_bytes(turn.content) for turn in takewhile(_is_system, turns)]
-    rest = _rest(turns[len(leading) :], most)
-    return Prompt((*system, *leading), raw_bytes(body.tools), rest)
+    first = 0
+    for turn in turns:
+        if turn.role is UNSET or bytes(turn.role) not in _SYSTEM:
+            break
+        system = (*system, raw_bytes(turn.content))
+        first += 1
+    return Prompt(system, raw_bytes(body.tools), _rest(turns, first, most))
 
 
-def _rest(turns: list[_Turn], most: int) -> bytes:
-    if turns and written(turns[0].content) >= most:
-        return _start(turns[0].content, most)
-    return b"\x00".join(raw_bytes(turn.content) + raw_bytes(turn.role) for turn in turns)
+def _rest(turns: list[_Turn], first: int, most: int) -> bytes:
+    if first < len(turns) and len(start := _start(turns[first].content, most)) == most:
+        return start
+    return b"\x00".join([raw_bytes(turn.content) + raw_bytes(turn.role) for turn in turns[first:]])
 
 
 def _start(value: Value, most: int) -> bytes:
@@ -80,10 +84,6 @@ def _turns(text: Value) -> list[_Turn] | None:
         return _TURNS.decode(text)
     except UNREADABLE:
         return None
-
-
-def _is_system(turn: _Turn) -> bool:
-    return raw_bytes(turn.role) in _SYSTEM
 
 
 def system_hash(prompt: Prompt) -> int:

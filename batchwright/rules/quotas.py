@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from batchwright.rules.lines import Prompting, written
+from batchwright.rules.lines import Prompting, prompt_bytes, written
 
 MOST = 2**53 - 1  # every JSON parser reads it as it stands
 _BYTES_PER_TOKEN = 4
@@ -73,5 +73,5 @@ def estimated_tokens(body: Prompting) -> int:
 
     OpenAI's rule of thumb. No tokenizer is asked: which one is right only the backend knows.
     """
-    asked = written(body.messages) + written(body.input) + written(body.prompt)
-    return max(1, -(-(asked + written(body.instructions) + written(body.tools)) // _BYTES_PER_TOKEN))
+    asked = prompt_bytes(body) + written(body.instructions) + written(body.tools)
+    return max(1, -(-asked // _BYTES_PER_TOKEN))

@@ -1,6 +1,6 @@
 """Cutting a plan into slices: by lines, bytes and work units, whichever comes first."""
 
-from batchwright.rules.lines import Body, read_count, written
+from batchwright.rules.lines import Body, prompt_bytes, read_count
 from batchwright.rules.plan import SliceRecord
 from batchwright.rules.usual import UsualBody
 
@@ -12,9 +12,8 @@ MAX_WORK_UNITS = 0xFFFF
 
 def work_units(body: Body | UsualBody) -> int:
     """What a request costs a backend: by the size of its prompt and the tokens it may make (S1-R1)."""
-    prompt = written(body.messages) + written(body.input) + written(body.prompt)
     tokens = _most_tokens(body) or _UNIT_TOKENS
-    return min(-(-prompt // _UNIT_BYTES) - -tokens // _UNIT_TOKENS, MAX_WORK_UNITS)
+    return min(-(-prompt_bytes(body) // _UNIT_BYTES) - -tokens // _UNIT_TOKENS, MAX_WORK_UNITS)
 
 
 def _most_tokens(body: Body | UsualBody) -> int | None:

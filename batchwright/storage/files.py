@@ -10,8 +10,10 @@ from secrets import token_hex
 from typing import TypeVar
 
 from batchwright.storage import disk
+from batchwright.storage.base import StorageError
 
 BUFFER = 1024 * 1024
+_SYNCED = 32 * 1024 * 1024  # bytes after which the disk is told to begin
 T = TypeVar("T")
 
 
@@ -45,6 +47,11 @@ class NewFile:
         with disk.explained("write", self._target):
             disk.write_all(self._fd, data)
 
+    def sync(self) -> None:
+        """What is written so far; returns when it is durable."""
+        with disk.explained("write", self._target):
+            os.fdatasync(self._fd)
+
     def publish(self) -> None:
         with disk.explained("write", self._target):
             os.fsync(self._fd)
@@ -61,21 +68,52 @@ class NewFile:
 
 
 class FileWriter:
-    """Collects small writes, so that a line does not cost a thread hop."""
+    """Collects small writes, so that a line does not cost a thread hop.
+
+    Of a large file the disk gets parts while the caller makes the next ones.
+    """
 
     def __init__(self, file: NewFile) -> None:
         self._file = file
         self._buffer = bytearray()
+        self._unsynced = 0
+        self._syncing: asyncio.Future[None] | None = None
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
+        if len(data) >= BUFFER and not self._buffer:
+            await self._store(data)
+            return
         self._buffer += data
         if len(self._buffer) >= BUFFER:
-            await self.flush()
+            await self._flush()
 
-    async def flush(self) -> None:
+    async def finish(self) -> None:
+        """All of it is in the file."""
+        await self._flush()
+        await self._synced()
+
+    async def abandon(self) -> None:
+        """Nobody uses the file any more."""
+        with suppress(StorageError):
+            await self._synced()
+
+    async def _flush(self) -> None:
         data, self._buffer = self._buffer, bytearray()
         if data:
-            await in_thread(lambda: self._file.write(data))
+            await self._store(data)
+
+    async def _store(self, data: bytes | bytearray | memoryview) -> None:
+        await in_thread(lambda: self._file.write(data))
+        self._unsynced += len(data)
+        if self._unsynced >= _SYNCED and (self._syncing is None or self._syncing.done()):
+            await self._synced()
+            self._syncing, self._unsynced = asyncio.ensure_future(in_thread(self._file.sync)), 0
+
+    async def _synced(self) -> None:
+        """Raises StorageUnavailable where the disk failed meanwhile: it says so only once."""
+        syncing, self._syncing = self._syncing, None
+        if syncing is not None:
+            await syncing
 
 
 class OpenFile:

@@ -35,14 +35,17 @@ class LocalStorage(Storage):
     @asynccontextmanager
     async def writer(self, key: str) -> AsyncGenerator[FileWriter, None]:
         file = NewFile(self._root, self._scratch, self._path(key))
+        writer = FileWriter(file)
         try:
             await in_thread(file.open)
-            writer = FileWriter(file)
             yield writer
-            await writer.flush()
+            await writer.finish()
             await in_thread(file.publish)
         finally:
-            await in_thread(file.discard)
+            try:
+                await writer.abandon()
+            finally:
+                await in_thread(file.discard)
 
     async def put(self, key: str, data: bytes) -> None:
         await in_thread(lambda: self._put(key, data))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from batchwright.settings import load
+from batchwright.storage import files
 from batchwright.storage.base import ObjectMissing, StorageError, StorageFull, StorageUnavailable
 from batchwright.storage.local import LocalStorage
 from batchwright.storage.observed import Component
@@ -94,6 +95,44 @@ async def test_a_full_disk_is_told_apart_and_leaves_nothing(
         async with storage.writer("a/b") as writer:
             await writer.write(b"x")
     assert [info async for info in storage.list("")] == []
+    assert files_of(root / ".tmp") == []
+
+
+async def test_what_the_disk_cannot_keep_while_a_file_is_written_fails_the_file(
+    storage: LocalStorage, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fdatasync", lost)
+    monkeypatch.setattr(files, "_SYNCED", 1)
+    with pytest.raises(StorageUnavailable, match=r"a/b.*EIO"):
+        async with storage.writer("a/b") as writer:
+            await writer.write(b"x" * files.BUFFER)
+    assert [info async for info in storage.list("")] == []
+    assert files_of(root / ".tmp") == []
+
+
+async def test_a_writer_that_is_left_waits_for_the_disk_and_leaves_nothing(
+    storage: LocalStorage, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+
+    def noting(fd: int) -> None:
+        os.fsync(fd)
+        synced.append(fd)
+
+    monkeypatch.setattr(os, "fdatasync", noting)
+    monkeypatch.setattr(files, "_SYNCED", 1)
+
+    async def leave() -> None:
+        async with storage.writer("a/b") as writer:
+            await writer.write(b"x" * files.BUFFER)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        await leave()
+    assert len(synced) == 1
     assert files_of(root / ".tmp") == []
 
 
