@@ -1,6 +1,7 @@
 """Adapters for tests: in memory, on the local disk, and a PostgreSQL with a fresh database each."""
 
 import asyncio
+import gc
 import logging
 import os
 import shutil
@@ -37,6 +38,11 @@ collect_ignore = [] if real_server() else ["integration/test_storage_s3_real.py"
 _TEMPLATE = "batchwright_template"
 # No test takes the power away.
 _FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay: the collector of garbage need not look at them again and again."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

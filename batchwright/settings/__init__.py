@@ -22,6 +22,7 @@ from batchwright.settings.limits import LimitSettings
 from batchwright.settings.observation import ObservationSettings
 from batchwright.settings.otel import OtelSettings, variable
 from batchwright.settings.retention import RetentionSettings
+from batchwright.settings.sources import FromEnvironment
 from batchwright.settings.storage import StorageSettings
 from batchwright.settings.temporal import TemporalSettings
 from batchwright.settings.worker import WorkerSettings
@@ -56,6 +57,7 @@ class Settings(
     AccessSettings,
     TemporalSettings,
     StorageSettings,
+    FromEnvironment,
 ):
     """All of them, read at start and frozen."""
 

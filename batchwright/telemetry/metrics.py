@@ -24,6 +24,7 @@ from batchwright.telemetry.families.traffic import TrafficMetrics
 from batchwright.telemetry.labels import Bounded
 
 _TENANTS = 20
+_VERSION = version("batchwright")
 _FAMILIES = (
     RequestMetrics,
     BackendMetrics,
@@ -68,7 +69,7 @@ class Metrics(
         for family in _FAMILIES:
             family.__init__(self, declare)
         self.build = declare.gauge("build_info", "1, of the version that runs", ["version"])
-        self.build.labels(version("batchwright")).set(1)
+        self.build.labels(_VERSION).set(1)
         self._families, self._by_label = declare.families, declare.by_label
         self._process = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):

@@ -33,9 +33,10 @@ from batchwright.inference.routes import Backend, Route
 from batchwright.rules import keys
 from batchwright.rules.plan import PlanEntry, SliceRecord, pack_entry, pack_slice
 from batchwright.rules.segments import Kind, Record, SegmentWriter, read_records
-from batchwright.settings import Settings, load
+from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.database import MemoryDatabase
+from tests.fakes.settings import load
 from tests.fakes.storage import MemoryStorage
 
 MODEL, TENANT = "m", "tenant-a"

@@ -19,10 +19,10 @@ from batchwright.database.rows import BatchRow, FileRow
 from batchwright.rules import keys
 from batchwright.rules.plan import SLICE_BYTES, PlanEntry, SliceRecord, unpack_entries, unpack_slice
 from batchwright.rules.segments import Record, read_records
-from batchwright.settings import load
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.database import MemoryDatabase
 from tests.fakes.rates import FixedRates
+from tests.fakes.settings import load
 from tests.fakes.storage import MemoryStorage
 
 BATCH_ID = "batch_" + "0" * 32

@@ -8,9 +8,10 @@ from temporalio.testing import ActivityEnvironment
 from activities.retention import Retention
 from batchwright.contracts.retention import Gone, Kind, SweepRequest
 from batchwright.database.base import DatabaseLike
-from batchwright.settings import Settings, load
+from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 from batchwright.telemetry.metrics import Metrics
+from tests.fakes.settings import load
 
 
 class Runs:

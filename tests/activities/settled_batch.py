@@ -21,10 +21,10 @@ from batchwright.rules.ids import derived_file_id, request_id
 from batchwright.rules.lines import Line, Splitter
 from batchwright.rules.plan import PlanEntry, pack_entry
 from batchwright.rules.segments import Kind, Record, SegmentWriter
-from batchwright.settings import load
 from batchwright.storage.base import Storage
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.database import MemoryDatabase
+from tests.fakes.settings import load
 from tests.fakes.storage import MemoryStorage
 
 BATCH_ID = "batch_" + "0" * 32

@@ -20,8 +20,8 @@ from batchwright.rules.dead_letters import LastAttempt
 from batchwright.rules.ids import derived_file_id, request_id
 from batchwright.rules.lines import Splitter, read_request
 from batchwright.rules.segments import Kind, Record, SegmentWriter
-from batchwright.settings import load
 from tests.activities.fresh_batch import BATCH_ID, INPUT_KEY, TENANT, FreshBatch, a_line
+from tests.fakes.settings import load
 
 TOKENS = Usage(input_tokens=3, output_tokens=2)
 

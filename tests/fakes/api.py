@@ -1,9 +1,9 @@
 """The API over fakes, asked in process by plain HTTP and by the official client."""
 
-import os
 from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import cached_property
 from typing import TypeVar
 
 import httpx
@@ -19,6 +19,7 @@ from batchwright.telemetry.metrics import Metrics
 from tests.fakes.database import MemoryDatabase
 from tests.fakes.gateway import MemoryGateway
 from tests.fakes.rows import Rows
+from tests.fakes.settings import source
 from tests.fakes.storage import MemoryStorage
 
 _MODELS = ("llama", "org/qwen:7b")
@@ -59,18 +60,11 @@ class _Ground:
 _SPARE: dict[str, list[_Ground]] = defaultdict(list)
 
 
-def _source(settings: dict[str, object]) -> str:
-    environment = {
-        name: value for name, value in os.environ.items() if name.startswith(("BATCHWRIGHT_", "OTEL_"))
-    }
-    return repr((sorted(settings.items()), sorted(environment.items())))
-
-
 class House:
     """The API, what it stands on, and the calls that tests arrange with."""
 
     def __init__(self, **settings: object) -> None:
-        self._source = _source(settings)
+        self._source = source(settings)
         spare = _SPARE[self._source]
         self._ground = spare.pop() if spare else _Ground(load(**settings))
         self.settings = self._ground.settings
@@ -79,7 +73,10 @@ class House:
         self.app, self.metrics = self._ground.app, self._ground.metrics
         transport = httpx.ASGITransport(self.app)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://api")
-        self.openai = AsyncOpenAI(
+
+    @cached_property
+    def openai(self) -> AsyncOpenAI:
+        return AsyncOpenAI(
             base_url="http://api/v1",
             api_key="none",
             max_retries=0,

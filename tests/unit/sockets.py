@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from batchwright.inference.client import InferenceClient, Outcome
 from batchwright.inference.engine import Target
 from batchwright.inference.opening import open_engine
-from batchwright.settings import load
+from tests.fakes.settings import load
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"

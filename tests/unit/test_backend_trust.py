@@ -15,7 +15,7 @@ from batchwright.inference.client import Outcome
 from batchwright.inference.clients import Clients
 from batchwright.inference.engine import Target
 from batchwright.rules import retries
-from batchwright.settings import load
+from tests.fakes.settings import load
 from tests.unit.sockets import HEAD, answering, served
 
 OK = HEAD + b"connection: close\r\ncontent-length: 2\r\n\r\n{}"

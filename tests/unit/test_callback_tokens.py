@@ -2,9 +2,9 @@
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from batchwright.rules.callbacks import Callback, read_token, token_of
+from tests.unit.texts import texts
 
 SECRET = "s" * 32
 DIGITS = "0123456789abcdef" * 2
@@ -30,6 +30,6 @@ def test_one_of_another_secret_is_refused() -> None:
     assert read_token(token_of(MADE, SECRET), "t" * 32) is None
 
 
-@given(st.text(max_size=120))
+@given(texts(max_size=120))
 def test_no_other_text_is_one(text: str) -> None:
     assert read_token(text, SECRET) is None

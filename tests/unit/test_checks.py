@@ -13,6 +13,7 @@ from batchwright.rules.findings import MAX_LISTED, Code
 from batchwright.rules.lines import parse_line
 from batchwright.rules.validation import Validation, ValidationReport, validate
 from tests.unit.bad_lines import CASES, CHAT, EMBEDDINGS, Case, a_line, with_body
+from tests.unit.texts import texts
 
 DEFAULTS = Limits()
 
@@ -170,20 +171,20 @@ def test_a_long_list_of_errors_says_how_many_there_are() -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | st.floats() | texts(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts(max_size=3), inner, max_size=3),
     max_leaves=6,
 )
 FIELDS = st.fixed_dictionaries(
     {},
     optional={
-        "custom_id": JSON | st.text(max_size=2),
+        "custom_id": JSON | texts(max_size=2),
         "method": JSON | st.just("POST"),
         "url": JSON | st.sampled_from([endpoint.value for endpoint in Endpoint]),
         "body": JSON
         | st.fixed_dictionaries(
             {},
-            optional={name: JSON | st.lists(st.text()) for name in
+            optional={name: JSON | st.lists(texts()) for name in
                       ("model", "messages", "input", "prompt", "stream", "tools", "instructions")},
         ),
     },

@@ -18,10 +18,11 @@ from batchwright.rules.duplicates import (
 )
 from batchwright.rules.ids import request_id
 from batchwright.rules.results import ResultDamaged
+from tests.unit.texts import texts
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | texts(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts(max_size=3), inner, max_size=3),
     max_leaves=10,
 )
 

@@ -11,11 +11,12 @@ from batchwright.rules.findings import Code
 from batchwright.rules.lines import parse_line
 from batchwright.rules.validation import Validation
 from tests.unit.bad_lines import a_line
+from tests.unit.texts import texts
 
 LIMITS = Limits(max_lines=50, max_line_bytes=2000)
 _JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    st.none() | st.booleans() | st.integers() | st.floats() | texts(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts(max_size=9), inner, max_size=4),
     max_leaves=12,
 )
 _KEYS = st.sampled_from(

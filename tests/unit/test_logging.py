@@ -9,9 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from batchwright.settings import Settings, load
+from batchwright.settings import Settings
 from batchwright.telemetry.context import about, learn
 from batchwright.telemetry.logging import configure
+from tests.fakes.settings import load
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchwright.rules.microbatch import CannotShare, ChunkSize, Embeddings, Part, divide
+from tests.unit.texts import texts
 
 KIND = Embeddings()
 
@@ -28,8 +29,8 @@ def answer(*indexes: int, **more: object) -> bytes:
     return json.dumps({"object": "list", "data": items, "model": "m", "usage": usage, **more}).encode()
 
 
-texts = st.text(min_size=1)
-inputs = st.one_of(texts, st.lists(st.integers(0, 200_000), min_size=1))
+prompts = texts(min_size=1)
+inputs = st.one_of(prompts, st.lists(st.integers(0, 200_000), min_size=1))
 
 
 @pytest.mark.parametrize("own", ["a text", [1, 2, 3]])
@@ -67,7 +68,7 @@ def test_the_order_of_parameters_does_not_matter() -> None:
     assert one.shared == other.shared
 
 
-@given(st.lists(texts, min_size=1, max_size=5))
+@given(st.lists(prompts, min_size=1, max_size=5))
 def test_a_joined_request_holds_the_inputs_in_order_and_the_common_parameters(owns: list[str]) -> None:
     sent = json.loads(KIND.join([part(own, dimensions=8, user='a{"b') for own in owns]))
     assert sent == {"model": "m", "dimensions": 8, "user": 'a{"b', "input": owns}

@@ -14,6 +14,7 @@ from batchwright.rules.lines import read_body
 from batchwright.rules.ordering import ModelLines, PlanOrder, Prefixes
 from batchwright.rules.plan import PlanEntry
 from batchwright.rules.prefix import Prompt, lexicographic, prompt_of, system_hash
+from tests.unit.texts import texts
 
 TEXTS = st.text(alphabet="ab", max_size=4) | st.sampled_from(["x" * 60 + "b", "x" * 60 + "a", "x" * 300, "ä"])
 REQUESTS = st.lists(st.tuples(st.none() | TEXTS, TEXTS), max_size=30)
@@ -72,7 +73,7 @@ def test_the_hash_is_that_of_the_text_not_of_its_spelling() -> None:
     assert system_hash(a_prompt(messages=[message("system", "ä\n")])) == fnv_1a("ä\n".encode())
 
 
-@given(st.text())
+@given(texts())
 def test_the_hash_of_any_text_is_fnv_1a(text: str) -> None:
     assert system_hash(a_prompt(instructions=text)) == fnv_1a(text.encode())
 

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchwright.rules.renaming import with_model, with_model_at_least
+from tests.unit.texts import texts
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | texts(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts(max_size=6), inner, max_size=3),
     max_leaves=8,
 )
 
@@ -56,7 +57,7 @@ def test_a_name_is_written_as_json() -> None:
 
 
 @given(
-    before=st.dictionaries(st.text(max_size=6), VALUES, max_size=4),
+    before=st.dictionaries(texts(max_size=6), VALUES, max_size=4),
     has_name=st.booleans(),
     ascii_only=st.booleans(),
 )

@@ -20,6 +20,7 @@ from batchwright.rules.retries import (
     retry_after,
     within,
 )
+from tests.unit.texts import matching, texts
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -220,9 +221,7 @@ def test_milliseconds_are_preferred_and_every_wait_is_capped(
     assert asked_wait(headers, NOW) == seconds
 
 
-@given(
-    value=st.text(max_size=40) | st.from_regex(r"\w{3}, \d+ \w{3} \d+ \d+:\d+:\d+ [\w+-]+", fullmatch=True)
-)
+@given(value=texts(max_size=40) | matching(r"\w{3}, \d+ \w{3} \d+ \d+:\d+:\d+ [\w+-]+"))
 def test_no_header_is_more_than_a_wait_within_the_cap(value: str) -> None:
     wait = asked_wait({b"retry-after": value.encode(), b"retry-after-ms": value.encode()}, NOW)
     assert wait is None or 0 <= wait <= MAX_RETRY_AFTER

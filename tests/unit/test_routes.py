@@ -13,7 +13,7 @@ from batchwright.inference.engine import Header, Target
 from batchwright.inference.httpx_engine import HttpxEngine
 from batchwright.inference.routes import Backend, Lane, Route, Sending
 from batchwright.rules.retries import SUCCESS, Retries
-from batchwright.settings import load
+from tests.fakes.settings import load
 
 PATH = "/v1/chat/completions"
 URLS = ("http://a", "http://b", "http://c")
