@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from starter.stack.ports import free_port
 from tests.e2e.batches import (
     Response,
     ResultLine,
@@ -20,11 +21,12 @@ from tests.e2e.batches import (
 )
 from tests.e2e.stack import Stack, dev
 from tests.e2e.test_registry import simulator
-from tests.peers.servers import KEY, embedder, litellm
+from tests.peers.servers import KEY, Engine, embedder, litellm
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 CHAT, UPSTREAM, EMBEDDINGS = "via-litellm", "llama-3.1-8b", "org/wordllama"
+HALVED, DEAD = "one-engine-of-two-is-dead", "its-only-engine-is-dead"
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def peers() -> Generator[Stack]:
     with (
         tempfile.TemporaryDirectory(prefix="batchwright-peers-") as folder,
         simulator("--models", UPSTREAM, "--no-ledger") as (_, url),
-        litellm(url, CHAT, UPSTREAM, Path(folder)) as proxy,
+        litellm(engines(Engine(url, UPSTREAM)), Path(folder)) as proxy,
         embedder(Path(folder)) as embeddings,
     ):
         proxy.wait()
@@ -41,6 +43,11 @@ def peers() -> Generator[Stack]:
         with dev("--backend", f"{proxy.url}/v1", data=None, **settings) as stack:
             register(stack, embeddings.url)
             yield stack
+
+
+def engines(alive: Engine) -> dict[str, list[Engine]]:
+    dead = Engine(f"http://127.0.0.1:{free_port()}", UPSTREAM)
+    return {CHAT: [alive], HALVED: [alive, dead], DEAD: [dead]}
 
 
 def register(stack: Stack, url: str) -> None:
@@ -81,6 +88,33 @@ async def test_a_batch_over_litellms_proxy_with_its_key(peers: Stack) -> None:
         extra = answered(line).model_extra
         assert extra is not None
         assert extra["body"]["object"] == "chat.completion"
+
+
+async def test_a_batch_over_litellms_proxy_completes_while_one_engine_of_its_two_is_dead(
+    peers: Stack,
+) -> None:
+    await is_served(peers, HALVED)
+    lines = chat_lines([HALVED], each=60)
+    async with peers.client() as client:
+        batch = await ended(client, (await submit(client, lines)).id, seconds=400)
+        await check_conservation(client, batch, lines)
+    assert (batch.status, batch.error_file_id) == ("completed", None)
+
+
+async def test_lines_of_a_dead_engine_behind_litellms_proxy_expire_and_those_of_another_are_answered(
+    peers: Stack,
+) -> None:
+    await is_served(peers, DEAD)
+    lines = chat_lines([CHAT, DEAD], each=20)
+    async with peers.client() as client:
+        batch = await ended(client, (await submit(client, lines, window="40s")).id, seconds=400)
+        await check_conservation(client, batch, lines)
+        errors = await lines_of(client, batch.error_file_id)
+        output = await lines_of(client, batch.output_file_id)
+    assert batch.status == "expired"
+    assert [line.custom_id for line in output] == [str(line["custom_id"]) for line in lines[::2]]
+    assert {line.error.code for line in errors if line.error is not None} == {"batch_expired"}
+    assert len(errors) == 20
 
 
 async def test_embeddings_of_a_real_model_that_its_server_does_not_list(peers: Stack) -> None:

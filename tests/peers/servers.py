@@ -5,10 +5,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 
@@ -40,18 +41,32 @@ class Peer:
         raise AssertionError(f"{self.url} never answered:\n{self.log.read_text()[-3000:]}")
 
 
+class Engine(NamedTuple):
+    """An OpenAI-compatible backend, and a model there."""
+
+    url: str
+    model: str
+
+
 @contextmanager
-def litellm(backend: str, model: str, upstream: str, folder: Path) -> Generator[Peer]:
-    """LiteLLM's proxy: its `model` is `upstream` at an OpenAI-compatible backend. Its key is `KEY`."""
+def litellm(models: Mapping[str, Sequence[Engine]], folder: Path) -> Generator[Peer]:
+    """LiteLLM's proxy: each of its models is asked of the engines in turn. Its key is `KEY`."""
     config = folder / "litellm.yaml"
+    listed = [
+        f"  - {{model_name: {model}, litellm_params: {{model: openai/{engine.model}, "
+        f'api_base: "{engine.url}/v1", api_key: none}}}}'
+        for model, engines in models.items()
+        for engine in engines
+    ]
     config.write_text(
-        f"""\
-model_list:
-  - model_name: {model}
-    litellm_params: {{model: openai/{upstream}, api_base: "{backend}/v1", api_key: none}}
-general_settings: {{master_key: {KEY}}}
-litellm_settings: {{num_retries: 0}}
-"""
+        "\n".join(
+            (
+                "model_list:",
+                *listed,
+                f"general_settings: {{master_key: {KEY}}}",
+                "litellm_settings: {num_retries: 0}\n",
+            )
+        )
     )
     port = free_port()
     program = str(TOOLS / "peers/bin/litellm")
@@ -74,9 +89,10 @@ def embedder(folder: Path) -> Generator[Peer]:
 def _running(command: list[str], port: int, health: str, log: Path) -> Generator[Peer]:
     home = Path(command[0]).parent
     assert home.exists(), f"{home} is missing: `make test-slow` makes it"
-    # LiteLLM would ask the internet for prices otherwise.
+    # LiteLLM would ask the internet otherwise: for prices at its start, for a tokenizer at each failure.
     environment = {
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "HF_HUB_OFFLINE": "1",
         "PATH": f"{home}:/usr/bin:/bin",
         "HOME": str(log.parent),
     }
