@@ -5,11 +5,13 @@ from collections.abc import Iterable, Iterator
 
 from activities.finalize.settled import Settled
 from activities.finalize.spool import Spool
+from activities.side_by_side import side_by_side
 from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage, StorageUnavailable
 
 _LISTINGS = 5
 _AT_ONCE = 8
 _AT_ONCE_BYTES = 8 * 1024 * 1024
+_Read = tuple[str, bytes]
 
 
 class Collector:
@@ -45,16 +47,22 @@ class Collector:
 
     async def _take_fresh(self, fresh: list[ObjectInfo]) -> bool:
         """Whether all of them were still there."""
-        complete = True
-        for group in _groups(fresh):
-            found = await asyncio.gather(*(self._get(key) for key in group))
-            for key, data in zip(group, found, strict=True):
-                if data is None:
-                    complete = False
-                    continue
-                self._seen.add(key)
-                await asyncio.to_thread(self._settled.take, key, data)
+        complete, read = True, list[_Read]()
+        for group in [*_groups(fresh), []]:
+            coming, _ = await side_by_side(self._read(group), asyncio.to_thread(self._take_read, read))
+            read = [(key, data) for key, data in coming if data is not None]
+            complete = complete and len(read) == len(group)
         return complete
+
+    async def _read(self, group: list[str]) -> list[tuple[str, bytes | None]]:
+        found = await asyncio.gather(*(self._get(key) for key in group))
+        return list(zip(group, found, strict=True))
+
+    def _take_read(self, segments: list[_Read]) -> None:
+        """While the next ones are read."""
+        for key, data in segments:
+            self._settled.take(key, data)
+            self._seen.add(key)
 
     async def _get(self, key: str) -> bytes | None:
         try:

@@ -17,6 +17,7 @@ from batchwright.contracts.openai import Usage
 _MAGIC = b"BWSEG001"
 _HEADER = struct.Struct("<BBHqIIIII")  # kind, flags, spare, offset, length, 4 x usage
 _CRC = struct.Struct("<I")
+_CHECKED = struct.Struct(_HEADER.format + "I")  # the header and the crc behind it
 _INDEX = struct.Struct("<BBHqIQ")  # kind, flags, spare, offset, length, position of the payload
 _TRAILER = struct.Struct("<QII8s")
 _SUCCESS, _FINAL = 1, 2
@@ -122,17 +123,16 @@ def locate_records(data: bytes) -> Iterator[Located]:
     end, _, count = _footer(data)
     view, position = memoryview(data), 0
     for _ in range(count):
-        start = position + _HEADER.size + _CRC.size
+        start = position + _CHECKED.size
         if start > end:
             raise SegmentDamaged("the footer counts more records than there are")
-        kind, flags, _, offset, length, *tokens = _HEADER.unpack_from(data, position)
-        (crc,) = _CRC.unpack_from(data, start - _CRC.size)
-        own = zlib.crc32(view[position : position + _HEADER.size])
+        kind, flags, _, offset, length, i, c, o, r, crc = _CHECKED.unpack_from(data, position)
+        own = zlib.crc32(view[position : start - _CRC.size])
         position = start + length
         if position > end or zlib.crc32(view[start:position], own) != crc:
             raise SegmentDamaged(f"the record of the line at {offset} is damaged")
-        success, final = bool(flags & _SUCCESS), bool(flags & _FINAL)
-        yield Located(kind, success, offset, start, length, (*tokens,), final)
+        success, final = flags & _SUCCESS != 0, flags & _FINAL != 0
+        yield Located(kind, success, offset, start, length, (i, c, o, r), final)
 
 
 def _footer(data: bytes) -> tuple[int, int, int]:
