@@ -17,6 +17,7 @@ from secrets import token_hex
 from batchwright.database.quotas_base import OwnQuotas, QuotasTable, Spent
 
 _NOBODY = date.min
+_DAY_SECONDS = 86_400
 
 
 @dataclass
@@ -27,9 +28,9 @@ class _Sum:
     by_key: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     is_told: bool = True
 
-    def add(self, spent: Spent) -> None:
-        self.by_tenant[spent.tenant] += spent.tokens
-        self.by_key[spent.tenant, spent.key_id] += spent.tokens
+    def add(self, tenant: str, key_id: str, tokens: int) -> None:
+        self.by_tenant[tenant] += tokens
+        self.by_key[tenant, key_id] += tokens
 
     def rows(self) -> list[Spent]:
         return [Spent(tenant, key_id, tokens) for (tenant, key_id), tokens in self.by_key.items()]
@@ -43,6 +44,7 @@ class TokenBudgets:
     ) -> None:
         self._table, self._default, self._clock = table, default, clock
         self._worker = worker or f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
+        self._days, self._date = -1, date.min  # of now, since 1970
         self._own: dict[date, _Sum] = {}
         self._others, self._others_on = _Sum(), _NOBODY
         self._tenants: Mapping[str, int] = {}
@@ -65,8 +67,11 @@ class TokenBudgets:
     def spend(self, tenant: str, key_id: str, tokens: int) -> None:
         """A line of such a batch was answered."""
         if tokens:
-            own = self._own.setdefault(self._today(), _Sum())
-            own.add(Spent(tenant, key_id, tokens))
+            today = self._today()
+            own = self._own.get(today)
+            if own is None:
+                own = self._own[today] = _Sum()
+            own.add(tenant, key_id, tokens)
             own.is_told = False
 
     async def refresh(self, own: Mapping[str, OwnQuotas]) -> None:
@@ -104,9 +109,13 @@ class TokenBudgets:
         return others + (of(own) if own is not None else 0)
 
     def _today(self) -> date:
-        return datetime.fromtimestamp(self._clock(), UTC).date()
+        """Asked with each answer: a date is made once a day."""
+        days = int(self._clock() // _DAY_SECONDS)
+        if days != self._days:
+            self._days, self._date = days, datetime.fromtimestamp(days * _DAY_SECONDS, UTC).date()
+        return self._date
 
 
 def _add_all(sums: _Sum, spent: Iterable[Spent]) -> None:
     for one in spent:
-        sums.add(one)
+        sums.add(one.tenant, one.key_id, one.tokens)

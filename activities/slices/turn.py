@@ -5,6 +5,7 @@ import time
 
 from activities.slices.asking import Asking, Flight
 from activities.slices.caution import GROUP, Caution
+from activities.slices.crew import Crew
 from activities.slices.ends import End, Stop
 from activities.slices.jobs import Jobs
 from activities.slices.judge import Judge
@@ -22,7 +23,11 @@ _LOOK_AGAIN_SECONDS = 0.25
 
 
 class Turn:
-    """Asks what is ready while it may, with one waiter for a permit at a time."""
+    """Asks what is ready while it may; one of its lines at a time is in the queue for a permit.
+
+    Whoever gives a permit back makes the next line go out, without waking anybody else (`_granted`). What
+    takes longer than that, and what ends the turn, is looked after by `run`.
+    """
 
     def __init__(
         self,
@@ -37,7 +42,7 @@ class Turn:
         stop: Stop,
         caution: Caution,
     ) -> None:
-        self._tools, self._request, self._route = tools, request, route
+        self._tools, self._slice, self._route = tools, request, route
         self._work, self._judge, self._sink, self._owner, self._stop = work, judge, sink, owner, stop
         self._caution = caution
         self._pace = Pace(lambda: tools.rates.pacing_of(request.model))
@@ -45,9 +50,12 @@ class Turn:
         self._asking = Asking(
             tools, request, route=route, judge=judge, owner=owner, stop=stop, pace=self._pace, jobs=self._jobs
         )
-        self._sending: dict[Flight, asyncio.Task[None]] = {}
+        self._crew = Crew(self._fly, self._landed)
         self._wake = asyncio.Event()
-        self._waiter: Waiter | None = None  # for a permit, until it is withdrawn
+        self._waiter = Waiter(request.model, request.tenant, request.weight, self._granted)
+        self._lined_up: Line | None = None  # what the waiter is in the queue for
+        self._is_alone = False  # nothing else goes out
+        self._must_note = False  # the next line, before it goes out
         self._ticking: asyncio.TimerHandle | None = None
         self._began: float | None = None  # the first permit
         self._broken: BaseException | None = None
@@ -62,10 +70,8 @@ class Turn:
 
     def wake(self) -> None:
         """Look at `stop` now."""
-        waiter = self._waiter
-        if waiter is not None and not waiter.done() and (self._ending() or not self._may_dispatch()):
-            self._waiter = None
-            waiter.cancel()
+        if not self._may_go_on():
+            self._withdraw()
         self._wake.set()
 
     def _tick(self) -> None:
@@ -89,50 +95,83 @@ class Turn:
 
     async def _dispatch(self) -> End:
         while True:
-            end = self._ending()
-            if end is not None:
+            if (end := self._ending()) is not None:
+                self._withdraw()
                 return end
-            line = self._work.next() if self._may_dispatch() else None
+            self._line_up()
+            if self._must_note:
+                await self._note()
+            elif not await self._ask_suspect():
+                await self._rest(min(self._blocked() or _LOOK_AGAIN_SECONDS, _LOOK_AGAIN_SECONDS))
+
+    def _line_up(self) -> None:
+        """Gets the next line into the queue for a permit. Where there is one, it goes out at once."""
+        while self._lined_up is None and not self._is_alone and self._may_go_on():
+            line = self._work.next()
             if line is None:
-                if not await self._ask_suspect():
-                    await self._rest(min(self._blocked() or _LOOK_AGAIN_SECONDS, _LOOK_AGAIN_SECONDS))
-                continue
+                return
             if self._rejects(line):
                 continue
             if self._caution.is_careful and not line.attempt.noted_by:
-                await self._note(line)
-            permit = await self._permit()
-            if permit is None:
+                self._work.return_first(line)
+                self._must_note = True
+                return
+            self._lined_up = line
+            self._tools.permits.line_up(self._waiter)
+
+    def _withdraw(self) -> None:
+        """Out of the queue."""
+        line, self._lined_up = self._lined_up, None
+        if line is not None:
+            self._tools.permits.withdraw(self._waiter)
+            self._work.return_first(line)
+
+    def _granted(self, permit: Permit) -> None:
+        """Called in the midst of what another turn does: it raises nothing, and binds no context."""
+        line, self._lined_up = self._lined_up, None
+        assert line is not None
+        try:
+            if not self._may_go_on():
+                permit.release()
                 self._work.return_first(line)
             elif self._rejects(line):
                 permit.release()
-            else:
-                self._send(line, permit)
+                self._line_up()
+            elif self._send(line, permit):
+                self._line_up()
+        except Exception as error:
+            permit.release()
+            self._broken = error
+        if self._lined_up is None:
+            self._wake.set()
 
     def _rejects(self, line: Line) -> bool:
         """Whether the tenant may not send the line any more, which then is settled."""
-        refusal = self._tools.refusal(self._request, has_job=line.attempt.job is not None)
+        refusal = self._tools.refusal(self._slice, has_job=line.attempt.job is not None)
         if not refusal:
             return False
         self._judge.reject(line, self._work.bytes_of(line), refusal)
         self._work.unsettled -= 1
+        self._wake.set()
         return True
 
     def _ending(self) -> End | None:
-        end = self._stop.now()
-        if end is not None:
+        if (end := self._stop.now()) is not None:
             return end
         if not self._work.unsettled or self._broken is not None:
             return End.FINISHED
-        if self._began is not None and time.monotonic() - self._began >= self._request.slice_seconds:
+        if self._began is not None and time.monotonic() - self._began >= self._slice.slice_seconds:
             return End.TURN_OVER
         if self._pace.is_over:
             return End.TURN_OVER
-        return End.DEFERRED if not self._sending and self._blocked() > PATIENCE_SECONDS else None
+        return End.DEFERRED if not self._crew.flights and self._blocked() > PATIENCE_SECONDS else None
 
     def _blocked(self) -> float:
         """Seconds for which it is known that nothing can be sent."""
         return max(self._work.wait(), self._route.wait(), self._pace.wait())
+
+    def _may_go_on(self) -> bool:
+        return self._ending() is None and self._may_dispatch()
 
     def _may_dispatch(self) -> bool:
         return (
@@ -142,24 +181,25 @@ class Turn:
             and self._tools.budget.has_room
             and self._pace.may_send
             and self._tools.permissions.is_fresh
-            and (not self._caution.is_careful or len(self._sending) < GROUP)
+            and (not self._caution.is_careful or len(self._crew.flights) < GROUP)
         )
 
-    async def _note(self, line: Line) -> None:
-        """Written down with some that follow, so that it is known what was asked if the worker dies of it."""
-        group = [line]
+    async def _note(self) -> None:
+        """Writes some lines down that follow, so that it is known what was asked if the worker dies of it."""
+        self._must_note = False
+        group: list[Line] = []
         while len(group) < GROUP and (following := self._work.next()) is not None:
             group.append(following)
         for one in group:
             self._judge.note(one, self._caution.note)
         await self._sink.close(lambda: self._stop.now() is None)
-        for one in reversed(group[1:]):
+        for one in reversed(group):
             self._work.return_first(one)
 
     async def _ask_suspect(self) -> bool:
         """Whether a line that a worker may have died of was taken up: alone, after all others."""
         alone = self._tools.alone
-        if self._sending or not self._may_dispatch() or alone.locked():
+        if self._crew.flights or self._lined_up or not self._may_dispatch() or alone.locked():
             return False
         line = self._work.next_suspect()
         if line is None or self._rejects(line):
@@ -167,56 +207,39 @@ class Turn:
         async with alone:
             self._judge.note(line, self._caution.note)
             await self._sink.close(lambda: self._stop.now() is None)
-            permit = await self._permit()
-            if permit is None:
-                self._work.put_back(line)
-                return True
-            self._send(line, permit)
-            while self._sending and self._stop.now() is None:
-                await self._rest(_LOOK_AGAIN_SECONDS)
+            self._is_alone = True
+            try:
+                self._lined_up = line
+                self._tools.permits.line_up(self._waiter)
+                while (self._lined_up or self._crew.flights) and self._stop.now() is None:
+                    await self._rest(_LOOK_AGAIN_SECONDS)
+            finally:
+                self._is_alone = False
         return True
 
     async def _rest(self, seconds: float) -> None:
-        """Until something happened or it is time to look again."""
-        self._wake.clear()
+        """Until something happened, maybe since the last rest, or it is time to look again."""
         timer = asyncio.get_running_loop().call_later(seconds, self._wake.set)
         try:
             await self._wake.wait()
         finally:
             timer.cancel()
+            self._wake.clear()
 
-    async def _permit(self) -> Permit | None:
-        """None if the turn has to end, or may not send, before there is one."""
-        request, permits = self._request, self._tools.permits
-        if permit := permits.take(request.model, request.tenant, request.weight):
-            return permit
-        waiter = self._waiter = permits.request(request.model, request.tenant, request.weight)
-        try:
-            permit = await waiter
-        except asyncio.CancelledError:
-            if self._waiter is waiter:  # not withdrawn: the turn itself is cancelled
-                raise
-            return None
-        finally:
-            self._waiter = None
-        if self._stop.now() is not None or not self._may_dispatch():
-            permit.release()
-            return None
-        return permit
-
-    def _send(self, line: Line, permit: Permit) -> None:
+    def _send(self, line: Line, permit: Permit) -> bool:
+        """Whether it is on its way."""
         sending = self._begin(line)
         if sending is None:  # every backend was taken by a trial meanwhile
             permit.release()
             self._work.put_back(line)
-            return
+            return False
         if self._began is None:
             self._began = time.monotonic()
         if line.attempt.job is None:
             self._pace.sent()
         permit.place(sending.lane.backend.url)
-        flight = Flight(line, permit, sending, self._tools.budget.expect(line.length))
-        self._sending[flight] = asyncio.create_task(self._fly(flight))
+        self._crew.launch(Flight(line, permit, sending, self._tools.budget.expect(line.length)))
+        return True
 
     def _begin(self, line: Line) -> Sending | None:
         """Where its job runs; without one, any backend."""
@@ -235,15 +258,13 @@ class Turn:
         except Exception as error:
             self._broken = error
             self.wake()
-        finally:
-            self._land(flight)
 
-    def _land(self, flight: Flight) -> None:
-        del self._sending[flight]
-        flight.permit.release()
+    def _landed(self, flight: Flight) -> None:
         self._tools.budget.drop_answer(flight.held)
         flight.sending.end()
-        self._wake.set()
+        flight.permit.release()  # and whatever is next in the queue goes out
+        if self._lined_up is None:
+            self._wake.set()
 
     async def _ask(self, flight: Flight) -> None:
         line = flight.line
@@ -259,7 +280,7 @@ class Turn:
 
     async def _wait_for_answers(self, end: End) -> End:
         """Requests in flight finish; how long they may is the end's grace."""
-        while self._sending:
+        while self._crew.flights:
             end = self._stop.now() or end
             left = self._stop.grace_left()
             if end is End.DRAINED:
@@ -274,9 +295,5 @@ class Turn:
     async def _abort(self) -> None:
         if self._ticking is not None:
             self._ticking.cancel()
-        tasks = list(self._sending.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for flight in list(self._sending):  # cancelled before its first step, a task runs none of its code
-            self._land(flight)
+        self._withdraw()
+        await self._crew.ground()

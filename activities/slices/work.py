@@ -137,7 +137,11 @@ class SliceWork:
         self.unsettled -= 1
 
     def return_first(self, line: Line) -> None:
-        self._ready.appendleft(line)
+        """One that was not sent, though it was its turn."""
+        if line.attempt.crashes:
+            self._suspects.append(line)
+        else:
+            self._ready.appendleft(line)
 
     def wait(self) -> float:
         """Seconds until some line is ready."""

@@ -1,6 +1,5 @@
 """Who may send now: permits per model first, then global (S0-25, S0-26), by tenant weight; and bytes held."""
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -10,8 +9,6 @@ from batchwright.inference.client import Outcome
 from batchwright.rules.fairness import Shares
 
 _FIRST_ESTIMATE = 64 * 1024
-
-Waiter = asyncio.Future["Permit"]
 
 
 @dataclass(eq=False, slots=True)
@@ -40,19 +37,27 @@ class Permit:
             self.owner.release(self)
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
+class Waiter:
+    """Whoever lines up for permits of a model. `granted` is called with each; it raises nothing."""
+
+    model: str
+    tenant: str
+    weight: float
+    granted: Callable[[Permit], None]
+
+
+@dataclass(slots=True)
 class _Model:
     used: int = 0
     shares: Shares = field(default_factory=Shares)
-    waiting: dict[str, deque[tuple[Waiter, float]]] = field(
-        default_factory=dict[str, deque[tuple[Waiter, float]]]
-    )
+    waiting: dict[str, deque[Waiter]] = field(default_factory=dict[str, deque[Waiter]])
 
 
 class Permits:
     """One a process. A model's own limit is fixed; those of its backends move beneath it.
 
-    A slice asks for one permit at a time, so that the order of arrival is the round of a tenant's slices.
+    A slice lines up for one permit at a time, so that the order of arrival is the round of a tenant's slices.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class Permits:
         self._total, self._used = total, 0
         self._per_model, self._own = per_model, own
         self._models: dict[str, _Model] = {}
+        self._is_granting = False
 
     @property
     def used(self) -> int:
@@ -82,21 +88,17 @@ class Permits:
         own = self._limit(model)
         return own if most is None else min(own, most)
 
-    def take(self, model: str, tenant: str, weight: float) -> Permit | None:
-        """A permit, where nobody has to be waited for."""
-        place = self._model(model)
-        if place.waiting or self._used >= self._total or not self._has_room(model, place):
-            return None
-        place.shares.charge(tenant, weight)
-        return self._give(model, place)
-
-    def request(self, model: str, tenant: str, weight: float) -> Waiter:
-        """A permit as soon as there is one; done at once where there is. Cancel the future to withdraw."""
-        future: Waiter = asyncio.get_running_loop().create_future()
-        place = self._model(model)
-        place.waiting.setdefault(tenant, deque()).append((future, weight))
+    def line_up(self, waiter: Waiter) -> None:
+        """It gets a permit as soon as there is one, once; at once where there is."""
+        self._model(waiter.model).waiting.setdefault(waiter.tenant, deque()).append(waiter)
         self._grant()
-        return future
+
+    def withdraw(self, waiter: Waiter) -> None:
+        """One that is in the queue leaves it."""
+        waiting = self._model(waiter.model).waiting
+        waiting[waiter.tenant].remove(waiter)
+        if not waiting[waiter.tenant]:
+            del waiting[waiter.tenant]
 
     def place(self, permit: Permit, url: str) -> None:
         self._leave(permit)
@@ -133,11 +135,14 @@ class Permits:
         return max(1, min(self._own(model) or self._per_model, self._total - 1))
 
     def _grant(self) -> None:
-        while self._used < self._total:
-            name = self._next_model()
-            if name is None:
-                return
-            self._grant_one(name, self._models[name])
+        if self._is_granting:
+            return  # called by who was just granted one: the loop below goes on with it
+        self._is_granting = True
+        try:
+            while self._used < self._total and (name := self._next_model()) is not None:
+                self._grant_one(name, self._models[name])
+        finally:
+            self._is_granting = False
 
     def _next_model(self) -> str | None:
         """Of the models with a waiter and room, the one that uses least: so they share a backend too."""
@@ -148,22 +153,17 @@ class Permits:
         return model.used < self._limit(name) and self.backends.has_room(name)
 
     def _grant_one(self, name: str, model: _Model) -> None:
-        """To the tenant whose turn it is; those who have withdrawn are only forgotten."""
+        """To the tenant whose turn it is."""
         tenant = model.shares.next_of(model.waiting)
         queue = model.waiting[tenant]
-        future, weight = queue.popleft()
+        waiter = queue.popleft()
         if not queue:
             del model.waiting[tenant]
-        if future.cancelled():
-            return
-        model.shares.charge(tenant, weight)
-        future.set_result(self._give(name, model))
-
-    def _give(self, name: str, model: _Model) -> Permit:
+        model.shares.charge(tenant, waiter.weight)
         model.used += 1
         self._used += 1
         self.backends.expect()
-        return Permit(self, name)
+        waiter.granted(Permit(self, name))
 
 
 class ByteBudget:

@@ -40,6 +40,7 @@ class _Sums:
 class _Lane(_Sums):
     seconds_seen: HistogramSeries
     statuses: dict[int, CounterSeries] = field(default_factory=dict[int, CounterSeries])
+    tokens: dict[str, HistogramSeries] = field(default_factory=dict[str, HistogramSeries])  # by kind
 
 
 class TrafficMeter:
@@ -49,13 +50,11 @@ class TrafficMeter:
         self._metrics = metrics
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._gone: dict[tuple[str, str], _Sums] = {}
+        self._chats: dict[tuple[bool, bool], tuple[CounterSeries, HistogramSeries]] = {}
 
     def ended(self, model: str, backend: str, *, status: int, category: Category, seconds: float) -> None:
         """A request, answered or not (`status` 0)."""
-        lane = self._lanes.get((model, backend))
-        if lane is None:
-            histogram = self._metrics.backend_request_seconds.labels(model, backend)
-            lane = self._lanes[model, backend] = _Lane(seconds_seen=histogram)
+        lane = self._lanes.get((model, backend)) or self._made(model, backend)
         counter = lane.statuses.get(status)
         if counter is None:
             counter = lane.statuses[status] = self._metrics.requests.labels(model, backend, _text(status))
@@ -71,15 +70,30 @@ class TrafficMeter:
         """The same, where it was a chat: `grouped` lines may share requests."""
         if endpoint is not Endpoint.CHAT_COMPLETIONS:
             return
-        labels = "sync_microbatch" if grouped else "concurrent", "success" if is_answer else "error"
-        self._metrics.chat_items.labels(*labels).inc()
-        self._metrics.chat_seconds.labels(*labels).observe(seconds)
+        found = self._chats.get((grouped, is_answer))
+        if found is None:
+            labels = "sync_microbatch" if grouped else "concurrent", "success" if is_answer else "error"
+            found = self._metrics.chat_items.labels(*labels), self._metrics.chat_seconds.labels(*labels)
+            self._chats[grouped, is_answer] = found
+        counter, histogram = found
+        counter.inc()
+        histogram.observe(seconds)
 
     def used(self, model: str, backend: str, usage: Usage) -> None:
         """The tokens of an answer, where the backend told any."""
+        lane = self._lanes.get((model, backend)) or self._made(model, backend)
         for kind, count in (("prompt", usage.input_tokens), ("completion", usage.output_tokens)):
             if count:
-                self._metrics.backend_request_tokens.labels(model, backend, kind).observe(count)
+                histogram = lane.tokens.get(kind)
+                if histogram is None:
+                    family = self._metrics.backend_request_tokens
+                    histogram = lane.tokens[kind] = family.labels(model, backend, kind)
+                histogram.observe(count)
+
+    def _made(self, model: str, backend: str) -> _Lane:
+        histogram = self._metrics.backend_request_seconds.labels(model, backend)
+        lane = self._lanes[model, backend] = _Lane(seconds_seen=histogram)
+        return lane
 
     def put_off(self, model: str, reason: str) -> None:
         """A slice that found nobody to ask."""

@@ -14,6 +14,7 @@ from batchwright.inference.routes import Route
 from batchwright.rules.segments import Kind
 from batchwright.settings import load
 from tests.activities.execution_house import MODEL, House, line_of, ok, plan_slice, request, status
+from tests.fakes.waiters import taken
 
 LINES = 12
 ONE, TWO = "http://one", "http://two"
@@ -156,12 +157,12 @@ async def test_the_registrys_limit_of_requests_at_once_holds_and_follows_changes
     fleet = Fleet(config_of(ONE, limits={"in_flight": 2}), model_in_flight=50)
     permits = fleet.house.tools.permits
     assert permits.limit_of(MODEL) == 2
-    taken = [permits.take(MODEL, "t", 1) for _ in range(4)]
-    assert [permit is not None for permit in taken] == [True, True, False, False]
+    held = [taken(permits, MODEL) for _ in range(4)]
+    assert [permit is not None for permit in held] == [True, True, False, False]
     changed = config_of(ONE, limits={"in_flight": 3})
     fleet.route.follow(changed, [lane.backend for lane in fleet.route.lanes], fleet.route.retries)
-    assert permits.take(MODEL, "t", 1) is not None
-    assert permits.take(MODEL, "t", 1) is None
+    assert taken(permits, MODEL) is not None
+    assert taken(permits, MODEL) is None
 
 
 def test_a_registered_limit_leaves_the_share_of_interactive_traffic() -> None:

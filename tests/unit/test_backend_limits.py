@@ -11,6 +11,7 @@ from batchwright.rules import retries
 from batchwright.rules.load import Signal
 from batchwright.rules.retries import judge
 from batchwright.telemetry.metrics import Metrics
+from tests.fakes.waiters import Asked, taken
 
 A, B = "http://a:8000", "http://b:8000/path"
 REFUSED = Outcome(judge(429), message="no")
@@ -26,10 +27,10 @@ class House:
         self.permits = Permits(total=1000, per_model=100, backends=self.limits)
 
     def take(self, model: str, most: int = 1000) -> list[Permit]:
-        taken: list[Permit] = []
-        while len(taken) < most and (permit := self.permits.take(model, "t", 1)):
-            taken.append(permit)
-        return taken
+        held: list[Permit] = []
+        while len(held) < most and (permit := taken(self.permits, model)):
+            held.append(permit)
+        return held
 
     def counted(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"batchwright_{name}", labels)
@@ -53,10 +54,10 @@ async def test_models_of_a_backend_share_what_it_takes() -> None:
     held = house.take("m")
     for permit in held:
         permit.place(A)
-    waiting = [house.permits.request(model, "t", 1) for model in "mn" * 10]
+    waiting = [Asked(house.permits, model) for model in "mn" * 10]
     for permit in held:
         permit.release()
-    granted = [waiter.result().model for waiter in waiting if waiter.done()]
+    granted = [waiter.permit.model for waiter in waiting if waiter.done]
     assert (granted.count("m"), granted.count("n")) == (5, 5)
 
 
@@ -85,13 +86,13 @@ async def test_a_refusal_lowers_the_limit_and_what_waits_stays_waiting() -> None
     held = house.take("m")
     for permit in held:
         permit.place(A)
-    waiter = house.permits.request("m", "t", 1)
+    waiter = Asked(house.permits, "m")
     for permit in held[:3]:
         permit.tell(REFUSED)
         permit.release()
-    assert (house.limits.limit_of(A), waiter.done()) == (7, False)
+    assert (house.limits.limit_of(A), waiter.done) == (7, False)
     held[3].release()
-    assert waiter.done()
+    assert waiter.done
 
 
 async def test_a_limit_that_is_not_adaptive_stays() -> None:

@@ -26,6 +26,7 @@ from batchwright.settings import load
 from batchwright.telemetry.metrics import Metrics
 from batchwright.telemetry.traffic import TrafficMeter
 from tests.fakes.database import MemoryDatabase
+from tests.fakes.waiters import Asked
 from tests.unit.sockets import HEAD, read_request, served
 from worker.backends import GoneSeries, keep_to, show_backends
 
@@ -90,7 +91,7 @@ class Worker:
     async def ask(self, model: str) -> Outcome:
         """As a slice does."""
         route = self._route(model)
-        permit, sending = await self.permits.request(model, "t", 1.0), route.begin()
+        permit, sending = Asked(self.permits, model).permit, route.begin()
         assert sending is not None
         backend = sending.lane.backend
         permit.place(backend.url)

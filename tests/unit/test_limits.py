@@ -3,8 +3,9 @@
 from collections import Counter
 
 from batchwright.inference.adaptive import BackendLimits, Policy
-from batchwright.inference.limits import ByteBudget, Permit, Permits, Waiter
+from batchwright.inference.limits import ByteBudget, Permit, Permits
 from batchwright.telemetry.metrics import Metrics
+from tests.fakes.waiters import Asked, taken
 
 MIB = 1024 * 1024
 
@@ -15,21 +16,21 @@ def permits_of(*, total: int, per_model: int, own: dict[str, int] | None = None)
     return Permits(total=total, per_model=per_model, own=(own or {}).get, backends=backends)
 
 
-def granted(waiters: list[Waiter]) -> list[Permit]:
-    return [waiter.result() for waiter in waiters if waiter.done()]
+def granted(waiters: list[Asked]) -> list[Permit]:
+    return [waiter.permit for waiter in waiters if waiter.done]
 
 
 async def test_a_models_limit_comes_first_then_the_global_one() -> None:
     permits = permits_of(total=5, per_model=3)
-    first = granted([permits.request("a", "t", 1) for _ in range(9)])
-    second = granted([permits.request("b", "t", 1) for _ in range(9)])
+    first = granted([Asked(permits, "a") for _ in range(9)])
+    second = granted([Asked(permits, "b") for _ in range(9)])
     assert (len(first), len(second), permits.used) == (3, 2, 5)
 
 
 async def test_one_model_never_holds_all_permits() -> None:
     permits = permits_of(total=5, per_model=100)
-    assert len(granted([permits.request("a", "t", 1) for _ in range(9)])) == 4
-    assert permits.request("b", "t", 1).done()
+    assert len(granted([Asked(permits, "a") for _ in range(9)])) == 4
+    assert Asked(permits, "b").done
 
 
 async def test_a_models_own_limit_replaces_the_default() -> None:
@@ -40,7 +41,7 @@ async def test_a_models_own_limit_replaces_the_default() -> None:
 async def test_a_models_own_limit_may_change_while_it_is_used() -> None:
     own = {"a": 1}
     permits = permits_of(total=50, per_model=3, own=own)
-    waiters = [permits.request("a", "t", 1) for _ in range(5)]
+    waiters = [Asked(permits, "a") for _ in range(5)]
     assert len(granted(waiters)) == 1
     own["a"] = 4
     granted(waiters)[0].release()
@@ -49,43 +50,42 @@ async def test_a_models_own_limit_may_change_while_it_is_used() -> None:
 
 async def test_a_single_permit_serves_every_model() -> None:
     permits = permits_of(total=1, per_model=10)
-    permit = permits.request("a", "t", 1).result()
-    waiter = permits.request("b", "t", 1)
-    assert not waiter.done()
+    permit = Asked(permits, "a").permit
+    waiter = Asked(permits, "b")
+    assert not waiter.done
     permit.release()
-    assert waiter.done()
+    assert waiter.done
 
 
-async def test_a_permit_is_taken_at_once_where_nobody_waits() -> None:
+async def test_a_permit_is_there_at_once_where_nobody_waits() -> None:
     permits = permits_of(total=3, per_model=2)
-    taken = [permits.take("a", "t", 1) for _ in range(3)]
-    assert [permit is not None for permit in taken] == [True, True, False]
+    assert [Asked(permits, "a").done for _ in range(3)] == [True, True, False]
     assert (permits.used, permits.used_by("a")) == (2, 2)
 
 
 async def test_nobody_takes_a_permit_past_those_who_wait() -> None:
     permits = permits_of(total=9, per_model=1)
-    permit = permits.request("a", "t", 1).result()
-    waiter = permits.request("a", "t", 1)
-    assert permits.take("a", "u", 1) is None
+    permit = Asked(permits, "a").permit
+    waiter = Asked(permits, "a")
+    assert taken(permits, "a", "u") is None
     permit.release()
-    assert waiter.done()
-    assert permits.take("a", "u", 1) is None
+    assert waiter.done
+    assert taken(permits, "a", "u") is None
 
 
 async def test_what_was_taken_counts_for_the_tenants_share() -> None:
     permits = permits_of(total=9, per_model=2)
-    first, second = permits.take("a", "t", 1), permits.take("a", "t", 1)
-    waiting = {tenant: permits.request("a", tenant, 1) for tenant in ("t", "u")}
+    first, second = taken(permits, "a"), taken(permits, "a")
+    waiting = {tenant: Asked(permits, "a", tenant) for tenant in ("t", "u")}
     assert first is not None
     assert second is not None
     first.release()
-    assert (waiting["t"].done(), waiting["u"].done()) == (False, True)
+    assert (waiting["t"].done, waiting["u"].done) == (False, True)
 
 
 async def test_a_permit_is_given_back_once() -> None:
     permits = permits_of(total=2, per_model=2)
-    permit = permits.request("a", "t", 1).result()
+    permit = Asked(permits, "a").permit
     permit.release()
     permit.release()
     assert (permits.used, permits.used_by("a")) == (0, 0)
@@ -93,58 +93,58 @@ async def test_a_permit_is_given_back_once() -> None:
 
 async def test_a_withdrawn_waiter_gets_nothing() -> None:
     permits = permits_of(total=1, per_model=1)
-    permit = permits.request("a", "t", 1).result()
-    withdrawn, next_one = permits.request("a", "t", 1), permits.request("a", "u", 1)
-    withdrawn.cancel()
+    permit = Asked(permits, "a").permit
+    withdrawn, next_one = Asked(permits, "a"), Asked(permits, "a", "u")
+    withdrawn.withdraw()
     permit.release()
-    assert next_one.done()
+    assert next_one.done
     assert permits.used == 1
 
 
 async def test_a_tenants_slices_take_turns() -> None:
     permits = permits_of(total=2, per_model=1)
-    permit = permits.request("a", "t", 1).result()
-    slices = [permits.request("a", "t", 1) for _ in range(3)]
+    permit = Asked(permits, "a").permit
+    slices = [Asked(permits, "a") for _ in range(3)]
     order: list[int] = []
     while len(order) < 6:
         permit.release()
-        served = next(n for n, waiter in enumerate(slices) if waiter.done())
+        served = next(n for n, waiter in enumerate(slices) if waiter.done)
         order.append(served)
-        permit = slices[served].result()
-        slices[served] = permits.request("a", "t", 1)
+        permit = slices[served].permit
+        slices[served] = Asked(permits, "a")
     assert order == [0, 1, 2, 0, 1, 2]
 
 
 async def test_tenants_share_by_weight_however_many_slices_they_have() -> None:
     permits = permits_of(total=2, per_model=1)
-    permit = permits.request("a", "first", 1).result()
+    permit = Asked(permits, "a", "first").permit
     weights = {"heavy": 3.0, "light": 1.0}
     waiters = [
-        (name, permits.request("a", name, weights[name])) for name in ["heavy", "light", "light", "light"]
+        (name, Asked(permits, "a", name, weights[name])) for name in ["heavy", "light", "light", "light"]
     ]
     served: Counter[str] = Counter()
     for _ in range(400):
         permit.release()
-        place = next(n for n, (_, waiter) in enumerate(waiters) if waiter.done())
+        place = next(n for n, (_, waiter) in enumerate(waiters) if waiter.done)
         name, waiter = waiters.pop(place)
-        permit = waiter.result()
+        permit = waiter.permit
         served[name] += 1
-        waiters.append((name, permits.request("a", name, weights[name])))
+        waiters.append((name, Asked(permits, "a", name, weights[name])))
     assert 295 <= served["heavy"] <= 305
 
 
 async def test_a_tenant_that_was_away_has_saved_nothing_up() -> None:
     permits = permits_of(total=2, per_model=1)
     for _ in range(50):
-        permits.request("a", "busy", 1).result().release()
-    permit = permits.request("a", "busy", 1).result()
-    waiters = [(name, permits.request("a", name, 1)) for name in ["new"] * 10 + ["busy"] * 10]
+        Asked(permits, "a", "busy").permit.release()
+    permit = Asked(permits, "a", "busy").permit
+    waiters = [(name, Asked(permits, "a", name)) for name in ["new"] * 10 + ["busy"] * 10]
     order: list[str] = []
     while waiters:
         permit.release()
-        place = next(n for n, (_, waiter) in enumerate(waiters) if waiter.done())
+        place = next(n for n, (_, waiter) in enumerate(waiters) if waiter.done)
         name, waiter = waiters.pop(place)
-        permit = waiter.result()
+        permit = waiter.permit
         order.append(name)
     assert 5 <= Counter(order[:10])["new"] <= 6
 
