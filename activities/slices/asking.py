@@ -9,7 +9,7 @@ from activities.slices.judge import Judge, Request
 from activities.slices.ownership import Ownership
 from activities.slices.pace import Pace
 from activities.slices.tools import Tools
-from activities.slices.vouching import vouch
+from activities.slices.vouching import needs_voucher, vouch
 from activities.slices.work import Line
 from batchwright.contracts.execution import SliceRequest
 from batchwright.inference.client import Outcome
@@ -54,7 +54,7 @@ class Asking:
                 return None
             self._count(flight, outcome, max(time.time() - job.since, 0.0))
             return outcome
-        called = await self._called(request)
+        called = await self._called(request) if self._tools.hooks else request
         refused: list[Lane] = []
         while True:
             outcome = called if isinstance(called, Outcome) else await self._send(flight, called)
@@ -67,16 +67,15 @@ class Asking:
 
     async def _called(self, request: Request) -> Request | Outcome:
         """As the hooks leave it, or what they settle it with."""
-        hooks, slice_ = self._tools.hooks, self._request
-        if not hooks:
-            return request
+        slice_ = self._request
         place = (slice_.tenant, slice_.batch_id, request.custom_id, slice_.model, slice_.endpoint.value)
-        call = await hooks(Call(*place, request.body))
+        call = await self._tools.hooks(Call(*place, request.body))
         return call if isinstance(call, Outcome) else request._replace(body=call.body)
 
     async def _send(self, flight: Flight, request: Request) -> Outcome:
         route, endpoint, sending = self._route, self._request.endpoint, flight.sending
-        await vouch(flight.line, sending)
+        if needs_voucher(flight.line):
+            await vouch(flight.line, sending)
         backend = sending.lane.backend
         sender, started = self._tools.senders.of(backend, route.model, endpoint), time.monotonic()
         if sending.lane.jobs is None:

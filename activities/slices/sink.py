@@ -6,12 +6,13 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from secrets import token_hex
+from typing import NamedTuple
 
 from activities.slices.work import Stored
 from batchwright.contracts.openai import Usage
 from batchwright.inference.limits import ByteBudget
 from batchwright.rules import keys
-from batchwright.rules.segments import Kind, Record, SegmentWriter, read_records
+from batchwright.rules.segments import Kind, Located, Record, SegmentWriter, locate_records
 from batchwright.rules.usage import total
 from batchwright.storage.base import ObjectInfo, Storage, StorageUnavailable
 from batchwright.telemetry.metrics import Metrics
@@ -23,6 +24,13 @@ FLUSH_BYTES = 4 * 1024 * 1024
 OVERDUE_SECONDS = 2.0
 _COMPACT_BYTES = 8 * 1024 * 1024
 _RETRY_FIRST, _RETRY_LONGEST = 0.25, 4.0
+
+
+class _Found(NamedTuple):
+    """A record within its segment."""
+
+    data: bytes
+    place: Located
 
 
 class SegmentNames:
@@ -134,15 +142,20 @@ class SegmentSink:
         old = self._small_segments()
         if len(old) < least:
             return
-        kept: dict[int, Record] = {}
-        finals: dict[int, Record] = {}
+        kept: dict[int, _Found] = {}
+        finals: dict[int, _Found] = {}
         for info in old:
-            for record in read_records(await self._storage.get(info.key)):
-                if record.final:
-                    finals.setdefault(record.offset, record)
-                elif _outweighs(record, kept.get(record.offset)):
-                    kept[record.offset] = record
-        await self._store(_segment_of([*kept.values(), *_of_failures(finals, kept)]))
+            data = await self._storage.get(info.key)
+            for place in locate_records(data):
+                known = kept.get(place.offset)
+                if place.final:
+                    finals.setdefault(place.offset, _Found(data, place))
+                elif known is None or _outweighs(place, known.place):
+                    kept[place.offset] = _Found(data, place)
+        writer = SegmentWriter()
+        for found in (*kept.values(), *_of_failures(finals, kept)):
+            writer.copy(*found)
+        await self._store(writer.finish())
         for info in old:
             if still_ours():
                 await self._storage.delete(info.key)
@@ -178,18 +191,16 @@ def _segment_of(records: Iterable[Record]) -> bytes:
     return writer.finish()
 
 
-def _of_failures(finals: dict[int, Record], kept: dict[int, Record]) -> Iterable[Record]:
+def _of_failures(finals: dict[int, _Found], kept: dict[int, _Found]) -> Iterable[_Found]:
     """Last attempts of lines that failed: another attempt of the slice may have had an answer."""
     for offset, final in finals.items():
         result = kept.get(offset)
-        if result is not None and result.kind is Kind.SETTLED and not result.success:
+        if result is not None and result.place.kind == Kind.SETTLED and not result.place.success:
             yield final
 
 
-def _outweighs(record: Record, known: Record | None) -> bool:
+def _outweighs(record: Located, known: Located) -> bool:
     """Results before attempts, successes before errors, the last attempt before others."""
-    if known is None:
-        return True
-    if record.kind is not Kind.SETTLED:
-        return known.kind is not Kind.SETTLED
-    return known.kind is not Kind.SETTLED or (record.success and not known.success)
+    if record.kind != Kind.SETTLED:
+        return known.kind != Kind.SETTLED
+    return known.kind != Kind.SETTLED or (record.success and not known.success)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 from temporalio.client import Client
@@ -28,6 +29,8 @@ from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 from batchwright.telemetry.metrics import Metrics
 from batchwright.telemetry.traffic import TrafficMeter
+
+_MODELS = 1000
 
 
 class Backends(Protocol):
@@ -69,6 +72,7 @@ class Tools:
 
     def __post_init__(self) -> None:
         settings, metrics = self.settings, self.metrics
+        self._in_flight_of = lru_cache(_MODELS)(settings.in_flight_of)  # asked several times a request
         self.permits = self._permits()
         self.budget = ByteBudget(settings.byte_budget)
         metrics.in_flight.set_function(lambda: self.permits.used)
@@ -99,7 +103,7 @@ class Tools:
     def _own_limit(self, model: str) -> int:
         """As the registry says, or else the settings; of which batches use their share."""
         route = self.backends.route_of(model)
-        return self.settings.in_flight_of(model, route.in_flight if route else None)
+        return self._in_flight_of(model, route.in_flight if route else None)
 
     def _urls_of(self, model: str) -> Sequence[str]:
         """Of the backends that may get the model's requests."""

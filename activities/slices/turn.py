@@ -7,18 +7,19 @@ from activities.slices.asking import Asking, Flight
 from activities.slices.caution import GROUP, Caution
 from activities.slices.crew import Crew
 from activities.slices.ends import End, Stop
+from activities.slices.gate import Gate
 from activities.slices.jobs import Jobs
-from activities.slices.judge import Judge
+from activities.slices.judge import Judge, Request
 from activities.slices.ownership import Ownership
 from activities.slices.pace import Pace
 from activities.slices.sink import SegmentSink
 from activities.slices.tools import Tools
 from activities.slices.work import Line, SliceWork
 from batchwright.contracts.execution import SliceRequest
+from batchwright.inference.client import Outcome
 from batchwright.inference.limits import Permit, Waiter
 from batchwright.inference.routes import Route, Sending
 
-PATIENCE_SECONDS = 3.0  # a slice that can send nothing for longer gives its slot back
 _LOOK_AGAIN_SECONDS = 0.25
 
 
@@ -43,7 +44,7 @@ class Turn:
         caution: Caution,
     ) -> None:
         self._tools, self._slice, self._route = tools, request, route
-        self._work, self._judge, self._sink, self._owner, self._stop = work, judge, sink, owner, stop
+        self._work, self._judge, self._sink, self._stop = work, judge, sink, stop
         self._caution = caution
         self._pace = Pace(lambda: tools.rates.pacing_of(request.model))
         self._jobs = Jobs(tools, request, route=route, judge=judge, sink=sink, stop=stop)
@@ -51,14 +52,24 @@ class Turn:
             tools, request, route=route, judge=judge, owner=owner, stop=stop, pace=self._pace, jobs=self._jobs
         )
         self._crew = Crew(self._fly, self._landed)
+        self._gate = Gate(
+            tools,
+            request,
+            route=route,
+            work=work,
+            sink=sink,
+            owner=owner,
+            stop=stop,
+            caution=caution,
+            pace=self._pace,
+            flights=self._crew.flights,
+        )
         self._wake = asyncio.Event()
         self._waiter = Waiter(request.model, request.tenant, request.weight, self._granted)
         self._lined_up: Line | None = None  # what the waiter is in the queue for
         self._is_alone = False  # nothing else goes out
         self._must_note = False  # the next line, before it goes out
         self._ticking: asyncio.TimerHandle | None = None
-        self._began: float | None = None  # the first permit
-        self._broken: BaseException | None = None
 
     async def forget_jobs(self) -> None:
         """Once all that settled is stored: what backends told of these lines is of no more use."""
@@ -66,15 +77,16 @@ class Turn:
 
     @property
     def has_sent(self) -> bool:
-        return self._began is not None
+        return self._gate.began is not None
 
     def wake(self) -> None:
         """Look at `stop` now."""
-        if not self._may_go_on():
+        if not self._gate.is_open():
             self._withdraw()
         self._wake.set()
 
     def _tick(self) -> None:
+        self._reject_lined_up()
         self.wake()
         self._ticking = asyncio.get_running_loop().call_later(_LOOK_AGAIN_SECONDS, self._tick)
 
@@ -89,33 +101,34 @@ class Turn:
             end = await self._wait_for_answers(await self._dispatch())
         finally:
             await self._abort()
-        if self._broken is not None:
-            raise self._broken
+        if self._gate.broken is not None:
+            raise self._gate.broken
         return end
 
     async def _dispatch(self) -> End:
         while True:
-            if (end := self._ending()) is not None:
+            if (end := self._gate.ending()) is not None:
                 self._withdraw()
                 return end
-            self._line_up()
+            if self._lined_up is None and self._gate.lets_send():
+                self._line_up()
             if self._must_note:
                 await self._note()
             elif not await self._ask_suspect():
-                await self._rest(min(self._blocked() or _LOOK_AGAIN_SECONDS, _LOOK_AGAIN_SECONDS))
+                await self._rest(min(self._gate.blocked() or _LOOK_AGAIN_SECONDS, _LOOK_AGAIN_SECONDS))
 
     def _line_up(self) -> None:
-        """Gets the next line into the queue for a permit. Where there is one, it goes out at once."""
-        while self._lined_up is None and not self._is_alone and self._may_go_on():
-            line = self._work.next()
-            if line is None:
-                return
-            if self._rejects(line):
-                continue
-            if self._caution.is_careful and not line.attempt.noted_by:
-                self._work.return_first(line)
-                self._must_note = True
-                return
+        """Gets the next line into the queue for a permit. Where there is one, it goes out at once.
+
+        Whether the line may be sent is looked at when it has one.
+        """
+        line = self._work.next()
+        if line is None:
+            return
+        if self._caution.is_careful and not line.attempt.noted_by:
+            self._work.return_first(line)
+            self._must_note = True
+        else:
             self._lined_up = line
             self._tools.permits.line_up(self._waiter)
 
@@ -131,19 +144,34 @@ class Turn:
         line, self._lined_up = self._lined_up, None
         assert line is not None
         try:
-            if not self._may_go_on():
+            if not self._gate.is_open():
                 permit.release()
                 self._work.return_first(line)
-            elif self._rejects(line):
-                permit.release()
-                self._line_up()
-            elif self._send(line, permit):
+            elif self._goes_out(line, permit) and not self._is_alone:
                 self._line_up()
         except Exception as error:
             permit.release()
-            self._broken = error
+            self._gate.broken = error
         if self._lined_up is None:
             self._wake.set()
+
+    def _goes_out(self, line: Line, permit: Permit) -> bool:
+        """Whether the line is on its way, or settled; if not, trials have taken every backend meanwhile."""
+        if self._rejects(line):
+            permit.release()
+            return True
+        return self._send(line, permit)
+
+    def _reject_lined_up(self) -> None:
+        """Lines that may not be sent any more do not wait for permits that others hold."""
+        line = self._lined_up
+        if line is None or not self._tools.refusal(self._slice, has_job=line.attempt.job is not None):
+            return
+        self._withdraw()
+        while (line := self._work.next()) is not None and self._rejects(line):
+            pass
+        if line is not None:
+            self._work.return_first(line)
 
     def _rejects(self, line: Line) -> bool:
         """Whether the tenant may not send the line any more, which then is settled."""
@@ -154,35 +182,6 @@ class Turn:
         self._work.unsettled -= 1
         self._wake.set()
         return True
-
-    def _ending(self) -> End | None:
-        if (end := self._stop.now()) is not None:
-            return end
-        if not self._work.unsettled or self._broken is not None:
-            return End.FINISHED
-        if self._began is not None and time.monotonic() - self._began >= self._slice.slice_seconds:
-            return End.TURN_OVER
-        if self._pace.is_over:
-            return End.TURN_OVER
-        return End.DEFERRED if not self._crew.flights and self._blocked() > PATIENCE_SECONDS else None
-
-    def _blocked(self) -> float:
-        """Seconds for which it is known that nothing can be sent."""
-        return max(self._work.wait(), self._route.wait(), self._pace.wait())
-
-    def _may_go_on(self) -> bool:
-        return self._ending() is None and self._may_dispatch()
-
-    def _may_dispatch(self) -> bool:
-        return (
-            self._owner.may_send
-            and not self._route.wait()
-            and not self._sink.is_overdue
-            and self._tools.budget.has_room
-            and self._pace.may_send
-            and self._tools.permissions.is_fresh
-            and (not self._caution.is_careful or len(self._crew.flights) < GROUP)
-        )
 
     async def _note(self) -> None:
         """Writes some lines down that follow, so that it is known what was asked if the worker dies of it."""
@@ -199,7 +198,7 @@ class Turn:
     async def _ask_suspect(self) -> bool:
         """Whether a line that a worker may have died of was taken up: alone, after all others."""
         alone = self._tools.alone
-        if self._crew.flights or self._lined_up or not self._may_dispatch() or alone.locked():
+        if self._crew.flights or self._lined_up or not self._gate.lets_send() or alone.locked():
             return False
         line = self._work.next_suspect()
         if line is None or self._rejects(line):
@@ -229,12 +228,12 @@ class Turn:
     def _send(self, line: Line, permit: Permit) -> bool:
         """Whether it is on its way."""
         sending = self._begin(line)
-        if sending is None:  # every backend was taken by a trial meanwhile
+        if sending is None:
             permit.release()
             self._work.put_back(line)
             return False
-        if self._began is None:
-            self._began = time.monotonic()
+        if self._gate.began is None:
+            self._gate.began = time.monotonic()
         if line.attempt.job is None:
             self._pace.sent()
         permit.place(sending.lane.backend.url)
@@ -253,10 +252,14 @@ class Turn:
 
     async def _fly(self, flight: Flight) -> None:
         """From the request to what it does to the line."""
+        line = flight.line
         try:
-            await self._ask(flight)
+            request = self._judge.request(line, self._work.bytes_of(line))
+            outcome = await self._asking.ask(flight, request)
+            if outcome is not None:
+                self._settle(flight, request, outcome)
         except Exception as error:
-            self._broken = error
+            self._gate.broken = error
             self.wake()
 
     def _landed(self, flight: Flight) -> None:
@@ -266,12 +269,8 @@ class Turn:
         if self._lined_up is None:
             self._wake.set()
 
-    async def _ask(self, flight: Flight) -> None:
+    def _settle(self, flight: Flight, request: Request, outcome: Outcome) -> None:
         line = flight.line
-        request = self._judge.request(line, self._work.bytes_of(line))
-        outcome = await self._asking.ask(flight, request)
-        if outcome is None:
-            return
         if self._judge.settle(line, request, outcome, flight.sending):
             self._work.unsettled -= 1
         else:

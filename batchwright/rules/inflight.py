@@ -76,8 +76,11 @@ class InFlightLimit:
 
     @property
     def current(self) -> int:
-        """How many may be in flight."""
-        return min(max(int(self._limit), self.bounds.floor), self.bounds.ceiling)
+        """How many may be in flight; asked several times a request."""
+        limit, bounds = int(self._limit), self.bounds
+        if limit > bounds.ceiling:
+            return bounds.ceiling
+        return limit if limit > bounds.floor else bounds.floor
 
     def rebound(self, bounds: Bounds) -> None:
         """Other bounds from now on; a limit at its ceiling goes with it."""

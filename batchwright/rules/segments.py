@@ -82,17 +82,25 @@ class SegmentWriter:
         return len(self._data)
 
     def add(self, record: Record) -> None:
-        flags = record.success * _SUCCESS | record.final * _FINAL
-        usage = record.usage
-        header = _HEADER.pack(
-            record.kind, flags, 0, record.offset, len(record.payload),
-            _u32(usage.input_tokens), _u32(usage.cached_tokens), _u32(usage.output_tokens),
-            _u32(usage.reasoning_tokens),
-        )  # fmt: skip
-        self._data += header + _CRC.pack(zlib.crc32(record.payload, zlib.crc32(header)))
-        place = _INDEX.pack(record.kind, flags, 0, record.offset, len(record.payload), len(self._data))
-        self._index.append(place)
-        self._data += record.payload
+        kind, offset, payload, success, usage, final = record
+        flags, length = success * _SUCCESS | final * _FINAL, len(payload)
+        tokens = usage.input_tokens, usage.cached_tokens, usage.output_tokens, usage.reasoning_tokens
+        try:
+            header = _HEADER.pack(kind, flags, 0, offset, length, *tokens)
+        except struct.error:  # more tokens than fit, or fewer than none
+            header = _HEADER.pack(kind, flags, 0, offset, length, *map(_u32, tokens))
+        self._data += header
+        self._data += _CRC.pack(zlib.crc32(payload, zlib.crc32(header)))
+        self._index.append(_INDEX.pack(kind, flags, 0, offset, length, len(self._data)))
+        self._data += payload
+
+    def copy(self, data: bytes, place: Located) -> None:
+        """A record of the segment `data`, byte for byte."""
+        flags = place.success * _SUCCESS | place.final * _FINAL
+        end, head = place.position + place.length, _HEADER.size + _CRC.size
+        position = len(self._data) + head
+        self._index.append(_INDEX.pack(place.kind, flags, 0, place.offset, place.length, position))
+        self._data += memoryview(data)[place.position - head : end]
 
     def finish(self) -> bytes:
         footer = b"".join(self._index)

@@ -1,0 +1,73 @@
+"""What a turn may do at the moment: send, wait, or end."""
+
+import time
+
+from activities.slices.asking import Flight
+from activities.slices.caution import GROUP, Caution
+from activities.slices.ends import End, Stop
+from activities.slices.ownership import Ownership
+from activities.slices.pace import Pace
+from activities.slices.sink import SegmentSink
+from activities.slices.tools import Tools
+from activities.slices.work import SliceWork
+from batchwright.contracts.execution import SliceRequest
+from batchwright.inference.routes import Route
+
+PATIENCE_SECONDS = 3.0  # a slice that can send nothing for longer gives its slot back
+
+
+class Gate:
+    """Of one turn; asked before each line goes out. `flights` are those in the air."""
+
+    def __init__(
+        self,
+        tools: Tools,
+        request: SliceRequest,
+        *,
+        route: Route,
+        work: SliceWork,
+        sink: SegmentSink,
+        owner: Ownership,
+        stop: Stop,
+        caution: Caution,
+        pace: Pace,
+        flights: set[Flight],
+    ) -> None:
+        self._budget, self._permissions, self._seconds = (
+            tools.budget,
+            tools.permissions,
+            request.slice_seconds,
+        )
+        self._route, self._work, self._sink, self._owner, self._stop = route, work, sink, owner, stop
+        self._is_careful, self._pace, self._flights = caution.is_careful, pace, flights
+        self.began: float | None = None  # the first permit
+        self.broken: BaseException | None = None
+
+    def ending(self) -> End | None:
+        if (end := self._stop.now()) is not None:
+            return end
+        if not self._work.unsettled or self.broken is not None:
+            return End.FINISHED
+        if self.began is not None and time.monotonic() - self.began >= self._seconds:
+            return End.TURN_OVER
+        if self._pace.is_over:
+            return End.TURN_OVER
+        return End.DEFERRED if not self._flights and self.blocked() > PATIENCE_SECONDS else None
+
+    def blocked(self) -> float:
+        """Seconds for which it is known that nothing can be sent."""
+        return max(self._work.wait(), self._route.wait(), self._pace.wait())
+
+    def lets_send(self) -> bool:
+        return (
+            self._owner.may_send
+            and not self._route.wait()
+            and not self._sink.is_overdue
+            and self._budget.has_room
+            and self._pace.may_send
+            and self._permissions.is_fresh
+            and (not self._is_careful or len(self._flights) < GROUP)
+        )
+
+    def is_open(self) -> bool:
+        return self.ending() is None and self.lets_send()
