@@ -9,7 +9,7 @@ import httpx
 
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.registry import BackendConfig, GatewayConfig
-from batchwright.inference.engine import AnswerTooLarge, Engine, Header, Request, Target
+from batchwright.inference.engine import AnswerTooLarge, Engine, Fixed, Header, Request, Target
 from batchwright.inference.listing import Listing, ListingFailed, listed
 from batchwright.inference.unpacking import unpacked
 from batchwright.rules import retries
@@ -71,7 +71,7 @@ class InferenceClient:
         # A backend of the registry has the key it names, or none: ours is not shown to every address.
         listed = backend is None or (isinstance(backend, GatewayConfig) and settings.registry is None)
         self._key = settings.backend_api_key if listed else ""
-        self._headers = self._with_key()
+        self._fixed = self._with_key()
         self.renew_key()
 
     def use(self, engine: Engine) -> None:
@@ -94,10 +94,11 @@ class InferenceClient:
         self.problem = self._unusable
         if key != self._key:
             self._key = key
-            self._headers = self._with_key()
+            self._fixed = self._with_key()
 
-    def _with_key(self) -> list[Header]:
-        return [*self._plain, *([(b"authorization", b"Bearer " + self._key.encode())] if self._key else [])]
+    def _with_key(self) -> Fixed:
+        key = [(b"authorization", b"Bearer " + self._key.encode())] if self._key else []
+        return Fixed([*self._plain, *key])
 
     async def send(
         self, target: Target, body: bytes, request_id: str, extra: Sequence[Header] = ()
@@ -122,9 +123,9 @@ class InferenceClient:
         """Asks after a job, or gives it up: what was answered as it is. Never raises, as `send`."""
         if self.problem:
             return self._no_key()
-        headers = [*self._headers, (b"x-request-id", request_id.encode()), *self._passed(extra)]
+        headers = [(b"x-request-id", request_id.encode()), *self._passed(extra)]
         body = b"{}" if method == b"POST" else b""
-        request = Request(method, target, headers, body, self._first_byte, self._idle)
+        request = Request(method, target, headers, body, self._first_byte, self._idle, self._fixed)
         return await self._exchanged(request, _as_it_is)
 
     async def _post(
@@ -138,21 +139,22 @@ class InferenceClient:
     ) -> Outcome:
         if self.problem:
             return self._no_key()
-        ids = ((b"x-request-id", request_id.encode()), (b"idempotency-key", key.encode()))
-        headers = [*self._headers, *ids, *(self._passed(extra) if extra else ())]
+        headers = [(b"x-request-id", request_id.encode()), (b"idempotency-key", key.encode())]
+        if extra:
+            headers += self._passed(extra)
+        request = Request(b"POST", target, headers, body, self._first_byte, self._idle, self._fixed)
         spans = tracing.spans()
         if spans is None:
-            request = Request(b"POST", target, headers, body, self._first_byte, self._idle)
             return await self._exchanged(request, read)
         with spans.request(target.path, target.origin.host, target.origin.port, request_id) as span:
-            request = Request(b"POST", target, [*headers, *span.headers], body, self._first_byte, self._idle)
+            request = request._replace(headers=[*headers, *span.headers])
             outcome = await self._exchanged(request, read)
             span.answered(outcome.status, outcome.verdict.category, outcome.message)
         return outcome
 
     def _passed(self, extra: Sequence[Header]) -> list[Header]:
         """What the registry says of a header goes before what a batch does."""
-        own = {name for name, _ in self._headers}
+        own = {name for name, _ in self._fixed.headers}
         return [header for header in extra if header[0] not in own]
 
     def _no_key(self) -> Outcome:
@@ -182,7 +184,7 @@ class InferenceClient:
 
     async def listing(self, url: str) -> Listing:
         """What the backend at `url` tells of itself. Raises ListingFailed."""
-        return await listed(self._engine, url, self._headers, most_bytes=self._limit)
+        return await listed(self._engine, url, self._fixed.headers, most_bytes=self._limit)
 
     async def models(self, url: str) -> list[str]:
         """The ids it lists. Raises ListingFailed."""

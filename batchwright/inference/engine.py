@@ -5,6 +5,7 @@ sent, no answer     httpx.ReadError: the connection ended before the answer did
 not an answer       httpx.RemoteProtocolError: what came is not HTTP; "peer closed connection ...": a part is
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -39,8 +40,25 @@ class Target:
         return cls(parsed, origin, parsed.raw_path, parsed.netloc)
 
 
+class Fixed:
+    """Headers that many requests have in common: written out once."""
+
+    __slots__ = ("headers", "text")
+
+    def __init__(self, headers: Sequence[Header] = ()) -> None:
+        self.headers, self.text = tuple(headers), lines_of(headers)
+
+
+def lines_of(headers: Sequence[Header]) -> bytes:
+    """As they stand in a request; each begins with the end of the line before."""
+    return b"".join([b"\r\n%b: %b" % header for header in headers])
+
+
+_NONE = Fixed()
+
+
 class Request(NamedTuple):
-    """`headers` holds neither host nor content-length; values have no line breaks.
+    """`fixed` and `headers` hold neither host nor content-length; values have no line breaks.
 
     `first_byte` and `idle` are seconds until the answer begins, and between two pieces of it; 0: no limit.
     """
@@ -51,6 +69,7 @@ class Request(NamedTuple):
     body: bytes = b""
     first_byte: float = 0.0
     idle: float = 0.0
+    fixed: Fixed = _NONE
 
 
 class Answer(NamedTuple):

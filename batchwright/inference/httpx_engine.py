@@ -58,7 +58,7 @@ class HttpxEngine(Engine):
 
     def _as_httpx(self, request: Request) -> httpx.Request:
         """With a stream, not content: httpx then leaves the headers alone."""
-        headers = [(b"host", request.target.authority), *request.headers]
+        headers = [(b"host", request.target.authority), *request.fixed.headers, *request.headers]
         if request.body:
             headers.append((b"content-length", b"%d" % len(request.body)))
         return httpx.Request(

@@ -11,7 +11,7 @@ import httpx
 
 from batchwright.inference.connection import Connection, Silence
 from batchwright.inference.deadlines import Deadlines
-from batchwright.inference.engine import Answer, Engine, Origin, Request
+from batchwright.inference.engine import Answer, Engine, Origin, Request, lines_of
 
 # Below the 5 s after which common servers close an idle connection: a POST that meets the closing is lost.
 _KEEPALIVE_SECONDS = 4.0
@@ -124,9 +124,7 @@ class SocketEngine(Engine):
 
 
 def _head(request: Request) -> bytes:
-    target = request.target
-    lines = [b"%b %b HTTP/1.1\r\nhost: %b" % (request.method, target.path, target.authority)]
-    lines += [b"%b: %b" % header for header in request.headers]
-    if request.body:
-        lines.append(b"content-length: %d" % len(request.body))
-    return b"\r\n".join(lines) + b"\r\n\r\n"
+    method, target, headers, body, _, _, fixed = request
+    length = b"\r\ncontent-length: %d" % len(body) if body else b""
+    place = method, target.path, target.authority
+    return b"%b %b HTTP/1.1\r\nhost: %b%b%b%b\r\n\r\n" % (*place, fixed.text, lines_of(headers), length)

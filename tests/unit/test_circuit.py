@@ -2,7 +2,7 @@
 
 import pytest
 
-from activities.slices.turn import PATIENCE_SECONDS
+from activities.slices.gate import PATIENCE_SECONDS
 from batchwright.inference.circuit import Circuit
 
 
