@@ -44,6 +44,7 @@ def build_app(services: Services) -> FastAPI:
         title="Batchwright",
         version=version("batchwright"),
         description=_DESCRIPTION,
+        docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
         # Its own spans and logs would hold bodies and messages as they are; ours are made at the edge.
@@ -64,6 +65,7 @@ def build_app(services: Services) -> FastAPI:
     of_nobody = [routes(services).router() for routes in (CallbackRoutes, HealthRoutes)]
     for router in of_nobody:
         app.include_router(router)
+    app.add_route("/docs", app.page, include_in_schema=False)
     handle_errors(app, [*counted, *of_operators, *of_nobody])
     door = door_of(services)
     if door is not None:

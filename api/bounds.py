@@ -16,7 +16,6 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 _NO_PAGE = "default-src 'none'; frame-ancestors 'none'"
-_PAGES = ("/docs",)  # brings scripts and styles of its own
 
 
 class Bounds:
@@ -29,7 +28,7 @@ class Bounds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _Answer(scope, send)
+        answer = _Answer(send)
         if _too_many(scope):
             message = (
                 f"The headers of this request have over {MAX_HEADER_BYTES} bytes, or are over {MAX_HEADERS}."
@@ -61,8 +60,7 @@ class _Body:
 
 
 class _Answer:
-    def __init__(self, scope: Scope, send: Send) -> None:
-        self._page = scope["path"].startswith(_PAGES)
+    def __init__(self, send: Send) -> None:
         self._send = send
 
     async def send(self, message: Message) -> None:
@@ -70,8 +68,7 @@ class _Answer:
             headers = MutableHeaders(scope=message)
             for name, value in _HEADERS.items():
                 headers[name] = value
-            if not self._page:
-                headers["content-security-policy"] = _NO_PAGE
+            headers.setdefault("content-security-policy", _NO_PAGE)
             headers.setdefault("cache-control", "no-store")
         await self._send(message)
 

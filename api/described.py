@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 from pydantic import TypeAdapter
 
+from api.described_page import page_of
 from api.objects import ErrorObject
 
 _OBJECT = TypeAdapter(dict[str, object])
@@ -12,12 +13,23 @@ _NEVER = {"responses": {"422"}, "schemas": {"HTTPValidationError", "ValidationEr
 
 
 class DescribedApp(FastAPI):
-    """FastAPI adds a 422 to every route with parameters; here each is refused with 400."""
+    """FastAPI adds a 422 to every route with parameters; here each is refused with 400.
+
+    Its own page of the description is built of scripts that a server of others sends.
+    """
+
+    _page: Response | None = None
 
     def openapi(self) -> dict[str, object]:
         if self.openapi_schema is None:
             self.openapi_schema = _with_errors(_without(super().openapi(), set()))
         return self.openapi_schema
+
+    async def page(self, _: Request) -> Response:
+        """The same for people."""
+        if self._page is None:
+            self._page = page_of(self.openapi())
+        return self._page
 
 
 def _with_errors(description: dict[str, object]) -> dict[str, object]:

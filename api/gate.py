@@ -11,7 +11,7 @@ from batchwright.telemetry.context import learn
 from batchwright.telemetry.metrics import Metrics
 
 # Probes, scrapes and the description: nothing of any tenant. Whatever else there is, or will be, has a door.
-OPEN = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/oauth2-redirect"})
+OPEN = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"})
 
 
 def _is_open(path: str) -> bool:

@@ -1,7 +1,10 @@
 """What every route bounds and every answer carries: headers, silence, origins, the log of requests."""
 
 import asyncio
+import hashlib
 import logging
+import re
+from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator
 
 import pytest
@@ -28,8 +31,13 @@ async def test_every_answer_keeps_browsers_from_guessing(house: House, path: str
     assert headers["cache-control"] == "no-store"
 
 
-async def test_the_page_that_shows_the_description_may_load_its_scripts(house: House) -> None:
-    assert "content-security-policy" not in (await house.http.get("/docs")).headers
+async def test_the_page_that_shows_the_description_may_have_its_style_and_nothing_else(house: House) -> None:
+    page = await house.http.get("/docs")
+    [style] = re.findall("<style>(.*)</style>", page.text, re.DOTALL)
+    allowed = b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert page.headers["content-security-policy"] == (
+        f"default-src 'none'; style-src 'sha256-{allowed}'; frame-ancestors 'none'"
+    )
 
 
 @pytest.mark.parametrize("headers", [{"X-Long": "x" * 40_000}, {f"X-{i}": "x" for i in range(200)}])

@@ -1,5 +1,6 @@
 """What every answer has, whatever was asked: error shape, request id, tenant, readiness, metrics."""
 
+import html
 import re
 from collections import Counter
 from collections.abc import AsyncGenerator
@@ -192,4 +193,16 @@ async def test_the_description_shows_bodies_and_can_be_browsed(house: House) -> 
     paths = (await house.http.get("/openapi.json")).json()["paths"]
     assert "input_file_id" in str(paths["/v1/batches"]["post"]["requestBody"])
     assert "multipart/form-data" in paths["/v1/files"]["post"]["requestBody"]["content"]
-    assert (await house.http.get("/docs")).status_code == 200
+
+
+async def test_the_page_shows_every_route_and_shape_and_needs_no_other_server(house: House) -> None:
+    told = (await house.http.get("/openapi.json")).json()
+    page = (await house.http.get("/docs")).text
+    for path, methods in told["paths"].items():
+        for method, operation in methods.items():
+            assert f"<b>{method.upper()}</b><code>{path}</code>" in page
+            assert html.escape(operation["description"].split("`")[0]) in page
+    anchors = set(re.findall(r'<details id="(\w+)">', page))
+    assert anchors == set(told["components"]["schemas"])
+    assert set(re.findall(r'href="#(\w+)"', page)) <= anchors
+    assert re.findall(r"(?:src|href)=.?(?:https?:)?//|<script|<link", page) == []

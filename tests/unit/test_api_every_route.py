@@ -121,7 +121,6 @@ TABLE: dict[str, tuple[Scope | str | None, list[Call]]] = {
     "GET /metrics": (OPEN, []),
     "GET /openapi.json": (OPEN, []),
     "GET /docs": (OPEN, []),
-    "GET /docs/oauth2-redirect": (OPEN, []),
 }
 
 

@@ -54,5 +54,5 @@ def test_the_command_line_shows_them() -> None:
         shown = cli.run("stats")
         found = json.loads(cli.run("stats", "--json").stdout)
     assert shown.exit_code == 0
-    assert "1,200 requests, 1 of them failed; 1 workers" in shown.stdout
+    assert "1,200 requests, 1 of them failed; 1 worker\n" in shown.stdout
     assert found["requests"]["total"] == 1_200
