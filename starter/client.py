@@ -19,7 +19,7 @@ from starter.operator_views import (
     Stats,
     TenantLimits,
 )
-from starter.views import Batch, BatchPage, FileObject
+from starter.views import Batch, BatchPage, DeletedFile, FileObject
 
 _Body = Mapping[str, object]
 _Answer = TypeVar("_Answer", bound=BaseModel)
@@ -33,11 +33,11 @@ _UPLOAD_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
 
 
 class ClientError(Exception):
-    """`passing` is true where the same call may succeed in a moment."""
+    """`passing`: the same call may succeed in a moment. `refused`: the API did nothing of what was asked."""
 
-    def __init__(self, message: str, *, passing: bool = False) -> None:
+    def __init__(self, message: str, *, passing: bool = False, refused: bool = False) -> None:
         super().__init__(message)
-        self.passing = passing
+        self.passing, self.refused = passing, refused
 
 
 class Client:
@@ -96,6 +96,9 @@ class Client:
             "metadata": metadata,
         }
         return self._call("POST", "/v1/batches", Batch, body | extension, headers)
+
+    def delete_file(self, file_id: str) -> DeletedFile:
+        return self._call("DELETE", f"/v1/files/{quote(file_id, safe='')}", DeletedFile)
 
     def batch(self, batch_id: str) -> Batch:
         return self._call("GET", _path(batch_id), Batch)
@@ -213,7 +216,11 @@ class Client:
             message = f"{self.url} answered {answer.status_code} without saying why; check BATCHWRIGHT_URL."
         if answer.status_code == 401:
             message += " The command line sends BATCHWRIGHT_API_KEY."
-        return ClientError(message, passing=answer.status_code in (429, 502, 503, 504))
+        return ClientError(
+            message,
+            passing=answer.status_code in (429, 502, 503, 504),
+            refused=answer.is_client_error,
+        )
 
     @contextmanager
     def _plainly(self) -> Generator[None]:

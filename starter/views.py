@@ -125,3 +125,8 @@ class FileObject(View):
     id: str
     bytes: int
     filename: str
+
+
+class DeletedFile(View):
+    id: str
+    deleted: bool

@@ -12,7 +12,7 @@ from starter.output import Exit, moment, print_json, stderr, stdout
 from starter.tables import columns, plain
 
 dlq = typer.Typer(
-    help="Show, retry and delete lines that failed after their last attempt.",
+    help="Show, retry and delete lines that failed for good.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

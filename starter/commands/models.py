@@ -12,7 +12,7 @@ from starter.output import print_json, stderr, stdout, stop
 from starter.tables import columns, plain
 
 models = typer.Typer(
-    help="Show or change the models that are served, and by which backends.",
+    help="Show or change which models are served, and by whom.",
     invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -24,7 +24,7 @@ Names = list[str] | None
 
 @models.callback()
 def show_all(context: typer.Context, json: JsonLine = False) -> None:
-    """Show or change the models that are served, and by which backends.
+    """Show or change which models are served, and by whom.
 
     By itself it lists them with the task queue of each, as database and settings have them.
     """

@@ -12,7 +12,7 @@ from starter.tables import columns, plain
 
 _DEFAULT = "default"
 quotas = typer.Typer(
-    help="Show or change the quotas of tenants, and the models they may use.",
+    help="Show or change tenants' quotas and the models they may use.",
     invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -18,9 +18,8 @@ def stats(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     if json:
         return print_json(found)
     sums = found.requests
-    stdout().print(
-        f"{sums.total:,} requests, {sums.errors:,} of them failed; {found.workers} workers", markup=False
-    )
+    workers = "1 worker" if found.workers == 1 else f"{found.workers:,} workers"
+    stdout().print(f"{sums.total:,} requests, {sums.errors:,} of them failed; {workers}", markup=False)
     if found.backends:
         stdout().print(_backends(found))
     if found.models:

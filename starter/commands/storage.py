@@ -16,7 +16,7 @@ from starter.options import settings_or_stop
 from starter.output import Exit
 
 storage = typer.Typer(
-    help="Check the storage of objects, or clear it of what crashes left.",
+    help="Check the storage, or clear it of what crashes left.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @storage.callback()
 def commands() -> None:
-    """Check the storage of objects, or clear it of what crashes left."""
+    """Check the storage, or clear it of what crashes left."""
 
 
 @storage.command("check")

@@ -1,13 +1,15 @@
 """`batchwright submit`: a file becomes a batch."""
 
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from starter.client import Client
+from starter.client import Client, ClientError
 from starter.commands.watch import follow
 from starter.options import Interval, Json, Tenant, Url, Wait, connected
 from starter.output import describe, exit_code, print_json, stderr, stdout, stop
@@ -43,14 +45,15 @@ def submit(
     pairs, headers = _pairs(metadata or [], "--metadata"), _pairs(header or [], "--header")
     with connected(url, tenant) as client:
         uploaded = _upload(client, file)
-        batch = client.create(
-            file_id=uploaded.id,
-            endpoint=endpoint,
-            window=window,
-            metadata=pairs,
-            deduplicate=deduplicate,
-            headers=headers,
-        )
+        with _kept_only_for_a_batch(client, uploaded):
+            batch = client.create(
+                file_id=uploaded.id,
+                endpoint=endpoint,
+                window=window,
+                metadata=pairs,
+                deduplicate=deduplicate,
+                headers=headers,
+            )
         if wait:
             stderr().print(f"Made {batch.id}.", style="dim", markup=False)
             batch = follow(client, batch, interval=interval, silent=json)
@@ -73,6 +76,18 @@ def _pairs(texts: list[str], option: str) -> dict[str, str] | None:
             stop(f"{option} {text!r} is not {'key' if option == '--metadata' else 'name'}=value.")
         pairs[key] = value
     return pairs or None
+
+
+@contextmanager
+def _kept_only_for_a_batch(client: Client, uploaded: FileObject) -> Generator[None]:
+    """Deletes the file where the API refuses the batch. One that may have been made keeps it."""
+    try:
+        yield
+    except ClientError as error:
+        if error.refused:
+            with suppress(ClientError):  # why there is no batch is what the user should hear
+                client.delete_file(uploaded.id)
+        raise
 
 
 def _upload(client: Client, path: Path) -> FileObject:

@@ -19,6 +19,7 @@ class StackDirectory:
         self.postgres = self.path / "postgres"
         self.temporal = self.path / "temporal.db"
         self._info = self.path / "dev.json"
+        self._exports = self.path / "dev.env"
         self._processes = self.path / "processes.json"
         self._lock: TextIO | None = None
 
@@ -44,12 +45,17 @@ class StackDirectory:
     def close(self) -> None:
         if self._lock is not None:
             self._info.unlink(missing_ok=True)
+            self._exports.unlink(missing_ok=True)
             self._processes.unlink(missing_ok=True)
             self._lock.close()
             self._lock = None
 
     def publish(self, info: StackInfo) -> None:
         write_whole(self._info, info.model_dump_json() + "\n")
+
+    def publish_exports(self, text: str) -> None:
+        """For a shell; like the other it may hold a password."""
+        write_whole(self._exports, text)
 
     def note(self, pids: list[int]) -> None:
         note_processes(self._processes, pids)

@@ -2,8 +2,9 @@
 
 import json
 import os
+import shlex
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,14 @@ from starter.stack.health import answers
 from starter.stack.part import Part
 from starter.stack.ports import LOOPBACK, claim, free_port
 
+_OF_COMMANDS = (
+    "BATCHWRIGHT_DATABASE_URL",
+    "BATCHWRIGHT_TEMPORAL_ADDRESS",
+    "BATCHWRIGHT_TEMPORAL_NAMESPACE",
+    "BATCHWRIGHT_TEMPORAL_UI_URL",
+    "BATCHWRIGHT_STORAGE_DIR",
+    "BATCHWRIGHT_BACKENDS",
+)
 MODELS = ("llama-3.1-8b", "qwen2.5-7b", "mistral-7b")
 
 
@@ -103,6 +112,12 @@ def environment(
         "BATCHWRIGHT_METRICS_HOST": LOOPBACK,
         **({"BATCHWRIGHT_AUTH": auth} if auth else {}),
     }
+
+
+def exports(addresses: Addresses, told: Mapping[str, str]) -> str:
+    """For a shell: what commands want that ask the API, PostgreSQL, Temporal, the storage or the backends."""
+    settings = {"BATCHWRIGHT_URL": addresses.api} | {name: told[name] for name in _OF_COMMANDS}
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in settings.items())
 
 
 def temporal_part(addresses: Addresses, directory: StackDirectory) -> Part:

@@ -107,12 +107,14 @@ class Supervisor:
             self._say(f"Ended {left} processes that a killed `batchwright dev` had left running.")
         self._addresses = plan.choose_addresses(self._options)
         await _together(*self._foundations(self._addresses))
-        await _together(*self._entry_points(self._addresses))
+        told = plan.environment(self._addresses, self._directory, self._database_url, self._options.auth)
+        await _together(*self._entry_points(self._addresses, told))
         self._keepers = [
             asyncio.create_task(Keeper(part, self._say).keep())
             for part in (self._postgres, *self._processes())
         ]
         self._directory.publish(self.info)
+        self._directory.publish_exports(plan.exports(self._addresses, told))
 
     def _foundations(self, addresses: plan.Addresses) -> list[_Start]:
         self._temporal = self._process(plan.temporal_part(addresses, self._directory))
@@ -123,8 +125,7 @@ class Supervisor:
             starts.append(self._simulator.start())
         return starts
 
-    def _entry_points(self, addresses: plan.Addresses) -> list[_Start]:
-        told = plan.environment(addresses, self._directory, self._database_url, self._options.auth)
+    def _entry_points(self, addresses: plan.Addresses, told: dict[str, str]) -> list[_Start]:
         self._api = [self._process(plan.api_part(addresses, told))]
         self._workers = [self._process(part) for part in plan.worker_parts(addresses, told)]
         return [part.start() for part in (*self._api, *self._workers)]

@@ -8,6 +8,10 @@ from starter.stack.errors import StackError
 from starter.stack.state import StackInfo
 from starter.tables import facts
 
+# What makes one, with those settings, and where the command line looks for it.
+_FIRST_KEY = """batchwright tenants create default
+export BATCHWRIGHT_API_KEY=$(batchwright keys create default)"""
+
 
 def panel(info: StackInfo, backends: tuple[str, ...], *, with_keys: bool = False) -> Panel:
     """The addresses, within 80 columns."""
@@ -26,16 +30,10 @@ def _addresses(info: StackInfo, backends: tuple[str, ...], with_keys: bool) -> l
         ("PostgreSQL", info.postgres),
         ("Inference", inference),
         ("Data, logs", f"{info.data}, {info.data}/logs"),
-        *([("Keys", _first_key(info))] if with_keys else []),
+        ("Settings", f". {info.data}/dev.env  (for doctor, models, workers, keys ...)"),
+        *([("Keys", _FIRST_KEY)] if with_keys else []),
         ("Try", f"batchwright submit FILE --wait --url {info.api}"),
     ]
-
-
-def _first_key(info: StackInfo) -> str:
-    """What makes one, and where the command line looks for it."""
-    told = f"export BATCHWRIGHT_DATABASE_URL={info.postgres}"
-    made = "export BATCHWRIGHT_API_KEY=$(batchwright keys create default)"
-    return f"{told}\nbatchwright tenants create default\n{made}"
 
 
 def complain(errors: Console, error: StackError) -> None:

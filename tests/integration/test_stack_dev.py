@@ -1,8 +1,11 @@
 """`batchwright dev`: ready, kept alive, stopped, refused."""
 
+import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -72,6 +75,15 @@ async def test_what_dev_prints_is_true_and_kept_in_a_file(running: Dev) -> None:
     async with httpx.AsyncClient(trust_env=False) as http:
         for url in (info.api, info.ui, f"{info.simulator}/healthz"):
             assert (await http.get(url)).is_success
+
+
+def test_its_settings_in_a_shell_are_all_that_the_doctor_wants(running: Dev) -> None:
+    command = f". '{running.data}/dev.env'; exec '{sys.executable}' -m starter doctor --json"
+    asked = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=120)
+    assert asked.returncode == 0, asked.stdout
+    levels = {each["part"]: each["level"] for each in json.loads(asked.stdout)["findings"]}
+    wanted = ("database", "tables", "storage", "backends", "temporal", "namespace")
+    assert {part: levels.get(part) for part in wanted} == dict.fromkeys(wanted, "ok")
 
 
 def test_a_second_dev_on_the_directory_is_refused(running: Dev, start_dev: StartDev) -> None:

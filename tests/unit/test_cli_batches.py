@@ -45,6 +45,20 @@ def test_submit_sends_headers_with_the_creation(cli: Cli, tmp_path: Path) -> Non
     assert wrong.exit_code == 3
 
 
+@pytest.mark.parametrize(
+    "wrong", [("--window", "5x"), ("--endpoint", "/v1/nope"), ("--header", "X-Team=" + "x" * 300)]
+)
+def test_a_batch_that_is_refused_leaves_no_file_behind(
+    cli: Cli, tmp_path: Path, wrong: tuple[str, str]
+) -> None:
+    path = tmp_path / "input.jsonl"
+    path.write_text(LINE)
+    before = set(cli.house.storage.objects), set(cli.house.database.rows.files)
+    refused = cli.run("submit", str(path), *wrong)
+    assert (refused.exit_code, refused.stdout) == (3, "")
+    assert (set(cli.house.storage.objects), set(cli.house.database.rows.files)) == before
+
+
 def test_submit_as_json_prints_the_batch_as_the_api_answers_it(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "input.jsonl"
     path.write_text(LINE)

@@ -121,12 +121,16 @@ def test_a_directory_has_one_owner_at_a_time(tmp_path: Path) -> None:
     second.close()
 
 
-def test_the_file_with_the_password_is_ours_alone(tmp_path: Path) -> None:
+def test_the_files_with_the_password_are_ours_alone_and_gone_at_the_end(tmp_path: Path) -> None:
     directory = StackDirectory(tmp_path)
     directory.open()
     directory.publish(INFO)
-    assert (tmp_path / "dev.json").stat().st_mode & 0o777 == 0o600
+    directory.publish_exports("export A=1\n")
+    for name in ("dev.json", "dev.env"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
     directory.close()
+    assert not (tmp_path / "dev.json").exists()
+    assert not (tmp_path / "dev.env").exists()
 
 
 def test_leftovers_are_ended(tmp_path: Path) -> None:
@@ -178,6 +182,7 @@ def test_the_panel_of_a_stack_with_keys_says_how_to_make_one() -> None:
         console.print(panel(INFO, (), with_keys=True))
     shown = capture.get()
     assert max(len(line) for line in shown.splitlines()) <= 80
+    assert f". {INFO.data}/dev.env" in shown
     assert "batchwright tenants create default" in shown
     assert "BATCHWRIGHT_API_KEY=$(batchwright keys create default)" in shown
 
