@@ -95,7 +95,7 @@ def test_status_shows_models_and_why_they_wait(cli: Cli, tmp_path: Path) -> None
     cli.begin(row, ModelCount(model="llama[7b]", lines=1_000, completed=2), ModelCount(model="qwen", lines=5))
     cli.waits(row, "qwen", "no worker polls [its queue]", Source.FLEET)
     cli.waits(row, "", "paused", Source.USER)
-    shown = cli.run("status", row.order.batch_id).stdout
+    shown = cli.run("status", row.order.batch_id, COLUMNS="80").stdout
     assert "in_progress, paused" in shown
     assert "llama[7b]: " in shown
     assert "of 1,000 lines" in shown
@@ -152,7 +152,7 @@ def test_list_pages_from_newest_to_oldest(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "input.jsonl"
     path.write_text(LINE)
     first, second = [cli.run("submit", str(path), **tenant).stdout.strip() for _ in range(2)]
-    page = cli.run("list", "--limit", "1", **tenant)
+    page = cli.run("list", "--limit", "1", COLUMNS="80", **tenant)
     assert second in page.stdout
     assert first not in page.stdout
     assert f"--after {second}" in page.stderr
