@@ -1,5 +1,6 @@
 """/v1/batches: create, list, get, cancel; and beside the contract pause, resume, retry, state."""
 
+import asyncio
 import logging
 from typing import Annotated
 
@@ -109,10 +110,21 @@ class BatchRoutes:
 
     async def get(self, request: Request, batch_id: str) -> Response:
         """Retrieve a batch."""
-        row = await self._row(request, batch_id)
+        tenant = tenant_of(request, self._services.settings)
+        if not is_batch_id(batch_id):
+            raise no_batch(batch_id)
+        row, told = await asyncio.gather(
+            self._batches.get(tenant, batch_id), self._reasons.told(tenant, batch_id), return_exceptions=True
+        )
+        if isinstance(row, BaseException):
+            raise row
+        if row is None:
+            raise no_batch(batch_id)
         if row.status.is_terminal:
             return answer(batch_object(row))
-        waiting = await self._reasons.of(row)
+        if isinstance(told, BaseException):
+            raise told
+        waiting = self._reasons.of(row, told)
         paused = any(each.model is None and each.reason == PAUSED for each in waiting)
         return answer(batch_object(row, paused=paused, waiting=waiting))
 

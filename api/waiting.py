@@ -1,7 +1,9 @@
 """Why a batch waits, as the API shows it: what was told, and what nobody is there to tell."""
 
+import asyncio
 from collections.abc import Collection
 from datetime import timedelta
+from typing import NamedTuple
 
 from api.objects import WaitingObject
 from api.recent import Recent
@@ -18,21 +20,31 @@ PAUSED = "paused"
 _FRESH = timedelta(seconds=FRESH_SECONDS)
 
 
+class Told(NamedTuple):
+    """`served` are the queues that some worker polls."""
+
+    reasons: list[Waiting]
+    served: Collection[str]
+
+
 class Reasons:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._table = services.database.waiting
         self._served = Recent(self._polled, services.recent_seconds)
 
-    async def of(self, row: BatchRow) -> list[WaitingObject]:
+    async def told(self, tenant: str, batch_id: str) -> Told:
+        """What there is to know of a batch beside its row, read while that is read."""
+        reasons = self._table.of_batch(tenant, batch_id, self._services.clock())
+        return Told(*await asyncio.gather(reasons, self._served.get(_FRESH)))
+
+    def of(self, row: BatchRow, told: Told) -> list[WaitingObject]:
         """Of a batch that has not ended; none where all goes on. A model has at most one of each source."""
         if row.status not in LIVE:
             return []
-        now = self._services.clock()
-        told = await self._table.of_batch(row.order.tenant, row.order.batch_id, now)
-        known = {each.model for each in told if each.source is Source.FLEET}
-        unserved = [each for each in await self._unserved(row) if (each.model or "") not in known]
-        return [*map(_object, told), *unserved]
+        known = {each.model for each in told.reasons if each.source is Source.FLEET}
+        unserved = [each for each in _unserved(row, told.served) if (each.model or "") not in known]
+        return [*map(_object, told.reasons), *unserved]
 
     async def paused(self, row: BatchRow) -> None:
         order, now = row.order, self._services.clock()
@@ -54,19 +66,19 @@ class Reasons:
         beats = await self._services.database.workers.beats(self._services.clock() - fresh)
         return polled(beat.stats for beat in beats)
 
-    async def _unserved(self, row: BatchRow) -> list[WaitingObject]:
-        """Of queues that no worker polls: with no worker at all there is nobody else to say so."""
-        served = await self._served.get(_FRESH)
-        missing = [queue for queue in (CONTROL_QUEUE, IO_QUEUE) if queue not in served]
-        found = [WaitingObject(model=None, reason=nobody_polls(queue)) for queue in missing]
-        if row.status is BatchStatus.IN_PROGRESS:
-            left = [each.model for each in row.models if each.lines > each.completed + each.failed]
-            found += [
-                WaitingObject(model=model, reason=nobody_polls(queue))
-                for model in left
-                if (queue := inference_queue(safe_name(model))) not in served
-            ]
-        return found
+
+def _unserved(row: BatchRow, served: Collection[str]) -> list[WaitingObject]:
+    """Of queues that no worker polls: with no worker at all there is nobody else to say so."""
+    missing = [queue for queue in (CONTROL_QUEUE, IO_QUEUE) if queue not in served]
+    found = [WaitingObject(model=None, reason=nobody_polls(queue)) for queue in missing]
+    if row.status is BatchStatus.IN_PROGRESS:
+        left = [each.model for each in row.models if each.lines > each.completed + each.failed]
+        found += [
+            WaitingObject(model=model, reason=nobody_polls(queue))
+            for model in left
+            if (queue := inference_queue(safe_name(model))) not in served
+        ]
+    return found
 
 
 def _object(told: Waiting) -> WaitingObject:
