@@ -12,6 +12,8 @@ from batchwright.rules.segments import Kind
 from tests.activities.execution_house import eventually, request
 from tests.activities.job_server import CallingServer, JobServer, config_of, done
 
+pytestmark = pytest.mark.usefixtures("skipped_waits")
+
 GRACE = 60.0
 IN_AN_HOUR = datetime.now(UTC) + timedelta(hours=1)
 
