@@ -103,7 +103,7 @@ class ModelLines:
 
     def entries(self) -> Iterator[PlanEntry]:
         """In no order, as often as one likes."""
-        return (_plan_line(row).entry for row in self._run(0, len(self._rows)))
+        return (_plan_line(row).entry for row in _rows_of(self._rows))
 
     def in_order(self, ranks: "array[int]", read_line: ReadLine) -> Iterator[PlanLine]:
         """Once only; `ranks` are those of Prefixes."""
@@ -123,8 +123,8 @@ class ModelLines:
             rows = (_RANK.pack(ranks[_RANK.unpack_from(row)[0]]) + row[4:] for row in rows)
         return sorted(rows)
 
-    def _run(self, start: int, size: int = _RUN) -> Iterator[bytes]:
-        return _rows_of(memoryview(self._rows)[start : start + size])
+    def _run(self, start: int) -> Iterator[bytes]:
+        return _rows_of(memoryview(self._rows)[start : start + _RUN])
 
 
 def _rows_of(packed: bytearray | memoryview) -> Iterator[bytes]:

@@ -31,7 +31,7 @@ def settings_of(log_format: str) -> Settings:
         backend_api_key="sk-secret",
         temporal_api_key="temporal-secret",
         database_url="postgresql://user:p%40ss@db/batchwright",
-        backends=["http://me:hidden@gateway"],
+        otel_exporter_otlp_endpoint="http://me:hidden@collector",
         otel_exporter_otlp_headers="x-key=collector%2Dsecret, x-other=other-secret",
     )
 
