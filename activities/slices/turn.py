@@ -17,7 +17,7 @@ from activities.slices.tools import Tools
 from activities.slices.work import Line, SliceWork
 from batchwright.contracts.execution import SliceRequest
 from batchwright.inference.client import Outcome
-from batchwright.inference.limits import Permit, Waiter
+from batchwright.inference.limits import Permit, PermitWaiter
 from batchwright.inference.routes import Route, Sending
 
 _LOOK_AGAIN_SECONDS = 0.25
@@ -65,7 +65,8 @@ class Turn:
             flights=self._crew.flights,
         )
         self._wake = asyncio.Event()
-        self._waiter = Waiter(request.model, request.tenant, request.weight, self._granted)
+        place = request.model, request.tenant, request.weight, request.batch_id, request.number
+        self._waiter = PermitWaiter(*place, self._granted)
         self._lined_up: Line | None = None  # what the waiter is in the queue for
         self._is_alone = False  # nothing else goes out
         self._must_note = False  # the next line, before it goes out

@@ -1,11 +1,11 @@
 """Who may send now: permits per model first, then global (S0-25, S0-26), by tenant weight; and bytes held."""
 
-from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from batchwright.inference.adaptive import BackendLimits, Placed
 from batchwright.inference.client import Outcome
+from batchwright.inference.waiters import Queue, Waiter
 from batchwright.rules.fairness import Shares
 
 _FIRST_ESTIMATE = 64 * 1024
@@ -37,27 +37,20 @@ class Permit:
             self.owner.release(self)
 
 
-@dataclass(eq=False, slots=True)
-class Waiter:
-    """Whoever lines up for permits of a model. `granted` is called with each; it raises nothing."""
-
-    model: str
-    tenant: str
-    weight: float
-    granted: Callable[[Permit], None]
+PermitWaiter = Waiter[Permit]
 
 
 @dataclass(slots=True)
 class _Model:
     used: int = 0
     shares: Shares = field(default_factory=Shares)
-    waiting: dict[str, deque[Waiter]] = field(default_factory=dict[str, deque[Waiter]])
+    waiting: dict[str, Queue[Permit]] = field(default_factory=dict[str, Queue[Permit]])
 
 
 class Permits:
     """One a process. A model's own limit is fixed; those of its backends move beneath it.
 
-    A slice lines up for one permit at a time, so that the order of arrival is the round of a tenant's slices.
+    A slice lines up for one permit at a time; who of those that wait gets the next one: `waiters`.
     """
 
     def __init__(
@@ -88,12 +81,16 @@ class Permits:
         own = self._limit(model)
         return own if most is None else min(own, most)
 
-    def line_up(self, waiter: Waiter) -> None:
+    def line_up(self, waiter: PermitWaiter) -> None:
         """It gets a permit as soon as there is one, once; at once where there is."""
-        self._model(waiter.model).waiting.setdefault(waiter.tenant, deque()).append(waiter)
+        waiting = self._model(waiter.model).waiting
+        queue = waiting.get(waiter.tenant)
+        if queue is None:
+            queue = waiting[waiter.tenant] = Queue()
+        queue.add(waiter)
         self._grant()
 
-    def withdraw(self, waiter: Waiter) -> None:
+    def withdraw(self, waiter: PermitWaiter) -> None:
         """One that is in the queue leaves it."""
         waiting = self._model(waiter.model).waiting
         waiting[waiter.tenant].remove(waiter)
@@ -156,7 +153,7 @@ class Permits:
         """To the tenant whose turn it is."""
         tenant = model.shares.next_of(model.waiting)
         queue = model.waiting[tenant]
-        waiter = queue.popleft()
+        waiter = queue.pop()
         if not queue:
             del model.waiting[tenant]
         model.shares.charge(tenant, waiter.weight)

@@ -1,14 +1,24 @@
 """Places in the queue for permits, and what came of them."""
 
-from batchwright.inference.limits import Permit, Permits, Waiter
+from batchwright.inference.limits import Permit, Permits, PermitWaiter
 
 
 class Asked:
-    """Lines up at once; `done` once there is a permit."""
+    """Lines up at once, as a slice of a batch; `done` once there is a permit."""
 
-    def __init__(self, permits: Permits, model: str, tenant: str = "t", weight: float = 1) -> None:
-        self._permits, self._permit = permits, None
-        self._waiter = Waiter(model, tenant, weight, self._granted)
+    def __init__(
+        self,
+        permits: Permits,
+        model: str,
+        tenant: str = "t",
+        weight: float = 1,
+        *,
+        batch: str = "batch",
+        number: int = 0,
+    ) -> None:
+        self._permits: Permits = permits
+        self._permit: Permit | None = None
+        self._waiter = PermitWaiter(model, tenant, weight, batch, number, self._granted)
         permits.line_up(self._waiter)
 
     @property

@@ -101,18 +101,51 @@ async def test_a_withdrawn_waiter_gets_nothing() -> None:
     assert permits.used == 1
 
 
-async def test_a_tenants_slices_take_turns() -> None:
+def served(permits: Permits, slices: list[tuple[str, int]], times: int) -> list[tuple[str, int]]:
+    """Who gets the one permit there is, of slices (a batch, and a number in it) that always want it."""
+    permit = Asked(permits, "a").permit
+    waiting = {one: Asked(permits, "a", batch=one[0], number=one[1]) for one in slices}
+    order: list[tuple[str, int]] = []
+    while len(order) < times:
+        permit.release()
+        found = next(one for one, waiter in waiting.items() if waiter.done)
+        order.append(found)
+        permit = waiting[found].permit
+        waiting[found] = Asked(permits, "a", batch=found[0], number=found[1])
+    return order
+
+
+async def test_a_tenants_batches_take_turns_however_many_slices_they_have() -> None:
+    slices = [("large", 0), ("large", 1), ("large", 2), ("small", 0)]
+    order = served(permits_of(total=2, per_model=1), slices, 6)
+    assert [batch for batch, _ in order] == ["large", "small"] * 3
+
+
+async def test_the_first_of_a_batchs_slices_goes_first() -> None:
+    permits = permits_of(total=2, per_model=1)
+    assert served(permits, [("b", 7), ("b", 4), ("b", 9)], 3) == [("b", 4)] * 3
+
+
+async def test_slices_follow_each_other_as_they_have_no_more_to_send() -> None:
     permits = permits_of(total=2, per_model=1)
     permit = Asked(permits, "a").permit
-    slices = [Asked(permits, "a") for _ in range(3)]
+    waiting = {number: Asked(permits, "a", number=number) for number in (3, 1, 2)}
     order: list[int] = []
-    while len(order) < 6:
+    while waiting:
         permit.release()
-        served = next(n for n, waiter in enumerate(slices) if waiter.done)
-        order.append(served)
-        permit = slices[served].permit
-        slices[served] = Asked(permits, "a")
-    assert order == [0, 1, 2, 0, 1, 2]
+        found = next(number for number, waiter in waiting.items() if waiter.done)
+        order.append(found)
+        permit = waiting.pop(found).permit
+    assert order == [1, 2, 3]
+
+
+async def test_a_slice_that_withdraws_leaves_the_others_of_its_batch_in_the_queue() -> None:
+    permits = permits_of(total=2, per_model=1)
+    permit = Asked(permits, "a").permit
+    first, second = Asked(permits, "a", number=0), Asked(permits, "a", number=1)
+    first.withdraw()
+    permit.release()
+    assert (first.done, second.done) == (False, True)
 
 
 async def test_tenants_share_by_weight_however_many_slices_they_have() -> None:

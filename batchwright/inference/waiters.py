@@ -1,0 +1,55 @@
+"""Who waits for permits of a model, and in what order those of a tenant get them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Generic, TypeVar
+
+_Given = TypeVar("_Given")
+_number = attrgetter("number")
+
+
+@dataclass(eq=False, slots=True)
+class Waiter(Generic[_Given]):
+    """A slice: `number` of its batch. `granted` is called with what it waits for; it raises nothing."""
+
+    model: str
+    tenant: str
+    weight: float
+    batch_id: str
+    number: int
+    granted: Callable[[_Given], None]
+
+
+class Queue(Generic[_Given]):
+    """Of one tenant and model: batches take turns, and of a batch's slices the first goes first.
+
+    So slices that a worker has at the same time do not end at the same time: while one is put away and the
+    next is fetched, another one sends.
+    """
+
+    def __init__(self) -> None:
+        self._batches: dict[str, list[Waiter[_Given]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    def add(self, waiter: Waiter[_Given]) -> None:
+        self._batches.setdefault(waiter.batch_id, []).append(waiter)
+
+    def remove(self, waiter: Waiter[_Given]) -> None:
+        """Raises ValueError, KeyError: it does not wait."""
+        slices = self._batches[waiter.batch_id]
+        slices.remove(waiter)
+        if not slices:
+            del self._batches[waiter.batch_id]
+
+    def pop(self) -> Waiter[_Given]:
+        """Whose turn it is; its batch is the last one then."""
+        batch_id = next(iter(self._batches))
+        slices = self._batches.pop(batch_id)
+        found = slices[0] if len(slices) == 1 else min(slices, key=_number)
+        slices.remove(found)
+        if slices:
+            self._batches[batch_id] = slices
+        return found
