@@ -1,5 +1,6 @@
 """/v1/stats: what the fleet has sent, and to whom. An operator's, for it adds up all tenants."""
 
+import asyncio
 import time
 from datetime import timedelta
 from typing import Literal
@@ -60,11 +61,12 @@ class StatsRoutes:
     async def get(self) -> Response:
         """Requests over all workers, by backend and by model of the registry as it is now."""
         database = self._services.database
-        beats = await database.workers.beats(self._services.clock() - timedelta(seconds=FRESH_SECONDS))
-        registered = await self._catalog.read(database)
+        since = self._services.clock() - timedelta(seconds=FRESH_SECONDS)
+        told, workers, registered = await asyncio.gather(
+            database.workers.traffic(since), database.workers.alive(since), self._catalog.read(database)
+        )
         urls = [backend.url for entry in registered for backend in entry.config.backends]
-        told = [lane for beat in beats for lane in beat.traffic]
-        return answer(self._object(added_up(told, urls, [entry.model for entry in registered]), len(beats)))
+        return answer(self._object(added_up(told, urls, [entry.model for entry in registered]), workers))
 
     def _object(self, found: Traffic, workers: int) -> StatsObject:
         return StatsObject(

@@ -91,6 +91,7 @@ class Stack(msgspec.Struct):
     postgres: str
     data: str
     pids: Pids
+    metrics: list[str]  # the API's, then each worker's
 
     def ours(self) -> list[psutil.Process]:
         return [psutil.Process(pid) for pid in (*self.pids.api, *self.pids.worker)]

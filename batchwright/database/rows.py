@@ -9,7 +9,6 @@ from batchwright.contracts.message import Message
 from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
 from batchwright.contracts.registry import ModelConfig
 from batchwright.rules.dead_letters import DeadLetter
-from batchwright.rules.traffic import LaneTraffic
 
 Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals", "batch_output"]
 
@@ -147,4 +146,3 @@ class WorkerBeat(Message):
     registry: str = ""  # the fingerprint of what it goes by
     beat_at: datetime
     started_at: datetime | None = None
-    traffic: list[LaneTraffic] = []  # since then

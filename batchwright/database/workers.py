@@ -21,6 +21,7 @@ class WorkerQueries:
     beat: str
     alive: str
     beats: str
+    traffic: str
 
 
 class Workers(WorkersTable):
@@ -56,7 +57,10 @@ class Workers(WorkersTable):
                 registry=record["registry"],
                 beat_at=record["beat_at"],
                 started_at=record["started_at"],
-                traffic=_TRAFFIC.validate_json(record["traffic"]),
             )
             for record in records
         ]
+
+    async def traffic(self, since: datetime) -> list[LaneTraffic]:
+        records = await self._connections.fetch(self._sql.traffic, since)
+        return [LaneTraffic.model_validate(dict(record)) for record in records]

@@ -29,3 +29,7 @@ class WorkersTable(Protocol):
     async def beats(self, since: datetime) -> list[WorkerBeat]:
         """The latest of each worker, where that is at `since` or later; by id."""
         ...
+
+    async def traffic(self, since: datetime) -> list[LaneTraffic]:
+        """What those workers told of a model and a backend, added up over them; by model and backend."""
+        ...

@@ -79,8 +79,8 @@ class Metrics(
         """All there is, in Prometheus' text format."""
         for look in self.before_shown:
             look()
-        ours = "".join([family.text() for family in self._families])
-        return ours.encode() + generate_latest(self._process)
+        pieces = [piece for family in self._families for piece in family.pieces()]
+        return b"".join([*pieces, generate_latest(self._process)])
 
     def forget(self, label: str, value: str) -> None:
         """Takes away every series that has it; one that is counted again begins at 0."""

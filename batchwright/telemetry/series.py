@@ -1,41 +1,24 @@
 """Counters, gauges and histograms that write themselves in Prometheus' text format.
 
-A series' name and labels are put into words once, when it is made. prometheus_client's own are put together
-again at every scrape: thousands of series take tens of milliseconds of a process that has other things to do.
+A series' name and labels are put into words once, when it is made, and its numbers only if they have changed
+since. prometheus_client's own are put together again at every scrape: thousands of series take tens of
+milliseconds of a process that has other things to do.
 A family is a collector of its registry all the same.
 """
 
-import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from threading import Lock
 from time import perf_counter
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-_INFINITE = "+Inf"
-
-
-class Sample(NamedTuple):
-    name: str
-    labels: dict[str, str]
-    value: float
-
-
-class Place(NamedTuple):
-    """A series: its family's name, and what its labels say."""
-
-    name: str
-    labels: dict[str, str]
-
-    def head(self, suffix: str = "", **more: str) -> str:
-        """A line up to its number."""
-        said = ",".join(f'{label}="{_escaped(value)}"' for label, value in {**self.labels, **more}.items())
-        return f"{self.name}{suffix}{{{said}}} " if said else f"{self.name}{suffix} "
+from batchwright.telemetry.wording import INFINITE, Place, Sample, in_words, with_room
 
 
 class Series(ABC):
@@ -45,7 +28,7 @@ class Series(ABC):
         self._place, self._lock = place, Lock()
 
     @abstractmethod
-    def text(self) -> str: ...
+    def text(self) -> bytes: ...
 
     @abstractmethod
     def samples(self) -> list[Sample]: ...
@@ -55,6 +38,7 @@ class CounterSeries(Series):
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         self._head, self._value = place.head(), 0.0
+        self._text = b""  # as it was last shown, empty since it was counted
 
     def inc(self, amount: float = 1.0) -> None:
         """Raises ValueError for less than nothing."""
@@ -62,13 +46,16 @@ class CounterSeries(Series):
             raise ValueError(f"{self._place.name} only grows; it was to grow by {amount}")
         with self._lock:
             self._value += amount
+            self._text = b""
 
     @property
     def value(self) -> float:
         return self._value
 
-    def text(self) -> str:
-        return f"{self._head}{_number(self._value)}\n"
+    def text(self) -> bytes:
+        with self._lock:
+            self._text = self._text or f"{self._head}{in_words(self._value)}\n".encode()
+            return self._text
 
     def samples(self) -> list[Sample]:
         return [Sample(*self._place, self._value)]
@@ -98,8 +85,8 @@ class GaugeSeries(Series):
     def value(self) -> float:
         return self._value if self._asked is None else float(self._asked())
 
-    def text(self) -> str:
-        return f"{self._head}{_number(self.value)}\n"
+    def text(self) -> bytes:
+        return f"{self._head}{in_words(self.value)}\n".encode()
 
     def samples(self) -> list[Sample]:
         return [Sample(*self._place, self.value)]
@@ -109,16 +96,18 @@ class HistogramSeries(Series):
     def __init__(self, place: Place, bounds: Sequence[float]) -> None:
         super().__init__(place)
         self._bounds = bounds
-        self._les = [*map(_number, bounds), _INFINITE]
-        self._heads = [place.head("_bucket", le=le) for le in self._les]
-        self._count_head, self._sum_head = place.head("_count"), place.head("_sum")
+        self._les = [*map(in_words, bounds), INFINITE]
+        heads = [place.head("_bucket", le=le) for le in self._les]
+        self._form = with_room([*heads, place.head("_count")], place.head("_sum"))
         self._counts, self._sum = [0] * len(self._les), 0.0
+        self._text = b""  # as it was last shown, empty since something was observed
 
     def observe(self, amount: float) -> None:
         bucket = bisect_left(self._bounds, amount)
         with self._lock:
             self._counts[bucket] += 1
             self._sum += amount
+            self._text = b""
 
     @contextmanager
     def time(self) -> Generator[None]:
@@ -129,15 +118,14 @@ class HistogramSeries(Series):
         finally:
             self.observe(perf_counter() - began)
 
-    def text(self) -> str:
-        counts, total = self._now()
-        lines: list[str] = []
-        count = 0
-        for head, more in zip(self._heads, counts, strict=True):
-            count += more
-            lines.append(f"{head}{count}.0\n")
-        lines.append(f"{self._count_head}{count}.0\n{self._sum_head}{_number(total)}\n")
-        return "".join(lines)
+    def text(self) -> bytes:
+        with self._lock:
+            if not self._text:
+                counts = [*map(str, accumulate(self._counts))]
+                pieces = self._form.copy()
+                pieces[1::2] = [*counts, counts[-1], in_words(self._sum)]
+                self._text = "".join(pieces).encode()
+            return self._text
 
     def samples(self) -> list[Sample]:
         (name, labels), (counts, total) = self._place, self._now()
@@ -167,7 +155,7 @@ class Family(Collector, Generic[_Series]):
         self.name, self.meaning, self.label_names = name, meaning, tuple(labels)
         self._made, self._lock = made, Lock()
         said = meaning.replace("\\", r"\\").replace("\n", r"\n")
-        self._title = f"# HELP {name} {said}\n# TYPE {name} {self.kind}\n"
+        self._title = f"# HELP {name} {said}\n# TYPE {name} {self.kind}\n".encode()
         self._series: dict[tuple[str, ...], _Series] = {}
         self._only: _Series | None = None
         if not labels:
@@ -209,8 +197,12 @@ class Family(Collector, Generic[_Series]):
             with self._lock:
                 self._series.clear()
 
+    def pieces(self) -> list[bytes]:
+        """Its text. All families' are put together at once: copying a large text is dear."""
+        return [self._title, *[series.text() for series in self._series.copy().values()]]
+
     def text(self) -> str:
-        return self._title + "".join([series.text() for series in self._series.copy().values()])
+        return b"".join(self.pieces()).decode()
 
     def describe(self) -> list[Metric]:
         return [Metric(self.name.removesuffix("_total"), self.meaning, self.kind)]
@@ -275,14 +267,3 @@ class Histogram(Family[HistogramSeries]):
         """Observes the seconds that it takes."""
         with self.only.time():
             yield
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-
-
-def _number(value: float) -> str:
-    """As Prometheus reads it."""
-    if math.isfinite(value):
-        return repr(float(value))
-    return "NaN" if math.isnan(value) else _INFINITE if value > 0 else "-Inf"

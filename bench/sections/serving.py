@@ -12,6 +12,8 @@ from bench.inputs import write_input
 from bench.options import Options
 from bench.results import Figure, Target
 from bench.section import Section
+from bench.sections import scraping
+from bench.sections.percentiles import percentile
 from bench.stack import Stack, running, simulator, wait_until_quiet
 from starter.client import Client
 
@@ -37,6 +39,8 @@ def measure(options: Options) -> list[Figure]:
             wait_until_quiet(stack)
             gets.append(_while_running(stack, path))
             options.say(f"round {number}: GET p99 {gets[-1]:.1f} ms")
+        wait_until_quiet(stack)
+        operators = scraping.measure(stack, options)
         asyncio.run(_fill(stack, others))
         for _ in range(options.rounds):
             lists.append(_listing(stack, options.size(200, 20)))
@@ -48,6 +52,7 @@ def measure(options: Options) -> list[Figure]:
         Figure("serving.get_ms", "GET of a batch, p99 while it runs at full rate", gets, "ms", Target(25.0)),
         Figure("serving.list_ms", what, medians, "ms", Target(20.0)),
         Figure("serving.list_p99_ms", "the same, p99", slowest, "ms"),
+        *operators,
     ]
 
 
@@ -79,12 +84,6 @@ def _timed(plain: httpx.Client, path: str) -> tuple[httpx.Response, float]:
     return answer, time.perf_counter() - started
 
 
-def percentile(values: list[float], share: float) -> float:
-    """The least value that is not below `share` of them."""
-    ordered = sorted(values)
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
-
-
 async def _fill(stack: Stack, count: int) -> None:
     """Copies of an ended batch's row, a second apart in the past."""
     connection = await connections(stack.postgres, size=2, patience_seconds=10)
@@ -106,7 +105,8 @@ SECTION = Section(
     "serving",
     "The API under load",
     "GETs of a batch of 20,000 lines, one after the other while it runs before a simulator that answers at "
-    "once; then 200 lists of 20 among 100,000 ended batches of one tenant.",
+    "once; what operators ask of that stack, over HTTP; then 200 lists of 20 among 100,000 ended batches "
+    "of one tenant.",
     1.1,
     measure,
 )

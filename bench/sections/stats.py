@@ -1,51 +1,79 @@
-"""What it costs a request to be counted, and what it costs to show the counts."""
+"""What it costs a request to be counted, and to show the counts (S2-61 to S2-64, S2-71, S2-72)."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from batchwright.contracts.openai import Endpoint, Usage
+from batchwright.contracts.registry import BackendConfig, ModelConfig
+from batchwright.inference.backends import Registry
+from batchwright.inference.catalog import ListedModel
+from batchwright.inference.clients import Clients
 from batchwright.rules.retries import Category
-from batchwright.rules.traffic import added_up
+from batchwright.rules.traffic import LaneTraffic, added_up
+from batchwright.settings import load
 from batchwright.telemetry.metrics import Metrics
 from batchwright.telemetry.traffic import TrafficMeter
 from bench.options import Options
 from bench.results import Figure, Target
 from bench.section import Section
-from bench.sections.serving import percentile
+from bench.sections.percentiles import percentile
+from worker.backends import follow_backends, show_backends
 
-_SECONDS = 1.5
+_SECONDS = 2.5
 _MODELS = [f"model-{number}" for number in range(10)]
 _BACKENDS = [f"http://backend-{number}:8000" for number in range(10)]
 _USAGE = Usage(input_tokens=100, output_tokens=50)
-_SHOWN = 50  # times; also the workers whose numbers are added up
+_SHOWN = 50  # times
 
 
-def measure(options: Options) -> list[Figure]:
-    requests = options.size(20_000, 2_000)
-    counted: list[float] = []
-    shown: list[float] = []
-    summed: list[float] = []
-    for number in options.turns(_SECONDS):
-        metrics = Metrics()
-        meter = TrafficMeter(metrics)
-        counted.append(1000 * _count(metrics, meter, requests) / requests)
-        shown.append(_p95_ms(metrics.shown))
-        told = meter.told({}) * _SHOWN
-        summed.append(_p95_ms(lambda told=told: added_up(told, _BACKENDS, _MODELS)))
-        options.say(f"round {number}: {1000 * counted[-1]:.1f} us a request")
-    return [
-        Figure("stats.request_ms", "counting one request in every family", counted, "ms", Target(0.1)),
-        Figure("stats.metrics_ms", "/metrics after that, p95, without the SDK's own", shown, "ms"),
-        Figure("stats.sum_ms", f"adding up {_SHOWN} workers' numbers for /v1/stats, p95", summed, "ms"),
-    ]  # fmt: skip
+class _Changes:
+    """Each model is at each backend."""
+
+    def __init__(self, models: Sequence[str], backends: Sequence[str]) -> None:
+        config = ModelConfig(backends=[BackendConfig(url=url) for url in backends])
+        self._rows = [_Change(model, config) for model in models]
+
+    async def all(self) -> Sequence["_Change"]:
+        return self._rows
 
 
-def _count(metrics: Metrics, meter: TrafficMeter, requests: int) -> float:
-    """Seconds for all that a line's slice counts of an answer."""
-    started = time.perf_counter()
-    for number in range(requests):
-        model, backend = _MODELS[number % 10], _BACKENDS[number // 10 % 10]
-        failed = number % 10 == 9
+class _Change:
+    def __init__(self, model: str, config: ModelConfig) -> None:
+        self.model, self.config = model, config
+
+
+class _Lists:
+    async def note(self, backend_url: str, names: list[str], at: object) -> None:
+        pass
+
+    async def served(self, backend_urls: list[str]) -> Sequence[ListedModel]:
+        return ()
+
+
+class _Worker:
+    """What a worker counts with, as a registry of these models and backends has it."""
+
+    def __init__(self, models: Sequence[str], backends: Sequence[str]) -> None:
+        self.models, self.backends = models, backends
+        self.metrics = Metrics()
+        self.meter = TrafficMeter(self.metrics)
+        settings = load(backends=[])
+        tables = (_Lists(), _Changes(models, backends))
+        self.registry = Registry(settings, *tables, Clients(settings), unavailable=OSError)
+        asyncio.run(self.registry.look())
+        follow_backends(self.registry, self.metrics)
+
+    def count(self, requests: int) -> float:
+        """Seconds of CPU for all that a line's slice counts of an answer; every lane has its share."""
+        lanes = [(model, backend) for backend in self.backends for model in self.models]
+        started = time.process_time()
+        for number in range(requests):
+            self._count(*lanes[number % len(lanes)], failed=number % 10 == 9)
+        return time.process_time() - started
+
+    def _count(self, model: str, backend: str, *, failed: bool) -> None:
+        metrics, meter = self.metrics, self.meter
         status, category = (500, Category.UPSTREAM_5XX) if failed else (200, Category.NONE)
         meter.ended(model, backend, status=status, category=category, seconds=0.5)
         meter.chatted(Endpoint.CHAT_COMPLETIONS, grouped=False, is_answer=not failed, seconds=0.5)
@@ -55,23 +83,53 @@ def _count(metrics: Metrics, meter: TrafficMeter, requests: int) -> float:
         metrics.tenant_results.labels(metrics.tenants("acme"), "success").inc()
         metrics.prompt_tokens.labels(model).inc(100)
         metrics.generation_tokens.labels(model).inc(50)
-    return time.perf_counter() - started
 
 
-def _p95_ms(work: Callable[[], object]) -> float:
+def measure(options: Options) -> list[Figure]:
+    requests = options.size(10_000, 2_000)
+    found: list[tuple[float, ...]] = []
+    for number in options.turns(_SECONDS):
+        few, many = _Worker(_MODELS[:2], _BACKENDS[:2]), _Worker(_MODELS, _BACKENDS)
+        few.count(requests)
+        counted = 1000 * many.count(requests) / requests
+        shown = [_p95_ms(one.metrics.shown, lambda one=one: one.count(200)) for one in (few, many)]
+        gauges = _p95_ms(lambda many=many: show_backends(many.registry, many.metrics))
+        rows = [lane.model_dump() for lane in many.meter.told({})]
+        found.append((counted, *shown, gauges, _p95_ms(lambda rows=rows: _sums(rows))))
+        options.say(f"round {number}: {1000 * counted:.1f} us a request, {shown[1]:.2f} ms a scrape")
+    counted, few_ms, many_ms, gauges_ms, stats_ms = ([*column] for column in zip(*found, strict=True))
+    return [
+        Figure("stats.request_ms", "counting one request in every family", counted, "ms", Target(0.1)),
+        Figure("stats.few_ms", "/metrics of 2 models at 2 backends, p95", few_ms, "ms", Target(1.0)),
+        Figure("stats.metrics_ms", "/metrics of 10 models at each of 10, p95", many_ms, "ms", Target(1.0)),
+        Figure("stats.gauges_ms", "its gauges of backends, p95", gauges_ms, "ms", Target(0.5)),
+        Figure("stats.sum_ms", "/v1/stats of 10 models at 10 backends, p95", stats_ms, "ms", Target(2.0)),
+    ]
+
+
+def _sums(rows: Sequence[dict[str, object]]) -> object:
+    """What an API process does of the rows that the database has added up."""
+    return added_up(map(LaneTraffic.model_validate, rows), _BACKENDS, _MODELS)
+
+
+def _p95_ms(work: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
+    """Of CPU; what happens `before` each time is not measured."""
     taken: list[float] = []
     for _ in range(_SHOWN):
-        started = time.perf_counter()
+        before()
+        started = time.process_time()
         work()
-        taken.append(1000 * (time.perf_counter() - started))
-    return percentile(taken, 95)
+        taken.append(1000 * (time.process_time() - started))
+    return percentile(taken, 0.95)
 
 
 SECTION = Section(
     "stats",
     "What counting costs",
-    "20,000 requests of 10 models at 10 backends, one in ten of them failed, counted as a slice does; then "
-    "the exposition of it all, and the sums that /v1/stats shows.",
+    "10,000 requests of 10 models at 10 backends, one in ten of them failed, counted as a slice does. Then "
+    "the exposition, each time after 200 more requests, two of every model at every backend, and what the "
+    "API makes of the sums for /v1/stats. CPU of one process, without the SDK's own metrics and without "
+    "HTTP: with both, it is in the section `serving`.",
     0.05,
     measure,
     on_the_page=False,

@@ -23,6 +23,7 @@ from batchwright.database.tenant_rows import FoundKey, TenantRow
 from batchwright.database.upload_rows import Claim, PartRow, UploadRow
 from batchwright.database.waiting_base import Waiting
 from batchwright.rules.quotas import Enqueued, Quota
+from batchwright.rules.traffic import LaneTraffic
 
 Key = tuple[str, str]  # tenant, id
 
@@ -56,6 +57,7 @@ class Rows:
         self.requests: dict[str, tuple[float, int]] = {}  # when the minute began, how many since
         self.spent: dict[tuple[str, str, date, str], int] = {}  # tenant, key's id, day, worker
         self.beats: dict[str, WorkerBeat] = {}
+        self.traffic: dict[str, list[LaneTraffic]] = {}  # of the workers that beat
         self.callbacks: dict[str, tuple[Told | None, datetime]] = {}  # None: emptied
         self.waiting: dict[tuple[str, str, str, str], Waiting] = {}
         self.model_changes: dict[str, ModelChange] = {}

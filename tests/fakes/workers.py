@@ -32,10 +32,10 @@ class MemoryWorkers(WorkersTable):
             registry=registry,
             beat_at=max(at, beats[worker_id].beat_at) if worker_id in beats else at,
             started_at=started_at,
-            traffic=list(traffic),
         )
+        self._rows.traffic[worker_id] = list(traffic)
         for silent in [name for name, last in beats.items() if last.beat_at < at - timedelta(days=1)]:
-            del beats[silent]
+            del beats[silent], self._rows.traffic[silent]
 
     async def alive(self, since: datetime) -> int:
         return sum(last.beat_at >= since for last in self._rows.enter().beats.values())
@@ -43,3 +43,17 @@ class MemoryWorkers(WorkersTable):
     async def beats(self, since: datetime) -> list[WorkerBeat]:
         beats = self._rows.enter().beats
         return [beats[name] for name in sorted(beats) if beats[name].beat_at >= since]
+
+    async def traffic(self, since: datetime) -> list[LaneTraffic]:
+        sums: dict[tuple[str, str], LaneTraffic] = {}
+        for lane in [lane for beat in await self.beats(since) for lane in self._rows.traffic[beat.id]]:
+            key = (lane.model, lane.backend)
+            known = sums.get(key, LaneTraffic(model=lane.model, backend=lane.backend))
+            added = {
+                "requests": known.requests + lane.requests,
+                "errors": known.errors + lane.errors,
+                "seconds": known.seconds + lane.seconds,
+                "pending": known.pending + lane.pending,
+            }
+            sums[key] = lane.model_copy(update=added)
+        return [sums[key] for key in sorted(sums)]

@@ -70,4 +70,23 @@ async def test_what_a_worker_has_sent_since_its_start_comes_with_its_beat(any_da
     await any_database.workers.beat("one:1", {}, START)
     await any_database.workers.beat("one:1", {}, after(5), "f", traffic=sent, started_at=START)
     [beat] = await any_database.workers.beats(START)
-    assert (beat.traffic, beat.started_at, beat.registry) == (sent, START, "f")
+    assert (beat.started_at, beat.registry) == (START, "f")
+    assert await any_database.workers.traffic(START) == sent
+
+
+async def test_what_the_workers_that_are_alive_have_sent_is_added_up(any_database: DatabaseLike) -> None:
+    def lane(backend: str, requests: int, seconds: float) -> LaneTraffic:
+        return LaneTraffic(
+            model="m", backend=backend, requests=requests, errors=1, seconds=seconds, pending=2
+        )
+
+    workers = any_database.workers
+    await workers.beat("dead:1", {}, START, traffic=[lane(ONE, 99, 9.0)])
+    await workers.beat("one:1", {}, after(5), traffic=[lane(TWO, 5, 0.5), lane(ONE, 3, 0.25)])
+    await workers.beat("two:1", {}, after(6), traffic=[lane(ONE, 10, 1.5)])
+    await workers.beat("new:1", {}, after(6))
+    assert await workers.traffic(after(1)) == [
+        LaneTraffic(model="m", backend=ONE, requests=13, errors=2, seconds=1.75, pending=4),
+        LaneTraffic(model="m", backend=TWO, requests=5, errors=1, seconds=0.5, pending=2),
+    ]
+    assert await workers.traffic(after(60)) == []

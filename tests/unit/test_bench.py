@@ -16,8 +16,8 @@ from bench.profile import read_stacks, report
 from bench.results import Figure, Machine, Report, SectionResult, Target, number
 from bench.sections import SECTIONS
 from bench.sections.ingestion import lines
+from bench.sections.percentiles import percentile
 from bench.sections.progress import Sample, oldest
-from bench.sections.serving import percentile
 from bench.table import summary
 
 MOST, LEAST = Target(3.0), Target(0.5, "at least", 0.8)

@@ -12,4 +12,14 @@ ON CONFLICT (id) DO UPDATE SET
 SELECT count(*) FROM workers WHERE beat_at >= $1
 
 -- name: beats
-SELECT id, stats, beat_at, registry, traffic, started_at FROM workers WHERE beat_at >= $1 ORDER BY id COLLATE "C"
+SELECT id, stats, beat_at, registry, started_at FROM workers WHERE beat_at >= $1 ORDER BY id COLLATE "C"
+
+-- name: traffic
+-- Many workers tell of the same few: added up here, an API process reads as much of fifty as of one.
+SELECT told.model, told.backend, sum(told.requests)::bigint AS requests, sum(told.errors)::bigint AS errors,
+       sum(told.seconds) AS seconds, sum(told.pending)::bigint AS pending
+FROM workers, jsonb_to_recordset(workers.traffic) AS told
+    (model text, backend text, requests bigint, errors bigint, seconds float8, pending bigint)
+WHERE workers.beat_at >= $1
+GROUP BY told.model, told.backend
+ORDER BY told.model COLLATE "C", told.backend COLLATE "C"

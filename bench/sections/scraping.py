@@ -1,0 +1,60 @@
+"""What operators ask of a stack that has worked: the whole answers, over HTTP."""
+
+import asyncio
+import time
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+
+from batchwright.database.connection import connections
+from bench.options import Options
+from bench.results import Figure, Target
+from bench.sections.percentiles import percentile
+from bench.stack import Stack
+
+_WORKERS = 50
+# Alive for an hour, each having sent of ten models to ten backends.
+_FILL = """
+INSERT INTO workers (id, stats, beat_at, registry, traffic)
+SELECT 'bench:' || n, '{}', now() + interval '1 hour', '', lanes FROM generate_series(1, $1::integer) n, (
+    SELECT jsonb_agg(jsonb_build_object('model', 'model-' || m, 'backend', 'http://backend-' || b || ':8000',
+        'requests', 1000, 'errors', 10, 'seconds', 500.5, 'pending', 1)) AS lanes
+    FROM generate_series(1, 10) m, generate_series(1, 10) b) sent"""
+
+
+def measure(stack: Stack, options: Options) -> list[Figure]:
+    worker, calls = stack.metrics[1], options.size(100, 10)
+    shown = [_p95_ms(worker, calls) for _ in range(options.rounds)]
+    alone = [_p95_ms(f"{stack.api}/v1/stats", calls) for _ in range(options.rounds)]
+    asyncio.run(_fill(stack))
+    among = [_p95_ms(f"{stack.api}/v1/stats", calls) for _ in range(options.rounds)]
+    what = f"/v1/stats of {_WORKERS} workers, 10 models at 10 backends each, p95"
+    return [
+        Figure(
+            "serving.metrics_ms", "/metrics of its worker, the SDK's with it, p95", shown, "ms", Target(1.0)
+        ),
+        Figure("serving.stats_ms", "/v1/stats of one worker, p95", alone, "ms", Target(2.0)),
+        Figure("serving.stats_many_ms", what, among, "ms", Target(2.0)),
+    ]
+
+
+def _p95_ms(url: str, calls: int) -> float:
+    """Of GETs one after the other over one connection."""
+    parts = urlsplit(url)
+    connection = HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+    taken: list[float] = []
+    for _ in range(calls):
+        started = time.perf_counter()
+        connection.request("GET", parts.path)
+        answer = connection.getresponse()
+        answer.read()
+        taken.append(1000 * (time.perf_counter() - started))
+        if answer.status != 200:
+            raise SystemExit(f"{url} answered {answer.status}")
+    connection.close()
+    return percentile(taken, 0.95)
+
+
+async def _fill(stack: Stack) -> None:
+    connection = await connections(stack.postgres, size=1, patience_seconds=10)
+    await connection.execute(_FILL, _WORKERS)
+    await connection.close()
