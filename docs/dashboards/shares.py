@@ -3,6 +3,7 @@
 from docs.dashboards.panels import RATE, Board, Panel, Query, Row, Variable, gauges, quantiles, rates
 
 _M, _T = '{model=~"$model"}', '{tenant=~"$tenant"}'
+_BUDGET = '{quota="tokens_per_day",tenant=~"$tenant"}'
 
 _PROGRESS = Row(
     "Progress",
@@ -97,11 +98,50 @@ _QUEUE = Row(
     ],
 )
 
+_JOBS = Row(
+    "Jobs of backends",
+    [
+        Panel(
+            "Running jobs",
+            "That workers wait for, of models of kind `poll` or `callback`.",
+            gauges("sum", "batchwright_backend_jobs_running", "model, kind", _M),
+        ),
+        Panel(
+            "Jobs that ended",
+            "A minute, by how: `lost` is unknown to its backend, `overdue` did not end in time, `given_up` "
+            "ended with its batch.",
+            rates("batchwright_backend_jobs_ended_total", "model, result", _M, every_minute=True),
+        ),
+        Panel(
+            "Time of a job",
+            "From its submit until its end was heard of.",
+            quantiles("batchwright_backend_job_duration_seconds", "model", _M),
+            "s",
+        ),
+        Panel(
+            "Submitted",
+            "Jobs a minute that the backend took.",
+            rates("batchwright_backend_jobs_submitted_total", "model, kind", _M, every_minute=True),
+        ),
+        Panel(
+            "Asked after",
+            "A second: it told how the job is, or nothing usable came (`unclear`).",
+            rates("batchwright_backend_jobs_polled_total", "model, result", _M),
+            "reqps",
+        ),
+        Panel(
+            "Calls of backends",
+            "A minute, of all models: accepted, repeated, or refused for what stands there.",
+            rates("batchwright_callbacks_total", "result", every_minute=True),
+        ),
+    ],
+)
+
 MODEL = Board(
     "batchwright-model",
     "Batchwright / Model",
     "How fast a model's lines settle, and what holds them up.",
-    [_PROGRESS, _BACKEND, _QUEUE],
+    [_PROGRESS, _BACKEND, _JOBS, _QUEUE],
     [Variable("model", "batchwright_request_results_total")],
 )
 
@@ -152,10 +192,38 @@ _TENANTS = Row(
     ],
 )
 
+_BUDGETS = Row(
+    "Budgets of tokens",
+    [
+        Panel(
+            "Budget",
+            "Part of today's tokens that is used, of tenants with a budget. At 1 their lines are refused.",
+            [
+                Query(
+                    f"max by (tenant) (batchwright_tenant_tokens_used{_T}) / "
+                    f"(max by (tenant) (batchwright_tenant_token_budget{_T}) > 0)",
+                    "{{tenant}}",
+                )
+            ],
+            "percentunit",
+        ),
+        Panel(
+            "Lines refused",
+            "A minute, because a budget of the tenant or of its API key is used up.",
+            rates("batchwright_quota_refusals_total", "tenant", _BUDGET, every_minute=True),
+        ),
+        Panel(
+            "Used up",
+            "Budgets of tenants and of API keys that have nothing left until 00:00 UTC.",
+            gauges("max", "batchwright_token_budgets_exhausted", "of"),
+        ),
+    ],
+)
+
 TENANT = Board(
     "batchwright-tenant",
     "Batchwright / Tenant",
     "Who uses what. Tenants beyond BATCHWRIGHT_METRICS_TENANTS are together in `other`.",
-    [_TENANTS],
+    [_TENANTS, _BUDGETS],
     [Variable("tenant", "batchwright_tenant_request_results_total")],
 )

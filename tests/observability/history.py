@@ -13,6 +13,7 @@ from batchwright.temporal.schedules import SCHEDULES
 from tests.e2e.batches import chat_lines, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack
 from tests.observability.prometheus import Prometheus
+from tests.observability.spent_history import leave_jobs, leave_refusals
 
 ANSWERED, TROUBLED, AWAY = MODELS
 
@@ -24,8 +25,8 @@ async def make_history(stack: Stack, prometheus: Prometheus) -> None:
         await _broken_workflow(stack)
         await stack.faults(kind="slow", seconds=1.0, rate=1.0)
         await _torn_batch(stack, client)
-        await submit(client, chat_lines([ANSWERED, TROUBLED], each=2000))
-        lasting = await submit(other, chat_lines([ANSWERED, AWAY], each=2000))
+        await submit(client, chat_lines([ANSWERED, TROUBLED], each=4000))
+        lasting = await submit(other, chat_lines([ANSWERED, AWAY], each=4000))
         await settled(other, lasting.id, 150)  # takes turns of two seconds
         assert not prometheus.ask("batchwright_batch_startup_recovery_total"), "a turn is no lost worker"
         stack.kill("worker")
@@ -34,6 +35,8 @@ async def make_history(stack: Stack, prometheus: Prometheus) -> None:
         await stack.faults(model=AWAY, kind="503", rate=1.0)
         await stack.faults(model=TROUBLED, kind="500", rate=0.5)
         await stack.faults(kind="slow", seconds=1.0, rate=1.0)
+        await leave_jobs(stack, client, ANSWERED)
+        await leave_refusals(stack, ANSWERED)
         await _retention(stack, client)
         for counter in (
             "batchwright_retention_deleted_total",
@@ -42,6 +45,11 @@ async def make_history(stack: Stack, prometheus: Prometheus) -> None:
             "batchwright_model_group_deferrals_total",
             "batchwright_request_retries_total",
             "batchwright_step_failures_total",
+            'batchwright_backend_jobs_ended_total{result="lost"}',
+            'batchwright_backend_jobs_ended_total{result="completed"}',
+            'batchwright_backend_jobs_polled_total{result="unclear"}',
+            'batchwright_callbacks_total{result="token"}',
+            'batchwright_quota_refusals_total{quota="tokens_per_day"}',
             "temporal_workflow_task_execution_failed_total",
         ):
             await _seen(prometheus, f"rate({counter}[2m])")
