@@ -27,8 +27,11 @@ def changed(old: bytes, new: bytes) -> Iterator[bytes]:
 
 
 def good_lines(count: int) -> Iterator[bytes]:
+    """In pieces of 1,000 lines, as files come."""
     before, after = a_line(custom_id="NUMBER").split(b"NUMBER")
-    return (b"%bline-%d%b\n" % (before, number, after) for number in range(count))
+    for first in range(0, count, 1000):
+        numbers = range(first, min(first + 1000, count))
+        yield b"".join(b"%bline-%d%b\n" % (before, number, after) for number in numbers)
 
 
 def test_a_line_of_60_mb_is_named_and_not_kept() -> None:
