@@ -1,4 +1,4 @@
-"""Every bad answer, failing connection and bad hook, as lines of batches through the whole stack."""
+"""Every bad answer, failing connection, bad job and bad hook, as lines of batches through the whole stack."""
 
 import asyncio
 import json
@@ -19,10 +19,12 @@ from batchwright.contracts.errors import LineCode
 from batchwright.rules.retries import Budget
 from docs.errors import ANSWERS, Answer
 from starter.stack.ports import free_port
+from tests.e2e.bad_jobs import BAD_JOBS
 from tests.e2e.batches import ResultLine, check_conservation, ended, lines_of, submit, until
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.fakes import hostile
 from tests.fakes.hostile import CHAT, EMBEDDINGS, LIMIT, Bad, asked, said
+from tests.unit.simulators import serving
 from tests.unit.sockets import read_request, served
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -89,7 +91,8 @@ async def register(stack: Stack, backends: dict[str, dict[str, object]]) -> None
     """All are served once this returns."""
     async with httpx.AsyncClient() as http:
         for model, backend in backends.items():
-            config = {"backends": [backend], "retries": RETRIES}
+            jobs = BAD_JOBS[model].config if model in BAD_JOBS else {}
+            config = {"backends": [backend], "retries": RETRIES, **jobs}
             (await http.put(f"{stack.now.api}/admin/models/{model}", json=config)).raise_for_status()
 
     async def are_served() -> bool:
@@ -214,6 +217,19 @@ async def unreachable(authority: trustme.CA) -> AsyncGenerator[dict[str, dict[st
 
 async def mute(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
     await reader.read()
+
+
+async def test_one_batch_over_every_bad_job_ends_each_line_as_its_reference_says(stack: Stack) -> None:
+    async with AsyncExitStack() as opened:
+        urls = {name: await opened.enter_async_context(serving(bad)) for name, bad in BAD_JOBS.items()}
+        await register(stack, {name: {"url": url} for name, url in urls.items()})
+        lines = [line_of(name, CHAT, "hello") for name in BAD_JOBS]
+        output, errors = await results(stack, lines, CHAT)
+    codes = {
+        key.rpartition(":")[0]: line.error.code for key, line in errors.items() if line.error is not None
+    }
+    assert codes == {name: bad.ends for name, bad in BAD_JOBS.items() if bad.ends}
+    assert set(output) == {"a-page-for-a-while:hello"}
 
 
 async def test_a_hook_that_refuses_raises_hangs_or_returns_rubbish_costs_its_line_and_no_other(
