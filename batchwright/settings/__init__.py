@@ -7,7 +7,7 @@ them. Wrong ones are named by `load()`, before anything listens.
 import os
 import re
 
-from pydantic import ValidationError
+from pydantic import ValidationError, field_validator
 from pydantic_settings import SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
@@ -28,6 +28,10 @@ from batchwright.settings.temporal import TemporalSettings
 from batchwright.settings.worker import WorkerSettings
 
 __all__ = ["SECRETS", "Settings", "SettingsError", "from_environment", "load", "registry_of"]
+
+_MOST = 2**63 - 1  # what a column holds
+_MOST_SECONDS = 1_000_000_000  # 31 years
+_SHOWN = 300
 
 # Never shown, whole or in messages.
 SECRETS = frozenset(
@@ -64,6 +68,16 @@ class Settings(
     model_config = SettingsConfigDict(
         env_prefix="BATCHWRIGHT_", extra="ignore", frozen=True, populate_by_name=True
     )
+
+    @field_validator("*")
+    @classmethod
+    def _finite(cls, value: object) -> object:
+        """Durations become deadlines, and numbers columns: none may be beyond what those hold."""
+        if isinstance(value, float) and not abs(value) <= _MOST_SECONDS:
+            raise ValueError(f"it must be at most {_MOST_SECONDS:,}")
+        if isinstance(value, int) and abs(value) > _MOST:
+            raise ValueError(f"it must be at most {_MOST:,}")
+        return value
 
 
 def from_environment(name: str) -> str:
@@ -130,10 +144,14 @@ def _settings(overrides: dict[str, object]) -> Settings:
         hidden = first["type"] == HIDDEN_VALUE or not SECRETS.isdisjoint(
             str(part).lower() for part in first["loc"]
         )
-        value = "" if hidden else f" (it is {first['input']!r})"
+        value = "" if hidden else f" (it is {_short(repr(first['input']))})"
         raise SettingsError(f"{name} is wrong: {what_is_wrong(first)}{value}.") from None
     except UnreadableSetting as error:
         # Of a list or map; the field's name is only in the message.
         name = "".join(re.findall(r'field "(\w+)"', str(error)))
         form = not_json(Settings.model_fields[name].annotation)
         raise SettingsError(f"{variable(name)} is wrong: {form}.") from None
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

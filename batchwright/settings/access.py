@@ -5,6 +5,8 @@ import ipaddress
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings
 
+from batchwright.settings.names import tenant_or_none
+
 
 class AccessSettings(BaseSettings):
     auth: str = Field(
@@ -37,6 +39,11 @@ class AccessSettings(BaseSettings):
         default=[],
         description="addresses or networks, as a JSON list, of proxies whose X-Forwarded-For is believed",
     )
+
+    @field_validator("default_tenant")
+    @classmethod
+    def _tenant(cls, name: str) -> str:
+        return tenant_or_none(name)
 
     @field_validator("trusted_proxies")
     @classmethod

@@ -1,8 +1,11 @@
 """The HTTP API, and the command line that talks to it."""
 
+import re
+
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings
 
+from batchwright.settings.names import tenant_or_none
 from batchwright.settings.urls import http_url
 
 
@@ -25,6 +28,18 @@ class ApiSettings(BaseSettings):
     url: str = Field("http://127.0.0.1:8000", description="address of the API that the CLI talks to")
     api_key: str = Field("", description="sent as Bearer to the API by the CLI")
     tenant: str = Field("", description="sent in `tenant_header` by the CLI; empty: not sent")
+
+    @field_validator("api_key")
+    @classmethod
+    def _in_a_header(cls, key: str) -> str:
+        if not re.fullmatch(r"[\x21-\x7e]*", key):
+            raise ValueError("a key has no spaces, line ends or characters beyond ASCII")
+        return key
+
+    @field_validator("tenant")
+    @classmethod
+    def _tenant(cls, name: str) -> str:
+        return tenant_or_none(name)
 
     @field_validator("url")
     @classmethod

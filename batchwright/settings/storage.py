@@ -6,7 +6,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
 from batchwright.rules.locations import location
-from batchwright.settings.urls import http_urls
+from batchwright.settings.urls import http_urls, postgres_url
 
 
 class StorageSettings(BaseSettings):
@@ -34,6 +34,11 @@ class StorageSettings(BaseSettings):
     )
     s3_sse_kms_key_id: str = Field("", description="key for s3_sse=aws:kms; unset: the account's own")
     spool_dir: Path | None = Field(None, description="scratch files; unset: the system's temporary directory")
+
+    @field_validator("database_url")
+    @classmethod
+    def _database(cls, url: str) -> str:
+        return postgres_url(url)
 
     @field_validator("storage")
     @classmethod

@@ -1,5 +1,7 @@
 """The form of settings that are addresses."""
 
+from urllib.parse import urlsplit
+
 from pydantic_core import PydanticCustomError
 
 from batchwright.settings.errors import HIDDEN_VALUE
@@ -13,6 +15,8 @@ def http_url(url: str) -> str:
     """
     if not url.startswith(("http://", "https://")):
         raise ValueError("it must begin with http:// or https://")
+    if not _has_host(url):
+        raise ValueError("it names no host, or none that can be read")
     return url.rstrip("/")
 
 
@@ -21,7 +25,33 @@ def http_urls(urls: list[str]) -> list[str]:
     for url in urls:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"{url!r} does not begin with http:// or https://")
+        if not _has_host(url):
+            raise ValueError(f"{url!r} names no host, or none that can be read")
     return [url.rstrip("/") for url in urls]
+
+
+def postgres_url(url: str) -> str:
+    """Raises ValueError; it may hold a password, which is not in the message."""
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise ValueError("it must begin with postgresql://")
+    _host(url)
+    return url
+
+
+def _has_host(url: str) -> bool:
+    try:
+        return bool(_host(url))
+    except ValueError:
+        return False
+
+
+def _host(url: str) -> str:
+    """Empty where it has none. Raises ValueError where it, or the port, cannot be read."""
+    try:
+        parts = urlsplit(url)
+        return parts.hostname or "" if parts.port is None or parts.port else ""
+    except ValueError:
+        raise ValueError("its host or port cannot be read") from None
 
 
 def backend_urls(urls: list[str]) -> list[str]:

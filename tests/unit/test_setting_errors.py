@@ -4,6 +4,7 @@ import pytest
 
 from batchwright.settings import SettingsError, load
 
+A_TENANT = "a tenant has 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit"
 WRONG = {
     ("API_PORT", "many"): "it must be a whole number (it is 'many')",
     ("API_PORT", "70000"): "it must be at most 65535 (it is '70000')",
@@ -17,6 +18,23 @@ WRONG = {
     ("BUILD_ID", "b" * 64): f"it must have at most 63 characters (it is '{'b' * 64}')",
     ("DEPLOYMENT_NAME", "a.b"): "it must match the pattern ^[^.]{0,63}$ (it is 'a.b')",
     ("URL", "localhost"): "it must begin with http:// or https:// (it is 'localhost')",
+    ("URL", "http://"): "it names no host, or none that can be read (it is 'http://')",
+    ("CALLBACK_URL", "http://["): "it names no host, or none that can be read (it is 'http://[')",
+    (
+        "BACKENDS",
+        '["http://a:b"]',
+    ): "'http://a:b' names no host, or none that can be read (it is ['http://a:b'])",
+    ("DATABASE_URL", "mysql://ada:hunter2@db/x"): "it must begin with postgresql://",
+    ("DATABASE_URL", "postgresql://["): "its host or port cannot be read",
+    ("API_KEY", "hunter2\n"): "a key has no spaces, line ends or characters beyond ASCII",
+    (
+        "TENANT",
+        "é",
+    ): "a tenant has 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit (it is 'é')",
+    ("DRAIN_SECONDS", "1e400"): "it must be at most 1,000,000,000 (it is '1e400')",
+    ("FINALIZE_PATIENCE_SECONDS", "1e12"): "it must be at most 1,000,000,000 (it is '1e12')",
+    ("MAX_LINES", "9" * 20): f"it must be at most 9,223,372,036,854,775,807 (it is '{'9' * 20}')",
+    ("LOG_LEVEL", "x" * 999): f"it must be DEBUG or INFO or WARNING or ERROR (it is 'x{'x' * 298}...)",
     ("BACKENDS", "http://one"): 'it is not JSON, in the form ["...", "..."]',
     ("BACKENDS", '{"a": 1}'): "it must be a JSON list (it is {'a': 1})",
     ("BACKENDS", '["http://one", 3]'): "entry 2 must be a string (it is 3)",
