@@ -34,24 +34,20 @@ def postgres_url(url: str) -> str:
     """Raises ValueError; it may hold a password, which is not in the message."""
     if not url.startswith(("postgresql://", "postgres://")):
         raise ValueError("it must begin with postgresql://")
-    _host(url)
+    try:
+        urlsplit(url)  # of several hosts with ports, too
+    except ValueError:
+        raise ValueError("it cannot be read as a URL") from None
     return url
 
 
 def _has_host(url: str) -> bool:
-    try:
-        return bool(_host(url))
-    except ValueError:
-        return False
-
-
-def _host(url: str) -> str:
-    """Empty where it has none. Raises ValueError where it, or the port, cannot be read."""
+    """And a port that can be one, where it has a port."""
     try:
         parts = urlsplit(url)
-        return parts.hostname or "" if parts.port is None or parts.port else ""
+        return bool(parts.hostname) and parts.port != 0
     except ValueError:
-        raise ValueError("its host or port cannot be read") from None
+        return False
 
 
 def backend_urls(urls: list[str]) -> list[str]:

@@ -25,7 +25,7 @@ WRONG = {
         '["http://a:b"]',
     ): "'http://a:b' names no host, or none that can be read (it is ['http://a:b'])",
     ("DATABASE_URL", "mysql://ada:hunter2@db/x"): "it must begin with postgresql://",
-    ("DATABASE_URL", "postgresql://["): "its host or port cannot be read",
+    ("DATABASE_URL", "postgresql://["): "it cannot be read as a URL",
     ("API_KEY", "hunter2\n"): "a key has no spaces, line ends or characters beyond ASCII",
     (
         "TENANT",
@@ -69,3 +69,8 @@ def test_a_setting_of_opentelemetry_is_named_as_opentelemetry_does(monkeypatch: 
     monkeypatch.setenv("OTEL_SDK_DISABLED", "no!")
     with pytest.raises(SettingsError, match=r"^OTEL_SDK_DISABLED is wrong: it must be true or false \(it is"):
         load()
+
+
+def test_a_database_of_several_hosts_is_one() -> None:
+    url = "postgresql://ada@first:5432,second:5433/batches?target_session_attrs=primary"
+    assert load(database_url=url).database_url == url
