@@ -28,10 +28,11 @@ def test_results_are_printed_byte_for_byte(cli: Cli, tmp_path: Path) -> None:
     assert cli.run("results", batch_id, "--errors").stdout_bytes == b"{}\n"
 
 
-def test_results_go_to_a_file(cli: Cli, tmp_path: Path) -> None:
+def test_results_go_to_a_file_in_place_of_what_it_had(cli: Cli, tmp_path: Path) -> None:
     batch_id = cli.submitted(tmp_path).order.batch_id
     cli.end(batch_id, BatchStatus.EXPIRED, output=b"{}\n")
     target = tmp_path / "output.jsonl"
+    target.write_bytes(b"of an earlier run, and longer\n")
     ended = cli.run("results", batch_id, "-o", str(target))
     assert (ended.exit_code, ended.stdout, target.read_bytes()) == (0, "", b"{}\n")
     elsewhere = cli.run("results", batch_id, "-o", str(tmp_path / "missing" / "file"))
