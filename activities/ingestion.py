@@ -28,7 +28,7 @@ from batchwright.contracts.ingestion import IngestionActivities, IngestResult, M
 from batchwright.contracts.openai import BatchStatus, ValidationError
 from batchwright.database.base import DatabaseLike
 from batchwright.database.rows import BatchRow, FileRow, ModelCount
-from batchwright.inference.backends import ServedModels
+from batchwright.inference.backends import CurrentModels
 from batchwright.rules import keys
 from batchwright.rules.findings import large_file, missing_file, over_quota
 from batchwright.rules.quotas import Enqueued, Excess
@@ -49,7 +49,7 @@ class Ingestion(IngestionActivities):
         self,
         database: DatabaseLike,
         storage: Storage,
-        models: ServedModels,
+        models: CurrentModels,
         settings: Settings,
         metrics: Metrics,
         rates: Rates | None = None,
@@ -125,8 +125,8 @@ class Ingestion(IngestionActivities):
         )
 
     async def _served(self, order: BatchOrder) -> frozenset[str]:
-        """No line is refused because every backend is out of reach when the batch arrives."""
-        served, settings = await self._models.served(), self._settings
+        """No line is refused because all backends are out of reach just then, or because its model is new."""
+        served, settings = await self._models.served_now(), self._settings
         if served or not (settings.backends or settings.registry) or datetime.now(UTC) >= order.expires_at:
             return served
         raise ApplicationError(

@@ -39,7 +39,7 @@ class Ingested(msgspec.Struct, frozen=True):
 
 
 class _Served:
-    async def served(self) -> frozenset[str]:
+    async def served_now(self) -> frozenset[str]:
         return frozenset(MODELS)
 
     def canonical(self, name: str) -> str:

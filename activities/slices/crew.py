@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
+from typing import NoReturn
 
 from activities.slices.asking import Flight
 
@@ -32,7 +33,10 @@ class Crew:
         task.add_done_callback(self._tasks.discard)
 
     async def ground(self) -> None:
-        """Calls off all that is in the air, and lets the tasks go. Nothing is launched any more."""
+        """Calls off all that is in the air, and lets the tasks and the turn go. Nothing is launched any more.
+
+        A turn that its crew knew would be kept, with all its lines, until the garbage collector comes round.
+        """
         self._idle.clear()
         tasks = list(self._tasks)
         for task in tasks:
@@ -40,6 +44,7 @@ class Crew:
         await asyncio.gather(*tasks, return_exceptions=True)
         for flight in list(self.flights):  # cancelled before its first step, a task runs none of its code
             self._land(flight)
+        self._fly = self._landed = _of_nobody
 
     async def _carry(self, flight: Flight) -> None:
         while True:
@@ -59,3 +64,7 @@ class Crew:
     def _land(self, flight: Flight) -> None:
         self.flights.discard(flight)
         self._landed(flight)
+
+
+def _of_nobody(_flight: Flight) -> NoReturn:
+    raise AssertionError("the crew is grounded")

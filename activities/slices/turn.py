@@ -297,3 +297,4 @@ class Turn:
             self._ticking.cancel()
         self._withdraw()
         await self._crew.ground()
+        self._waiter.let_go()

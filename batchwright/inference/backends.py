@@ -40,9 +40,9 @@ class ChangesTable(Protocol):
     async def all(self) -> Sequence[ModelChange]: ...
 
 
-class ServedModels(Protocol):
-    async def served(self) -> frozenset[str]:
-        """The models some backend serves, aliases included."""
+class CurrentModels(Protocol):
+    async def served_now(self) -> frozenset[str]:
+        """The models some backend serves, aliases included, as far as any process knew before the call."""
         ...
 
     def canonical(self, name: str) -> str:
@@ -85,6 +85,16 @@ class Registry:
             await self.refresh()
         return frozenset(self._routes.keys() | self._aliases.keys())
 
+    async def served_now(self) -> frozenset[str]:
+        """A model that the API lists is served, though this process was not to look again for a while yet.
+
+        No backend is asked but at the first call. Raises `unavailable`.
+        """
+        if self._read:
+            await self._read_lists()
+            await self.look()
+        return await self.served()
+
     def canonical(self, name: str) -> str:
         return self._aliases.get(name, name)
 
@@ -121,7 +131,7 @@ class Registry:
         for backend, names in zip(asked, listings, strict=True):
             if names is not None and backend in gateways:
                 await self._models.note(backend.url, names, datetime.now(UTC))
-        self._listed = await self._models.served([gateway.url for gateway in self._gateways])
+        await self._read_lists()
         await self.look()
 
     async def look(self) -> None:
@@ -131,6 +141,9 @@ class Registry:
         await self._clients.keep(self._backends.keys())
         for told in self.on_look:
             told()
+
+    async def _read_lists(self) -> None:
+        self._listed = await self._models.served([gateway.url for gateway in self._gateways])
 
     async def run(self) -> None:
         """Refreshes for ever; a database that is away is logged once and asked again."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 _Given = TypeVar("_Given")
 _number = attrgetter("number")
@@ -19,6 +19,14 @@ class Waiter(Generic[_Given]):
     batch_id: str
     number: int
     granted: Callable[[_Given], None]
+
+    def let_go(self) -> None:
+        """It waits no more; what `granted` belongs to is kept alive by nothing here."""
+        self.granted = _too_late
+
+
+def _too_late(_given: object) -> NoReturn:
+    raise AssertionError("who is granted something has left the queue")
 
 
 class Queue(Generic[_Given]):

@@ -132,5 +132,4 @@ SECTION = Section(
     "HTTP: with both, it is in the section `serving`.",
     0.05,
     measure,
-    on_the_page=False,
 )

@@ -115,5 +115,4 @@ SECTION = Section(
     "API on this machine that stores in a directory.",
     0.25,
     measure,
-    on_the_page=False,
 )

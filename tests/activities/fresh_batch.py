@@ -43,7 +43,7 @@ class Served:
     def __init__(self, models: frozenset[str], aliases: Mapping[str, str] = MappingProxyType({})) -> None:
         self._models, self._aliases = models, aliases
 
-    async def served(self) -> frozenset[str]:
+    async def served_now(self) -> frozenset[str]:
         return self._models | self._aliases.keys()
 
     def canonical(self, name: str) -> str:

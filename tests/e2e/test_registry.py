@@ -83,3 +83,15 @@ async def test_a_model_registered_at_run_time_and_a_backend_that_dies() -> None:
             assert batch.request_counts.completed == 4_000
             await check_conservation(client, batch, lines)
             assert len(await stack.asked()) > 2_000
+
+
+async def test_a_batch_may_come_as_soon_as_its_models_registration_is_answered() -> None:
+    with dev(data=None) as stack:
+        async with stack.client() as client, httpx.AsyncClient() as http:
+            for number in range(5):
+                model = f"new-{number}"
+                config = {"backends": [{"url": stack.simulator, "model": MODELS[0]}]}
+                (await http.put(f"{stack.now.api}/admin/models/{model}", json=config)).raise_for_status()
+                batch = await ended(client, (await submit(client, chat_lines([model], each=1))).id)
+                assert batch.request_counts is not None
+                assert (batch.status, batch.request_counts.completed) == ("completed", 1)

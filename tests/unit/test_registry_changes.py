@@ -102,6 +102,20 @@ async def test_a_change_is_followed_without_asking_backends_and_what_stays_keeps
     assert await registry.served() == {"big", "huge", "small"}
 
 
+async def test_what_another_process_knows_is_served_before_the_next_look(world: World) -> None:
+    world.settings = load(backends=["http://one"])
+    one, two = world.process(), world.process()
+    world.listed = ["first"]
+    await one.refresh()
+    await two.refresh()
+    await world.change("new", at("http://four", aliases=["newest"]))
+    world.listed = ["first", "listed"]
+    await one.refresh()
+    assert await two.served() == {"first"}
+    assert await two.served_now() == {"first", "listed", "new", "newest"}
+    assert two.canonical("newest") == "new"
+
+
 async def test_a_model_taken_away_is_gone_from_fallbacks_too_until_that_is_reverted(world: World) -> None:
     registry = world.process()
     await registry.served()
