@@ -10,6 +10,7 @@ from api.jsonl import FirstLine
 from api.receiving import discard_object, expiry
 from api.services import Services
 from api.upload_bodies import Completion
+from batchwright.database.errors import OutcomeUnknown
 from batchwright.database.rows import FileRow
 from batchwright.database.upload_rows import PartRow, UploadRow
 from batchwright.rules import keys
@@ -34,6 +35,8 @@ async def join(upload: UploadRow, completion: Completion, services: Services) ->
         joined.finish(completion.md5)
     try:
         row = await services.database.uploads.complete(upload, file, completion.digest)
+    except OutcomeUnknown:  # the file may be there; if it is not, retention takes the object for an orphan
+        raise
     except Exception:
         await discard_object(file.storage_key, services)
         raise

@@ -8,6 +8,7 @@ from api.forms import FileStart, Piece, read_form
 from api.receiving import discard_object, too_large
 from api.services import Services
 from api.upload_bodies import MAX_PARTS
+from batchwright.database.errors import OutcomeUnknown
 from batchwright.database.upload_rows import PartRow, UploadRow
 from batchwright.rules import keys
 from batchwright.rules.ids import new_part_id
@@ -17,7 +18,7 @@ from batchwright.storage.base import ObjectWriter
 async def store_part(
     upload: UploadRow, content_type: str, body: AsyncIterator[bytes], services: Services
 ) -> PartRow:
-    """Writes the form's `data` to storage and its row to the database; on an error neither stays.
+    """Writes the form's `data` to storage and its row to the database; on an error neither stays, or both do.
 
     Raises:
         ApiError: what the client did wrong.
@@ -38,6 +39,8 @@ async def store_part(
     try:
         most = services.settings.max_upload_bytes
         await services.database.uploads.add_part(part, at=now, most_bytes=most, most_parts=MAX_PARTS)
+    except OutcomeUnknown:  # the row may be there; if it is not, the object goes with the upload
+        raise
     except Exception:
         await discard_object(key, services)
         raise

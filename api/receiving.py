@@ -16,6 +16,7 @@ from api.forms import Field, FileStart, Piece, read_form
 from api.idempotency import Keys
 from api.jsonl import FirstLine
 from api.services import Services
+from batchwright.database.errors import OutcomeUnknown
 from batchwright.database.rows import FileRow, Purpose
 from batchwright.rules import keys
 from batchwright.rules.ids import new_file_id
@@ -157,7 +158,7 @@ class Incoming:
 async def store(
     incoming: Incoming, content_type: str, body: AsyncIterator[bytes], services: Services
 ) -> FileRow:
-    """Writes the form's file to storage and its row to the database; on an error neither stays.
+    """Writes the form's file to storage and its row to the database; on an error neither stays, or both do.
 
     Raises:
         ApiError: what the client did wrong.
@@ -170,6 +171,8 @@ async def store(
         row = incoming.row(services.clock())
     try:
         first = await _insert(row, incoming, services)
+    except OutcomeUnknown:  # the row may be there; if it is not, retention takes the object for an orphan
+        raise
     except Exception:
         await discard_object(row.storage_key, services)
         raise

@@ -11,6 +11,7 @@ from api.failed_lines import FilesDisagree, copy_lines
 from api.receiving import discard_object
 from api.services import Services
 from batchwright.contracts.batch import BatchOrder, Caller
+from batchwright.database.errors import OutcomeUnknown
 from batchwright.database.rows import BatchRow, FileRow
 from batchwright.rules.passed_headers import kept
 from batchwright.rules.results import ResultDamaged
@@ -84,6 +85,8 @@ class Remaking:
             async with self._room_held(allowance, file):
                 await allowance.admit_batch(made.batch_id)
                 order = await claim()
+        except OutcomeUnknown:  # the claim may be there with the file's row; if not, the object is an orphan
+            raise
         except Exception:
             await self._discard(file)
             raise

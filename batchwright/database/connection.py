@@ -10,13 +10,17 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from batchwright.database import driver
 from batchwright.database.driver import CONNECT_SECONDS, QUERY_SECONDS, Row, Session
-from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.errors import DatabaseUnavailable, OutcomeUnknown
 
 log = logging.getLogger(__name__)
 
 
 class Connections:
-    """A pool; everything it raises is a DatabaseUnavailable, or a mistake of ours."""
+    """A pool; everything it raises is a DatabaseUnavailable, or a mistake of ours.
+
+    Without a connection nothing happened; once there was one it is an OutcomeUnknown: a COMMIT whose answer is
+    lost may have been heard.
+    """
 
     def __init__(self, pool: driver.Pool, database_url: str) -> None:
         self._pool = pool
@@ -38,13 +42,16 @@ class Connections:
     async def session(self) -> AsyncGenerator[Session, None]:
         with translated(self._where):
             async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
-                yield connection
+                with translated(self._where, OutcomeUnknown):
+                    yield connection
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Session, None]:
         with translated(self._where):
-            async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection, connection.transaction():
-                yield connection
+            async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
+                with translated(self._where, OutcomeUnknown):
+                    async with connection.transaction():
+                        yield connection
 
     @asynccontextmanager
     async def listening(
@@ -119,7 +126,9 @@ def address(database_url: str) -> str:
 
 
 @contextmanager
-def translated(where: str) -> Generator[None, None, None]:
+def translated(
+    where: str, kind: type[DatabaseUnavailable] = DatabaseUnavailable
+) -> Generator[None, None, None]:
     try:
         yield
     except driver.REFUSED as error:
@@ -128,6 +137,6 @@ def translated(where: str) -> Generator[None, None, None]:
         ) from error
     except driver.PASSING as error:
         reason = str(error) or type(error).__name__
-        raise DatabaseUnavailable(
+        raise kind(
             f"PostgreSQL does not answer at {where} (BATCHWRIGHT_DATABASE_URL): {reason}"
         ) from error

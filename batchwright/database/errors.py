@@ -2,6 +2,7 @@
 
 DatabaseError
   DatabaseUnavailable   no answer, or not now; retried by whoever owns the retry (Temporal)
+    OutcomeUnknown      lost after it was asked: what was asked for may have happened
   SchemaMismatch        the tables are not those this version needs; the message says what to run
   MigrationFailed       one migration could not be applied; those before it were
   UnknownCursor         `after` of a list names nothing
@@ -20,6 +21,10 @@ class DatabaseError(Exception):
 
 class DatabaseUnavailable(DatabaseError):
     """The database does not answer, or cannot do it now."""
+
+
+class OutcomeUnknown(DatabaseUnavailable):
+    """The answer is lost. Whoever undoes something else must take it that the rows are there."""
 
 
 class SchemaMismatch(DatabaseError):

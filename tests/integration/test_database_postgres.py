@@ -9,8 +9,9 @@ import pytest
 
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.batches import BatchQueries
+from batchwright.database.connection import connections
 from batchwright.database.driver import Connection, Session, connect, open_pool
-from batchwright.database.errors import DatabaseUnavailable, FileInUse
+from batchwright.database.errors import DatabaseUnavailable, FileInUse, OutcomeUnknown
 from batchwright.database.files import FIRST, LAST, FileQueries
 from batchwright.database.migrate import migrate, missing_names
 from batchwright.database.pool import Database, open_database
@@ -130,7 +131,26 @@ async def test_a_lost_server_is_unavailable_to_every_table(lost: Database) -> No
         lost.workers.alive(after(1)),
     ]
     errors = await asyncio.gather(*calls, return_exceptions=True)
-    assert [type(error) for error in errors] == [DatabaseUnavailable] * len(calls)
+    assert all(isinstance(error, DatabaseUnavailable) for error in errors)
+
+
+async def test_a_connection_lost_in_a_transaction_tells_nobody_whether_it_was_committed(
+    database_url: str,
+) -> None:
+    pool = await connections(database_url, size=1, patience_seconds=0)
+    with pytest.raises(OutcomeUnknown):
+        async with pool.transaction() as session:
+            await session.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+    with pytest.raises(OutcomeUnknown):
+        await pool.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+    await pool.close()
+
+
+async def test_what_never_had_a_connection_did_not_happen(lost: Database) -> None:
+    for _ in range(2):  # what there was has ended
+        with pytest.raises(DatabaseUnavailable) as told:
+            await lost.files.insert(a_file())
+    assert not isinstance(told.value, OutcomeUnknown)
 
 
 async def test_a_pool_recovers_when_its_connections_were_ended(
