@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 class Connections:
     """A pool; everything it raises is a DatabaseUnavailable, or a mistake of ours.
 
-    Without a connection nothing happened; once there was one it is an OutcomeUnknown: a COMMIT whose answer is
-    lost may have been heard.
+    Without a connection nothing happened; once there was one it is an OutcomeUnknown: a COMMIT whose answer
+    is lost may have been heard.
     """
 
     def __init__(self, pool: driver.Pool, database_url: str) -> None:
@@ -137,6 +137,4 @@ def translated(
         ) from error
     except driver.PASSING as error:
         reason = str(error) or type(error).__name__
-        raise kind(
-            f"PostgreSQL does not answer at {where} (BATCHWRIGHT_DATABASE_URL): {reason}"
-        ) from error
+        raise kind(f"PostgreSQL does not answer at {where} (BATCHWRIGHT_DATABASE_URL): {reason}") from error

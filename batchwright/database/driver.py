@@ -10,6 +10,8 @@ Row = asyncpg.Record
 
 CONNECT_SECONDS = 10
 QUERY_SECONDS = 30
+IDLE_SECONDS = 60  # of a transaction from whose process nothing more is heard
+LOCK_SECONDS = 15  # that a migration may wait for a table, with everybody else behind it
 
 ServerError = asyncpg.PostgresError
 PASSING = (
@@ -27,6 +29,7 @@ PASSING = (
     asyncpg.InvalidCachedStatementError,  # the tables changed under a prepared statement
 )
 ReferenceMissing = asyncpg.ForeignKeyViolationError
+LockTimeout = asyncpg.LockNotAvailableError
 REFUSED = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 
 
@@ -72,7 +75,8 @@ async def open_pool(database_url: str, size: int) -> Pool:
 
     It keeps none in reserve: asyncpg logs a traceback a second for each reserve it cannot make in an outage.
     A connection that is given back is not reset by a statement more: what we send leaves nothing to be reset,
-    for settings, locks and cursors end with their transaction.
+    for settings, locks and cursors end with their transaction. What it begins with is a statement of its own:
+    poolers refuse parameters that they do not know.
     """
     return await asyncpg.create_pool(  # pyright: ignore[reportUnknownMemberType, reportReturnType]
         database_url,
@@ -80,9 +84,15 @@ async def open_pool(database_url: str, size: int) -> Pool:
         max_size=size,
         timeout=CONNECT_SECONDS,
         command_timeout=QUERY_SECONDS,
+        init=_begin,
         reset=_as_it_is,
-        server_settings={"application_name": "batchwright", "jit": "off", "timezone": "UTC"},
+        server_settings={"application_name": "batchwright", "timezone": "UTC"},
     )
+
+
+async def _begin(session: Session) -> None:
+    """A machine that is gone with a transaction open would hold its locks until TCP gives up, for hours."""
+    await session.execute(f"SET jit = off; SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
 
 
 async def _as_it_is(_: object) -> None:

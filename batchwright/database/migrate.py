@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from batchwright.database import driver
 from batchwright.database.connection import address, translated
-from batchwright.database.errors import MigrationFailed, SchemaMismatch
+from batchwright.database.errors import DatabaseUnavailable, MigrationFailed, SchemaMismatch
 from batchwright.database.sql import Migration, migrations
 
 _LOCK = 0x6261746368  # of PostgreSQL's advisory locks: "batch"
@@ -29,7 +29,8 @@ async def migrate(database_url: str) -> list[str]:
         SchemaMismatch: a newer version has made tables this one cannot live with, or an applied migration
             has changed since.
         MigrationFailed: one could not be applied.
-        DatabaseUnavailable: a retry goes on where this one stopped.
+        DatabaseUnavailable: a retry goes on where this one stopped; also where a backup uses a table
+            for long: whoever comes after a migration that waits has to wait too.
     """
     async with _connected(database_url) as connection:
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)  # given back with the connection
@@ -53,8 +54,14 @@ async def missing_names(session: driver.Session) -> list[str]:
 async def _apply(connection: driver.Connection, migration: Migration) -> None:
     try:
         async with connection.transaction():
+            await connection.execute(f"SET LOCAL lock_timeout = '{driver.LOCK_SECONDS}s'")
             await connection.execute(migration.sql)
             await connection.execute(_INSERT, migration.name, migration.checksum, migration.breaking)
+    except driver.LockTimeout as error:
+        raise DatabaseUnavailable(
+            f"The migration {migration.name!r} waited {driver.LOCK_SECONDS} s for a table that somebody uses "
+            "for long, such as a backup, and nothing of it was applied: run it again afterwards."
+        ) from error
     except driver.PASSING:
         raise
     except driver.ServerError as error:

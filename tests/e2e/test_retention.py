@@ -78,6 +78,8 @@ async def test_what_is_past_its_life_goes_and_what_is_in_use_stays(stack: Stack)
         lines = chat_lines(MODELS[:1], each=40)
         live = await submit(client, lines)
         await outlive(stack, *files, live.input_file_id)
+        earlier = LONG_AGO - timedelta(hours=1)
+        await execute(stack, "UPDATE batches SET created_at = $1 WHERE id = $2", earlier, live.id)
         assert counts(await retain(stack, "--dry-run"))[Kind.FILES] == 1  # the input was read a moment ago
         await execute(stack, "UPDATE batches SET completed_at = $1 WHERE id = $2", LONG_AGO, done.id)
         assert [await is_unknown(client, id) for id in (*files, live.input_file_id)] == [True, True, False]

@@ -33,15 +33,13 @@ class MemoryFiles(FilesTable):
         return rows[:limit], len(rows) > limit
 
     async def delete(self, tenant: str, file_id: str) -> FileRow | None:
-        reader = self._rows.enter().reader_of(tenant, file_id)
-        if reader is not None and (tenant, file_id) in self._rows.files:
-            raise FileInUse(file_id, reader.order.batch_id)
+        readers = self._rows.enter().readers_of(tenant, file_id)
+        if readers and (tenant, file_id) in self._rows.files:
+            raise FileInUse(file_id, readers[0].order.batch_id)
         row = await self.get(tenant, file_id)
         if row is not None:
             del self._rows.files[tenant, file_id]
         return row
 
     def _is_known(self, row: FileRow) -> bool:
-        if row.expires_at is None or row.expires_at > datetime.now(UTC):
-            return True
-        return self._rows.reader_of(row.tenant, row.id) is not None
+        return self._rows.is_known(row, datetime.now(UTC))

@@ -52,11 +52,7 @@ class MemoryQuotas(QuotasTable):
     def _stored(self, tenant: str, but: str = "") -> int:
         rows, now = self._rows.enter(), datetime.now(UTC)
         files = [row for row in rows.files.values() if row.tenant == tenant and row.id != but]
-        known = sum(
-            row.bytes
-            for row in files
-            if row.expires_at is None or row.expires_at > now or rows.reader_of(tenant, row.id)
-        )
+        known = sum(row.bytes for row in files if rows.is_known(row, now))
         uploads = [row for row in rows.uploads.values() if row.tenant == tenant and row.id != but]
         return known + sum(row.bytes for row in uploads if row.status_at(now) == "pending")
 

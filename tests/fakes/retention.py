@@ -24,7 +24,7 @@ class MemoryRetention(RetentionTable):
 
     async def remove_file(self, row: FileRow) -> bool:
         found = self._rows.enter().files.get((row.tenant, row.id))
-        if found is None or found.storage_key != row.storage_key or self._rows.reader_of(row.tenant, row.id):
+        if found is None or found.storage_key != row.storage_key or self._rows.readers_of(row.tenant, row.id):
             return False
         del self._rows.files[row.tenant, row.id]
         return True

@@ -68,9 +68,14 @@ class Rows:
             raise self.failing
         return self
 
-    def reader_of(self, tenant: str, file_id: str) -> BatchRow | None:
-        live = (row for (owner, _), row in self.batches.items() if owner == tenant and row.status in LIVE)
-        return next((row for row in live if row.order.input_file_id == file_id), None)
+    def readers_of(self, tenant: str, file_id: str) -> list[BatchRow]:
+        live = [row for (owner, _), row in self.batches.items() if owner == tenant and row.status in LIVE]
+        return [row for row in live if row.order.input_file_id == file_id]
+
+    def is_known(self, file: FileRow, now: datetime) -> bool:
+        """An expired file is unknown, unless a live batch reads it that was created before."""
+        until, readers = file.expires_at, self.readers_of(file.tenant, file.id)
+        return until is None or until > now or any(row.order.created_at < until for row in readers)
 
 
 def position(ids: list[str], after: str | None) -> int:

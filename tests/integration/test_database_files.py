@@ -65,12 +65,20 @@ async def test_an_expired_file_is_unknown(any_database: DatabaseLike) -> None:
 
 
 async def test_a_live_batch_keeps_its_expired_input_known(any_database: DatabaseLike) -> None:
-    await any_database.files.insert(a_file(expires_at=LONG_AGO))
-    await any_database.batches.upsert(an_order(input_file_id="file-1"))
-    assert await any_database.files.get("t", "file-1") == a_file(expires_at=LONG_AGO)
+    file = a_file(expires_at=LONG_AGO)
+    await any_database.files.insert(file)
+    await any_database.batches.upsert(an_order(created_at=LONG_AGO - timedelta(seconds=1)))
+    assert await any_database.files.get("t", "file-1") == file
     assert await names(any_database) == (["file-1"], False)
     await any_database.batches.end("t", "batch_1", BatchStatus.CANCELLED, [], after(1))
     assert await any_database.files.get("t", "file-1") is None
+
+
+async def test_a_batch_created_later_brings_no_expired_file_back(any_database: DatabaseLike) -> None:
+    await any_database.files.insert(a_file(expires_at=LONG_AGO))
+    await any_database.batches.upsert(an_order(created_at=LONG_AGO))
+    assert await any_database.files.get("t", "file-1") is None
+    assert await names(any_database) == ([], False)
 
 
 async def test_the_input_of_a_live_batch_cannot_be_deleted(any_database: DatabaseLike) -> None:

@@ -6,6 +6,7 @@ from secrets import token_hex
 
 import pytest
 
+from batchwright.database import driver
 from batchwright.database import migrate as module
 from batchwright.database.driver import connect
 from batchwright.database.errors import DatabaseUnavailable, MigrationFailed, SchemaMismatch
@@ -133,3 +134,18 @@ async def test_a_refused_password_is_told_at_once_and_not_shown(database_url: st
         await open_database(load(database_url=wrong))
     assert "secret-one" not in str(refused.value)
     assert rest in str(refused.value)
+
+
+async def test_a_migration_does_not_hold_up_others_behind_a_table_that_is_used_for_long(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await migrate(empty_url)
+    add(monkeypatch, Migration("9001_wide.sql", "ALTER TABLE files ADD COLUMN wide text", "1"))
+    monkeypatch.setattr(driver, "LOCK_SECONDS", 0.1)
+    backup = await connect(empty_url)
+    async with backup.transaction():
+        await backup.fetch("SELECT * FROM files")
+        with pytest.raises(DatabaseUnavailable, match=r"'9001_wide.sql' waited .* run it again"):
+            await migrate(empty_url)
+    await backup.close()
+    assert await migrate(empty_url) == ["9001_wide.sql"]

@@ -1,4 +1,4 @@
-"""A COMMIT whose answer is lost may have been heard: what its rows name stays, and the next try goes on with it."""
+"""A COMMIT whose answer is lost may have been heard: what its rows name stays, and the next try goes on."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
