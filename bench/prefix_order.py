@@ -9,9 +9,8 @@ from itertools import zip_longest
 
 from msgspec import UNSET
 
-from batchwright.rules.lines import Body, raw_bytes, read_body, read_fields
+from batchwright.rules.lines import Body, prompt_bytes, raw_bytes, read_body, read_fields
 from batchwright.rules.ordering import ModelLines, PlanOrder, Prefixes, prompt_again
-from batchwright.rules.plan import PlanEntry
 from batchwright.rules.slicing import work_units
 from simulator.cache import BLOCK_TOKENS, BYTES_PER_TOKEN, PrefixCache, token_count
 
@@ -86,7 +85,9 @@ def in_order(lines: Sequence[bytes], order: PlanOrder) -> list[bytes]:
     for line in lines:
         asked = prompt_again(line)
         number, prefix_hash = prefixes.intern(asked, offset, len(line))
-        plan.add(PlanEntry(offset, len(line), prefix_hash), number, asked.rest, work_units(_body(line)))
+        body = _body(line)
+        units = work_units(body, prompt_bytes(body))
+        plan.add(offset, len(line), number, prefix_hash, asked.rest, units)
         places[offset] = line
         offset += len(line)
 

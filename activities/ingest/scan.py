@@ -11,9 +11,8 @@ from batchwright.contracts.openai import Endpoint, Profile
 from batchwright.database.rows import ModelCount
 from batchwright.rules.checks import Limits, Request
 from batchwright.rules.findings import Code, Findings
-from batchwright.rules.lines import Line
+from batchwright.rules.lines import Line, prompt_bytes
 from batchwright.rules.ordering import HEAD, ModelLines, PlanOrder, Prefixes
-from batchwright.rules.plan import PlanEntry
 from batchwright.rules.prefix import prompt_of
 from batchwright.rules.quotas import Enqueued, estimated_tokens
 from batchwright.rules.slicing import work_units
@@ -78,7 +77,9 @@ class Scanner:
         self.prefixes = Prefixes()
         self.unserved = Unserved()
         self._validation = Validation(endpoint, profile, limits_of(settings))
+        self.findings: Findings = self._validation.findings
         self._settings = settings
+        self._default_model = settings.default_model
         self._tokens = 0
         self._access, self._canonical = access, canonical
 
@@ -93,15 +94,12 @@ class Scanner:
         settled = len(self.unserved) + adopted + len(self.twins or ())
         return Enqueued(self._validation.total - settled, self._tokens)
 
-    @property
-    def findings(self) -> Findings:
-        return self._validation.findings
-
     def feed(self, piece: bytes) -> None:
         if self._validation.full:
             return
+        place = self._place
         for line, request in self._validation.feed(piece):
-            self._place(line, request)
+            place(line, request)
 
     def finish(self) -> None:
         for line, request in self._validation.finish():
@@ -110,7 +108,7 @@ class Scanner:
             self.adoption.finish()
 
     def _place(self, line: Line, request: Request) -> None:
-        name = request.model or self._settings.default_model
+        name = request.model or self._default_model
         model = self._planned.get(name) or self._canonical(name)
         if self.adoption and not self.findings.count and self.adoption.take(line.offset, model):
             return
@@ -132,15 +130,16 @@ class Scanner:
         if lines is None:
             lines = self.models[model] = ModelLines(plan_order(self._settings))
         if self.closed:
-            lines.add(PlanEntry(line.offset, line.length, 0), 0, b"", 0)
+            lines.add(line.offset, line.length, 0, 0, b"", 0)
             return
         if self.twins is not None and self.twins.take(line, model):
             return
-        self._tokens += estimated_tokens(request.body)
-        prompt = prompt_of(request.body, HEAD)
-        prefix, prefix_hash = self.prefixes.intern(prompt, line.offset, line.length)
-        entry = PlanEntry(line.offset, line.length, prefix_hash)
-        lines.add(entry, prefix, prompt.rest, work_units(request.body))
+        body, offset, length = request.body, line.offset, line.length
+        asked = prompt_bytes(body)
+        self._tokens += estimated_tokens(body, asked)
+        prompt = prompt_of(body, HEAD)
+        prefix, prefix_hash = self.prefixes.intern(prompt, offset, length)
+        lines.add(offset, length, prefix, prefix_hash, prompt.rest, work_units(body, asked))
 
 
 def plan_order(settings: Settings) -> PlanOrder:

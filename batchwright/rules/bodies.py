@@ -1,6 +1,8 @@
 """What each endpoint asks of a request's body, as far as a batch is refused for it."""
 
 import re
+from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import UNSET
@@ -22,7 +24,7 @@ _FRACTION = re.compile(rb"[.eE]")
 _ARRAY = ("an array",)
 _TEXT = ("a string",)
 _BOTH = ("a string", "an array")
-_BEGIN: dict[tuple[str, ...], bytes] = {_ARRAY: b"[", _TEXT: b'"', _BOTH: b'["'}
+_BEGIN: dict[tuple[str, ...], bytes] = {(): b"", _ARRAY: b"[", _TEXT: b'"', _BOTH: b'["'}
 _ELEMENT = re.compile(
     rb"""[\s,]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"|\[[^\[\]]*+\]|[^\s,\[\]"]++)""",
     re.DOTALL,
@@ -69,15 +71,21 @@ def body_problems(endpoint: Endpoint, body: Body) -> list[Problem]:
     return [problem for problem in found if problem is not None]
 
 
-def has_what_it_needs(endpoint: Endpoint, body: UsualBody) -> bool:
+def what_is_needed(endpoint: Endpoint) -> Callable[[UsualBody], bool]:
     """Whether there is no problem of `body_problems`."""
     rule = _RULES[endpoint]
-    if body.stream or (rule.model and body.model is UNSET):
-        return False
-    if rule.field is None:
-        return True
-    value = _field(rule.field, body)
-    return value is not UNSET and memoryview(value)[0] in _BEGIN[rule.kinds]
+    needs_model, begin = rule.model, _BEGIN[rule.kinds]
+    field = attrgetter(rule.field) if rule.field else None
+
+    def has_it(body: UsualBody) -> bool:
+        if body.stream or (needs_model and body.model is UNSET):
+            return False
+        if field is None:
+            return True
+        value: Value = field(body)
+        return value is not UNSET and memoryview(value)[0] in begin
+
+    return has_it
 
 
 def _model_problem(rule: _Rule, model: Value) -> Problem | None:

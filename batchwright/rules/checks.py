@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from batchwright.contracts.openai import Endpoint, Profile
-from batchwright.rules.bodies import body_problems, count_inputs, has_what_it_needs, kind_of
+from batchwright.rules.bodies import body_problems, count_inputs, kind_of, what_is_needed
 from batchwright.rules.digests import Seen
 from batchwright.rules.findings import Code, Findings
 from batchwright.rules.lines import (
@@ -32,7 +32,7 @@ class Limits(NamedTuple):
     one_model: bool = False  # R6
 
 
-class Request(NamedTuple):
+class Request(Struct, frozen=True, gc=False):
     """An accepted line. `model` is None where the endpoint allows that."""
 
     custom_id: str
@@ -48,6 +48,8 @@ class LineChecker:
         self._endpoint = endpoint
         self._strict = profile is Profile.STRICT
         self._limits = limits
+        self._asks_of_all = limits.one_model or endpoint is Endpoint.EMBEDDINGS
+        self._has_what_it_needs = what_is_needed(endpoint)
         self._ids = Seen()
         self._inputs = 0
         self._model: str | None = None
@@ -55,11 +57,14 @@ class LineChecker:
     def check(self, line: Line, usual: UsualLine | None = None) -> Request | None:
         """The request, or None if the line has an error. `usual`: what it says, if it is of that shape."""
         before = self.findings.count
-        if usual is not None and self._is_good(usual):
-            body, model = usual.body, usual.body.model or None
-            self._all_lines(model, body.input, line.number)
-            return Request(usual.custom_id, model, body) if self.findings.count == before else None
-        return self._carefully(line, before)
+        if usual is None or not self._is_good(usual):
+            return self._carefully(line, before)
+        body = usual.body
+        request = Request(usual.custom_id, body.model or None, body)
+        if self._asks_of_all:
+            self._all_lines(request.model, body.input, line.number)
+            return request if self.findings.count == before else None
+        return request
 
     def forget_ids(self) -> None:
         """There is no further line whose custom_id could be one of them."""
@@ -71,7 +76,7 @@ class LineChecker:
             return False
         if line.method is UNSET and self._strict:
             return False
-        return has_what_it_needs(self._endpoint, line.body) and self._ids.add(line.custom_id.encode())
+        return self._has_what_it_needs(line.body) and self._ids.add(line.custom_id.encode())
 
     def _carefully(self, line: Line, before: int) -> Request | None:
         fields = self._fields(line)

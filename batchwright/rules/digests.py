@@ -1,23 +1,22 @@
 """Sets of 96-bit digests at 16 to 32 bytes each, where Python's own takes over 100."""
 
-import hashlib
 import secrets
-import struct
 from array import array
 from collections.abc import Iterator
 
-_HALVES = struct.Struct("<IQ")
 _FIRST_SLOTS = 1024
+_HIGH = 0xFFFF_FFFF
 
 
 class Seen:
     """Tells what it was shown before.
 
-    The hash is keyed anew for every set, so that no file can be made to collide on purpose.
+    The hash, twice Python's own SipHash, is keyed anew for every set, so that no file can be made to collide
+    on purpose.
     """
 
     def __init__(self) -> None:
-        self._hasher = hashlib.blake2b(key=secrets.token_bytes(16), digest_size=_HALVES.size)
+        self._key, self._other_key = secrets.token_bytes(16), secrets.token_bytes(16)
         self._size = 0
         self._allocate(_FIRST_SLOTS)
 
@@ -26,30 +25,22 @@ class Seen:
 
     def add(self, data: bytes) -> bool:
         """Whether it is shown for the first time."""
-        return self._take(data)[1]
+        return self._take(data) >= 0
 
-    def _take(self, data: bytes) -> tuple[int, bool]:
-        """The slot of `data`, and whether it is new there."""
-        if 4 * self._size >= 3 * len(self._low):
+    def _take(self, data: bytes) -> int:
+        """The slot of `data` where it is new; else the complement of its slot, which is negative."""
+        if self._size >= self._room:
             self._grow()
-        hasher = self._hasher.copy()
-        hasher.update(data)
-        high, low = _HALVES.unpack(hasher.digest())
-        low = low or 1  # 0 is a free slot
-        slot = self._slot(high, low)
-        if self._low[slot]:
-            return slot, False
-        self._high[slot], self._low[slot] = high, low
-        self._size += 1
-        return slot, True
-
-    def _slot(self, high: int, low: int) -> int:
-        """Where the digest is, or where it belongs."""
-        lows = self._low
-        mask = len(lows) - 1
+        low = hash(self._key + data) or 1  # 0 is a free slot
+        high = hash(self._other_key + data) & _HIGH
+        lows, mask = self._low, self._mask
         slot = low & mask
-        while (there := lows[slot]) and (there != low or self._high[slot] != high):
+        while there := lows[slot]:
+            if there == low and self._high[slot] == high:
+                return ~slot
             slot = (slot + 1) & mask
+        lows[slot], self._high[slot] = low, high
+        self._size += 1
         return slot
 
     def _grow(self) -> None:
@@ -58,18 +49,21 @@ class Seen:
 
     def _moves(self) -> Iterator[tuple[int, int]]:
         """Doubles the slots; where each digest was, and where it is now."""
-        highs, lows = self._high, self._low
-        self._allocate(2 * len(lows))
-        for place, low in enumerate(lows):
+        old_highs, old_lows = self._high, self._low
+        self._allocate(2 * len(old_lows))
+        highs, lows, mask = self._high, self._low, self._mask
+        for place, low in enumerate(old_lows):
             if low:
-                high = highs[place]
-                slot = self._slot(high, low)
-                self._high[slot], self._low[slot] = high, low
+                slot = low & mask
+                while lows[slot]:
+                    slot = (slot + 1) & mask
+                lows[slot], highs[slot] = low, old_highs[place]
                 yield place, slot
 
     def _allocate(self, slots: int) -> None:
         self._high = array("I", [0]) * slots
-        self._low = array("Q", [0]) * slots
+        self._low = array("q", [0]) * slots
+        self._mask, self._room = slots - 1, slots * 3 // 4
 
 
 class Digests(Seen):
@@ -81,10 +75,11 @@ class Digests(Seen):
 
     def number(self, data: bytes) -> tuple[int, bool]:
         """The number of `data`, and whether it is shown for the first time."""
-        slot, new = self._take(data)
-        if new:
-            self._numbers[slot] = self._size - 1
-        return self._numbers[slot], new
+        slot = self._take(data)
+        if slot < 0:
+            return self._numbers[~slot], False
+        self._numbers[slot] = self._size - 1
+        return self._size - 1, True
 
     def _grow(self) -> None:
         numbers = array("I", [0]) * (2 * len(self._numbers))

@@ -5,6 +5,7 @@ that a line costs its own size in memory whatever is nested in it.
 """
 
 from collections.abc import Iterator
+from io import BytesIO
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -18,7 +19,7 @@ class LineDamaged(ValueError):
     """A stored line is not the request that ingestion accepted."""
 
 
-class Line(NamedTuple):
+class Line(Struct, frozen=True, gc=False):
     """A line of the input. `length` counts the newline, also where the last line lacks it."""
 
     number: int  # 1-based, blank lines counted
@@ -75,7 +76,9 @@ _ACCEPTED = msgspec.json.Decoder(_Accepted)
 _ANY = msgspec.json.Decoder(Raw)
 _TEXT = msgspec.json.Decoder(str)
 _COUNT = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)])
+_NEWLINE = ord("\n")
 _HARMLESS_NESTING = 200
+_COUNTED = 16 * 1024  # bytes of a line in which looking for nesting costs less than going down
 _SPARE_FRAMES = 200
 # What msgspec raises for bytes that are no JSON; nesting beyond the interpreter's limit is refused as such.
 UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError)
@@ -100,12 +103,13 @@ class Splitter:
         """The lines that end in `piece`; all must be taken before the next piece."""
         if not self._started:
             piece = self._skip_mark(piece)
-        *ended, rest = piece.split(b"\n")
-        for part in ended:
-            line = self._end_line(part)
+        for part in BytesIO(piece):
+            if part[-1] != _NEWLINE:
+                self._hold(part)
+                return
+            line = self._end_line(part[:-1])
             if line is not None:
                 yield line
-        self._hold(rest)
 
     def finish(self) -> Iterator[Line]:
         """The last line, where no newline ends it."""
@@ -167,7 +171,7 @@ def read_new_fields(line: bytes) -> Fields:
     The interpreter limits nesting by what is left of its stack: with less of it here than anywhere else, what
     is accepted can always be read again.
     """
-    if line.count(b"[") + line.count(b"{") < _HARMLESS_NESTING:
+    if len(line) <= _COUNTED and line.count(b"[") + line.count(b"{") < _HARMLESS_NESTING:
         return read_fields(line)
     return _read_deep_down(line, _SPARE_FRAMES)
 
@@ -232,7 +236,14 @@ def written(value: Value) -> int:
 
 def prompt_bytes(body: Prompting) -> int:
     """How many bytes the prompt has in the line."""
-    return sum([len(memoryview(value)) for value in (body.messages, body.input, body.prompt) if value])
+    size = 0
+    if body.messages is not UNSET:
+        size += len(memoryview(body.messages))
+    if body.input is not UNSET:
+        size += len(memoryview(body.input))
+    if body.prompt is not UNSET:
+        size += len(memoryview(body.prompt))
+    return size
 
 
 def read_request(line: bytes) -> tuple[str, bytes]:

@@ -21,6 +21,7 @@ ReadLine = Callable[[int, int], bytes]  # of a line's offset and length
 _REMEMBERED = 1024 * 1024  # bytes of prefixes
 HEAD = 32  # bytes of the rest of the prompt
 _ROW = struct.Struct(f">I{HEAD}sQIIH")  # rank, head, offset, length, prefix hash, work units
+_pack_row = _ROW.pack
 _KEY = 4 + HEAD
 _PLACE = struct.Struct(">QIIH")  # what follows the key
 _RANK = struct.Struct(">I")
@@ -95,11 +96,12 @@ class ModelLines:
     def __len__(self) -> int:
         return len(self._rows) // _ROW.size
 
-    def add(self, entry: PlanEntry, prefix: int, rest: bytes, units: int) -> None:
+    def add(self, offset: int, length: int, prefix: int, prefix_hash: int, rest: bytes, units: int) -> None:
+        """`prefix` is the number that Prefixes gave it."""
         rank, head = prefix, rest[:HEAD]
         if self._order != "prefix":
-            rank, head = entry.prefix_hash if self._order == "hash" else 0, b""
-        self._rows += _ROW.pack(rank, head, entry.offset, entry.length, entry.prefix_hash, units)
+            rank, head = prefix_hash if self._order == "hash" else 0, b""
+        self._rows += _pack_row(rank, head, offset, length, prefix_hash, units)
 
     def entries(self) -> Iterator[PlanEntry]:
         """In no order, as often as one likes."""

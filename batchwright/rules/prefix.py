@@ -7,23 +7,24 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
 
 import msgspec
 from fnv_hash_fast import fnv1a_32
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Raw, Struct
 
-from batchwright.rules.lines import UNREADABLE, Prompting, Value, raw_bytes, read_text, written
+from batchwright.rules.lines import UNREADABLE, Prompting, read_text
 
-_SYSTEM = (b'"system"', b'"developer"')
+_SYSTEM = (Raw(b'"system"'), Raw(b'"developer"'))
 _LIST = ord("[")
+_NONE = Raw(b"")
 _MAX_TURNS = 10_000  # beyond it a conversation is not taken apart: its objects would outweigh its bytes
+_FEW_OBJECTS = 64
 _HELD = 4 * 1024 * 1024  # bytes of texts compared at once
 _LEAST = 64
 COMPARED = 64 * 1024  # texts equal up to here count as equal
 
 
-class Prompt(NamedTuple):
+class Prompt(Struct, frozen=True, gc=False):
     """`system` holds the contents of the leading system and developer messages, or the instructions."""
 
     system: tuple[bytes, ...]
@@ -37,8 +38,8 @@ class Prompt(NamedTuple):
 
 
 class _Turn(Struct, gc=False):
-    role: Value = UNSET
-    content: Value = UNSET
+    role: Raw = _NONE
+    content: Raw = _NONE
 
 
 _TURNS = msgspec.json.Decoder(list[_Turn])
@@ -52,38 +53,48 @@ def prompt_of(body: Prompting, most: int = sys.maxsize) -> Prompt:
     text = body.messages
     if text is UNSET:
         text = body.prompt if body.input is UNSET else body.input
-    system = (raw_bytes(body.instructions),) if body.instructions is not UNSET else ()
+    system = () if body.instructions is UNSET else (bytes(body.instructions),)
+    tools = b"" if body.tools is UNSET else bytes(body.tools)
+    if text is UNSET:
+        return Prompt(system, tools, b"")
     turns = _turns(text)
     if turns is None:
-        return Prompt(system, raw_bytes(body.tools), _start(text, most))
+        return Prompt(system, tools, bytes(memoryview(text)[:most]))
     first = 0
     for turn in turns:
-        if turn.role is UNSET or bytes(turn.role) not in _SYSTEM:
+        if turn.role not in _SYSTEM:
             break
-        system = (*system, raw_bytes(turn.content))
+        system = (*system, bytes(turn.content))
         first += 1
-    return Prompt(system, raw_bytes(body.tools), _rest(turns, first, most))
+    return Prompt(system, tools, _rest(turns, first, most))
 
 
 def _rest(turns: list[_Turn], first: int, most: int) -> bytes:
-    if first < len(turns) and len(start := _start(turns[first].content, most)) == most:
-        return start
-    return b"\x00".join([raw_bytes(turn.content) + raw_bytes(turn.role) for turn in turns[first:]])
+    if first < len(turns):
+        start = memoryview(turns[first].content)[:most]
+        if len(start) == most:
+            return bytes(start)
+    return b"\x00".join([bytes(turn.content) + bytes(turn.role) for turn in turns[first:]])
 
 
-def _start(value: Value, most: int) -> bytes:
-    return b"" if value is UNSET else bytes(memoryview(value)[:most])
-
-
-def _turns(text: Value) -> list[_Turn] | None:
-    if text is UNSET or memoryview(text)[0] != _LIST:
-        return None
-    if written(text) > _MAX_TURNS and bytes(text).count(b"{") > _MAX_TURNS:
+def _turns(text: Raw) -> list[_Turn] | None:
+    view = memoryview(text)
+    if view[0] != _LIST or (len(view) > _MAX_TURNS and _has_many_objects(bytes(view))):
         return None
     try:
         return _TURNS.decode(text)
     except UNREADABLE:
         return None
+
+
+def _has_many_objects(text: bytes) -> bool:
+    """Whether more than _MAX_TURNS; nearly all texts have few, between which finding beats counting."""
+    at = -1
+    for _ in range(_FEW_OBJECTS):
+        at = text.find(b"{", at + 1)
+        if at < 0:
+            return False
+    return text.count(b"{", at) > _MAX_TURNS - _FEW_OBJECTS + 1
 
 
 def system_hash(prompt: Prompt) -> int:
@@ -95,7 +106,7 @@ def system_hash(prompt: Prompt) -> int:
 
 def _plain(content: bytes) -> bytes:
     """A string's text; a list of parts stays as it is written."""
-    text = read_text(msgspec.Raw(content)) if content.startswith(b'"') else None
+    text = read_text(Raw(content)) if content.startswith(b'"') else None
     return content if text is None else text.encode()
 
 

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from batchwright.rules.lines import Prompting, prompt_bytes, written
+from msgspec import UNSET
+
+from batchwright.rules.lines import Prompting, written
 
 MOST = 2**53 - 1  # every JSON parser reads it as it stands
 _BYTES_PER_TOKEN = 4
@@ -68,10 +70,11 @@ def left(batch: Enqueued, settled: int) -> Enqueued:
     return Enqueued(lines, -(-batch.tokens * lines // batch.lines) if lines else 0)
 
 
-def estimated_tokens(body: Prompting) -> int:
-    """Of the prompt alone: a token for each four bytes of its JSON, at least one.
+def estimated_tokens(body: Prompting, asked: int) -> int:
+    """Of the prompt alone, `asked` bytes of it: a token for each four bytes of its JSON, at least one.
 
     OpenAI's rule of thumb. No tokenizer is asked: which one is right only the backend knows.
     """
-    asked = prompt_bytes(body) + written(body.instructions) + written(body.tools)
-    return max(1, -(-asked // _BYTES_PER_TOKEN))
+    if body.instructions is not UNSET or body.tools is not UNSET:
+        asked += written(body.instructions) + written(body.tools)
+    return -(-asked // _BYTES_PER_TOKEN) or 1

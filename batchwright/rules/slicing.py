@@ -1,6 +1,6 @@
 """Cutting a plan into slices: by lines, bytes and work units, whichever comes first."""
 
-from batchwright.rules.lines import Body, prompt_bytes, read_count
+from batchwright.rules.lines import Body, read_count
 from batchwright.rules.plan import SliceRecord
 from batchwright.rules.usual import UsualBody
 
@@ -10,10 +10,11 @@ _UNIT_TOKENS = 256
 MAX_WORK_UNITS = 0xFFFF
 
 
-def work_units(body: Body | UsualBody) -> int:
-    """What a request costs a backend: by the size of its prompt and the tokens it may make (S1-R1)."""
+def work_units(body: Body | UsualBody, asked: int) -> int:
+    """What a request costs a backend: by its prompt's bytes, `asked`, and the tokens it may make (S1-R1)."""
     tokens = _most_tokens(body) or _UNIT_TOKENS
-    return min(-(-prompt_bytes(body) // _UNIT_BYTES) - -tokens // _UNIT_TOKENS, MAX_WORK_UNITS)
+    units = -(-asked // _UNIT_BYTES) - -tokens // _UNIT_TOKENS
+    return units if units < MAX_WORK_UNITS else MAX_WORK_UNITS
 
 
 def _most_tokens(body: Body | UsualBody) -> int | None:

@@ -10,7 +10,7 @@ from batchwright.rules.findings import Code, Findings
 from batchwright.rules.lines import Line, Splitter
 from batchwright.rules.usual import usual_lines
 
-_AT_ONCE = 64  # lines read before the first of them is checked
+_AT_ONCE = 256  # lines read before the first of them is checked
 
 
 class ValidationReport(NamedTuple):
@@ -58,13 +58,13 @@ class Validation:
             self.findings.add(Code.EMPTY_FILE, message)
 
     def _accepted(self, lines: Iterator[Line]) -> Iterator[tuple[Line, Request]]:
+        most, check = self._limits.max_lines, self._checker.check
         while some := list(islice(lines, _AT_ONCE)):
             for line, usual in zip(some, usual_lines(some), strict=True):
                 if self.full:
                     return
                 self.total += 1
-                request = None if self.full else self._checker.check(line, usual)
-                if request is not None:
+                if self.total <= most and (request := check(line, usual)) is not None:
                     yield line, request
 
 

@@ -12,7 +12,6 @@ from batchwright.rules import ordering, prefix
 from batchwright.rules.digests import Digests, Seen
 from batchwright.rules.lines import read_body
 from batchwright.rules.ordering import ModelLines, PlanOrder, Prefixes
-from batchwright.rules.plan import PlanEntry
 from batchwright.rules.prefix import Prompt, lexicographic, prompt_of, system_hash
 from tests.unit.texts import texts
 
@@ -134,7 +133,7 @@ class Input:
         for line in self.lines:
             self.places[offset] = line
             number, fnv = prefixes.intern(self.prompt(line), offset, len(line))
-            lines.add(PlanEntry(offset, len(line), fnv), number, self.prompt(line).rest, 1)
+            lines.add(offset, len(line), number, fnv, self.prompt(line).rest, 1)
             offset += len(line)
         found = lines.in_order(prefixes.ranks(self._read), self._read)
         return [self._read(line.entry.offset, line.entry.length) for line in found]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from batchwright.database.quotas_base import OwnQuotas
 from batchwright.rules.findings import over_quota
-from batchwright.rules.lines import Body, read_body
+from batchwright.rules.lines import Body, prompt_bytes, read_body
 from batchwright.rules.quotas import Enqueued, Excess, Limits, Quota, estimated_tokens, excess, left
 
 
@@ -65,7 +65,8 @@ def test_what_is_left_never_grows_as_lines_settle_and_ends_at_nothing(
     ],
 )
 def test_a_token_is_four_bytes_of_the_prompt(text: str, tokens: int) -> None:
-    assert estimated_tokens(body(text)) == tokens
+    asked = body(text)
+    assert estimated_tokens(asked, prompt_bytes(asked)) == tokens
 
 
 def test_the_message_says_the_limit_and_what_to_do() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from batchwright.rules.lines import read_body
+from batchwright.rules.lines import prompt_bytes, read_body
 from batchwright.rules.plan import SliceRecord
 from batchwright.rules.slicing import MAX_WORK_UNITS, Slicer, work_units
 
@@ -68,4 +68,5 @@ def test_no_slice_passes_a_bound_unless_it_is_one_line(plan: list[tuple[int, int
     ],
 )
 def test_work_units_follow_the_prompt_and_the_tokens_asked_for(body: bytes, units: int) -> None:
-    assert work_units(read_body(Raw(body))) == units
+    asked = read_body(Raw(body))
+    assert work_units(asked, prompt_bytes(asked)) == units

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from batchwright.contracts.openai import Endpoint, Profile, ValidationError
 from batchwright.rules.checks import Limits, LineChecker
 from batchwright.rules.findings import Findings
-from batchwright.rules.lines import Line
+from batchwright.rules.lines import Line, prompt_bytes
 from batchwright.rules.prefix import prompt_of
 from batchwright.rules.quotas import estimated_tokens
 from batchwright.rules.slicing import work_units
@@ -84,7 +84,8 @@ def said(
         if request is None:
             known.append(None)
             continue
-        prompt, costs = prompt_of(request.body), (work_units(request.body), estimated_tokens(request.body))
+        body, asked = request.body, prompt_bytes(request.body)
+        prompt, costs = prompt_of(body), (work_units(body, asked), estimated_tokens(body, asked))
         texts = prompt.shared, prompt.rest, b"\x00".join(prompt.system)
         known.append((request.custom_id, request.model, *texts, *costs))
     return known, findings.listed()
