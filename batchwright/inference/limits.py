@@ -43,6 +43,7 @@ PermitWaiter = Waiter[Permit]
 @dataclass(slots=True)
 class _Model:
     used: int = 0
+    granted_at: int = 0  # counted in grants of all models
     shares: Shares = field(default_factory=Shares)
     waiting: dict[str, Queue[Permit]] = field(default_factory=dict[str, Queue[Permit]])
 
@@ -66,6 +67,7 @@ class Permits:
         self._total, self._used = total, 0
         self._per_model, self._own = per_model, own
         self._models: dict[str, _Model] = {}
+        self._grants = 0
         self._is_granting = False
 
     @property
@@ -142,9 +144,15 @@ class Permits:
             self._is_granting = False
 
     def _next_model(self) -> str | None:
-        """Of the models with a waiter and room, the one that uses least: so they share a backend too."""
-        waiting = sorted([(model.used, name) for name, model in self._models.items() if model.waiting])
-        return next((name for _, name in waiting if self._has_room(name, self._models[name])), None)
+        """Of the models with a waiter and room, the one that uses least: so they share a backend too.
+
+        Of several that use as much it is the one that has waited longest: where there are fewer permits than
+        models, none that waits uses any.
+        """
+        waiting = sorted(
+            [(model.used, model.granted_at, name) for name, model in self._models.items() if model.waiting]
+        )
+        return next((name for _, _, name in waiting if self._has_room(name, self._models[name])), None)
 
     def _has_room(self, name: str, model: _Model) -> bool:
         return model.used < self._limit(name) and self.backends.has_room(name)
@@ -157,6 +165,8 @@ class Permits:
         if not queue:
             del model.waiting[tenant]
         model.shares.charge(tenant, waiter.weight)
+        self._grants += 1
+        model.granted_at = self._grants
         model.used += 1
         self._used += 1
         self.backends.expect()

@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import pytest
+
 from batchwright.inference.adaptive import BackendLimits, Policy
 from batchwright.inference.limits import ByteBudget, Permit, Permits
 from batchwright.telemetry.metrics import Metrics
@@ -55,6 +57,24 @@ async def test_a_single_permit_serves_every_model() -> None:
     assert not waiter.done
     permit.release()
     assert waiter.done
+
+
+@pytest.mark.parametrize("least", [1, 2])
+async def test_models_take_turns_at_a_backend_that_takes_fewer_requests_than_it_serves_models(
+    least: int,
+) -> None:
+    backends = BackendLimits(Policy(adaptive=False, ceiling=least), lambda model: ("http://one",), Metrics())
+    permits = Permits(total=100, per_model=10, backends=backends)
+    in_flight = [Asked(permits, "a").permit for _ in range(least)]
+    waiting = {model: Asked(permits, model) for model in ("a", "b", "c")}
+    served: Counter[str] = Counter()
+    for _ in range(30):
+        in_flight.pop(0).release()
+        model = next(name for name, waiter in waiting.items() if waiter.done)
+        in_flight.append(waiting[model].permit)
+        waiting[model] = Asked(permits, model)
+        served[model] += 1
+    assert served == {"a": 10, "b": 10, "c": 10}
 
 
 async def test_a_permit_is_there_at_once_where_nobody_waits() -> None:
