@@ -122,15 +122,16 @@ class SliceAttempt:
             self._sink.start_with(await read_stored(self._tools.storage, self._folder))
             return end or End.DEFERRED
         record = await read_record(self._tools.storage, request)
-        while not budget.take_shard(record.shard_bytes):
-            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
-            end = self._stop.now()
-            if end is not None:
-                return end
+        room = budget.want_shard(record.shard_bytes)
         try:
+            while not room.is_held:
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+                end = self._stop.now()
+                if end is not None:
+                    return end
             return await self._read_and_send(record, route)
         finally:
-            budget.give_shard(record.shard_bytes)
+            budget.leave(room)
 
     async def _read_and_send(self, record: SliceRecord, route: Route) -> End:
         storage, request = self._tools.storage, self._request

@@ -40,6 +40,7 @@ class Gate:
         )
         self._route, self._work, self._sink, self._owner, self._stop = route, work, sink, owner, stop
         self._is_careful, self._pace, self._flights = caution.is_careful, pace, flights
+        self._opened = time.monotonic()
         self.began: float | None = None  # the first permit
         self.broken: BaseException | None = None
 
@@ -48,11 +49,18 @@ class Gate:
             return end
         if not self._work.unsettled or self.broken is not None:
             return End.FINISHED
-        if self.began is not None and time.monotonic() - self.began >= self._seconds:
-            return End.TURN_OVER
-        if self._pace.is_over:
+        if self._is_time_over() or self._pace.is_over:
             return End.TURN_OVER
         return End.DEFERRED if not self._flights and self.blocked() > PATIENCE_SECONDS else None
+
+    def _is_time_over(self) -> bool:
+        """Timed from the first permit; without one the slot goes to whoever has waited as long for a slot.
+
+        A batch's later slices get what its first one leaves: they would keep others from coming in at all.
+        """
+        if self.began is None:
+            return time.monotonic() - self._opened >= max(self._seconds, PATIENCE_SECONDS)
+        return time.monotonic() - self.began >= self._seconds
 
     def blocked(self) -> float:
         """Seconds for which it is known that nothing can be sent."""

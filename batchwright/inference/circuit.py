@@ -8,6 +8,9 @@ _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
 _LONGEST_ASKED_PAUSE = 60.0
 _SOON = 3.0  # no longer than a slice keeps its slot without sending
+# A trial may never be answered though the backend is long back: after so long another one goes out, the next
+# after twice as long.
+_FIRST_TRIAL, _LONGEST_TRIAL = 30.0, 120.0
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +37,8 @@ class Circuit:
     _failures: int = 0
     _pause: float = 0.0  # 0: closed
     _retry_at: float = 0.0
-    _trial: Try | None = None
+    _trial: Try | None = None  # the last one, while it is under way
+    _trial_seconds: float = _FIRST_TRIAL  # after which it is not waited for any more
     _under_way: set[Try] = field(default_factory=set[Try])
     _normal_at: float | None = None
     _suspects: set[str] = field(default_factory=set[str])
@@ -53,8 +57,10 @@ class Circuit:
             return 0.0
         if self._trial is not None:
             # Its answer may come any moment: whoever gave its slot back now would hear of it much later.
-            fresh = self.clock() - self._trial.sent_at < _SOON
-            return min(self._pause, _SOON) if fresh else self._pause
+            age = self.clock() - self._trial.sent_at
+            if age < _SOON:
+                return min(self._pause, _SOON)
+            return self._pause if age < self._trial_seconds else 0.0
         return max(0.0, self._retry_at - self.clock())
 
     def begin(self) -> Try:
@@ -62,6 +68,8 @@ class Circuit:
         begun = Try(self.clock(), self.is_open)
         self._under_way.add(begun)
         if begun.is_trial:
+            if self._trial is not None:
+                self._trial_seconds = min(self._trial_seconds * 2, _LONGEST_TRIAL)
             self._trial = begun
         return begun
 
@@ -76,7 +84,7 @@ class Circuit:
         self._under_way.discard(begun)
         self._normal_at, self._failures = self.clock(), 0
         self._suspects.clear()
-        if begun.is_trial or not self.is_open:
+        if self._is_trial(begun) or not self.is_open:
             self._pause, self._trial, self.reason = 0.0, None, ""
 
     def heard(self) -> None:
@@ -87,9 +95,10 @@ class Circuit:
         """A capacity failure; `at_once` opens whatever went before, `pause` is what the backend asked for."""
         self._under_way.discard(begun)
         self._failures += 1
-        if self.is_open and not begun.is_trial:
+        is_trial = self._is_trial(begun)
+        if self.is_open and not is_trial:
             return
-        if begun.is_trial or at_once or self._failures >= self._enough_failures():
+        if is_trial or at_once or self._failures >= self._enough_failures():
             self._open(reason, pause)
 
     def try_now(self) -> None:
@@ -120,6 +129,10 @@ class Circuit:
             return True
         return self.is_open if vouched is None else not vouched
 
+    def _is_trial(self, begun: Try) -> bool:
+        """Since it opened the last time: earlier ones may end after another trial has closed it."""
+        return begun.is_trial and self.is_open and begun.sent_at >= self.opened_at
+
     def _enough_failures(self) -> int:
         return max(self.failures_to_open, len(self._under_way) // 2)
 
@@ -129,4 +142,4 @@ class Circuit:
             self.opened_at = now
         self._pause = min(max(self._pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
         self._retry_at = now + max(self._pause, min(pause, _LONGEST_ASKED_PAUSE))
-        self._trial, self.reason = None, reason
+        self._trial, self._trial_seconds, self.reason = None, _FIRST_TRIAL, reason

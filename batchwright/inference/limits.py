@@ -1,5 +1,6 @@
 """Who may send now: permits per model first, then global (S0-25, S0-26), by tenant weight; and bytes held."""
 
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
@@ -173,10 +174,19 @@ class Permits:
         waiter.granted(Permit(self, name))
 
 
+@dataclass(eq=False, slots=True)
+class Room:
+    """For a shard of `size` bytes; `is_held` once there is as much."""
+
+    size: int
+    is_held: bool = False
+
+
 class ByteBudget:
     """Bytes one process may hold: half for shards, half for requests and answers until they are stored.
 
     Two halves, because answers leave only when a slice can go on: shards must not be able to starve them.
+    Shards get room in the order in which it was asked for: small ones must not be able to starve large ones.
     What an answer will weigh is estimated from the last ones.
     """
 
@@ -184,6 +194,7 @@ class ByteBudget:
         self._half = total // 2
         self._shards = self._answers = 0
         self._estimate = float(_FIRST_ESTIMATE)
+        self._wanted: deque[Room] = deque()
 
     @property
     def held(self) -> int:
@@ -194,15 +205,19 @@ class ByteBudget:
         """Whether another request may go out; one always may."""
         return not self._answers or self._answers + self._estimate < self._half
 
-    def take_shard(self, size: int) -> bool:
-        """Whether there was room; a shard larger than all of it needs an empty house."""
-        if self._shards and self._shards + size > self._half:
-            return False
-        self._shards += size
-        return True
+    def want_shard(self, size: int) -> Room:
+        """`leave` follows, whether it came to hold any. One larger than all of it needs an empty house."""
+        room = Room(size)
+        self._wanted.append(room)
+        self._hand_out()
+        return room
 
-    def give_shard(self, size: int) -> None:
-        self._shards -= size
+    def leave(self, room: Room) -> None:
+        if room.is_held:
+            self._shards -= room.size
+        else:
+            self._wanted.remove(room)
+        self._hand_out()
 
     def expect(self, request_bytes: int) -> int:
         """Holds what a request and its answer may weigh; the sum is to be dropped later."""
@@ -218,3 +233,12 @@ class ByteBudget:
 
     def drop_answer(self, size: int) -> None:
         self._answers -= size
+
+    def _hand_out(self) -> None:
+        while self._wanted:
+            first = self._wanted[0]
+            if self._shards and self._shards + first.size > self._half:
+                return
+            self._wanted.popleft()
+            self._shards += first.size
+            first.is_held = True

@@ -19,7 +19,9 @@ class BatchSettings(BaseSettings):
     heartbeat_timeout_seconds: float = Field(
         30.0, ge=10, description="silence after which a worker counts as dead"
     )
-    slice_seconds: float = Field(30.0, ge=1, description="a slice's turn, from its first permit")
+    slice_seconds: float = Field(
+        30.0, ge=1, description="a slice's turn, from its first permit; without one it ends as late"
+    )
     outstanding_slices: int = Field(32, ge=1, le=500, description="scheduled at once per model run")
     continue_as_new_events: int = Field(
         0,

@@ -221,9 +221,9 @@ async def test_results_wait_for_a_storage_that_is_away() -> None:
 async def test_a_full_byte_budget_holds_back_the_shard() -> None:
     house = House(ok)
     await plan_slice(house.storage, [line_of(0)])
-    assert house.tools.budget.take_shard(64 * 1024 * 1024)
+    room = house.tools.budget.want_shard(64 * 1024 * 1024)
     running = house.start(request())
     await eventually(lambda: bool(house.server.heard))
     assert house.sent == []
-    house.tools.budget.give_shard(64 * 1024 * 1024)
+    house.tools.budget.leave(room)
     assert (await running).finished

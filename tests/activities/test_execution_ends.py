@@ -14,6 +14,7 @@ from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceResult
 from batchwright.rules.segments import Kind, Record
 from tests.activities.execution_house import (
+    MODEL,
     House,
     content_of,
     eventually,
@@ -22,6 +23,7 @@ from tests.activities.execution_house import (
     plan_slice,
     request,
 )
+from tests.fakes.waiters import Asked
 
 pytestmark = pytest.mark.usefixtures("skipped_waits")
 
@@ -70,6 +72,18 @@ async def test_a_turn_that_is_over_finishes_what_is_in_flight_and_gives_its_slot
     assert error.next_retry_delay is not None
     assert error.next_retry_delay >= timedelta(milliseconds=1)
     assert (house.sent, len(await house.settled())) == ([HELD], 1)
+
+
+async def test_a_slice_that_gets_no_permit_in_a_turns_time_gives_its_slot_back_to_others() -> None:
+    house = House(ok, model_in_flight=1)
+    await plan_slice(house.storage, [line_of(0)])
+    others = Asked(house.tools.permits, MODEL, "other").permit
+    error = await house.failure(request())
+    assert (error.type, error.category) == (Failure.TURN_OVER, ApplicationErrorCategory.BENIGN)
+    assert (house.sent, house.tools.budget.held) == ([], 0)
+    others.release()
+    house.next_attempt()
+    assert (await house.run(request())).completed == 1
 
 
 async def test_turns_add_up_to_the_whole_slice_with_no_line_asked_twice() -> None:

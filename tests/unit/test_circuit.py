@@ -105,6 +105,39 @@ def test_a_trial_that_told_nothing_makes_room_for_the_next(circuit: Circuit, clo
     assert circuit.wait() == 0
 
 
+def test_a_trial_that_is_never_answered_is_followed_by_others_ever_more_rarely(
+    circuit: Circuit, clock: Clock
+) -> None:
+    fail(circuit, 3)
+    clock.now += 1
+    waits: list[float] = []
+    for _ in range(5):
+        circuit.begin()
+        sent_at = clock.now
+        while circuit.wait():
+            clock.now += 1
+        waits.append(clock.now - sent_at)
+    assert waits == [30, 60, 120, 120, 120]
+
+
+def test_an_answer_to_any_trial_closes_it_and_what_comes_of_the_others_is_as_of_other_requests(
+    circuit: Circuit, clock: Clock
+) -> None:
+    fail(circuit, 3)
+    clock.now += 1
+    hanging = circuit.begin()
+    clock.now += 30
+    circuit.succeeded(circuit.begin())
+    circuit.failed(hanging, "timeout")
+    assert not circuit.is_open
+    clock.now += 1
+    another = circuit.begin()
+    fail(circuit, 3)
+    circuit.succeeded(hanging)
+    circuit.succeeded(another)
+    assert circuit.is_open
+
+
 def test_requests_from_before_it_opened_neither_close_it_nor_prolong_it(
     circuit: Circuit, clock: Clock
 ) -> None:

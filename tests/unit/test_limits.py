@@ -204,18 +204,41 @@ async def test_a_tenant_that_was_away_has_saved_nothing_up() -> None:
 
 def test_shards_take_half_and_a_huge_one_needs_an_empty_house() -> None:
     budget = ByteBudget(20 * MIB)
-    assert budget.take_shard(6 * MIB)
-    assert not budget.take_shard(6 * MIB)
-    assert budget.take_shard(4 * MIB)
-    budget.give_shard(6 * MIB)
-    assert not budget.take_shard(50 * MIB)
-    budget.give_shard(4 * MIB)
-    assert budget.take_shard(50 * MIB)
+    some, more = budget.want_shard(6 * MIB), budget.want_shard(4 * MIB)
+    huge = budget.want_shard(50 * MIB)
+    assert (some.is_held, more.is_held, huge.is_held) == (True, True, False)
+    budget.leave(some)
+    assert not huge.is_held
+    budget.leave(more)
+    assert huge.is_held
+    budget.leave(huge)
+    assert budget.held == 0
+
+
+def test_a_large_shard_has_its_turn_however_many_small_ones_follow() -> None:
+    budget = ByteBudget(20 * MIB)
+    held = [budget.want_shard(4 * MIB) for _ in range(2)]
+    large = budget.want_shard(9 * MIB)
+    small = [budget.want_shard(4 * MIB) for _ in range(3)]
+    for room in held:
+        budget.leave(room)
+    assert (large.is_held, [room.is_held for room in small]) == (True, [False] * 3)
+    budget.leave(large)
+    assert [room.is_held for room in small] == [True, True, False]
+
+
+def test_a_shard_that_is_no_longer_wanted_holds_nobody_up() -> None:
+    budget = ByteBudget(20 * MIB)
+    budget.want_shard(8 * MIB)
+    large, small = budget.want_shard(9 * MIB), budget.want_shard(MIB)
+    assert not small.is_held
+    budget.leave(large)
+    assert (small.is_held, budget.held) == (True, 9 * MIB)
 
 
 def test_shards_never_starve_answers() -> None:
     budget = ByteBudget(20 * MIB)
-    assert budget.take_shard(10 * MIB)
+    assert budget.want_shard(10 * MIB).is_held
     assert budget.has_room
 
 
