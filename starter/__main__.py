@@ -1,6 +1,7 @@
 """`batchwright`: the command line, put together."""
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import typer
 from typer.core import TyperGroup
@@ -89,8 +90,21 @@ app = typer.Typer(
 )
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        # Imported when it is used, as all that only one command needs.
+        from importlib.metadata import version
+
+        print(f"batchwright {version('batchwright')}")
+        raise typer.Exit
+
+
 @app.callback()
-def batchwright() -> None:
+def batchwright(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print it and exit.")
+    ] = False,
+) -> None:
     """OpenAI-compatible batches against any OpenAI-compatible backend."""
 
 

@@ -10,7 +10,20 @@ from batchwright.settings import Settings, SettingsError, load
 from starter.client import Client, ClientError
 from starter.output import stop
 
-BatchId = Annotated[str, typer.Argument(metavar="ID", help="The batch's id, batch_...", show_default=False)]
+
+def _id(text: str) -> str:
+    """As typed. Ends the command where it can be none, as in `status $ID` of a variable that is not set."""
+    if not text.strip():
+        stop("The batch's id is empty: give the one that `submit` printed; `batchwright list` has them all.")
+    if not text.replace("_", "").replace("-", "").isalnum():
+        stop(f"{text!r} is no batch's id: those are like batch_0123abcd; `batchwright list` has them all.")
+    return text
+
+
+BatchId = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="The batch's id, batch_...", show_default=False, callback=_id),
+]
 Url = Annotated[
     str | None, typer.Option("--url", help="Address of the API. [BATCHWRIGHT_URL]", show_default=False)
 ]

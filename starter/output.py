@@ -1,9 +1,11 @@
 """What the commands print, and the codes they exit with."""
 
 import os
+import shutil
 import sys
 from datetime import datetime
 from enum import IntEnum
+from pathlib import Path
 from typing import NoReturn
 
 import typer
@@ -43,6 +45,13 @@ def stdout() -> Console:
 
 def stderr() -> Console:
     return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+
+
+def program() -> str:
+    """How whoever runs this calls `batchwright` again: by its path, where the name alone is not found."""
+    called = Path(sys.argv[0])
+    by_path = called.name == "batchwright" and shutil.which("batchwright") is None
+    return str(called) if by_path else "batchwright"
 
 
 def stop(message: str, code: Exit = Exit.USAGE) -> NoReturn:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _WRONG_SETTING = 2
 _FAILED = 1
+_STARTING = "Starting PostgreSQL, Temporal, API and workers ..."
 
 
 def dev(
@@ -85,8 +86,11 @@ async def _run(options: "DevOptions", json: bool) -> None:
     supervisor = Supervisor(options, say)
 
     async def stay() -> None:
-        starting = errors.status("Starting PostgreSQL, Temporal, API and workers ...")
-        starting.start()
+        starting = errors.status(_STARTING)
+        if errors.is_terminal:
+            starting.start()
+        else:
+            say(_STARTING)
         try:
             async with supervisor:
                 starting.stop()

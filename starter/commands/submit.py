@@ -1,16 +1,20 @@
 """`batchwright submit`: a file becomes a batch."""
 
+import os
+import shutil
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryFile
+from typing import Annotated, BinaryIO
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from starter.client import Client, ClientError
 from starter.commands.watch import follow
+from starter.inputs import objection
 from starter.options import Interval, Json, Tenant, Url, Wait, connected
 from starter.output import describe, exit_code, print_json, stderr, stdout, stop
 from starter.views import FileObject
@@ -92,11 +96,31 @@ def _kept_only_for_a_batch(client: Client, uploaded: FileObject) -> Generator[No
 
 def _upload(client: Client, path: Path) -> FileObject:
     try:
-        size = path.stat().st_size
-        shown = sys.stderr.isatty() and size >= _SHOWN_FROM_BYTES
-        columns = (TextColumn("uploading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        progress = Progress(*columns, console=stderr(), transient=True, disable=not shown)
-        with progress, progress.open(path, "rb") as file:
-            return client.upload(file, path.name)
+        if why := objection(path):
+            stop(why)
+        with path.open("rb") as opened, _sized(opened) as (file, size):
+            shown = sys.stderr.isatty() and size >= _SHOWN_FROM_BYTES
+            columns = (TextColumn("uploading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+            progress = Progress(*columns, console=stderr(), transient=True, disable=not shown)
+            with progress, progress.wrap_file(file, size) as shown_file:
+                return client.upload(shown_file, path.name)
     except OSError as error:
         stop(f"{path} cannot be read: {error.strerror or error}.")
+    except ClientError as error:
+        if not error.refused:
+            raise
+        hint = f" `batchwright validate {path}` shows where." if "jsonl" in str(error) else ""
+        stop(f"{path} is not taken: {error}{hint}")
+
+
+@contextmanager
+def _sized(file: BinaryIO) -> Generator[tuple[BinaryIO, int]]:
+    """The file with its bytes' number. A pipe is read to its end first: only then is the number known."""
+    if file.seekable():
+        yield file, os.fstat(file.fileno()).st_size
+        return
+    with TemporaryFile() as whole:
+        shutil.copyfileobj(file, whole)
+        size = whole.tell()
+        whole.seek(0)
+        yield whole, size

@@ -11,8 +11,9 @@ from batchwright.contracts.openai import Endpoint, Profile
 from batchwright.rules.checks import Limits
 from batchwright.rules.validation import ValidationReport
 from batchwright.settings import Settings
+from starter.inputs import objection
 from starter.options import settings_or_stop
-from starter.output import Exit, stop
+from starter.output import Exit, stderr, stop
 
 
 def validate(
@@ -32,9 +33,12 @@ def validate(
     settings = settings_or_stop()
     try:
         report = validate_file(file, endpoint, _limits(settings), profile or settings.profile)
+        why = "" if report.valid or json else objection(file)
     except OSError as error:
         stop(f"{file} cannot be read: {error.strerror or error}.")
     print(_as_json(report) if json else _as_text(file, report))
+    if why:
+        stderr().print(why, markup=False)
     if not report.valid:
         raise typer.Exit(int(Exit.FAILED))
 

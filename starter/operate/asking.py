@@ -1,7 +1,9 @@
 """What commands ask of PostgreSQL, Temporal and the storage themselves, and say where there is no answer."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 from batchwright.database.errors import DatabaseError, UnknownTenant
@@ -11,6 +13,7 @@ from starter.options import settings_or_stop
 from starter.output import Exit, stop
 
 _Answer = TypeVar("_Answer")
+_DEV_ENV = Path(".batchwright") / "dev.env"
 
 
 def answered(asking: Awaitable[_Answer], *silences: type[Exception], code: Exit = Exit.USAGE) -> _Answer:
@@ -29,7 +32,13 @@ def answered(asking: Awaitable[_Answer], *silences: type[Exception], code: Exit 
     except UnknownTenant as error:  # it did answer
         stop(str(error), Exit.FAILED)
     except (DatabaseError, *silences) as error:
-        stop(str(error), code)
+        stop(f"{error}{_stack_here()}", code)
+
+
+def _stack_here() -> str:
+    """Where to look, for whoever runs `dev` here and has not told this shell of it."""
+    told = _DEV_ENV.exists() and "BATCHWRIGHT_DATABASE_URL" not in os.environ
+    return f"; `. {_DEV_ENV}` names what `batchwright dev` runs here." if told else ""
 
 
 def asked(question: Callable[[Database], Awaitable[_Answer]]) -> _Answer:

@@ -83,17 +83,24 @@ class Supervisor:
         )
 
     async def stop(self) -> None:
-        """API, workers, simulator, Temporal, PostgreSQL; what has not started is left out."""
+        """API and workers, then what they need; what has not started is left out."""
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
         self._keepers = []
-        draining = self._options.settings.drain_seconds + _PATIENCE_SECONDS
-        await _stop_all(self._api, _PATIENCE_SECONDS)
-        await _stop_all(self._workers, draining)
-        await _stop_all([part for part in (self._simulator,) if part], _PATIENCE_SECONDS)
-        await _stop_all([part for part in (self._temporal,) if part], _PATIENCE_SECONDS)
-        await self._postgres.stop(_POSTGRES_SECONDS)
+        drain = self._options.settings.drain_seconds
+        if self._api or self._workers:
+            self._say(f"Stopping API and workers; requests in flight have {drain:g} s to end.")
+        await asyncio.gather(
+            _stop_all(self._api, _PATIENCE_SECONDS), _stop_all(self._workers, drain + _PATIENCE_SECONDS)
+        )
+        needed = self._needed()
+        if needed:
+            others = (
+                "PostgreSQL, Temporal and the simulator" if self._simulator else "PostgreSQL and Temporal"
+            )
+            self._say(f"Stopping {others}.")
+        await asyncio.gather(_stop_all(needed, _PATIENCE_SECONDS), self._postgres.stop(_POSTGRES_SECONDS))
         self._directory.close()
 
     def hurry(self) -> None:
@@ -142,8 +149,11 @@ class Supervisor:
         return PartProcess(part, self._directory.log(part.name), self._changed)
 
     def _processes(self) -> list[PartProcess]:
-        single = [part for part in (self._temporal, self._simulator) if part is not None]
-        return [*single, *self._api, *self._workers]
+        return [*self._needed(), *self._api, *self._workers]
+
+    def _needed(self) -> list[PartProcess]:
+        """What API and workers ask, besides PostgreSQL."""
+        return [part for part in (self._temporal, self._simulator) if part is not None]
 
     def _changed(self) -> None:
         """A part has a new process: noted before anything else can happen."""

@@ -5,6 +5,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
+from starter.output import program
 from starter.stack.trial import DemoResult, first_line
 from starter.tables import facts
 from starter.views import Batch, ModelPart
@@ -67,7 +68,7 @@ def look_around(console: Console, result: DemoResult, *, is_running: bool) -> No
         console.print("The stack keeps running. Ctrl-C stops it.")
         return
     console.print("To look around, also in the Temporal UI, start the stack on this data again:")
-    console.print(Text(f"  batchwright dev --data {result.data / 'stack'}"), soft_wrap=True)
+    console.print(Text(f"  {program()} dev --data {result.data / 'stack'}"), soft_wrap=True)
     console.print(
         Text(f"  http://127.0.0.1:8233{result.ui[result.ui.index('/namespaces') :]}"), soft_wrap=True
     )

@@ -4,13 +4,14 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
+from starter.output import program
 from starter.stack.errors import StackError
 from starter.stack.state import StackInfo
 from starter.tables import facts
 
 # What makes one, with those settings, and where the command line looks for it.
-_FIRST_KEY = """batchwright tenants create default
-export BATCHWRIGHT_API_KEY=$(batchwright keys create default)"""
+_FIRST_KEY = """{program} tenants create default
+export BATCHWRIGHT_API_KEY=$({program} keys create default)"""
 
 
 def panel(info: StackInfo, backends: tuple[str, ...], *, with_keys: bool = False) -> Panel:
@@ -31,8 +32,8 @@ def _addresses(info: StackInfo, backends: tuple[str, ...], with_keys: bool) -> l
         ("Inference", inference),
         ("Data, logs", f"{info.data}, {info.data}/logs"),
         ("Settings", f". {info.data}/dev.env  (for doctor, models, workers, keys ...)"),
-        *([("Keys", _FIRST_KEY)] if with_keys else []),
-        ("Try", f"batchwright submit FILE --wait --url {info.api}"),
+        *([("Keys", _FIRST_KEY.format(program=program()))] if with_keys else []),
+        ("Try", f"{program()} submit FILE --wait --url {info.api}"),
     ]
 
 

@@ -1,15 +1,21 @@
 """results, validate, and how commands say that something is wrong."""
 
+import gzip
 import json
+import os
 import socket
 import sys
+import threading
 from collections.abc import Generator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import typer
 
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
+from starter.operate.asking import answered
 from tests.unit.cli import LINE, Cli, served
 
 UNKNOWN = "batch_" + "0" * 32
@@ -91,6 +97,7 @@ def test_the_strict_profile_refuses_more(cli: Cli, tmp_path: Path) -> None:
         ["status"],
         ["status", UNKNOWN],
         ["status", "../files"],
+        ["status", ""],
         ["explode"],
         ["list", "--limit", "0"],
         ["list", "--after", "nobody"],
@@ -109,6 +116,74 @@ def test_wrong_use_exits_with_3_and_without_a_traceback(cli: Cli, arguments: lis
     assert ended.exit_code == 3
     assert ended.stderr
     assert "Traceback" not in ended.output
+
+
+@pytest.mark.parametrize("typed", ["", " ", "../files", "batch_1 batch_2"])
+def test_what_can_be_no_id_is_said_so_before_anybody_is_asked(cli: Cli, typed: str) -> None:
+    ended = cli.run("status", typed, BATCHWRIGHT_URL="http://127.0.0.1:1")
+    assert ended.exit_code == 3
+    assert "`batchwright list` has them all" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "is empty"),
+        (gzip.compress(LINE.encode()), "packed with gzip: unpack it first"),
+        (LINE.encode("utf-16"), "`iconv -f utf-16 -t utf-8`"),
+        (LINE.encode()[:10], "Must be .jsonl `batchwright validate "),
+    ],
+)
+def test_a_file_that_can_be_no_input_is_named_with_the_remedy(
+    cli: Cli, tmp_path: Path, content: bytes, why: str
+) -> None:
+    path = tmp_path / "input.jsonl"
+    path.write_bytes(content)
+    ended = cli.run("submit", str(path))
+    assert ended.exit_code == 3
+    assert ended.stderr.startswith(str(path))
+    assert why in ended.stderr
+
+
+def test_a_packed_file_is_not_valid_and_said_to_be_packed(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "input.jsonl.gz"
+    path.write_bytes(gzip.compress(LINE.encode()))
+    ended = cli.run("validate", str(path))
+    assert ended.exit_code == 1
+    assert ended.stderr == f"{path} is packed with gzip: unpack it first.\n"
+
+
+def test_the_requests_may_come_through_a_pipe(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_text, args=(LINE,))
+    writer.start()
+    ended = cli.run("submit", str(path))
+    writer.join()
+    assert ended.exit_code == 0, ended.stderr
+
+
+def test_the_version_is_told(cli: Cli) -> None:
+    ended = cli.run("--version")
+    assert (ended.exit_code, ended.stdout) == (0, f"batchwright {version('batchwright')}\n")
+
+
+def test_whoever_runs_dev_here_is_told_how_to_name_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".batchwright").mkdir()
+    (tmp_path / ".batchwright" / "dev.env").touch()
+    monkeypatch.delenv("BATCHWRIGHT_DATABASE_URL", raising=False)
+
+    async def ask() -> None:
+        raise DatabaseUnavailable("PostgreSQL does not answer")
+
+    with pytest.raises(typer.Exit):
+        answered(ask())
+    assert capsys.readouterr().err == (
+        "PostgreSQL does not answer; `. .batchwright/dev.env` names what `batchwright dev` runs here.\n"
+    )
 
 
 def test_a_wrong_window_is_told_in_the_words_of_the_api(cli: Cli, tmp_path: Path) -> None:
