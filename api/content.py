@@ -43,7 +43,7 @@ async def content_response(request: Request, row: FileRow, storage: Storage) -> 
     return StreamingResponse(pieces, 200 if span is None else 206, headers, _BINARY)
 
 
-def conditional(
+async def conditional(
     range: Annotated[str | None, Header(description="one range of bytes"), _TEXT] = None,
     if_range: Annotated[str | None, Header(description="the range only of this ETag"), _TEXT] = None,
     if_none_match: Annotated[str | None, Header(description="ETags the client has"), _TEXT] = None,

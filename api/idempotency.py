@@ -84,7 +84,7 @@ def _made(held: Claim, fingerprint: str) -> str:
     return held.made
 
 
-def keyed(
+async def keyed(
     idempotency_key: Annotated[
         str | None,
         Header(description="the same key and request within 24 h give the first answer"),

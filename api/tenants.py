@@ -71,7 +71,7 @@ def documented(settings: Settings) -> DependsOn:
     """A dependency that puts the tenant's header into the OpenAPI description."""
     about = "the tenant of the key, which it may repeat" if settings.auth == "api_key" else "the tenant"
 
-    def header(
+    async def header(
         tenant: Annotated[
             str | None,
             Header(alias=settings.tenant_header, description=about),

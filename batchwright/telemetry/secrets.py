@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
@@ -11,6 +12,7 @@ from batchwright.rules.keyring import key_references
 from batchwright.settings import SECRETS, Settings, from_environment
 
 STRUCK = "***"
+_SHORT, _REMEMBERED = 100, 1_000  # names, ids and constant messages come again with every entry
 _LEAST_CHARACTERS = 4  # what is shorter is no secret, and striking it would garble every line
 
 _VALUE = r"""[^\s"',;&()<>{}\[\]\\]+"""
@@ -41,8 +43,12 @@ class Redactor:
         known = {secret for secret in secrets if len(secret) >= _LEAST_CHARACTERS}
         ordered = sorted(known, key=len, reverse=True)  # of two, one may be a part of the other
         self._known = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+        self._again = lru_cache(_REMEMBERED)(self._struck)
 
     def __call__(self, text: str) -> str:
+        return self._again(text) if len(text) <= _SHORT else self._struck(text)
+
+    def _struck(self, text: str) -> str:
         if self._known is not None:
             text = self._known.sub(STRUCK, text)
         for pattern in _PATTERNS:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
+import anyio.to_thread
 import openai
 import pytest
 
@@ -206,3 +207,16 @@ async def test_the_page_shows_every_route_and_shape_and_needs_no_other_server(ho
     assert anchors == set(told["components"]["schemas"])
     assert set(re.findall(r'href="#(\w+)"', page)) <= anchors
     assert re.findall(r"(?:src|href)=.?(?:https?:)?//|<script|<link", page) == []
+
+
+async def test_no_request_waits_for_a_thread(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under load one costs more than the rest of a poll: FastAPI runs whatever is not asynchronous in one."""
+
+    async def run_sync(*_: object, **__: object) -> None:
+        raise AssertionError("a thread was asked for")
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
+    batch = await house.create()
+    paths = [f"batches/{batch.id}", "batches", "files", "models", f"files/{batch.input_file_id}/content"]
+    answers = [await house.http.get(f"/v1/{path}") for path in paths]
+    assert [answer.status_code for answer in answers] == [200] * len(paths)
