@@ -1,5 +1,6 @@
 """/v1/files: upload, list, get, content, delete."""
 
+import asyncio
 import logging
 from typing import Annotated, get_args
 
@@ -22,6 +23,8 @@ from batchwright.rules.paging import is_ascending, page_limit
 from batchwright.storage.base import ObjectMissing
 
 logger = logging.getLogger(__name__)
+
+_AT_ONCE = 500  # objects of a list; more are made in a thread: the event loop is everybody's
 
 _FORM = {
     "type": "object",
@@ -97,7 +100,9 @@ class FileRoutes:
             )
         except UnknownCursor as error:
             raise no_file(error.id) from None
-        return answer(file_page(rows, more=more))
+        if len(rows) <= _AT_ONCE:
+            return _listed(rows, more)
+        return await asyncio.to_thread(_listed, rows, more)
 
     async def get(self, request: Request, file_id: str) -> Response:
         """Retrieve a file's description."""
@@ -131,3 +136,7 @@ class FileRoutes:
         if row is None:
             raise no_file(file_id)
         return row
+
+
+def _listed(rows: list[FileRow], more: bool) -> Response:
+    return answer(file_page(rows, more=more))

@@ -16,6 +16,8 @@ from batchwright.database.errors import DatabaseUnavailable, FileInUse, OutcomeU
 from batchwright.database.files import FIRST, LAST, FileQueries
 from batchwright.database.migrate import migrate, missing_names
 from batchwright.database.pool import Database, open_database
+from batchwright.database.quotas import QuotaQueries
+from batchwright.database.retention import RetentionQueries
 from batchwright.database.rows import BatchRow
 from batchwright.database.sql import queries
 from batchwright.settings import load
@@ -275,9 +277,29 @@ async def test_a_page_of_files_and_the_question_who_reads_one_are_index_scans(
     await connection.execute(MANY_FILES)
     await connection.execute("ANALYZE")
     sql = queries(FileQueries, "files")
-    assert "files_by_creation" in await plan(connection, sql.page_down, "t", *LAST, None, 21)
-    assert "files_by_creation" in await plan(connection, sql.page_up, "t", *FIRST, None, 21)
+    assert "files_by_creation" in await plan(connection, sql.page_down, "t", *LAST, 21)
+    assert "files_by_creation" in await plan(connection, sql.page_up, "t", *FIRST, 21)
+    for of_purpose, begin in ((sql.purpose_down, LAST), (sql.purpose_up, FIRST)):
+        seen = await plan(connection, of_purpose, "t", *begin, 21, "batch_output")
+        assert "files_of_purpose" in seen
+        assert "Removed by Filter" not in seen
     assert "batches_live" in await plan(connection, sql.reader, "t", "file-1000")
+
+
+async def test_what_retention_and_quotas_ask_of_a_tenant_reads_no_other_and_no_table(
+    database: Database, connection: Connection
+) -> None:
+    await connection.execute(MANY)
+    await connection.execute(MANY_FILES.replace("'t'", "'t' || n % 20"))
+    await connection.execute("VACUUM ANALYZE")
+    of_retention = queries(RetentionQueries, "retention")
+    live = await plan(connection, of_retention.live_batches, "t")
+    assert "Seq Scan" not in live
+    assert {"batches_live", "batches_kept"} <= set(re.findall(r"batches_\w+", live))
+    tenants = await plan(connection, of_retention.tenants, "", 100)
+    assert max(map(int, re.findall(r"actual rows=(\d+)", tenants))) <= 22  # as many as there are, and the end
+    stored = await plan(connection, queries(QuotaQueries, "quotas").stored, "t7")
+    assert "Index Only Scan using files_stored" in stored
 
 
 async def test_what_slips_in_beside_an_end_is_never_read(database: Database, connection: Connection) -> None:

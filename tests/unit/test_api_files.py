@@ -1,12 +1,14 @@
 """/v1/files: upload, list, get, delete."""
 
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from datetime import UTC, datetime
 
 import pytest
 
-from api.objects import Deleted, FileObject, FilePage
+from api.objects import Deleted, FileObject, FilePage, file_page
 from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.rows import FileRow
 from batchwright.storage.base import StorageFull, StorageUnavailable
 from tests.fakes.api import LINE, House, error_of, open_house, read
 
@@ -271,6 +273,27 @@ async def test_a_file_of_another_tenant_does_not_exist(house: House) -> None:
     assert read(await house.http.get("/v1/files", headers=red), FilePage).data == []
     assert (await house.http.get("/v1/files", params={"after": file.id}, headers=red)).status_code == 404
     assert left(house) == 2
+
+
+async def test_a_list_of_thousands_is_made_beside_the_event_loop(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would hold up everybody else's requests for as long as it takes."""
+    made_in = list[bool]()
+
+    def noted(rows: list[FileRow], *, more: bool) -> FilePage:
+        made_in.append(threading.current_thread() is threading.main_thread())
+        return file_page(rows, more=more)
+
+    monkeypatch.setattr("api.files.file_page", noted)
+    one = await house.upload()
+    row = house.database.rows.files["default", one.id]
+    assert len(read(await house.http.get("/v1/files"), FilePage).data) == 1
+    for number in range(1_000):
+        id = f"file-{number:032x}"
+        house.database.rows.files["default", id] = row.model_copy(update={"id": id})
+    assert len(read(await house.http.get("/v1/files"), FilePage).data) == 1_001
+    assert made_in == [True, False]
 
 
 async def test_an_expired_file_is_unknown(house: House) -> None:

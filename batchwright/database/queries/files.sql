@@ -19,15 +19,27 @@ SELECT created_at FROM files WHERE tenant = $1 AND id = $2
 
 -- name: page_up
 SELECT * FROM known_files
-WHERE tenant = $1 AND (created_at, id) > ($2, $3) AND ($4::text IS NULL OR purpose = $4)
+WHERE tenant = $1 AND (created_at, id) > ($2, $3)
 ORDER BY created_at, id
-LIMIT $5
+LIMIT $4
 
 -- name: page_down
 SELECT * FROM known_files
-WHERE tenant = $1 AND (created_at, id) < ($2, $3) AND ($4::text IS NULL OR purpose = $4)
+WHERE tenant = $1 AND (created_at, id) < ($2, $3)
 ORDER BY created_at DESC, id DESC
-LIMIT $5
+LIMIT $4
+
+-- name: purpose_up
+SELECT * FROM known_files
+WHERE tenant = $1 AND (created_at, id) > ($2, $3) AND purpose = $5
+ORDER BY created_at, id
+LIMIT $4
+
+-- name: purpose_down
+SELECT * FROM known_files
+WHERE tenant = $1 AND (created_at, id) < ($2, $3) AND purpose = $5
+ORDER BY created_at DESC, id DESC
+LIMIT $4
 
 -- name: lock
 -- Before `reader`, so that no batch takes the file up between that and `delete`.

@@ -78,11 +78,19 @@ WITH gone AS (
 SELECT count(*) FROM gone
 
 -- name: tenants
-SELECT tenant FROM (
-    SELECT tenant FROM files UNION SELECT tenant FROM batches UNION SELECT tenant FROM uploads) t
-WHERE tenant > $1
-ORDER BY tenant
-LIMIT $2
+-- From each to the next in the indexes, past all that it has.
+WITH RECURSIVE found (tenant, number) AS (
+    SELECT least((SELECT min(f.tenant) FROM files f WHERE f.tenant > $1),
+                 (SELECT min(b.tenant) FROM batches b WHERE b.tenant > $1),
+                 (SELECT min(u.tenant) FROM uploads u WHERE u.tenant > $1)), 1
+    UNION ALL
+    SELECT least((SELECT min(f.tenant) FROM files f WHERE f.tenant > found.tenant),
+                 (SELECT min(b.tenant) FROM batches b WHERE b.tenant > found.tenant),
+                 (SELECT min(u.tenant) FROM uploads u WHERE u.tenant > found.tenant)), number + 1
+    FROM found
+    WHERE found.tenant IS NOT NULL AND number < $2
+)
+SELECT tenant FROM found WHERE tenant IS NOT NULL ORDER BY tenant
 
 -- name: keys_of
 SELECT id, storage_key FROM files WHERE tenant = $1 AND id = ANY($2::text[])
@@ -92,8 +100,9 @@ SELECT id FROM uploads WHERE tenant = $1 AND id = ANY($2::text[]) AND swept_at I
 
 -- name: live_batches
 -- And those whose results are kept: their objects stay too.
-SELECT id FROM batches
-WHERE tenant = $1 AND (status IN ('validating', 'in_progress', 'finalizing') OR results_kept_until > now())
+SELECT id FROM batches WHERE tenant = $1 AND status IN ('validating', 'in_progress', 'finalizing')
+UNION
+SELECT id FROM batches WHERE tenant = $1 AND results_kept_until > now()
 
 -- name: miscounted
 -- Ended ones with files: every line is in one of them.
