@@ -143,7 +143,7 @@ def test_a_port_in_use_is_named_with_its_option(start_dev: StartDev) -> None:
         port = taken.getsockname()[1]
         code, out, said = ended_with(start_dev("--ui-port", str(port)))
     assert (code, out) == (1, "")
-    assert said == f"Port {port} is in use: choose another with --ui-port (0: a free one)."
+    assert said.splitlines()[-1] == f"Port {port} is in use: choose another with --ui-port (0: a free one)."
 
 
 def test_a_directory_that_cannot_be_is_named(start_dev: StartDev, tmp_path: Path) -> None:
