@@ -1,7 +1,10 @@
 """Asking a line: hooks, the backend, the next one where that takes nothing; and jobs that end later."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from activities.slices.ends import End, Stop
 from activities.slices.jobs import Jobs, passed_on
@@ -9,18 +12,17 @@ from activities.slices.judge import Judge, Request
 from activities.slices.ownership import Ownership
 from activities.slices.pace import Pace
 from activities.slices.tools import Tools
-from activities.slices.vouching import needs_voucher, vouch
+from activities.slices.vouching import vouch
 from activities.slices.work import Line
 from batchwright.contracts.execution import SliceRequest
 from batchwright.inference.client import Outcome
 from batchwright.inference.hooks import Call
 from batchwright.inference.limits import Permit
 from batchwright.inference.routes import Lane, Route, Sending
-from batchwright.rules.retries import Budget, Category
+from batchwright.rules.retries import NOT_NOW, Category
 
 
-@dataclass(slots=True, eq=False)
-class Flight:
+class Flight(Struct, eq=False):
     line: Line
     permit: Permit
     sending: Sending  # the one under way
@@ -55,45 +57,45 @@ class Asking:
             self._count(flight, outcome, max(time.time() - job.since, 0.0))
             return outcome
         called = await self._called(request) if self._tools.hooks else request
-        refused: list[Lane] = []
+        refused: Sequence[Lane] = ()
         while True:
             outcome = called if isinstance(called, Outcome) else await self._send(flight, called)
             flight.permit.tell(outcome)
             self._tools.budget.learn(len(outcome.body))
             if self._stop.end is End.LOST:
                 return None
-            if not self._passes_on(flight, outcome, refused):
+            lane = flight.sending.lane
+            if outcome.verdict.budget not in NOT_NOW or not self._passes_on(flight, outcome, refused):
                 return outcome
+            refused = [*refused, lane]
 
     async def _called(self, request: Request) -> Request | Outcome:
         """As the hooks leave it, or what they settle it with."""
         slice_ = self._request
         place = (slice_.tenant, slice_.batch_id, request.custom_id, slice_.model, slice_.endpoint.value)
         call = await self._tools.hooks(Call(*place, request.body))
-        return call if isinstance(call, Outcome) else request._replace(body=call.body)
+        return call if isinstance(call, Outcome) else replace(request, body=call.body)
 
     async def _send(self, flight: Flight, request: Request) -> Outcome:
-        route, endpoint, sending = self._route, self._request.endpoint, flight.sending
-        if needs_voucher(flight.line):
-            await vouch(flight.line, sending)
-        backend = sending.lane.backend
-        sender, started = self._tools.senders.of(backend, route.model, endpoint), time.monotonic()
-        if sending.lane.jobs is None:
-            outcome = await route.send(
-                sending, sender, endpoint, request.body, request.request_id, self._extra
-            )
+        line, sending, endpoint = flight.line, flight.sending, self._request.endpoint
+        if line.attempt.unanswered:
+            await vouch(line, sending)
         else:
-            outcome = await self._jobs.run(flight.line, request, sending)
+            line.vouched = False
+        backend = sending.lane.backend
+        sender, started = self._tools.senders.of(backend, self._route.model, endpoint), time.monotonic()
+        if sending.lane.jobs is None:
+            place = sending, sender, endpoint
+            outcome = await self._route.send(*place, request.body, request.request_id, self._extra)
+        else:
+            outcome = await self._jobs.run(line, request, sending)
         seconds = time.monotonic() - started
         self._count(flight, outcome, seconds, grouped=sender is not backend.client)
         return outcome
 
     def _count(self, flight: Flight, outcome: Outcome, seconds: float, *, grouped: bool = False) -> None:
         """A request that has ended: a job that cannot be asked after now has not."""
-        if flight.line.attempt.job is not None and outcome.verdict.budget in (
-            Budget.CAPACITY,
-            Budget.BLOCKED,
-        ):
+        if flight.line.attempt.job is not None and outcome.verdict.budget in NOT_NOW:
             return
         traffic, category = self._tools.traffic, outcome.verdict.category
         model, url = self._route.model, flight.sending.lane.backend.url
@@ -101,10 +103,8 @@ class Asking:
         is_answer = category is Category.NONE
         traffic.chatted(self._request.endpoint, grouped=grouped, is_answer=is_answer, seconds=seconds)
 
-    def _passes_on(self, flight: Flight, outcome: Outcome, refused: list[Lane]) -> bool:
+    def _passes_on(self, flight: Flight, outcome: Outcome, refused: Sequence[Lane]) -> bool:
         """What one backend does not take goes to the next at once, with the same permit."""
-        if outcome.verdict.budget not in (Budget.CAPACITY, Budget.BLOCKED):
-            return False
         if flight.line.attempt.job is not None:
             return False  # that backend has it, and cannot be asked after it
         if self._stop.now() is not None or not self._owner.may_send or not self._pace.may_send:
@@ -114,7 +114,6 @@ class Asking:
         following = self._route.begin(flight.line.prefix_hash, without=[*refused, lane], is_full=is_full)
         if following is None:
             return False
-        refused.append(lane)
         self._judge.lane_refused(outcome, flight.sending)
         flight.sending.end()
         flight.sending = following

@@ -43,6 +43,7 @@ class TokenBudgets:
         self, table: QuotasTable, default: int, *, worker: str = "", clock: Callable[[], float] = time.time
     ) -> None:
         self._table, self._default, self._clock = table, default, clock
+        self.has_limits = default > 0  # of anybody
         self._worker = worker or f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
         self._days, self._date = -1, date.min  # of now, since 1970
         self._own: dict[date, _Sum] = {}
@@ -85,7 +86,8 @@ class TokenBudgets:
         tenants = {name: limit for name, limit in limits.items() if limit is not None}
         keys = await self._table.key_budgets()
         others = _Sum()
-        if self._default or any(tenants.values()) or any(keys.values()):
+        self.has_limits = bool(self._default or any(tenants.values()) or any(keys.values()))
+        if self.has_limits:
             _add_all(others, await self._table.spent_by_others(self._worker, today))
         self._tenants, self._keys, self._others, self._others_on = tenants, keys, others, today
 

@@ -41,10 +41,6 @@ class Caution:
     """Of one attempt. `note` stands beside lines it is about to ask, `last_note` beside those of the last."""
 
     def __init__(self, past: Past, generation: int) -> None:
-        self.past = past
+        self.past, self.is_careful = past, past.deaths >= CAREFUL_FROM
         self.note = f"{generation}/{past.attempt}"
         self.last_note = f"{generation}/{past.attempt - 1}" if past.deaths else ""
-
-    @property
-    def is_careful(self) -> bool:
-        return self.past.deaths >= CAREFUL_FROM

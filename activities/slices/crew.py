@@ -7,6 +7,30 @@ from typing import NoReturn
 
 from activities.slices.asking import Flight
 
+# Flights that wait for nothing would leave no turn to anybody else.
+_IN_A_ROW = 16
+
+
+class _Seat:
+    """Of one task: the flight it is to carry next."""
+
+    __slots__ = ("_called", "flight")
+
+    def __init__(self, flight: Flight) -> None:
+        self.flight: Flight | None = flight
+        self._called: asyncio.Future[Flight] | None = None
+
+    def take(self, flight: Flight) -> None:
+        if self._called is None:
+            self.flight = flight
+        else:
+            self._called.set_result(flight)
+            self._called = None
+
+    async def next(self) -> Flight:
+        self._called = asyncio.get_running_loop().create_future()
+        return await self._called
+
 
 class Crew:
     """Of one turn: as many tasks as were ever in the air at once, in the context in which it was made.
@@ -18,17 +42,17 @@ class Crew:
         self._fly, self._landed = fly, landed
         self._context = copy_context()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._idle: list[asyncio.Future[Flight]] = []
+        self._idle: list[_Seat] = []
         self.flights: set[Flight] = set()
 
     def launch(self, flight: Flight) -> None:
         """Maybe called from another turn's task, with whose context the flight has nothing to do."""
         self.flights.add(flight)
         if self._idle:
-            self._idle.pop().set_result(flight)
+            self._idle.pop().take(flight)
             return
         loop = asyncio.get_running_loop()
-        task = loop.create_task(self._carry(flight), context=self._context.copy())
+        task = loop.create_task(self._carry(_Seat(flight)), context=self._context.copy())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -46,20 +70,22 @@ class Crew:
             self._land(flight)
         self._fly = self._landed = _of_nobody
 
-    async def _carry(self, flight: Flight) -> None:
+    async def _carry(self, seat: "_Seat") -> None:
+        in_a_row = 0
         while True:
+            flight = seat.flight or await seat.next()
+            seat.flight = None
             try:
                 await self._fly(flight)
             except BaseException:
                 self._land(flight)
                 raise
             # Idle before it lands, for then the next one goes out.
-            idle: asyncio.Future[Flight] = asyncio.get_running_loop().create_future()
-            self._idle.append(idle)
+            self._idle.append(seat)
             self._land(flight)
-            if idle.done():
-                await asyncio.sleep(0)  # a flight that waited for nothing would leave no turn to anybody else
-            flight = await idle
+            in_a_row += 1
+            if in_a_row % _IN_A_ROW == 0:
+                await asyncio.sleep(0)
 
     def _land(self, flight: Flight) -> None:
         self.flights.discard(flight)

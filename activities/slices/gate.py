@@ -70,7 +70,7 @@ class Gate:
         return (
             self._owner.may_send
             and not self._route.wait()
-            and not self._sink.is_overdue
+            and time.monotonic() <= self._sink.overdue_at
             and self._budget.has_room
             and self._pace.may_send
             and self._permissions.is_fresh
@@ -78,4 +78,11 @@ class Gate:
         )
 
     def is_open(self) -> bool:
-        return self.ending() is None and self.lets_send()
+        """Whether the line in hand may go out. Asked for each line: what costs most comes last, once."""
+        return (
+            self._stop.now() is None
+            and self.broken is None
+            and self._work.unsettled > 0
+            and not self._is_time_over()
+            and self.lets_send()
+        )

@@ -30,13 +30,12 @@ from batchwright.rules import retries
 from batchwright.rules.callbacks import Callback
 from batchwright.rules.jobs import State, Told, job_path
 from batchwright.rules.renaming import with_last
-from batchwright.rules.retries import Budget
+from batchwright.rules.retries import NOT_NOW
 from batchwright.storage.base import StorageUnavailable
 
 logger = logging.getLogger(__name__)
 _UNCLEAR_LOOKS = 3  # in a row: then the line waits for its backend as others do, and keeps its job
 _CALL_OFF_SECONDS = 2.0
-_NOT_NOW = (Budget.CAPACITY, Budget.BLOCKED)
 
 
 def passed_on(request: SliceRequest) -> list[Header]:
@@ -91,7 +90,7 @@ class Jobs:
         callback = self._callback(line, request, job.since, _config_of(lane))
         with self._followed(line, request, lane), self._expected(lane, callback) as call:
             outcome = self._shown(lane, request, await self._watch(request, sending, job, call))
-        if outcome.verdict.budget in _NOT_NOW:
+        if outcome.verdict.budget in NOT_NOW:
             return outcome
         self._counts.ended(lane, outcome, time.time() - job.since)
         if outcome.verdict is not retries.SUCCESS:
@@ -164,7 +163,7 @@ class Jobs:
                 unclear, wait = unclear + 1, max(config.poll_interval, seen.retry_after or 0.0)
                 if unclear >= _UNCLEAR_LOOKS:
                     return jobs.out_of_sight(seen, job.id)
-                if seen.verdict.budget in _NOT_NOW:
+                if seen.verdict.budget in NOT_NOW:
                     if not sending.begun.is_trial:  # a trial fails once, at its end
                         self._judge.lane_refused(seen, sending)
                     continue

@@ -3,7 +3,8 @@
 import logging
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from activities.slices.sink import SegmentSink
 from activities.slices.work import Job, Line
@@ -26,7 +27,7 @@ from batchwright.rules.retries import (
     within,
 )
 from batchwright.rules.segments import Kind, Record
-from batchwright.rules.usage import usage_of
+from batchwright.rules.usage import tokens_of
 from batchwright.telemetry.metrics import Metrics
 from batchwright.telemetry.traffic import TrafficMeter
 
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 _WORTH_STORING_SECONDS = 2.0
 
 
-class Request(NamedTuple):
+class Request(Struct, eq=False):
     request_id: str
     custom_id: str
     body: bytes
@@ -71,6 +72,23 @@ class Judge:
             )
             for result in ("error", "success")
         ]
+        self._took: list[float] = []  # seconds of requests, like these numbers not shown yet
+        self._settled, self._read, self._written = [0, 0], 0, 0
+
+    def show(self) -> None:
+        """In /metrics, what became of lines since the last time: each by itself would cost each line."""
+        for counters, count in zip(self._results, self._settled, strict=True):
+            if count:
+                for counter in counters:
+                    counter.inc(count)
+        self._settled = [0, 0]
+        if self._took:
+            self._seconds.observe_all(self._took)
+            self._took.clear()
+        self._prompt.inc(self._read)
+        self._generated.inc(self._written)
+        self._read = self._written = 0
+        self._traffic.show()
 
     def request(self, line: Line, data: bytes) -> Request:
         """Raises PlanDamaged: the line is none that ingestion accepted."""
@@ -92,7 +110,7 @@ class Judge:
         if outcome.verdict.category is Category.POLICY:
             return self._settle_unsent(line, request, outcome, sending)
         circuit, begun = sending.lane.circuit, sending.begun
-        self._seconds.observe(circuit.clock() - begun.sent_at)
+        self._took.append(circuit.clock() - begun.sent_at)
         budget = self._budget(line, request, outcome, sending)
         line.tried_at = begun.sent_at
         if budget is Budget.SETTLED:
@@ -136,8 +154,7 @@ class Judge:
         outcome = Outcome(ANSWER_BROKE, code=code, message=LINE_MESSAGES[code])
         logger.warning("a line is given up: workers died of it", extra={"offset": line.offset})
         payload = answers.error_line(request.request_id, request.custom_id, code, LINE_MESSAGES[code])
-        for counter in self._results[False]:
-            counter.inc()
+        self._settled[False] += 1
         self._errors.inc()
         self._bury(line, request, outcome, line.attempt.crashes)
         self._sink.add(Record(Kind.SETTLED, line.offset, payload))
@@ -193,10 +210,10 @@ class Judge:
 
     def _succeeded(self, sending: Sending) -> None:
         circuit = sending.lane.circuit
-        seconds = circuit.open_seconds
+        was_open, since = circuit.is_open, circuit.opened_at
         circuit.succeeded(sending.begun)
-        if seconds and not circuit.is_open:
-            said = {"backend": sending.lane.backend.url, "seconds": seconds}
+        if was_open and not circuit.is_open:
+            said = {"backend": sending.lane.backend.url, "seconds": circuit.clock() - since}
             logger.info("a model's backend answers again", extra=said)
 
     def _failed(self, line: Line, outcome: Outcome) -> None:
@@ -239,14 +256,13 @@ class Judge:
 
     def _record(self, line: Line, request: Request, outcome: Outcome, backend: str) -> Record:
         success = 200 <= outcome.status < 300
-        for counter in self._results[success]:
-            counter.inc()
+        self._settled[success] += 1
         if success:
-            usage = usage_of(outcome.body)
-            self._prompt.inc(usage.input_tokens)
-            self._generated.inc(usage.output_tokens)
+            usage = outcome.usage or tokens_of(outcome.body)
+            self._read += usage.input_tokens
+            self._written += usage.output_tokens
             self._traffic.used(self._model, backend, usage)
-            self._spend(usage.total_tokens)
+            self._spend(usage.input_tokens + usage.output_tokens)
             return Record(Kind.SETTLED, line.offset, _answered(request, outcome), True, usage)
         self._errors.inc()
         if outcome.status:

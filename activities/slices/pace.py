@@ -52,6 +52,7 @@ class Pace:
         self._pacing, self._clock = pacing, clock
         self._sends = 0
         self._last = float("-inf")  # when the last send was due, or was made without a rate
+        self._asked: Pacing | None = None  # what let the next send go
 
     @property
     def is_over(self) -> bool:
@@ -61,18 +62,20 @@ class Pace:
 
     @property
     def may_send(self) -> bool:
-        return self._pacing() is None or not (self.is_over or self.wait())
+        self._asked = pacing = self._pacing()
+        return pacing is None or (self._sends < pacing.lines and not self._wait(pacing))
 
     def wait(self) -> float:
         """Seconds until the next send may start."""
         pacing = self._pacing()
-        if pacing is None:
-            return 0.0
+        return 0.0 if pacing is None else self._wait(pacing)
+
+    def _wait(self, pacing: Pacing) -> float:
         return max(0.0, self._last + pacing.interval_seconds - self._clock())
 
     def sent(self) -> None:
-        """A send starts, retries included."""
-        pacing, now = self._pacing(), self._clock()
+        """A send starts, retries included, which `may_send` was asked for."""
+        pacing, now = self._asked, self._clock()
         if pacing is None or not self._sends:
             self._last = now
         else:

@@ -19,6 +19,11 @@ _AFTER_ITS_WINDOW = timedelta(days=1)
 
 class Permissions(Protocol):
     @property
+    def edition(self) -> int | None:
+        """As long as it stays the same, what may be sent now may be sent. None: each line is asked for."""
+        return None
+
+    @property
     def is_fresh(self) -> bool:
         """Whether it is known what holds now; nothing is sent while it is not."""
         ...
@@ -74,7 +79,12 @@ class KnownPermissions(Permissions):
         self._own: Mapping[str, OwnQuotas] = {}
         self._withdrawn: frozenset[str] = frozenset()
         self._read_at = float("-inf")
+        self._edition = 0
         self._failing = False
+
+    @property
+    def edition(self) -> int | None:
+        return None if self._budgets.has_limits else self._edition
 
     @property
     def is_fresh(self) -> bool:
@@ -108,6 +118,7 @@ class KnownPermissions(Permissions):
         await self._budgets.refresh(own)
         self._own, self._withdrawn = own, withdrawn
         self._read_at = asked_at
+        self._edition += 1
 
     async def run(self) -> None:
         """Refreshes for ever; a database that is away is logged once and asked again."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
 from secrets import token_hex
@@ -22,6 +23,7 @@ FLUSH_SECONDS = 2.0
 FLUSH_RESULTS = 256
 FLUSH_BYTES = 4 * 1024 * 1024
 OVERDUE_SECONDS = 2.0
+_MOST_OPEN_BYTES = 4 * FLUSH_BYTES
 _COMPACT_BYTES = 8 * 1024 * 1024
 _RETRY_FIRST, _RETRY_LONGEST = 0.25, 4.0
 
@@ -52,7 +54,7 @@ class SegmentSink:
         self._storage, self._budget, self._metrics, self._names = storage, budget, metrics, names
         self._open: list[Record] = []
         self._open_bytes = 0
-        self._open_since = 0.0
+        self.overdue_at = math.inf  # when something will have waited for storage too long, monotonic
         self._flushing = asyncio.Lock()
         self._full = asyncio.Event()
         self._failing = False
@@ -70,20 +72,19 @@ class SegmentSink:
 
     def add(self, record: Record) -> None:
         if not self._open:
-            self._open_since = time.monotonic()
+            self._waits_since(time.monotonic())
         self._open.append(record)
         self._open_bytes += len(record.payload)
         self._budget.hold_answer(len(record.payload))
         if len(self._open) >= FLUSH_RESULTS or self._open_bytes >= FLUSH_BYTES:
             self._full.set()
+            if self._open_bytes >= _MOST_OPEN_BYTES:
+                self.overdue_at = 0.0
 
     @property
     def is_overdue(self) -> bool:
         """Whether something has waited for storage too long, or too much of it, for more to be asked."""
-        if not self._open:
-            return False
-        waited = time.monotonic() - self._open_since
-        return waited > FLUSH_SECONDS + OVERDUE_SECONDS or self._open_bytes >= 4 * FLUSH_BYTES
+        return time.monotonic() > self.overdue_at
 
     async def run(self) -> None:
         """Flushes while the turn lasts. A storage that fails is asked again; dispatch pauses meanwhile."""
@@ -123,16 +124,20 @@ class SegmentSink:
                 await self._store(_segment_of(records))
             self._failing = False
             del self._open[: len(records)]
-            self._open_since = time.monotonic()
-            size = sum(len(record.payload) for record in records)
+            size = self._count(records)
             self._open_bytes -= size
             self._budget.drop_answer(size)
-            self._count(records)
+            self._waits_since(time.monotonic() if self._open else math.inf)
 
     def abandon(self) -> None:
         """Forgets what is open: another attempt owns the slice, or storage takes nothing."""
         self._budget.drop_answer(self._open_bytes)
         self._open, self._open_bytes = [], 0
+        self._waits_since(math.inf)
+
+    def _waits_since(self, moment: float) -> None:
+        is_much = self._open_bytes >= _MOST_OPEN_BYTES
+        self.overdue_at = 0.0 if is_much else moment + FLUSH_SECONDS + OVERDUE_SECONDS
 
     async def compact(self, least: int, still_ours: Callable[[], bool]) -> None:
         """One segment in place of several, where `least` or more are small enough for that.
@@ -176,12 +181,19 @@ class SegmentSink:
         await self._storage.put(key, data)
         self.segments.append(ObjectInfo(key, len(data)))
 
-    def _count(self, records: list[Record]) -> None:
-        settled = [record for record in records if record.kind is Kind.SETTLED]
-        completed = sum(record.success for record in settled)
-        self.completed += completed
-        self.failed += len(settled) - completed
-        self.usage = total([self.usage, *(record.usage for record in settled if record.success)])
+    def _count(self, records: list[Record]) -> int:
+        """Bytes of all of them."""
+        size, succeeded = 0, list[Record]()
+        for record in records:
+            size += len(record.payload)
+            if record.kind is Kind.SETTLED:
+                if record.success:
+                    succeeded.append(record)
+                else:
+                    self.failed += 1
+        self.completed += len(succeeded)
+        self.usage = total([self.usage, *[record.usage for record in succeeded]])
+        return size
 
 
 def _segment_of(records: Iterable[Record]) -> bytes:

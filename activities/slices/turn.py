@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from functools import partial
 
 from activities.slices.asking import Asking, Flight
 from activities.slices.caution import GROUP, Caution
@@ -46,7 +47,7 @@ class Turn:
         self._tools, self._slice, self._route = tools, request, route
         self._work, self._judge, self._sink, self._stop = work, judge, sink, stop
         self._caution = caution
-        self._pace = Pace(lambda: tools.rates.pacing_of(request.model))
+        self._pace = Pace(partial(tools.rates.pacing_of, request.model))
         self._jobs = Jobs(tools, request, route=route, judge=judge, sink=sink, stop=stop)
         self._asking = Asking(
             tools, request, route=route, judge=judge, owner=owner, stop=stop, pace=self._pace, jobs=self._jobs
@@ -68,6 +69,7 @@ class Turn:
         place = request.model, request.tenant, request.weight, request.batch_id, request.number
         self._waiter = PermitWaiter(*place, self._granted)
         self._lined_up: Line | None = None  # what the waiter is in the queue for
+        self._allowed: int | None = None  # the edition of permissions by which lines may be sent
         self._is_alone = False  # nothing else goes out
         self._must_note = False  # the next line, before it goes out
         self._ticking: asyncio.TimerHandle | None = None
@@ -89,6 +91,8 @@ class Turn:
     def _tick(self) -> None:
         self._reject_lined_up()
         self.wake()
+        self._judge.show()
+        self._tools.permits.look_again(self._slice.model)
         self._ticking = asyncio.get_running_loop().call_later(_LOOK_AGAIN_SECONDS, self._tick)
 
     async def run(self) -> End:
@@ -123,7 +127,7 @@ class Turn:
 
         Whether the line may be sent is looked at when it has one.
         """
-        line = self._work.next()
+        line = None if self._is_alone else self._work.next()
         if line is None:
             return
         if self._caution.is_careful and not line.attempt.noted_by:
@@ -148,20 +152,16 @@ class Turn:
             if not self._gate.is_open():
                 permit.release()
                 self._work.return_first(line)
-            elif self._goes_out(line, permit) and not self._is_alone:
+            elif self._rejects(line):
+                permit.release()
+                self._line_up()
+            elif self._send(line, permit):
                 self._line_up()
         except Exception as error:
             permit.release()
             self._gate.broken = error
         if self._lined_up is None:
             self._wake.set()
-
-    def _goes_out(self, line: Line, permit: Permit) -> bool:
-        """Whether the line is on its way, or settled; if not, trials have taken every backend meanwhile."""
-        if self._rejects(line):
-            permit.release()
-            return True
-        return self._send(line, permit)
 
     def _reject_lined_up(self) -> None:
         """Lines that may not be sent any more do not wait for permits that others hold."""
@@ -176,8 +176,13 @@ class Turn:
 
     def _rejects(self, line: Line) -> bool:
         """Whether the tenant may not send the line any more, which then is settled."""
-        refusal = self._tools.refusal(self._slice, has_job=line.attempt.job is not None)
+        edition = self._tools.permissions.edition
+        if edition is not None and edition == self._allowed:
+            return False
+        has_job = line.attempt.job is not None
+        refusal = self._tools.refusal(self._slice, has_job=has_job)
         if not refusal:
+            self._allowed = None if has_job else edition  # of a line with a job less is asked
             return False
         self._judge.reject(line, self._work.bytes_of(line), refusal)
         self._work.unsettled -= 1
@@ -227,8 +232,9 @@ class Turn:
             self._wake.clear()
 
     def _send(self, line: Line, permit: Permit) -> bool:
-        """Whether it is on its way."""
-        sending = self._begin(line)
+        """Whether it is on its way; if not, trials have taken every backend meanwhile."""
+        has_job = line.attempt.job is not None
+        sending = self._resume(line) if has_job else self._begin(line)
         if sending is None:
             permit.release()
             self._work.put_back(line)
@@ -241,13 +247,16 @@ class Turn:
         self._crew.launch(Flight(line, permit, sending, self._tools.budget.expect(line.length)))
         return True
 
+    def _resume(self, line: Line) -> Sending | None:
+        """Where its job runs."""
+        assert line.attempt.job is not None
+        found = self._route.resume(line.attempt.job.lane)
+        if found is not None:
+            return found
+        self._judge.job_ended(line)  # its backend is no longer one of the model's, or asked otherwise
+        return self._begin(line)
+
     def _begin(self, line: Line) -> Sending | None:
-        """Where its job runs; without one, any backend."""
-        if line.attempt.job is not None:
-            found = self._route.resume(line.attempt.job.lane)
-            if found is not None:
-                return found
-            self._judge.job_ended(line)  # its backend is no longer one of the model's, or asked otherwise
         is_full = self._tools.permits.backends.is_full
         return self._route.begin(line.prefix_hash, rather_not=line.failed_at, is_full=is_full)
 
@@ -298,3 +307,4 @@ class Turn:
         self._withdraw()
         await self._crew.ground()
         self._waiter.let_go()
+        self._judge.show()

@@ -8,13 +8,6 @@ from activities.slices.work import Line
 from batchwright.inference.routes import Sending
 
 
-def needs_voucher(line: Line) -> bool:
-    """Whether its last try was left without an answer; of others nothing is noted."""
-    if not line.attempt.unanswered:
-        line.vouched = False
-    return line.attempt.unanswered
-
-
 async def vouch(line: Line, sending: Sending) -> None:
     """Notes it with the line; the line is sent either way. Others answered since its last try vouch, too."""
     line.vouched = await _vouched(line, sending)

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from msgspec import Struct
 from pydantic import BaseModel
 
 from batchwright.contracts.execution import SliceRequest
@@ -62,14 +63,13 @@ class Attempt(BaseModel):
 _UNTRIED = Attempt()  # of every line that was never asked: attempts are replaced, not changed
 
 
-@dataclass(slots=True, eq=False)
-class Line:
+class Line(Struct, eq=False):
     """A line in the slice's shard range; `offset` is its place in the input and its identity."""
 
     offset: int
     start: int
     length: int
-    attempt: Attempt = field(default_factory=Attempt)
+    attempt: Attempt = _UNTRIED
     refusals: int = 0  # capacity failures in a row, of this turn
     tried_at: float | None = None  # monotonic, of this turn
     failed_at: Lane | None = None  # the backend that did not settle it last, in this turn

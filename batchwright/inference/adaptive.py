@@ -2,7 +2,10 @@
 
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from batchwright.inference.client import Outcome
 from batchwright.rules.inflight import InFlightLimit
@@ -23,10 +26,19 @@ class Policy(NamedTuple):
     shared: bool = False  # with interactive traffic
 
 
-class Placed(NamedTuple):
-    """A request that is under way, sent `among` so many at its backend, itself included."""
+@dataclass(slots=True, eq=False)
+class Use:
+    """Of one backend, by all models."""
 
     url: str
+    limit: InFlightLimit
+    in_flight: int = 0
+
+
+class Placed(Struct, eq=False):
+    """A request that is under way, sent `among` so many at its backend, itself included."""
+
+    use: Use
     model: str
     sent_at: float
     among: int
@@ -48,27 +60,32 @@ class BackendLimits:
     ) -> None:
         """`backends_of` a model: the URLs that may get its requests now."""
         self._policy, self._backends_of, self._clock = policy, backends_of, clock
-        self._limits: dict[str, InFlightLimit] = {}
-        self._in_flight: dict[str, int] = {}
+        self._uses: dict[str, Use] = {}
         self._unplaced = 0  # of all models
         self._metrics = metrics
 
-    def has_room(self, model: str) -> bool:
-        """Whether some backend of the model may get one more; a model without a backend is not held back."""
-        urls = self._backends_of(model)
+    def of(self, model: str) -> Collection[str]:
+        """The URLs that may get the model's requests now."""
+        return self._backends_of(model)
+
+    def has_room(self, urls: Collection[str]) -> bool:
+        """Whether some of these backends may get one more; a model without a backend is not held back."""
         if not urls:
             return True
         free = -self._unplaced
         for url in urls:
-            free += max(0, self._limit(url).current - self.in_flight(url))
+            use = self._uses.get(url) or self._made(url)
+            if use.in_flight < use.limit.current:
+                free += use.limit.current - use.in_flight
         return free > 0
 
     def is_full(self, url: str) -> bool:
         """For whoever chooses among backends."""
-        return self.in_flight(url) >= self.limit_of(url)
+        use = self._use(url)
+        return use.in_flight >= use.limit.current
 
     def limit_of(self, url: str) -> int:
-        return self._limit(url).current
+        return self._use(url).limit.current
 
     def most_of(self, model: str) -> int | None:
         """The limits of the model's backends together; None where it has none."""
@@ -76,62 +93,61 @@ class BackendLimits:
         return sum(self.limit_of(url) for url in urls) if urls else None
 
     def in_flight(self, url: str) -> int:
-        return self._in_flight.get(url, 0)
+        use = self._uses.get(url)
+        return 0 if use is None else use.in_flight
 
     def expect(self) -> None:
-        """A permit was granted; `unexpect` follows, and then maybe `place`."""
+        """A permit was granted; `leave` follows, and then maybe `place`."""
         self._unplaced += 1
-
-    def unexpect(self) -> None:
-        self._unplaced -= 1
 
     def place(self, model: str, url: str) -> Placed:
         """The request goes to this backend; `leave` follows, whatever becomes of it."""
-        self._limit(url)
-        self._in_flight[url] = among = self.in_flight(url) + 1
-        return Placed(url, model, self._clock(), among)
+        use = self._uses.get(url) or self._made(url)
+        use.in_flight += 1
+        return Placed(use, model, self._clock(), use.in_flight)
 
     def tell(self, placed: Placed, outcome: Outcome) -> None:
         """How it ended; before `leave`."""
         if not self._policy.adaptive:
             return
-        change = self._limit(placed.url).ended(
+        use = placed.use
+        change = use.limit.ended(
             signal_of(outcome),
             sent_at=placed.sent_at,
             now=self._clock(),
-            in_flight=self.in_flight(placed.url),
+            in_flight=use.in_flight,
             among=placed.among,
             # Twice as long an answer took about twice as long to write.
             kind=(placed.model, len(outcome.body).bit_length()),
         )
         if change is not None:
-            self._metrics.backend_limit_changes.labels(placed.url, change).inc()
+            self._metrics.backend_limit_changes.labels(use.url, change).inc()
 
-    def leave(self, placed: Placed) -> None:
-        self._in_flight[placed.url] -= 1
+    def leave(self, placed: Placed | None) -> None:
+        """None: it was not placed anywhere yet."""
+        if placed is None:
+            self._unplaced -= 1
+        else:
+            placed.use.in_flight -= 1
 
     def keep(self, urls: Collection[str]) -> None:
         """Forgets what was learnt of all other backends, where nothing is in flight any more."""
-        for url in [url for url in self._limits if url not in urls and not self.in_flight(url)]:
-            del self._limits[url]
-            self._in_flight.pop(url, None)
+        for url in [url for url, use in self._uses.items() if url not in urls and not use.in_flight]:
+            del self._uses[url]
             for family in (self._metrics.backend_in_flight, self._metrics.backend_in_flight_max):
                 family.remove_by_labels({"backend": url})
 
-    def _limit(self, url: str) -> InFlightLimit:
-        found = self._limits.get(url)
-        if found is None:
-            policy = self._policy
-            tolerance = _SHARED_TOLERANCE if policy.shared else _TOLERANCE
-            bounds = Bounds(min(policy.floor, policy.ceiling), policy.ceiling, tolerance)
-            found = self._limits[url] = InFlightLimit(bounds, self._clock())
-            self._show(url, found)
-        return found
+    def _use(self, url: str) -> Use:
+        return self._uses.get(url) or self._made(url)
 
-    def _show(self, url: str, limit: InFlightLimit) -> None:
-        metrics = self._metrics
-        metrics.backend_in_flight.labels(url).set_function(lambda: self.in_flight(url))
-        metrics.backend_in_flight_max.labels(url).set_function(lambda: limit.current)
+    def _made(self, url: str) -> Use:
+        policy, metrics = self._policy, self._metrics
+        tolerance = _SHARED_TOLERANCE if policy.shared else _TOLERANCE
+        bounds = Bounds(min(policy.floor, policy.ceiling), policy.ceiling, tolerance)
+        use = self._uses[url] = Use(url, InFlightLimit(bounds, self._clock()))
+        metrics.backend_in_flight.labels(url).set_function(lambda: use.in_flight)
+        metrics.backend_in_flight_max.labels(url).set_function(lambda: use.limit.current)
+        return use
 
 
 def signal_of(outcome: Outcome) -> Signal:

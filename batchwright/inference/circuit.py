@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
 _LONGEST_ASKED_PAUSE = 60.0
@@ -13,8 +15,7 @@ _SOON = 3.0  # no longer than a slice keeps its slot without sending
 _FIRST_TRIAL, _LONGEST_TRIAL = 30.0, 120.0
 
 
-@dataclass(slots=True, eq=False)
-class Try:
+class Try(Struct, eq=False):
     """One request sent under a circuit; how it ended is told once."""
 
     sent_at: float
@@ -34,6 +35,7 @@ class Circuit:
     clock: Callable[[], float] = time.monotonic
     reason: str = ""
     opened_at: float = 0.0
+    is_open: bool = field(default=False, init=False)  # asked many times a request
     _failures: int = 0
     _pause: float = 0.0  # 0: closed
     _retry_at: float = 0.0
@@ -42,10 +44,6 @@ class Circuit:
     _under_way: set[Try] = field(default_factory=set[Try])
     _normal_at: float | None = None
     _suspects: set[str] = field(default_factory=set[str])
-
-    @property
-    def is_open(self) -> bool:
-        return self._pause > 0
 
     @property
     def open_seconds(self) -> float:
@@ -85,7 +83,7 @@ class Circuit:
         self._normal_at, self._failures = self.clock(), 0
         self._suspects.clear()
         if self._is_trial(begun) or not self.is_open:
-            self._pause, self._trial, self.reason = 0.0, None, ""
+            self.is_open, self._pause, self._trial, self.reason = False, 0.0, None, ""
 
     def heard(self) -> None:
         """The backend answers, which says nothing of how it answers lines."""
@@ -139,7 +137,7 @@ class Circuit:
     def _open(self, reason: str, pause: float) -> None:
         now = self.clock()
         if not self.is_open:
-            self.opened_at = now
+            self.opened_at, self.is_open = now, True
         self._pause = min(max(self._pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
         self._retry_at = now + max(self._pause, min(pause, _LONGEST_ASKED_PAUSE))
         self._trial, self._trial_seconds, self.reason = None, _FIRST_TRIAL, reason

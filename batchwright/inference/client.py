@@ -1,11 +1,12 @@
 """One request to a backend: what was answered, or how it failed; no retry of its own (R9)."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import httpx
+from msgspec import Struct
 
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.registry import BackendConfig, GatewayConfig
@@ -15,9 +16,13 @@ from batchwright.inference.unpacking import unpacked
 from batchwright.rules import retries
 from batchwright.rules.retries import Budget, Verdict
 from batchwright.rules.usable import problem_of
+from batchwright.rules.usage import Tokens, tokens_if_plain
 from batchwright.settings import Settings
 from batchwright.settings.registry import SecretUnreadable, api_key
 from batchwright.telemetry import tracing
+
+if TYPE_CHECKING:
+    from batchwright.telemetry.spans import Spans
 
 _PLAIN: list[Header] = [
     (b"content-type", b"application/json"),
@@ -30,7 +35,7 @@ _TORN = "peer closed connection"  # the answer had begun
 _ENDED = ("Server disconnected", _TORN)
 
 
-class Outcome(NamedTuple):
+class Outcome(Struct, frozen=True):
     """`status` is 0 where no usable answer came; then `code` and `message` say what happened."""
 
     verdict: Verdict
@@ -42,6 +47,7 @@ class Outcome(NamedTuple):
     retry_after: float | None = None
     detail: str = ""  # the backend's own words: for the line, not for those who wait
     has_begun: bool = False  # a broken answer had
+    usage: Tokens | None = None  # None: the body was not looked at for it
 
     @property
     def is_unanswered(self) -> bool:
@@ -100,16 +106,16 @@ class InferenceClient:
         key = [(b"authorization", b"Bearer " + self._key.encode())] if self._key else []
         return Fixed([*self._plain, *key])
 
-    async def send(
+    def send(
         self, target: Target, body: bytes, request_id: str, extra: Sequence[Header] = ()
-    ) -> Outcome:
+    ) -> Coroutine[None, None, Outcome]:
         """POSTs `body` to `target`; `request_id` is the line's own, equal on every attempt.
 
         `extra` headers are of the batch.
 
         Never raises for what a backend or the network does; a cancelled call closes its connection.
         """
-        return await self._post(target, body, request_id, request_id, extra, _outcome)
+        return self._post(target, body, request_id, request_id, extra, _outcome)
 
     async def submit(
         self, target: Target, body: bytes, request_id: str, key: str, extra: Sequence[Header] = ()
@@ -128,7 +134,7 @@ class InferenceClient:
         request = Request(method, target, headers, body, self._first_byte, self._idle, self._fixed)
         return await self._exchanged(request, _as_it_is)
 
-    async def _post(
+    def _post(
         self,
         target: Target,
         body: bytes,
@@ -136,18 +142,22 @@ class InferenceClient:
         key: str,
         extra: Sequence[Header],
         read: _Reads,
-    ) -> Outcome:
+    ) -> Coroutine[None, None, Outcome]:
         if self.problem:
-            return self._no_key()
+            return self._refused()
         headers = [(b"x-request-id", request_id.encode()), (b"idempotency-key", key.encode())]
         if extra:
             headers += self._passed(extra)
         request = Request(b"POST", target, headers, body, self._first_byte, self._idle, self._fixed)
         spans = tracing.spans()
         if spans is None:
-            return await self._exchanged(request, read)
+            return self._exchanged(request, read)
+        return self._traced(spans, request, request_id, read)
+
+    async def _traced(self, spans: "Spans", request: Request, request_id: str, read: _Reads) -> Outcome:
+        target = request.target
         with spans.request(target.path, target.origin.host, target.origin.port, request_id) as span:
-            request = request._replace(headers=[*headers, *span.headers])
+            request.headers += span.headers
             outcome = await self._exchanged(request, read)
             span.answered(outcome.status, outcome.verdict.category, outcome.message)
         return outcome
@@ -156,6 +166,9 @@ class InferenceClient:
         """What the registry says of a header goes before what a batch does."""
         own = {name for name, _ in self._fixed.headers}
         return [header for header in extra if header[0] not in own]
+
+    async def _refused(self) -> Outcome:
+        return self._no_key()
 
     def _no_key(self) -> Outcome:
         return Outcome(retries.NO_KEY, message=f"The backend cannot be asked: {self.problem}.")
@@ -203,6 +216,10 @@ class InferenceClient:
 
 
 def _outcome(status: int, headers: dict[bytes, bytes], body: bytes) -> Outcome:
+    usage = tokens_if_plain(body) if status == 200 else None
+    if usage is not None:
+        request_id = headers.get(b"x-request-id", b"").decode(errors="replace")
+        return Outcome(retries.SUCCESS, status, body, request_id, usage=usage)
     outcome = _as_it_is(status, headers, body)
     if outcome.verdict is not retries.SUCCESS or (problem := problem_of(status, body)) is None:
         return outcome

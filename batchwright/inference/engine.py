@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import httpx
+from msgspec import Struct
 
 Header = tuple[bytes, bytes]
 
@@ -57,7 +58,7 @@ def lines_of(headers: Sequence[Header]) -> bytes:
 _NONE = Fixed()
 
 
-class Request(NamedTuple):
+class Request(Struct, eq=False):
     """`fixed` and `headers` hold neither host nor content-length; values have no line breaks.
 
     `first_byte` and `idle` are seconds until the answer begins, and between two pieces of it; 0: no limit.
@@ -72,7 +73,7 @@ class Request(NamedTuple):
     fixed: Fixed = _NONE
 
 
-class Answer(NamedTuple):
+class Answer(Struct):
     """Names of headers in lower case, the last of a name; the body as it came, maybe packed."""
 
     status: int

@@ -7,9 +7,11 @@ only an answer to a line alone counts against that line.
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from batchwright.contracts.errors import LineCode
 from batchwright.inference.client import Outcome
@@ -25,9 +27,9 @@ LINGER_SECONDS = 0.01  # a slice hands its lines over one after the other
 
 
 class Sender(Protocol):
-    async def send(
+    def send(
         self, target: Target, body: bytes, request_id: str, extra: Sequence[Header] = ()
-    ) -> Outcome:
+    ) -> Awaitable[Outcome]:
         """As `InferenceClient.send`."""
         ...
 
@@ -236,6 +238,6 @@ def _own(whole: Outcome, result: Result) -> Outcome:
         return Outcome(retries.BROKEN_SHARE, code=LineCode.INVALID_RESPONSE, message=result.problem)
     verdict = retries.judge(result.status)
     if verdict.budget is Budget.SETTLED:
-        return whole._replace(verdict=verdict, status=result.status, body=result.body)
+        return replace(whole, verdict=verdict, status=result.status, body=result.body, usage=None)
     message = f"The backend answered {result.status} for this line of a shared request."
     return Outcome(verdict, code=LineCode.CONNECTION_ERROR, message=message)

@@ -3,6 +3,9 @@
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from operator import attrgetter
+
+from msgspec import Struct
 
 from batchwright.inference.adaptive import BackendLimits, Placed
 from batchwright.inference.client import Outcome
@@ -12,21 +15,42 @@ from batchwright.rules.fairness import Shares
 _FIRST_ESTIMATE = 64 * 1024
 
 
-@dataclass(eq=False, slots=True)
-class Permit:
+@dataclass(slots=True, eq=False)
+class _Model:
+    """`most` and `urls`: how many it was allowed, at which backends, when that was looked at last."""
+
+    name: str
+    used: int = 0
+    granted_at: int = 0  # counted in grants of all models
+    most: int = 0
+    urls: Collection[str] = ()
+    shares: Shares = field(default_factory=Shares)
+    waiting: dict[str, Queue["Permit"]] = field(default_factory=dict[str, Queue["Permit"]])
+
+
+_least_used = attrgetter("used", "granted_at", "name")
+
+
+class Permit(Struct, eq=False):
     """The right to have one request in flight; `release` gives it back once.
 
     `place` says which backend gets the request, and `tell` what it answered: its limit learns from that.
     """
 
     owner: "Permits"
-    model: str
+    of: _Model
     placed: Placed | None = None
     released: bool = False
 
+    @property
+    def model(self) -> str:
+        return self.of.name
+
     def place(self, url: str) -> None:
         """May be called again: then the request goes elsewhere."""
-        self.owner.place(self, url)
+        backends = self.owner.backends
+        backends.leave(self.placed)
+        self.placed = backends.place(self.of.name, url)
 
     def tell(self, outcome: Outcome) -> None:
         if self.placed is not None:
@@ -39,14 +63,6 @@ class Permit:
 
 
 PermitWaiter = Waiter[Permit]
-
-
-@dataclass(slots=True)
-class _Model:
-    used: int = 0
-    granted_at: int = 0  # counted in grants of all models
-    shares: Shares = field(default_factory=Shares)
-    waiting: dict[str, Queue[Permit]] = field(default_factory=dict[str, Queue[Permit]])
 
 
 class Permits:
@@ -68,6 +84,7 @@ class Permits:
         self._total, self._used = total, 0
         self._per_model, self._own = per_model, own
         self._models: dict[str, _Model] = {}
+        self._waiting: dict[str, _Model] = {}  # those of which somebody waits
         self._grants = 0
         self._is_granting = False
 
@@ -86,29 +103,35 @@ class Permits:
 
     def line_up(self, waiter: PermitWaiter) -> None:
         """It gets a permit as soon as there is one, once; at once where there is."""
-        waiting = self._model(waiter.model).waiting
-        queue = waiting.get(waiter.tenant)
+        model = self._model(waiter.model)
+        queue = model.waiting.get(waiter.tenant)
         if queue is None:
-            queue = waiting[waiter.tenant] = Queue()
+            queue = model.waiting[waiter.tenant] = Queue()
         queue.add(waiter)
-        self._grant()
+        self._waiting[waiter.model] = model
+        if not (self._is_granting and model.most):
+            self._look(model)
+
+    def look_again(self, name: str) -> None:
+        """What a model may use, and where, changes without a word: whoever waits for it asks again."""
+        model = self._waiting.get(name)
+        if model is not None:
+            self._look(model)
 
     def withdraw(self, waiter: PermitWaiter) -> None:
         """One that is in the queue leaves it."""
-        waiting = self._model(waiter.model).waiting
-        waiting[waiter.tenant].remove(waiter)
-        if not waiting[waiter.tenant]:
-            del waiting[waiter.tenant]
-
-    def place(self, permit: Permit, url: str) -> None:
-        self._leave(permit)
-        permit.placed = self.backends.place(permit.model, url)
+        model = self._model(waiter.model)
+        model.waiting[waiter.tenant].remove(waiter)
+        self._tidy(model, waiter.tenant)
 
     def release(self, permit: Permit) -> None:
-        self._leave(permit)
-        self._model(permit.model).used -= 1
+        self.backends.leave(permit.placed)
+        permit.of.used -= 1
         self._used -= 1
-        self._grant()
+        if permit.of.waiting:
+            self._look(permit.of)
+        elif not self._is_granting:
+            self._grant()
 
     def keep(self, models: Collection[str], urls: Collection[str]) -> None:
         """Forgets all others that nothing is in flight of."""
@@ -118,60 +141,60 @@ class Permits:
                 del self._models[name]
         self.backends.keep(urls)
 
-    def _leave(self, permit: Permit) -> None:
-        if permit.placed is None:
-            self.backends.unexpect()
-        else:
-            self.backends.leave(permit.placed)
-
-    def _model(self, model: str) -> _Model:
-        found = self._models.get(model)
+    def _model(self, name: str) -> _Model:
+        found = self._models.get(name)
         if found is None:
-            found = self._models[model] = _Model()
+            found = self._models[name] = _Model(name)
         return found
 
-    def _limit(self, model: str) -> int:
+    def _limit(self, name: str) -> int:
         # One permit stays for the other models: none can hold them all.
-        return max(1, min(self._own(model) or self._per_model, self._total - 1))
+        return max(1, min(self._own(name) or self._per_model, self._total - 1))
+
+    def _look(self, model: _Model) -> None:
+        model.most, model.urls = self._limit(model.name), self.backends.of(model.name)
+        if not self._is_granting:
+            self._grant()
 
     def _grant(self) -> None:
-        if self._is_granting:
-            return  # called by who was just granted one: the loop below goes on with it
+        """A loop: who is granted one lines up or gives back within it, and the loop goes on with that."""
         self._is_granting = True
         try:
-            while self._used < self._total and (name := self._next_model()) is not None:
-                self._grant_one(name, self._models[name])
+            while self._used < self._total and (model := self._next_model()) is not None:
+                self._grant_one(model)
         finally:
             self._is_granting = False
 
-    def _next_model(self) -> str | None:
+    def _next_model(self) -> _Model | None:
         """Of the models with a waiter and room, the one that uses least: so they share a backend too.
 
         Of several that use as much it is the one that has waited longest: where there are fewer permits than
         models, none that waits uses any.
         """
-        waiting = sorted(
-            [(model.used, model.granted_at, name) for name, model in self._models.items() if model.waiting]
-        )
-        return next((name for _, _, name in waiting if self._has_room(name, self._models[name])), None)
+        for model in sorted(self._waiting.values(), key=_least_used):
+            if model.used < model.most and self.backends.has_room(model.urls):
+                return model
+        return None
 
-    def _has_room(self, name: str, model: _Model) -> bool:
-        return model.used < self._limit(name) and self.backends.has_room(name)
-
-    def _grant_one(self, name: str, model: _Model) -> None:
-        """To the tenant whose turn it is."""
-        tenant = model.shares.next_of(model.waiting)
-        queue = model.waiting[tenant]
-        waiter = queue.pop()
-        if not queue:
-            del model.waiting[tenant]
+    def _grant_one(self, model: _Model) -> None:
+        waiting = model.waiting
+        tenant = model.shares.next_of(waiting)
+        waiter = waiting[tenant].pop()
+        self._tidy(model, tenant)
         model.shares.charge(tenant, waiter.weight)
         self._grants += 1
         model.granted_at = self._grants
         model.used += 1
         self._used += 1
         self.backends.expect()
-        waiter.granted(Permit(self, name))
+        waiter.granted(Permit(self, model))
+
+    def _tidy(self, model: _Model, tenant: str) -> None:
+        """Where nobody waits any more."""
+        if not model.waiting[tenant]:
+            del model.waiting[tenant]
+            if not model.waiting:
+                del self._waiting[model.name]
 
 
 @dataclass(eq=False, slots=True)

@@ -1,9 +1,12 @@
 """Where the requests of a model go: its backends, each with a circuit, and the models it falls back on."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from batchwright.contracts.jobs import JobConfig
 from batchwright.contracts.openai import Endpoint
@@ -73,14 +76,14 @@ class Lane:
 
 
 class Sends(Protocol):
-    async def send(
+    def send(
         self, target: Target, body: bytes, request_id: str, extra: Sequence[Header] = ()
-    ) -> Outcome:
+    ) -> Awaitable[Outcome]:
         """As `InferenceClient.send`."""
         ...
 
 
-class Sending(NamedTuple):
+class Sending(Struct, eq=False):
     """One request under way on a lane; `end` is called once, whatever came of it."""
 
     lane: Lane
@@ -128,7 +131,10 @@ class Route:
     @property
     def is_open(self) -> bool:
         """Whether the circuits of all its own backends are."""
-        return 0 < len(self.lanes) == self._open_lanes()
+        for lane in self.lanes:  # with `all` over a generator it would cost more than what it is asked for
+            if not lane.circuit.is_open:
+                return False
+        return bool(self.lanes)
 
     @property
     def is_shut(self) -> bool:
@@ -142,14 +148,18 @@ class Route:
 
     def wait(self) -> float:
         """Seconds until a request may be tried somewhere; 0: now."""
-        if self._open_lanes() < len(self.lanes):
-            return 0.0
+        for lane in self.lanes:
+            if not lane.circuit.is_open:
+                return 0.0
         return min(lane.circuit.wait() for lane in self._reachable())
 
     @property
     def urls(self) -> Sequence[str]:
         """Of the backends that may get a request now; of all of them where none may."""
-        if not self._open_lanes():
+        for lane in self.lanes:
+            if lane.circuit.is_open:
+                break
+        else:
             return self._own_urls
         open_to_us = [lane for lane in self._reachable() if not lane.circuit.wait()]
         return list(dict.fromkeys(lane.backend.url for lane in open_to_us or self.lanes))
@@ -167,12 +177,15 @@ class Route:
         `rather_not` is where the line failed last. Backends that are full, by their URL, get none while
         others are not.
         """
-        found = self._candidates(without, rather_not)
-        if not found:
-            return None
-        if len(found) > 1:
-            found = [lane for lane in found if not is_full(lane.backend.url)] or found
-        lane = self._chosen(found, prefix_hash)
+        if len(self.lanes) == 1 and not self.lanes[0].circuit.is_open and not without:
+            lane = self.lanes[0]
+        else:
+            found = self._candidates(without, rather_not)
+            if not found:
+                return None
+            if len(found) > 1:
+                found = [lane for lane in found if not is_full(lane.backend.url)] or found
+            lane = self._chosen(found, prefix_hash)
         lane.outstanding += 1
         return Sending(lane, lane.circuit.begin())
 
@@ -216,18 +229,11 @@ class Route:
 
     def shown(self, lane: Lane, path: str, body: bytes, outcome: Outcome) -> Outcome:
         """An answer as its line shows it, checked: it names the model that answered in place of its own."""
-        outcome = _checked(path, body, outcome)
+        if path == Endpoint.EMBEDDINGS:
+            outcome = _checked(body, outcome)
         if lane.model != self.model and 200 <= outcome.status < 300:
-            return outcome._replace(body=with_model_at_least(outcome.body, lane.model))
+            return replace(outcome, body=with_model_at_least(outcome.body, lane.model))
         return outcome
-
-    def _open_lanes(self) -> int:
-        """Asked several times a request: as a sum over a generator it would cost more than all it is for."""
-        count = 0
-        for lane in self.lanes:
-            if lane.circuit.is_open:
-                count += 1
-        return count
 
     def _reachable(self) -> list[Lane]:
         """Its own lanes; while all their circuits are open, those of its fallbacks too."""
@@ -238,8 +244,6 @@ class Route:
     def _candidates(self, without: Collection[Lane], rather_not: Lane | None) -> list[Lane]:
         """Trials that are due come first, then its own backends, then the first fallback that has some."""
         is_open = self.is_open
-        if len(self.lanes) == 1 and not is_open:
-            return [lane for lane in self.lanes if lane not in without]
         for route in (self, *(self.fallbacks if is_open else ())):
             lanes = [lane for lane in route.lanes if lane not in without and not lane.circuit.wait()]
             lanes = [lane for lane in lanes if not lane.backend.is_away] or lanes
@@ -261,9 +265,9 @@ class Route:
         return Lane(self.model, backend, upstream, 1.0, circuit)
 
 
-def _checked(path: str, body: bytes, outcome: Outcome) -> Outcome:
+def _checked(body: bytes, outcome: Outcome) -> Outcome:
     """A list of embeddings that does not fit what was asked is no answer."""
-    if path != Endpoint.EMBEDDINGS or outcome.verdict is not SUCCESS:
+    if outcome.verdict is not SUCCESS:
         return outcome
     problem = embeddings_problem(body, outcome.body)
     return unreadable(problem) if problem else outcome

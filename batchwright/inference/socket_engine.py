@@ -124,7 +124,8 @@ class SocketEngine(Engine):
 
 
 def _head(request: Request) -> bytes:
-    method, target, headers, body, _, _, fixed = request
+    target, body = request.target, request.body
     length = b"\r\ncontent-length: %d" % len(body) if body else b""
-    place = method, target.path, target.authority
-    return b"%b %b HTTP/1.1\r\nhost: %b%b%b%b\r\n\r\n" % (*place, fixed.text, lines_of(headers), length)
+    place = request.method, target.path, target.authority
+    headers = request.fixed.text, lines_of(request.headers)
+    return b"%b %b HTTP/1.1\r\nhost: %b%b%b%b\r\n\r\n" % (*place, *headers, length)

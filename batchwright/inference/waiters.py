@@ -54,10 +54,12 @@ class Queue(Generic[_Given]):
 
     def pop(self) -> Waiter[_Given]:
         """Whose turn it is; its batch is the last one then."""
-        batch_id = next(iter(self._batches))
-        slices = self._batches.pop(batch_id)
-        found = slices[0] if len(slices) == 1 else min(slices, key=_number)
+        batch_id, slices = next(iter(self._batches.items()))
+        if len(slices) == 1:
+            del self._batches[batch_id]
+            return slices[0]
+        found = min(slices, key=_number)
         slices.remove(found)
-        if slices:
-            self._batches[batch_id] = slices
+        if len(self._batches) > 1:
+            self._batches[batch_id] = self._batches.pop(batch_id)
         return found

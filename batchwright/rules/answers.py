@@ -1,7 +1,7 @@
 """Lines of output and error files: bodies spliced in byte for byte (R24, S0-43)."""
 
 import re
-from json.encoder import encode_basestring_ascii
+from json.encoder import encode_basestring_ascii as _quoted
 
 import msgspec
 
@@ -25,12 +25,11 @@ def result_line(
     Line breaks of `body` are dropped: in JSON they can only stand outside strings.
     A body that is not JSON becomes a JSON string, cut at 64 KiB.
     """
-    return b"".join((
-        b'{"id":', _text(request_id), b',"custom_id":', _text(custom_id),
-        b',"response":{"status_code":', str(status_code).encode(),
-        b',"request_id":', _text(backend_request_id),
-        b',"body":', json_value(body, known_json), b'},"error":null}',
-    ))  # fmt: skip
+    head = (
+        f'{{"id":{_quoted(request_id)},"custom_id":{_quoted(custom_id)},"response":{{'
+        f'"status_code":{status_code},"request_id":{_quoted(backend_request_id)},"body":'
+    )
+    return b"".join((head.encode(), json_value(body, known_json), b'},"error":null}'))
 
 
 def error_line(request_id: str, custom_id: str, code: LineCode, message: str) -> bytes:
@@ -59,4 +58,4 @@ def is_json(body: bytes) -> bool:
 
 
 def _text(value: str) -> bytes:
-    return encode_basestring_ascii(value).encode()
+    return _quoted(value).encode()

@@ -1,6 +1,6 @@
 """Whose turn it is among tenants that wait for the same thing: shares by weight, by virtual time."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 MIN_WEIGHT = 0.001
 MAX_WEIGHT = 1000.0
@@ -18,14 +18,14 @@ class Shares:
         self._now = 0.0
         self._many = _MANY
 
-    def next_of(self, waiting: Iterable[str]) -> str:
+    def next_of(self, waiting: Collection[str]) -> str:
         """Who of `waiting` (at least one) is next; among equals the first named."""
-        return min(waiting, key=self._clock)
+        return next(iter(waiting)) if len(waiting) == 1 else min(waiting, key=self._clock)
 
     def charge(self, tenant: str, weight: float) -> None:
         """`tenant` was granted one."""
         clock = self._clock(tenant)
-        self._now = max(self._now, clock)
+        self._now = clock  # no clock is behind it
         self._clocks[tenant] = clock + 1.0 / min(max(weight, MIN_WEIGHT), MAX_WEIGHT)
         if len(self._clocks) > self._many:
             self._forget()

@@ -63,6 +63,7 @@ class InFlightLimit:
 
     def __init__(self, bounds: Bounds, now: float) -> None:
         self.bounds = bounds
+        self.current = bounds.ceiling  # how many may be in flight; asked several times a request
         self._limit = self._target = self._good = self._best = float(bounds.ceiling)
         self._slowness, self._refusals, self._congestion = Slowness(), Refusals(), Congestion()
         self._seconds = 0.0  # about how long an answer takes
@@ -74,19 +75,12 @@ class InFlightLimit:
         self._less_at, self._more_at = now + LESS_TRIED_EVERY / 3, now
         self._window, self._before = _Window(now), _Window(now)
 
-    @property
-    def current(self) -> int:
-        """How many may be in flight; asked several times a request."""
-        limit, bounds = int(self._limit), self.bounds
-        if limit > bounds.ceiling:
-            return bounds.ceiling
-        return limit if limit > bounds.floor else bounds.floor
-
     def rebound(self, bounds: Bounds) -> None:
         """Other bounds from now on; a limit at its ceiling goes with it."""
         at_ceiling = self._limit >= self.bounds.ceiling
         self.bounds = bounds
-        self._limit = self._target = float(bounds.ceiling) if at_ceiling else self._held(self._limit)
+        self._target = float(bounds.ceiling) if at_ceiling else self._held(self._limit)
+        self._become(self._target)
         self._good = max(self._limit, min(self._good, bounds.ceiling))
 
     def ended(
@@ -139,7 +133,8 @@ class InFlightLimit:
         if self._held(lower) >= self._limit:
             return None  # at its floor it goes on looking for room
         if congestion.is_slight:
-            self._limit = self._target = self._held(lower)
+            self._target = self._held(lower)
+            self._become(self._target)
             return Change.REFUSED
         return self._lower(lower, congestion.used, now, Change.REFUSED)
 
@@ -283,13 +278,13 @@ class InFlightLimit:
         """At once, but for what is new: that comes with the next answers, for a burst would tell nothing."""
         self._target = self._held(limit)
         if change is Change.TRIED_IN_VAIN or self._target < self._limit:
-            self._limit = self._target
+            self._become(self._target)
         self._settle(now)
         return change
 
     def _approach(self, now: float) -> None:
         """With as many answers as there were requests it is there; no answer of that time is judged."""
-        self._limit = min(self._limit + max(self._target / self._limit - 1, 0.1), self._target)
+        self._become(min(self._limit + max(self._target / self._limit - 1, 0.1), self._target))
         self._settle(now)
 
     def _settle(self, now: float) -> None:
@@ -297,6 +292,10 @@ class InFlightLimit:
         self._settled_at = now if recovering else now + _SETTLE * self._seconds
         self._slowness.forget()
         self._window, self._before = _Window(self._settled_at), _Window(self._settled_at)
+
+    def _become(self, limit: float) -> None:
+        self._limit = limit
+        self.current = int(self._held(limit))
 
     def _held(self, limit: float) -> float:
         return min(max(limit, float(self.bounds.floor)), float(self.bounds.ceiling))

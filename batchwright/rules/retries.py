@@ -56,6 +56,7 @@ class Retries(NamedTuple):
     give_up_after: float = 0.0
 
 
+NOT_NOW = (Budget.CAPACITY, Budget.BLOCKED)  # what costs no attempt
 MAX_RETRY_AFTER = 300.0  # S1-159
 # The circuit spaces requests to a backend that is away; a line's own wait only keeps it off the next try.
 MAX_CAPACITY_BACKOFF = 5.0
@@ -124,6 +125,8 @@ def judge(status: int) -> Verdict:
 def judge_answer(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Verdict:
     """The same of a whole answer: `x-should-retry` decides where the line may be at fault, and only there."""
     verdict = judge(status)
+    if verdict is SUCCESS:
+        return verdict
     if verdict.budget is Budget.CAPACITY:
         said = body[:_LOOKED_AT].lower()
         if any(words in said for words in _NO_MONEY):
@@ -134,7 +137,7 @@ def judge_answer(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Ve
         if any(words in said for words in _NOT_REACHED):
             return BEHIND_IS_AWAY
     wish = headers.get(b"x-should-retry", b"").strip().lower()
-    if wish == b"true" and verdict.budget is Budget.SETTLED and verdict is not SUCCESS:
+    if wish == b"true" and verdict.budget is Budget.SETTLED:
         return Verdict(Budget.ATTEMPT, verdict.category)
     if wish == b"false" and verdict.budget is Budget.ATTEMPT:
         return Verdict(Budget.SETTLED, verdict.category)

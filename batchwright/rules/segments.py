@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-from batchwright.contracts.openai import Usage
+from msgspec import Struct
+
+from batchwright.rules.usage import NO_TOKENS, Counted, Tokens
 
 _MAGIC = b"BWSEG001"
 _HEADER = struct.Struct("<BBHqIIIII")  # kind, flags, spare, offset, length, 4 x usage
@@ -33,7 +35,7 @@ class Kind(IntEnum):
     SUBMITTED = 3  # payload: the same with "job" {"id", "lane", "since"}: a backend runs it
 
 
-class Record(NamedTuple):
+class Record(Struct, frozen=True, order=True):
     """`offset` is the line's place in the input. `success` chooses between output and error file.
 
     `final`: an attempt that was the line's last; the segment has its result, too.
@@ -43,7 +45,7 @@ class Record(NamedTuple):
     offset: int
     payload: bytes
     success: bool = False
-    usage: Usage = Usage()
+    usage: Counted = NO_TOKENS
     final: bool = False
 
 
@@ -82,8 +84,8 @@ class SegmentWriter:
         return len(self._data)
 
     def add(self, record: Record) -> None:
-        kind, offset, payload, success, usage, final = record
-        flags, length = success * _SUCCESS | final * _FINAL, len(payload)
+        kind, offset, payload, usage = record.kind, record.offset, record.payload, record.usage
+        flags, length = record.success * _SUCCESS | record.final * _FINAL, len(payload)
         tokens = usage.input_tokens, usage.cached_tokens, usage.output_tokens, usage.reasoning_tokens
         try:
             header = _HEADER.pack(kind, flags, 0, offset, length, *tokens)
@@ -120,9 +122,7 @@ def read_index(data: bytes) -> list[IndexEntry]:
 def read_records(data: bytes) -> Iterator[Record]:
     """Every record in the order written, checked. Raises SegmentDamaged at the first bad one."""
     for place in locate_records(data):
-        i, c, o, r = place.tokens
-        usage = Usage(input_tokens=i, cached_tokens=c, output_tokens=o, reasoning_tokens=r)
-        payload = data[place.position : place.position + place.length]
+        payload, usage = data[place.position : place.position + place.length], Tokens(*place.tokens)
         yield Record(Kind(place.kind), place.offset, payload, place.success, usage, place.final)
 
 

@@ -1,17 +1,18 @@
 """Counts every request to a backend as it ends: for /metrics, and for what the worker tells of itself.
 
-It is in the way of every request: series are looked up once, then kept.
+It is in the way of every request: numbers are noted, and added to their series together (`show`).
 """
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from batchwright.contracts.openai import Endpoint, Usage
+from batchwright.contracts.openai import Endpoint
 from batchwright.rules.retries import Category
 from batchwright.rules.traffic import LaneTraffic
+from batchwright.rules.usage import Counted
 from batchwright.telemetry.labels import OTHER
 from batchwright.telemetry.metrics import Metrics
-from batchwright.telemetry.series import CounterSeries, HistogramSeries
 
 _ERRORS = {
     Category.TIMEOUT: "timeout",
@@ -38,9 +39,12 @@ class _Sums:
 
 @dataclass(kw_only=True)
 class _Lane(_Sums):
-    seconds_seen: HistogramSeries
-    statuses: dict[int, CounterSeries] = field(default_factory=dict[int, CounterSeries])
-    tokens: dict[str, HistogramSeries] = field(default_factory=dict[str, HistogramSeries])  # by kind
+    """Beside its sums, what is not shown yet."""
+
+    took: list[float] = field(default_factory=list[float])
+    statuses: Counter[int] = field(default_factory=Counter[int])
+    prompts: list[int] = field(default_factory=list[int])
+    completions: list[int] = field(default_factory=list[int])
 
 
 class TrafficMeter:
@@ -50,16 +54,15 @@ class TrafficMeter:
         self._metrics = metrics
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._gone: dict[tuple[str, str], _Sums] = {}
-        self._chats: dict[tuple[bool, bool], tuple[CounterSeries, HistogramSeries]] = {}
+        self._chats: dict[tuple[bool, bool], list[float]] = {}  # not shown yet: how long they took
+        self._has_news = False
 
     def ended(self, model: str, backend: str, *, status: int, category: Category, seconds: float) -> None:
         """A request, answered or not (`status` 0)."""
         lane = self._lanes.get((model, backend)) or self._made(model, backend)
-        counter = lane.statuses.get(status)
-        if counter is None:
-            counter = lane.statuses[status] = self._metrics.requests.labels(model, backend, _text(status))
-        counter.inc()
-        lane.seconds_seen.observe(seconds)
+        lane.statuses[status] += 1
+        lane.took.append(seconds)
+        self._has_news = True
         lane.requests += 1
         lane.seconds += seconds
         if category is not Category.NONE:
@@ -72,27 +75,47 @@ class TrafficMeter:
             return
         found = self._chats.get((grouped, is_answer))
         if found is None:
-            labels = "sync_microbatch" if grouped else "concurrent", "success" if is_answer else "error"
-            found = self._metrics.chat_items.labels(*labels), self._metrics.chat_seconds.labels(*labels)
-            self._chats[grouped, is_answer] = found
-        counter, histogram = found
-        counter.inc()
-        histogram.observe(seconds)
+            found = self._chats[grouped, is_answer] = []
+        self._has_news = True
+        found.append(seconds)
 
-    def used(self, model: str, backend: str, usage: Usage) -> None:
+    def used(self, model: str, backend: str, usage: Counted) -> None:
         """The tokens of an answer, where the backend told any."""
         lane = self._lanes.get((model, backend)) or self._made(model, backend)
-        for kind, count in (("prompt", usage.input_tokens), ("completion", usage.output_tokens)):
-            if count:
-                histogram = lane.tokens.get(kind)
-                if histogram is None:
-                    family = self._metrics.backend_request_tokens
-                    histogram = lane.tokens[kind] = family.labels(model, backend, kind)
-                histogram.observe(count)
+        self._has_news = True
+        if usage.input_tokens:
+            lane.prompts.append(usage.input_tokens)
+        if usage.output_tokens:
+            lane.completions.append(usage.output_tokens)
+
+    def show(self) -> None:
+        """In /metrics, what was noted since the last time."""
+        if not self._has_news:
+            return
+        self._has_news = False
+        for (model, backend), lane in self._lanes.items():
+            if lane.took or lane.prompts or lane.completions:
+                self._show(model, backend, lane)
+        for (grouped, is_answer), took in self._chats.items():
+            if took:
+                labels = "sync_microbatch" if grouped else "concurrent", "success" if is_answer else "error"
+                self._metrics.chat_items.labels(*labels).inc(len(took))
+                self._metrics.chat_seconds.labels(*labels).observe_all(took)
+                took.clear()
+
+    def _show(self, model: str, backend: str, lane: _Lane) -> None:
+        metrics = self._metrics
+        for status, count in lane.statuses.items():
+            metrics.requests.labels(model, backend, _text(status)).inc(count)
+        metrics.backend_request_seconds.labels(model, backend).observe_all(lane.took)
+        for kind, tokens in (("prompt", lane.prompts), ("completion", lane.completions)):
+            if tokens:
+                metrics.backend_request_tokens.labels(model, backend, kind).observe_all(tokens)
+        for noted in (lane.took, lane.statuses, lane.prompts, lane.completions):
+            noted.clear()
 
     def _made(self, model: str, backend: str) -> _Lane:
-        histogram = self._metrics.backend_request_seconds.labels(model, backend)
-        lane = self._lanes[model, backend] = _Lane(seconds_seen=histogram)
+        lane = self._lanes[model, backend] = _Lane()
         return lane
 
     def put_off(self, model: str, reason: str) -> None:
@@ -102,6 +125,7 @@ class TrafficMeter:
 
     def keep(self, models: Collection[str], backends: Collection[str]) -> None:
         """Of all others only sums are kept: of what a model had elsewhere, and of all that is gone."""
+        self.show()
         for key in [key for key in self._lanes if key[0] not in models or key[1] not in backends]:
             self._fold(self._lanes.pop(key), key[0] if key[0] in models else OTHER)
         for model, backend in [key for key in self._gone if key[0] not in {*models, OTHER}]:

@@ -9,6 +9,7 @@ from batchwright.inference.client import Outcome
 from batchwright.inference.engine import Target
 from batchwright.inference.listing import ListingFailed
 from batchwright.rules import retries
+from batchwright.rules.usage import NO_TOKENS
 from tests.unit.sockets import HEAD, Serve, answering, ask, client, read_request, served
 
 ENGINES = ["socket", "httpx"]
@@ -18,7 +19,7 @@ ENGINES = ["socket", "httpx"]
 async def test_an_answer_comes_whole_with_its_id(engine: str) -> None:
     body = b'{"a":1}'
     outcome = await ask(answering(HEAD + b"x-request-id: r-7\r\ncontent-length: 7\r\n\r\n", body), engine)
-    assert outcome == Outcome(retries.SUCCESS, 200, body, "r-7")
+    assert outcome == Outcome(retries.SUCCESS, 200, body, "r-7", usage=NO_TOKENS)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from batchwright.contracts.registry import BackendConfig, ModelConfig
 from batchwright.inference.client import InferenceClient, Outcome
@@ -275,7 +276,7 @@ async def test_the_answer_of_a_fallback_names_the_model_that_answered(
     route = route_of(clock, plain(URLS[:1]))
     route.fallbacks = [route_of(clock, plain(URLS[1:2]), "other")]
     fail_all(route)
-    sender = Sender(OK._replace(body=answered))
+    sender = Sender(replace(OK, body=answered))
     outcome = await route.send(begun(route), sender, PATH, b'{"model":"m"}', "r")
     assert json.loads(sender.sent[0][1]) == {"model": "other"}
     assert json.loads(outcome.body)["model"] == named
@@ -285,7 +286,7 @@ async def test_the_refusal_of_a_fallback_stays_as_it_came(clock: Clock) -> None:
     route = route_of(clock, plain(URLS[:1]))
     route.fallbacks = [route_of(clock, plain(URLS[1:2]), "other")]
     fail_all(route)
-    refusal = OK._replace(status=400)
+    refusal = replace(OK, status=400)
     assert await route.send(begun(route), Sender(refusal), PATH, b'{"model":"m"}', "r") == refusal
 
 

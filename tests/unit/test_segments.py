@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.contracts.openai import Usage
 from batchwright.rules.segments import (
     IndexEntry,
     Kind,
@@ -15,10 +14,11 @@ from batchwright.rules.segments import (
     read_index,
     read_records,
 )
+from batchwright.rules.usage import Tokens
 
 tokens = st.integers(0, 2**32 - 1)
 usages = st.builds(
-    Usage, input_tokens=tokens, cached_tokens=tokens, output_tokens=tokens, reasoning_tokens=tokens
+    Tokens, input_tokens=tokens, cached_tokens=tokens, output_tokens=tokens, reasoning_tokens=tokens
 )
 records = st.builds(
     Record,
@@ -90,6 +90,6 @@ def test_the_writer_tells_how_much_it_holds() -> None:
 
 
 def test_more_tokens_than_fit_are_counted_as_the_most_that_do() -> None:
-    record = Record(Kind.SETTLED, 0, b"", usage=Usage(input_tokens=2**40))
+    record = Record(Kind.SETTLED, 0, b"", usage=Tokens(input_tokens=2**40))
     (read,) = read_records(segment([record]))
-    assert read.usage == Usage(input_tokens=2**32 - 1)
+    assert read.usage == Tokens(input_tokens=2**32 - 1)

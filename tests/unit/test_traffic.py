@@ -44,6 +44,7 @@ class Meter:
         self.meter.ended("m", A, status=status, category=category, seconds=0.5)
 
     def counted(self, name: str, **labels: str) -> float | None:
+        self.meter.show()
         return self.metrics.registry.get_sample_value(f"batchwright_{name}", labels)
 
 
