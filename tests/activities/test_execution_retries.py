@@ -208,6 +208,15 @@ async def test_a_line_is_not_asked_before_its_time() -> None:
     assert house.sent == []
 
 
+async def test_a_line_that_is_ready_goes_out_though_all_others_wait_for_long() -> None:
+    house = House(ok)
+    ready, waiting = await planned(house, lines=2)
+    later = Attempt(count=1, not_before=time.time() + 20)
+    await house.store(Record(Kind.ATTEMPT, waiting, later.model_dump_json().encode()))
+    assert (await house.failure(request())).type == Failure.DEFERRED
+    assert list(await house.settled()) == [ready]
+
+
 async def test_retry_after_is_honoured_and_survives_the_turn() -> None:
     house = House(lambda content: status(429, **{"retry-after": "30"}))
     (offset,) = await planned(house, lines=1)
