@@ -105,7 +105,6 @@ class Ingestion(IngestionActivities):
         access = Access(await self._served(order), await self._database.quotas.get(order.tenant))
         try:
             with Spool(self._settings.spool_dir) as spool:
-                spool.require(file.bytes)
                 async with adoption_of(order, self._database, self._storage, self._settings) as adoption:
                     scanner = self._scanner(order, access, adoption)
                     return await self._plan(order, file, access, scanner, spool)
@@ -141,7 +140,7 @@ class Ingestion(IngestionActivities):
     ) -> IngestResult:
         window = Window(order)
         try:
-            await self._scan(file.storage_key, scanner, spool, window)
+            await self._scan(file, scanner, spool, window)
         except ObjectMissing:
             return await self._fail(order, [missing_file(file.id, order.tenant)])
         if found := scanner.findings.count:
@@ -165,14 +164,18 @@ class Ingestion(IngestionActivities):
             self._metrics.quota_refusals.labels(tenant, excess.quota.value).inc()
         return excess
 
-    async def _scan(self, key: str, scanner: Scanner, spool: Spool, window: Window) -> None:
-        """While a piece is scanned it is kept, and the next one is read."""
-        reading = self._storage.read(key)
+    async def _scan(self, file: FileRow, scanner: Scanner, spool: Spool, window: Window) -> None:
+        """While a piece is scanned the next one is read; it is kept, unless the input is a file at hand."""
+        at_hand = await self._storage.opened(file.storage_key)
+        keeps = at_hand is None or not spool.takes(at_hand)
+        if keeps:
+            spool.require(file.bytes)
+        reading = self._storage.read(file.storage_key)
         piece = await _next_piece(reading)
         while piece:
             scanner.closed = window.is_over
-            scanning, keeping = spool.off_loop(scanner.feed, piece), spool.off_loop(spool.write, piece)
-            piece, _ = await side_by_side(_next_piece(reading), side_by_side(scanning, keeping))
+            taking = _take(piece, scanner, spool, keeps=keeps)
+            piece, _ = await side_by_side(_next_piece(reading), taking)
         await spool.off_loop(scanner.finish)
 
     async def _begin(
@@ -228,6 +231,14 @@ class Ingestion(IngestionActivities):
         row = await self._database.batches.get(order.tenant, order.batch_id) if tracing.spans() else None
         if row is not None:
             trace_end(row)
+
+
+async def _take(piece: bytes, scanner: Scanner, spool: Spool, *, keeps: bool) -> None:
+    scanning = spool.off_loop(scanner.feed, piece)
+    if keeps:
+        await side_by_side(scanning, spool.off_loop(spool.write, piece))
+    else:
+        await scanning
 
 
 async def _next_piece(reading: AsyncIterator[bytes]) -> bytes:

@@ -25,7 +25,7 @@ from batchwright.rules.duplicates import packed
 from batchwright.rules.ids import request_id, safe_name
 from batchwright.rules.lines import parse_line
 from batchwright.rules.ordering import ModelLines, PlanLine
-from batchwright.rules.plan import SLICE_BYTES, SliceRecord, pack_entry, pack_slice
+from batchwright.rules.plan import SLICE_BYTES, pack_entry, pack_slice
 from batchwright.rules.segments import Kind, Record, SegmentWriter
 from batchwright.rules.slicing import Slicer
 from batchwright.settings import Settings
@@ -52,15 +52,13 @@ class _Tables:
         self._slicer = Slicer(max_lines, max_bytes)
 
     def add(self, lines: list[PlanLine]) -> None:
-        self.plan += b"".join([pack_entry(line[:3]) for line in lines])
+        self.plan += b"".join([pack_entry((line.offset, line.length, line.prefix_hash)) for line in lines])
         for line in lines:
-            self._note(self._slicer.add(line.length, line.work_units))
+            if (record := self._slicer.add(line.length, line.work_units)) is not None:
+                self.slices += pack_slice(record)
 
     def finish(self) -> None:
-        self._note(self._slicer.finish())
-
-    def _note(self, record: SliceRecord | None) -> None:
-        if record is not None:
+        if (record := self._slicer.finish()) is not None:
             self.slices += pack_slice(record)
 
 
@@ -217,7 +215,7 @@ def _twins_of(twins: Twins, model: str, spool: Spool, start: int) -> bytes:
     return packed(read_twins(twins.of(model), spool.read_line, start, _PIECE_LINES))
 
 
-def _next_piece(ordered: Iterator[PlanLine], tables: _Tables, spool: Spool) -> bytes:
+def _next_piece(ordered: Iterator[PlanLine], tables: _Tables, spool: Spool) -> bytearray:
     """The next lines of the shard, about a piece of them; nothing when there are none left."""
     lines: list[PlanLine] = []
     size = 0

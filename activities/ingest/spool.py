@@ -1,15 +1,20 @@
 """The input on local disk while it is scanned and put into dispatch order."""
 
 import asyncio
+import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from activities.scratch import Scratch
+from batchwright.storage.base import StorageUnavailable
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_NOWHERE = (-1, 0)  # no neighbour of any line
 
 
 class SpoolStopped(Exception):
@@ -40,29 +45,48 @@ class Spool(Scratch):
         self._go_on()
         super().write(data)
 
-    def read_line(self, offset: int, length: int) -> bytes:
-        """The line of a plan's entry with its newline, also where the file ends without one."""
-        self._go_on()
-        line = os.pread(self.file.fileno(), length, offset)
-        return line if line.endswith(b"\n") else line + b"\n"
+    def takes(self, file: FileIO) -> bool:
+        """Whether the input's own file, closed with the spool, serves as well as a copy of it.
 
-    def read_lines(self, places: Iterable[tuple[int, int]]) -> bytes:
-        """The lines at these offsets and of these lengths; neighbours in the file are one read."""
+        It does on the same file system: another one may be far away, and lines are read in any order.
+        """
+        if os.fstat(file.fileno()).st_dev != os.fstat(self.file.fileno()).st_dev:
+            file.close()
+            return False
+        self.file.close()
+        self.file = file
+        return True
+
+    def read_line(self, offset: int, length: int) -> bytes:
+        """The line of a plan's entry with its newline, also where the file ends without one.
+
+        Raises StorageUnavailable.
+        """
+        return bytes(self.read_lines([(offset, length)]))
+
+    def read_lines(self, places: Sequence[tuple[int, int]]) -> bytearray:
+        """The same for the lines at these offsets and of these lengths; neighbours are one read."""
         self._go_on()
-        parts: list[bytes] = []
-        start = end = 0
-        for offset, length in places:
+        try:
+            return self._read_lines(places)
+        except OSError as error:
+            raise StorageUnavailable(f"Ingestion cannot read the input's lines again: {error}.") from error
+
+    def _read_lines(self, places: Sequence[tuple[int, int]]) -> bytearray:
+        lines = bytearray(sum([length for _, length in places]))
+        room, number = memoryview(lines), self.file.fileno()
+        start = end = filled = 0
+        for offset, length in (*places, _NOWHERE):
             if offset != end:
-                parts.append(self._read(start, end))
+                part = room[filled : filled + end - start]
+                if (missing := len(part) - os.preadv(number, [part], start)) > 1:
+                    raise OSError(errno.EIO, f"{missing} bytes are missing at byte {start}")
+                if missing:
+                    part[-1:] = b"\n"  # the file ends without one
+                filled += len(part)
                 start = offset
             end = offset + length
-        parts.append(self._read(start, end))
-        return b"".join(parts)
-
-    def _read(self, start: int, end: int) -> bytes:
-        """From one line's start to one's end; where the file ends without a newline it is added."""
-        data = os.pread(self.file.fileno(), end - start, start)
-        return data if len(data) == end - start else data + b"\n"
+        return lines
 
     def _go_on(self) -> None:
         if self._stopped:

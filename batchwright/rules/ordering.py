@@ -8,7 +8,10 @@ import heapq
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal, NamedTuple
+from itertools import starmap
+from typing import Literal
+
+from msgspec import Struct
 
 from batchwright.rules.digests import Digests
 from batchwright.rules.lines import read_body_again
@@ -23,13 +26,14 @@ HEAD = 32  # bytes of the rest of the prompt
 _ROW = struct.Struct(f">I{HEAD}sQIIH")  # rank, head, offset, length, prefix hash, work units
 _pack_row = _ROW.pack
 _KEY = 4 + HEAD
-_PLACE = struct.Struct(">QIIH")  # what follows the key
+_PLACE = struct.Struct(f">{_KEY}xQIIH")  # what follows the key
+_NUMBERED = struct.Struct(f">I{_ROW.size - 4}s")
 _RANK = struct.Struct(">I")
 _PACKED = struct.Struct(f"{_ROW.size}s")
 _RUN = 65_536 * _ROW.size  # bytes that are sorted at once: only so many rows are objects at a time
 
 
-class PlanLine(NamedTuple):
+class PlanLine(Struct, frozen=True, gc=False):
     offset: int
     length: int
     prefix_hash: int
@@ -109,7 +113,8 @@ class ModelLines:
 
     def in_order(self, ranks: "array[int]", read_line: ReadLine) -> Iterator[PlanLine]:
         """Once only; `ranks` are those of Prefixes."""
-        return map(_plan_line, _in_text_order(self._in_key_order(ranks), read_line))
+        rows = _in_text_order(self._in_key_order(ranks), read_line)
+        return starmap(PlanLine, map(_PLACE.unpack, rows))
 
     def _in_key_order(self, ranks: "array[int]") -> Iterable[bytes]:
         if len(self._rows) <= _RUN:
@@ -120,10 +125,13 @@ class ModelLines:
         return heapq.merge(*map(self._run, starts))
 
     def _sorted(self, start: int, ranks: "array[int]") -> list[bytes]:
-        rows = self._run(start)
-        if self._order == "prefix":
-            rows = (_RANK.pack(ranks[_RANK.unpack_from(row)[0]]) + row[4:] for row in rows)
-        return sorted(rows)
+        if self._order != "prefix":
+            return sorted(self._run(start))
+        pack = _RANK.pack
+        numbered = _NUMBERED.iter_unpack(memoryview(self._rows)[start : start + _RUN])
+        rows = [pack(ranks[number]) + row for number, row in numbered]
+        rows.sort()
+        return rows
 
     def _run(self, start: int) -> Iterator[bytes]:
         return _rows_of(memoryview(self._rows)[start : start + _RUN])
@@ -166,7 +174,7 @@ def _told_apart(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | bytear
 
 
 def _plan_line(row: bytes | bytearray) -> PlanLine:
-    return PlanLine(*_PLACE.unpack_from(row, _KEY))
+    return PlanLine(*_PLACE.unpack(row))
 
 
 def prompt_again(line: bytes) -> Prompt:

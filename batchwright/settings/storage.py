@@ -33,7 +33,11 @@ class StorageSettings(BaseSettings):
         description="server-side encryption asked for: AES256, aws:kms or aws:kms:dsse; unset: the bucket's",
     )
     s3_sse_kms_key_id: str = Field("", description="key for s3_sse=aws:kms; unset: the account's own")
-    spool_dir: Path | None = Field(None, description="scratch files; unset: the system's temporary directory")
+    spool_dir: Path | None = Field(
+        None,
+        description="scratch files; unset: the system's temporary directory. "
+        "On the storage's own file system inputs need no copy",
+    )
 
     @field_validator("database_url")
     @classmethod

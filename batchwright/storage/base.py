@@ -9,6 +9,7 @@ StorageError
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
+from io import FileIO
 from typing import NamedTuple, Protocol
 
 
@@ -64,6 +65,13 @@ class Storage(Protocol):
     async def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """The same in one piece; a range past the end gives what there is."""
         ...
+
+    async def opened(self, key: str) -> FileIO | None:
+        """The object as a file, unbuffered, for the caller to close; None where objects are no files.
+
+        It keeps its content though the object be deleted. Raises ObjectMissing.
+        """
+        return None
 
     async def stat(self, key: str) -> ObjectInfo:
         """Raises ObjectMissing."""

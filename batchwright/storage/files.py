@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Callable
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from secrets import token_hex
 from typing import TypeVar
@@ -142,6 +143,11 @@ class OpenFile:
 
     def read(self, start: int, length: int) -> bytes:
         return disk.read_at(self._fd, start, length) if length else b""
+
+    def detached(self) -> FileIO:
+        """What is open, for somebody else to read and close."""
+        fd, self._fd = self._fd, -1
+        return FileIO(fd, "rb")
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from io import FileIO
 from itertools import islice
 from pathlib import Path
 from secrets import token_hex
@@ -80,6 +81,14 @@ class LocalStorage(Storage):
             return self._read(file, key, start, file.left(start, length))
         finally:
             file.close()
+
+    async def opened(self, key: str) -> FileIO:
+        return await in_thread(lambda: self._opened(key))
+
+    def _opened(self, key: str) -> FileIO:
+        file = OpenFile(self._path(key))
+        self._open(file, key)
+        return file.detached()
 
     async def stat(self, key: str) -> ObjectInfo:
         return await in_thread(lambda: self._stat(key))

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from enum import StrEnum
+from io import FileIO
 from typing import TypeVar
 
 from batchwright.storage.base import (
@@ -177,6 +178,9 @@ class ObservedStorage(Storage):
             data = await self._inner.get(key, start, length)
         self._watch.moved(Operation.RETRIEVE, len(data))
         return data
+
+    async def opened(self, key: str) -> FileIO | None:
+        return await self._inner.opened(key)
 
     async def stat(self, key: str) -> ObjectInfo:
         with self._watch.operation(Operation.RETRIEVE, key):

@@ -5,6 +5,7 @@ import contextlib
 import os
 import threading
 from collections.abc import AsyncGenerator
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,62 @@ def test_a_spool_gives_lines_in_any_order_and_the_last_one_a_newline(tmp_path: P
         assert spool.read_lines([(5, 4), (0, 2), (2, 3), (0, 2)]) == b"ccc\na\nbb\na\n"
         assert spool.read_lines([(0, 2), (2, 3), (5, 4)]) == b"a\nbb\nccc\n"
         assert spool.read_lines([]) == b""
+
+
+# An input that is a file at hand
+
+
+class FileStorage(MemoryStorage):
+    """Its objects are files of `directory` too, once they are opened."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
+
+    async def opened(self, key: str) -> FileIO:
+        path = self.directory / "object"
+        path.write_bytes(await self.get(key))
+        return FileIO(path)
+
+
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
+async def test_an_input_that_is_a_file_is_planned_as_any_other(tmp_path: Path, ending: bytes) -> None:
+    lines = [a_line(str(number), "ab"[number % 2], system=f"kind {number % 3}") for number in range(9)]
+    copied = await a_batch(*lines, ending=ending)
+    result = await copied.ingest()
+    at_hand = await a_batch(*lines, ending=ending, storage=FileStorage(tmp_path), spool_dir=tmp_path)
+    again = await at_hand.ingest()
+    assert [share.lines for share in again.models] == [5, 4]
+    for share in result.models:
+        assert at_hand.shard(again, share) == copied.shard(result, share)
+        assert at_hand.plan(again, share) == copied.plan(result, share)
+
+
+async def test_an_input_that_is_a_file_needs_no_room_for_a_copy(tmp_path: Path) -> None:
+    batch = FreshBatch(
+        a_line("1"), max_batch_file_bytes=2**62, storage=FileStorage(tmp_path), spool_dir=tmp_path
+    )
+    await batch.upload(size=2**61)
+    assert (await batch.ingest()).total == 1
+
+
+async def test_an_input_that_became_shorter_meanwhile_is_retried(tmp_path: Path) -> None:
+    class Shrinking(FileStorage):
+        async def opened(self, key: str) -> FileIO:
+            file = await super().opened(key)
+            os.truncate(self.directory / "object", 10)
+            return file
+
+    batch = await a_batch(a_line("1"), storage=Shrinking(tmp_path), spool_dir=tmp_path)
+    with pytest.raises(ApplicationError, match="cannot read the input's lines again") as raised:
+        await batch.ingest()
+    assert raised.value.type == Failure.STORAGE_UNAVAILABLE
+
+
+def test_a_file_of_another_file_system_is_copied(tmp_path: Path) -> None:
+    with Spool(tmp_path) as spool:
+        file = FileIO("/proc/version")
+        assert not spool.takes(file)
+        assert file.closed
+        spool.write(b"a\n")
+        assert spool.read_line(0, 2) == b"a\n"

@@ -202,6 +202,17 @@ async def test_a_reader_keeps_its_object_though_it_be_replaced(storage: LocalSto
     assert set(first + b"".join([piece async for piece in reading])) == {ord("1")}
 
 
+async def test_an_opened_object_keeps_its_content_though_it_be_deleted(
+    storage: LocalStorage,
+) -> None:
+    await storage.put("a/b", b"content")
+    with await storage.opened("a/b") as file:
+        await storage.delete("a/b")
+        assert file.read() == b"content"
+    with pytest.raises(ObjectMissing):
+        await storage.opened("a/b")
+
+
 async def test_no_file_work_happens_on_the_event_loop(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
