@@ -103,6 +103,7 @@ async def test_what_was_told_before_anybody_waited_is_found() -> None:
         await house.tell()
         house.expect()
         await house.told()
+        assert all(call.done() for call in house.calls.values())
 
 
 async def test_nothing_is_asked_while_no_job_waits() -> None:

@@ -21,12 +21,11 @@ def environment(heartbeat_timeout: timedelta | None) -> tuple[ActivityEnvironmen
 async def test_it_beats_while_the_work_goes_on() -> None:
     surroundings, beats = environment(timedelta(milliseconds=3))
 
-    async def work() -> None:
+    async def work() -> int:
         async with beating():
-            for _ in range(3):
-                await beats.get()
+            return len([await beats.get() for _ in range(3)])
 
-    await surroundings.run(work)
+    assert await surroundings.run(work) == 3
 
 
 async def test_nothing_beats_when_the_work_has_ended() -> None:

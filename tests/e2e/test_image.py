@@ -40,7 +40,10 @@ def test_the_command_line_works(installed: Path) -> None:
 
 @pytest.mark.parametrize("command", [["worker", "--help"], ["api", "--help"], ["simulator", "--help"]])
 def test_each_process_can_be_loaded(installed: Path, command: list[str]) -> None:
-    subprocess.run([installed / "bin" / "batchwright", *command], check=True, capture_output=True, cwd="/")
+    told = [installed / "bin" / "batchwright", *command]
+    said = subprocess.run(told, capture_output=True, text=True, cwd="/")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert command[0] in said.stdout
 
 
 def test_files_that_are_no_code_are_there(installed: Path) -> None:

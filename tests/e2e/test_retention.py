@@ -162,10 +162,11 @@ async def test_the_schedules_of_a_stack_delete_by_themselves(stack: Stack) -> No
     client = await Client.connect(now.temporal, namespace=now.namespace)
     async with stack.client() as http:
         file = await http.files.create(file=("a.jsonl", b'{"a": 1}\n'), purpose="batch")
+        assert objects_of(stack, file.id)
         await outlive(stack, file.id)
-        await client.get_schedule_handle("batchwright-retention").trigger()
 
         async def is_gone() -> bool:
             return not objects_of(stack, file.id)
 
+        await client.get_schedule_handle("batchwright-retention").trigger()
         await until(is_gone, 60)

@@ -136,6 +136,7 @@ def test_a_client_that_does_not_read_its_file_is_let_go(api: Api) -> None:
     with api.connected() as connection:
         connection.sendall(b"GET /v1/files/%b/content HTTP/1.1\r\nHost: api\r\n\r\n" % file.id.encode())
         until(lambda: _received_end(connection, file.bytes), 30)
+    assert api.client.get("/healthz").status_code == 200
 
 
 def _received_end(connection: socket.socket, size: int) -> bool:
@@ -219,6 +220,7 @@ def test_a_client_that_hangs_up_leaves_nothing(api: Api, cut: str) -> None:
         connection.sendall(head.encode() + b"Content-Type: multipart/form-data; boundary=cut\r\n\r\n" + sent)
         until(_seen(api), 10)
     until(lambda: api.left() == 0, 20)
+    assert api.client.get("/healthz").status_code == 200
 
 
 def _seen(api: Api) -> Callable[[], bool]:

@@ -113,6 +113,7 @@ async def test_a_worker_told_to_stop_before_the_server_answers_ends() -> None:
             running = asyncio.create_task(worker.run())
             await worker.shutdown()
             await running
+        assert running.exception() is None
 
 
 async def test_a_client_certificate_and_an_api_key_open_the_door(tmp_path: Path) -> None:
@@ -159,6 +160,7 @@ async def test_changes_are_noticed_while_it_runs(tmp_path: Path) -> None:
             files.certify(clients)
             async with asyncio.timeout(LIMIT_SECONDS):
                 await replaced.wait()
+            assert not running.done()
             running.cancel()
 
 

@@ -57,9 +57,11 @@ async def test_jobs_fail_hang_and_are_forgotten_as_faults_say() -> None:
 async def test_a_job_whose_answer_breaks_is_forgotten() -> None:
     async with simulated(Options(models=(MODEL,), latency=Latency(20))) as simulator:
         taken = await submit(simulator, user="sim:cut")
+        assert taken.json()["job_id"]
         async with asyncio.timeout(20):
             while (await told(simulator, taken)).status_code != 404:  # noqa: ASYNC110 - it sets no event
                 await asyncio.sleep(0)
+        assert simulator.ledger.in_flight == 0
 
 
 async def test_a_job_that_is_given_up_ends() -> None:

@@ -33,7 +33,12 @@ def rates(settings: Settings, failures: int, *changes: RateChange) -> FleetRates
 
 async def test_a_database_that_starts_again_just_before_the_rates_are_read_is_waited_for() -> None:
     settings = load()
-    await check_rates(settings, rates(settings, 1))
+    changed = RateChange(model="a", requests_per_second=2, changed_at=datetime.now(UTC))
+    found = rates(settings, 1, changed)
+    await check_rates(settings, found)
+    pacing = found.pacing_of("a")
+    assert pacing is not None
+    assert pacing.requests_per_second == 2
 
 
 async def test_a_database_that_stays_away_is_given_up_after_a_while() -> None:

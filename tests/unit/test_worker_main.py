@@ -79,5 +79,7 @@ def test_a_temporal_that_is_not_there_is_one_sentence(
 async def test_the_first_signal_asks_for_a_drain(number: signal.Signals) -> None:
     stop = StopSignal()
     stop.install()
+    assert not stop.is_requested
     os.kill(os.getpid(), number)
     await stop.wait()
+    assert stop.is_requested
