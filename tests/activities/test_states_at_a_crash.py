@@ -183,7 +183,9 @@ async def terminal() -> Found:
     await batch.finalize()
     finalization = Finalization(batch.tables, batch.storage, load(), batch.metrics)
     await take_over(batch.metrics, "finalize", lambda: finalization.finalize(batch.request()))
-    return Found(batch.metrics, "completed", await batch.ids("output"))
+    row = await batch.database.batches.get(TENANT, BATCH_ID)
+    assert row is not None
+    return Found(batch.metrics, row.status, await batch.ids("output"))
 
 
 @pytest.mark.parametrize(

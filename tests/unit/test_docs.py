@@ -77,3 +77,13 @@ def _first_cells(text: str) -> set[str]:
     """What stands in backquotes in the first column of the text's table."""
     cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+@pytest.mark.parametrize("page", ["reliability.md", "operations.md"])
+def test_every_test_that_a_promise_names_is_there(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    named = set(re.findall(r"`(tests/[\w/.]+)`", text))
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+    files = [path for path in map(ROOT.joinpath, named) if path.suffix == ".py"]
+    defined = set(re.findall(r"def (test_\w+)", "".join(path.read_text() for path in files)))
+    assert set(re.findall(r"`(test_\w+)`", text)) - defined == set()
