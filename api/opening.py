@@ -13,6 +13,7 @@ from batchwright.inference.clients import Clients
 from batchwright.settings import Settings
 from batchwright.storage.observed import Component
 from batchwright.storage.opening import open_storage
+from batchwright.telemetry.exposition import SdkMetrics
 from batchwright.telemetry.metrics import Metrics
 from batchwright.telemetry.tracing import tracing
 from batchwright.temporal import observed_runtime, open_connection
@@ -39,7 +40,9 @@ async def open_services(settings: Settings) -> AsyncGenerator[Services]:
             settings, database.models, database.model_changes, clients, unavailable=DatabaseUnavailable
         )
         await opened.enter_async_context(_running(registry.run()))
-        runtime, sdk = observed_runtime()
+        runtime, address = observed_runtime()
+        sdk = SdkMetrics(address)
+        opened.push_async_callback(sdk.close)
         client_of_temporal, connection = await open_connection(settings, runtime=runtime, lazy=True)
         temporal = ClientGateway(client_of_temporal, settings)
         await opened.enter_async_context(_running(connection.run()))

@@ -45,6 +45,7 @@ class RegisteredModel(BaseModel):
     choice: Choice
     kind: Kind
     jobs: JobConfig | None = Field(description="null where the kind is sync")
+    problems: list[str] = Field(description="what of a change is not heeded, and what to do about it")
 
 
 class RegisteredModels(BaseModel):
@@ -187,6 +188,7 @@ def _object(entry: Registered) -> RegisteredModel:
         choice=config.choice,
         kind=config.kind,
         jobs=None if config.kind == "sync" else config.jobs,
+        problems=[*entry.problems],
     )
 
 

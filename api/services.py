@@ -1,7 +1,7 @@
 """What the routes work with; the real ones are opened in `api/opening.py`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -9,6 +9,7 @@ from api.temporal_gateway import TemporalGateway
 from batchwright.database.base import DatabaseLike
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
+from batchwright.telemetry.exposition import SdkMetrics
 from batchwright.telemetry.metrics import Metrics
 
 
@@ -31,6 +32,6 @@ class Services:
     temporal: TemporalGateway
     models: ServedModels
     metrics: Metrics
-    sdk_metrics: str = ""  # the address of the SDK's; empty: there are none
+    sdk_metrics: SdkMetrics = field(default_factory=SdkMetrics)
     clock: Callable[[], datetime] = now
     recent_seconds: float = 1.0  # how old what requests have in common may be: limits, what workers poll

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from api.objects import answer
+from api.recent import Recent
 from api.services import Services
 from batchwright.inference.catalog import Catalog
 from batchwright.rules.polled import FRESH_SECONDS
@@ -52,6 +53,7 @@ class StatsRoutes:
         self._services = services
         self._catalog = Catalog(services.settings)
         self._started = time.monotonic()
+        self._sums = Recent(self._added_up, services.recent_seconds)
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["Operation"])
@@ -59,14 +61,18 @@ class StatsRoutes:
         return router
 
     async def get(self) -> Response:
-        """Requests over all workers, by backend and by model of the registry as it is now."""
+        """Requests over all workers, by backend and by model of the registry; a second old at most."""
+        return answer(self._object(*await self._sums.get("all")))
+
+    async def _added_up(self, _: str) -> tuple[Traffic, int]:
+        """With the number of workers that told it."""
         database = self._services.database
         since = self._services.clock() - timedelta(seconds=FRESH_SECONDS)
         told, workers, registered = await asyncio.gather(
             database.workers.traffic(since), database.workers.alive(since), self._catalog.read(database)
         )
         urls = [backend.url for entry in registered for backend in entry.config.backends]
-        return answer(self._object(added_up(told, urls, [entry.model for entry in registered]), workers))
+        return added_up(told, urls, [entry.model for entry in registered]), workers
 
     def _object(self, found: Traffic, workers: int) -> StatsObject:
         return StatsObject(

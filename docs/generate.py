@@ -6,8 +6,8 @@ from pydantic_core import PydanticUndefined
 
 from batchwright.settings import Settings
 from batchwright.settings.otel import variable
+from batchwright.telemetry.collectors import Counter, Gauge, Histogram
 from batchwright.telemetry.metrics import Metrics
-from batchwright.telemetry.series import Counter, Gauge, Histogram
 from bench import page
 from docs import chart, errors, registry
 from docs.dashboards.machinery import STORAGE, WORKER

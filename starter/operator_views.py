@@ -141,6 +141,7 @@ class RegisteredModel(View):
     aliases: list[str] = Field(default_factory=list[str])
     fallbacks: list[str] = Field(default_factory=list[str])
     kind: str = "sync"
+    problems: list[str] = Field(default_factory=list[str])
 
 
 class RegisteredModels(View):

@@ -33,17 +33,18 @@ def show_backends(registry: Registry, metrics: Metrics) -> None:
             probes[key] = max(backend.probe_seconds, probes.get(key, 0.0))
     metrics.backend_up.replace({key: healthy[key[0]] for key in probes})
     metrics.backend_probe_seconds.replace(probes)
-    shut: dict[tuple[str, ...], bool] = {}
+    shut: dict[tuple[str, str], bool] = {}
     for route in registry.routes:
         for lane in route.lanes:
             key = (route.model, lane.backend.url)
-            shut[key] = shut.get(key, True) and lane.circuit.is_open
+            shut[key] = lane.circuit.is_open and shut.get(key, True)
     metrics.backend_circuit_open.replace(shut)
     metrics.backend_outstanding.replace(pending_requests(registry))
     metrics.backends_total.set(len(healthy))
     metrics.backends_healthy.set(sum(healthy.values()))
     served = sum(any(lane.backend.is_healthy for lane in route.lanes) for route in registry.routes)
     metrics.models_available.set(served)
+    metrics.registry_problems.replace({(model,): len(said) for model, said in registry.problems.items()})
     metrics.registry_info.replace({(registry.fingerprint,): 1})
 
 

@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from batchwright.telemetry.exposition import CONTENT_TYPE, exposition
+from batchwright.telemetry.exposition import CONTENT_TYPE, SdkMetrics, exposition
 from batchwright.telemetry.metrics import Metrics
 from worker.needs import OK, Needs
 
@@ -11,7 +11,7 @@ class HealthServer:
     """`sdk` is host:port of the SDK's own metrics."""
 
     def __init__(self, metrics: Metrics, needs: Needs, sdk: str) -> None:
-        self._metrics, self._needs, self._sdk = metrics, needs, sdk
+        self._metrics, self._needs, self._sdk = metrics, needs, SdkMetrics(sdk)
         app = web.Application()
         app.router.add_get("/metrics", self._serve_metrics)
         app.router.add_get("/healthz", self._healthz)
@@ -28,6 +28,7 @@ class HealthServer:
 
     async def stop(self) -> None:
         await self._runner.cleanup()
+        await self._sdk.close()
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})

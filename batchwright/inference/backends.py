@@ -12,6 +12,7 @@ from batchwright.inference.catalog import ListedModel, discovered, gateways_of
 from batchwright.inference.clients import Clients, client_key
 from batchwright.inference.listing import ListingFailed
 from batchwright.inference.routes import Backend, Route
+from batchwright.rules.added_headers import cleaned
 from batchwright.rules.registry import effective, fingerprint
 from batchwright.rules.retries import Retries
 from batchwright.settings import Settings, registry_of
@@ -76,6 +77,7 @@ class Registry:
         self._changed = asyncio.Event()
         self._read = False
         self.fingerprint = ""
+        self.problems: dict[str, list[str]] = {}  # by model: what of its registration is not heeded
         self.on_look: list[Callable[[], None]] = []  # it was read, or backends were asked
         self.on_probe: list[Callable[[str, float], None]] = []  # a backend was asked: URL, seconds
 
@@ -136,11 +138,27 @@ class Registry:
 
     async def look(self) -> None:
         """Follows what was changed at run time; no backend is asked. Raises `unavailable`."""
-        changes = {row.model: row.config for row in await self._changes.all()}
+        changes = self._heeded(await self._changes.all())
         self._take(effective(self._configured, changes), {name for name in changes if changes[name] is None})
         await self._clients.keep(self._backends.keys())
         for told in self.on_look:
             told()
+
+    def _heeded(self, changes: Sequence[ModelChange]) -> dict[str, ModelConfig | None]:
+        heeded: dict[str, ModelConfig | None] = {}
+        problems: dict[str, list[str]] = {}
+        for row in changes:
+            heeded[row.model] = row.config
+            if row.config is not None:
+                heeded[row.model], said = cleaned(row.model, row.config, self._settings.dispatch_header)
+                if said:
+                    problems[row.model] = said
+        for model, said in problems.items():
+            if self.problems.get(model) != said:
+                extra = {"model": model, "problems": "; ".join(said)}
+                logger.warning("not all of a registered model is heeded", extra=extra)
+        self.problems = problems
+        return heeded
 
     async def _read_lists(self) -> None:
         self._listed = await self._models.served([gateway.url for gateway in self._gateways])

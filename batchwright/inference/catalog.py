@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Literal, Protocol
 
 from batchwright.contracts.registry import GatewayConfig, ModelConfig
+from batchwright.rules.added_headers import cleaned
 from batchwright.settings import Settings, registry_of
 
 Source = Literal["file", "change", "listing"]
@@ -51,19 +52,24 @@ class Tables(Protocol):
 
 @dataclass(frozen=True)
 class Registered:
-    """A model, and where it comes from: `changed_at` of a change, `seen_at` of a listing."""
+    """A model, and where it comes from: `changed_at` of a change, `seen_at` of a listing.
+
+    `problems` are what of the change is not heeded, and what to do about it.
+    """
 
     model: str
     config: ModelConfig
     source: Source
     changed_at: datetime | None = None
     seen_at: datetime | None = None
+    problems: Sequence[str] = ()
 
 
 class Catalog:
     """Raises SettingsError if the registry's file is not what it should be."""
 
     def __init__(self, settings: Settings) -> None:
+        self._dispatch_header = settings.dispatch_header
         self.file = registry_of(settings)
         self.configured = self.file.models if self.file else {}
         self.gateways = gateways_of(settings, self.file.gateway if self.file else None)
@@ -90,7 +96,10 @@ class Catalog:
                 found[name] = Registered(name, config, "file")
         for row in changes:
             if row.config is not None:
-                found[row.model] = Registered(row.model, row.config, "change", changed_at=row.changed_at)
+                config, problems = cleaned(row.model, row.config, self._dispatch_header)
+                found[row.model] = Registered(
+                    row.model, config, "change", changed_at=row.changed_at, problems=problems
+                )
         return [entry for _, entry in sorted(found.items())]
 
 

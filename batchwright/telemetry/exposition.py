@@ -1,5 +1,6 @@
 """What /metrics answers: our metrics, and the SDK's, which its runtime serves on a loopback port."""
 
+import asyncio
 import socket
 
 import aiohttp
@@ -19,19 +20,34 @@ def sdk_address() -> str:
         return f"{LOOPBACK}:{found.getsockname()[1]}"
 
 
-async def exposition(metrics: Metrics, sdk_address: str) -> bytes:
-    """Ours alone while the SDK's server does not answer."""
-    return metrics.shown() + await _sdk_metrics(sdk_address)
+class SdkMetrics:
+    """Asked over one connection that is kept; an empty address: there are none."""
+
+    def __init__(self, address: str = "") -> None:
+        self._address = address
+        self._http: aiohttp.ClientSession | None = None
+
+    async def text(self) -> bytes:
+        """Nothing while its server does not answer."""
+        if not self._address:
+            return b""
+        if self._http is None:
+            self._http = aiohttp.ClientSession(timeout=_PATIENCE)
+        try:
+            async with self._http.get(f"http://{self._address}/metrics") as got:
+                return await got.read()
+        except (aiohttp.ClientError, TimeoutError):
+            return b""
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.close()
 
 
-async def _sdk_metrics(address: str) -> bytes:
-    if not address:
-        return b""
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=_PATIENCE) as http,
-            http.get(f"http://{address}/metrics") as got,
-        ):
-            return await got.read()
-    except (aiohttp.ClientError, TimeoutError):
-        return b""
+async def exposition(metrics: Metrics, sdk: SdkMetrics) -> bytes:
+    """Ours alone while the SDK's server does not answer. It writes its own while we write ours."""
+    async with asyncio.TaskGroup() as group:
+        theirs = group.create_task(sdk.text())
+        await asyncio.sleep(0)  # the question is under way
+        ours = metrics.pieces()
+    return b"".join([*ours, theirs.result()])

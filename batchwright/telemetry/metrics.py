@@ -3,10 +3,7 @@
 from collections.abc import Callable
 from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.gc_collector import GCCollector
-from prometheus_client.platform_collector import PlatformCollector
-from prometheus_client.process_collector import ProcessCollector
+from prometheus_client import CollectorRegistry
 
 from batchwright.telemetry.families.api import ApiMetrics
 from batchwright.telemetry.families.audits import AuditMetrics
@@ -22,6 +19,7 @@ from batchwright.telemetry.families.retention import RetentionMetrics
 from batchwright.telemetry.families.traces import TraceMetrics
 from batchwright.telemetry.families.traffic import TrafficMetrics
 from batchwright.telemetry.labels import Bounded
+from batchwright.telemetry.own_process import OwnProcess
 
 _TENANTS = 20
 _VERSION = version("batchwright")
@@ -71,16 +69,16 @@ class Metrics(
         self.build = declare.gauge("build_info", "1, of the version that runs", ["version"])
         self.build.labels(_VERSION).set(1)
         self._families, self._by_label = declare.families, declare.by_label
-        self._process = CollectorRegistry()
-        for collector in (ProcessCollector, PlatformCollector, GCCollector):
-            self.registry.register(collector(registry=self._process))
+        self._process = OwnProcess(self.registry)
 
-    def shown(self) -> bytes:
-        """All there is, in Prometheus' text format."""
+    def pieces(self) -> list[bytes]:
+        """All there is, in Prometheus' text format, to be put together once: copying a large text is dear."""
         for look in self.before_shown:
             look()
-        pieces = [piece for family in self._families for piece in family.pieces()]
-        return b"".join([*pieces, generate_latest(self._process)])
+        return [*[family.text() for family in self._families], self._process.text()]
+
+    def shown(self) -> bytes:
+        return b"".join(self.pieces())
 
     def forget(self, label: str, value: str) -> None:
         """Takes away every series that has it; one that is counted again begins at 0."""

@@ -1,10 +1,10 @@
 """How a series is written in Prometheus' text format: its name, labels and numbers."""
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 INFINITE = "+Inf"
+NUMBER = "%a"  # where a number goes in a form: as Python shows it, which is as Prometheus reads it
 
 
 class Sample(NamedTuple):
@@ -19,28 +19,30 @@ class Place(NamedTuple):
     name: str
     labels: dict[str, str]
 
-    def head(self, suffix: str = "", **more: str) -> str:
-        """A line up to its number."""
-        said = ",".join(f'{label}="{_escaped(value)}"' for label, value in {**self.labels, **more}.items())
-        return f"{self.name}{suffix}{{{said}}} " if said else f"{self.name}{suffix} "
+    def line(self, suffix: str = "", number: str = NUMBER, **more: str) -> str:
+        """As a form: `number` is where its number goes, whatever labels say. Labels are in order of name."""
+        labels = sorted({**self.labels, **more}.items())
+        said = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels)
+        head = f"{self.name}{suffix}{{{said}}} " if said else f"{self.name}{suffix} "
+        return f"{literal(head)}{number}\n"
 
 
-def with_room(heads: Sequence[str], last: str) -> list[str]:
-    """Lines with room for a number at every second place: counts, and at the end a sum."""
-    pieces: list[str] = []
-    end = ""
-    for head in heads:
-        pieces += [end + head, ""]
-        end = ".0\n"
-    return [*pieces, end + last, "", "\n"]
+def literal(text: str) -> str:
+    """As a part of a form that is shown as it is."""
+    return text.replace("%", "%%")
 
 
 def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
-def in_words(value: float) -> str:
-    """As Prometheus reads it."""
-    if math.isfinite(value):
-        return repr(float(value))
-    return "NaN" if math.isnan(value) else INFINITE if value > 0 else "-Inf"
+class _Endless(float):
+    """Shows itself as Prometheus reads it."""
+
+    def __repr__(self) -> str:
+        return "NaN" if math.isnan(self) else INFINITE if self > 0 else "-Inf"
+
+
+def in_words(value: float) -> float:
+    """A number that a form may take."""
+    return value if math.isfinite(value) else _Endless(value)

@@ -39,7 +39,7 @@ def show(model: Model, json: Json = False, url: Url = None, tenant: Tenant = Non
         page = client.registered()
     for found in page.data:
         if model == found.model or model in found.aliases:
-            return print_json(found) if json else stdout().print(_table([found]))
+            return print_json(found) if json else _print(RegisteredModels(data=[found]), json)
     if model in page.removed:
         stop(f"{model} was taken away at run time; `batchwright models revert` brings it back.")
     stop(f"There is no model {model}; `batchwright models` lists them.")
@@ -152,6 +152,8 @@ def _print(page: RegisteredModels, json: bool) -> None:
         stdout().print(_table(page.data))
     else:
         stderr().print("No model is registered; `batchwright models register MODEL --backend URL` does.")
+    for said in [said for entry in page.data for said in entry.problems]:
+        stderr().print(f"Not heeded: {said}.", style="yellow", markup=False)
     if page.removed:
         stderr().print(f"Taken away: {', '.join(page.removed)}.", style="dim", markup=False)
 

@@ -39,6 +39,9 @@ async def backends(chosen: Settings, at: Clock) -> tuple[list[Finding], list[str
     except SettingsError as error:
         return [problem(_PART, str(error))], []
     registered, changes = await _registered(chosen, catalog)
+    for said in [said for entry in registered for said in entry.problems]:
+        told = f"{said[0].upper()}{said[1:]}."
+        changes.append(warning(_PART, told, "Register the model again without it."))
     asked = _asked(catalog, registered)
     if not asked:
         where = "Set BATCHWRIGHT_BACKENDS or BATCHWRIGHT_REGISTRY."

@@ -3,11 +3,13 @@
 import json
 import re
 from collections.abc import Generator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from tests.unit.cli import Cli, served
+from batchwright.contracts.registry import BackendConfig, ModelConfig
+from tests.unit.cli import Cli, run_now, served
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 ONE, TWO = "http://one:8000", "http://two:8000"
@@ -48,6 +50,21 @@ def test_a_model_whose_backends_run_jobs_is_registered(cli: Cli) -> None:
     refused = cli.run("models", "register", "voice", "--backend", ONE, "--kind", "poll", "--job", "interval")
     assert refused.exit_code == 3
     assert "--job interval is not KEY=VALUE, such as poll_endpoint_template=/status/{id}." in refused.stderr
+
+
+def test_what_of_a_registration_is_not_heeded_is_said(cli: Cli) -> None:
+    backend = BackendConfig(url=ONE, headers={"TraceState": "old=1"})
+    changes = cli.house.database.model_changes
+    old = ModelConfig(backends=[backend])
+    run_now(changes.put("voice", old, datetime.now(UTC), lambda rows: None))
+    shown = cli.run("models", "show", "voice")
+    assert (shown.exit_code, shown.stdout.splitlines()[1].split()) == (0, ["voice", ONE, "change"])
+    said = "the trace of its request: take it away; until then it is not sent"
+    assert f"Not heeded: the header 'TraceState' of the backend {ONE} of 'voice' would stand for {said}." in (
+        " ".join(shown.stderr.split())
+    )
+    [problem] = json.loads(cli.run("models", "show", "voice", "--json").stdout)["problems"]
+    assert problem.endswith(said)
 
 
 def test_json_is_what_the_api_answers(cli: Cli) -> None:

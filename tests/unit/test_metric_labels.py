@@ -34,6 +34,7 @@ COUNTS = {
     "batchwright_processor_max_inflight_concurrency",
     "batchwright_queue_depth",
     "batchwright_queue_pollers",
+    "batchwright_registry_problems",
     "batchwright_request_tokens",
     "batchwright_tenant_jobs",
     "batchwright_tenant_lines_left",

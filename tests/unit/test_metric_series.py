@@ -1,5 +1,6 @@
 """Metrics as they are shown: what prometheus_client reads of them is what was counted."""
 
+import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,8 +10,10 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from batchwright.telemetry.collectors import Counter, Family, Gauge, Histogram
 from batchwright.telemetry.metrics import Metrics
-from batchwright.telemetry.series import Counter, Family, Gauge, Histogram, Series
+from batchwright.telemetry.own_process import OwnProcess
+from batchwright.telemetry.series import Series
 
 Shown = set[tuple[str, tuple[tuple[str, str], ...], float]]
 
@@ -49,8 +52,68 @@ def full() -> Sequence[Family[Series]]:
 @pytest.mark.parametrize("number", range(5))
 def test_what_a_family_writes_is_what_prometheus_client_writes_of_it(number: int) -> None:
     family = full()[number]
-    assert read(family.text()) == collected(family)
-    assert read(family.text())
+    assert read(family.text().decode()) == collected(family)
+    assert read(family.text().decode())
+
+
+def test_below_a_million_a_family_is_byte_for_byte_what_prometheus_client_writes() -> None:
+    metrics = Metrics()
+    for number, backend in enumerate(["http://b:1", 'http://"quoted"\\%d', "http://%a/%%\n"]):
+        metrics.requests.labels("100%s", backend, "200").inc(number + 0.5)
+        metrics.backend_request_seconds.labels("100%s", backend).observe(0.3 * number)
+        metrics.backend_request_tokens.labels("m", backend, "prompt").observe(999_999 * number / 2)
+        metrics.backend_outstanding.labels(backend, "m").set(-number / 3)
+    metrics.saturation.set(float("nan"))
+    metrics.finalize_seconds.observe(float("inf"))
+    families = [found for found in vars(metrics).values() if isinstance(found, Counter | Gauge | Histogram)]
+    assert len(families) > 80
+    for family in families:
+        alone = CollectorRegistry()
+        alone.register(family)
+        assert family.text() == generate_latest(alone)
+
+
+def test_what_was_shown_is_shown_anew_once_it_changed() -> None:
+    counter, gauge = Counter("some_total", "Some", ["a"]), Gauge("some", "Some", ["a"])
+    seconds = Histogram("took_seconds", "Took", ["a"], (0.1, 1))
+    for change, text, end in [
+        (lambda: counter.labels("x").inc(), counter.text, b'{a="x"} 1.0\n'),
+        (lambda: counter.labels("x").inc(), counter.text, b'{a="x"} 2.0\n'),
+        (lambda: counter.labels("y").inc(3), counter.text, b'{a="y"} 3.0\n'),
+        (lambda: counter.remove_by_labels({"a": "y"}), counter.text, b'{a="x"} 2.0\n'),
+        (lambda: gauge.labels("x").set(0.5), gauge.text, b'{a="x"} 0.5\n'),
+        (lambda: gauge.replace({("y",): 2}), gauge.text, b'# TYPE some gauge\nsome{a="y"} 2.0\n'),
+        (lambda: gauge.replace({("y",): 3}), gauge.text, b'{a="y"} 3.0\n'),
+        (lambda: seconds.labels("x").observe(1), seconds.text, b'_sum{a="x"} 1.0\n'),
+        (lambda: seconds.labels("x").observe(2), seconds.text, b'_sum{a="x"} 3.0\n'),
+        (lambda: seconds.clear(), seconds.text, b"# TYPE took_seconds histogram\n"),
+    ]:
+        change()
+        assert text().endswith(end)
+        assert text().endswith(end)
+
+
+def test_a_gauge_that_asks_is_asked_each_time() -> None:
+    answers = iter(range(1, 3))
+    gauge = Gauge("asked", "Asked")
+    gauge.set_function(lambda: next(answers))
+    assert [gauge.text()[-4:] for _ in range(2)] == [b"1.0\n", b"2.0\n"]
+
+
+def test_what_the_process_needs_is_shown_with_the_numbers_of_now() -> None:
+    registry = CollectorRegistry()
+    own = OwnProcess(registry)
+    opened = [_open_files(own)]
+    with tempfile.TemporaryFile():
+        opened.append(_open_files(own))
+    assert opened[1] == opened[0] + 1
+    names = {name for name, _, _ in read(own.text().decode())}
+    assert names == {name for name, _, _ in read(generate_latest(registry).decode())}
+
+
+def _open_files(own: OwnProcess) -> float:
+    [found] = [value for name, _, value in read(own.text().decode()) if name == "process_open_fds"]
+    return found
 
 
 def test_a_histogram_counts_what_is_at_a_bound_below_it_and_adds_up() -> None:
@@ -58,25 +121,27 @@ def test_a_histogram_counts_what_is_at_a_bound_below_it_and_adds_up() -> None:
     for taken in (0.1, 0.10001, 1, 5):
         seconds.observe(taken)
     buckets = {
-        dict(labels).get("le"): value for name, labels, value in read(seconds.text()) if "bucket" in name
+        dict(labels).get("le"): value
+        for name, labels, value in read(seconds.text().decode())
+        if "bucket" in name
     }
     assert buckets == {"0.1": 1, "1.0": 3, "+Inf": 4}
-    assert ("took_seconds_count", (), 4.0) in read(seconds.text())
-    assert ("took_seconds_sum", (), 6.20001) in read(seconds.text())
+    assert ("took_seconds_count", (), 4.0) in read(seconds.text().decode())
+    assert ("took_seconds_sum", (), 6.20001) in read(seconds.text().decode())
 
 
 @pytest.mark.parametrize("value", [0, -1.5, 1e-9, 123456789.0, 1e300, float("inf"), float("-inf")])
 def test_every_number_is_read_as_it_is(value: float) -> None:
     gauge = Gauge("some", "Some")
     gauge.set(value)
-    assert read(gauge.text()) == {("some", (), value)}
+    assert read(gauge.text().decode()) == {("some", (), value)}
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\x85\u2028\u2029")))
 def test_any_value_of_a_label_is_read_as_it_is(value: str) -> None:
     counter = Counter("some_total", "Some", ["label"])
     counter.labels(value).inc()
-    assert read(counter.text()) == {("some_total", (("label", value),), 1.0)}
+    assert read(counter.text().decode()) == {("some_total", (("label", value),), 1.0)}
 
 
 def test_a_counter_only_grows_and_no_count_of_any_thread_is_lost() -> None:
@@ -94,9 +159,9 @@ def test_series_taken_away_begin_anew() -> None:
     for place in (("1", "x"), ("1", "y"), ("2", "x")):
         counter.labels(*place).inc()
     counter.remove_by_labels({"a": "1"})
-    assert read(counter.text()) == {("some_total", (("a", "2"), ("b", "x")), 1.0)}
+    assert read(counter.text().decode()) == {("some_total", (("a", "2"), ("b", "x")), 1.0)}
     counter.clear()
-    assert read(counter.text()) == set()
+    assert read(counter.text().decode()) == set()
 
 
 @pytest.mark.parametrize(

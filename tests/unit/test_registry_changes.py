@@ -13,7 +13,9 @@ from batchwright.inference.clients import Clients
 from batchwright.inference.httpx_engine import HttpxEngine
 from batchwright.inference.routes import Route
 from batchwright.settings import Settings, load
+from batchwright.telemetry.metrics import Metrics
 from tests.fakes.database import MemoryDatabase
+from worker.backends import follow_backends
 
 FILE = """
 models:
@@ -34,6 +36,7 @@ class World:
         self.settings = load(**settings)
         self.database = MemoryDatabase()
         self.listed: list[str] = []
+        self.asked: list[httpx.Request] = []
 
     def process(self, settings: Settings | None = None) -> Registry:
         engine = HttpxEngine(httpx.MockTransport(self._answer), connect_seconds=1)
@@ -49,6 +52,7 @@ class World:
         await self.database.model_changes.revert(model, lambda rows: None)
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request)
         return httpx.Response(200, json={"data": [{"id": name} for name in self.listed]})
 
 
@@ -59,7 +63,7 @@ def world(tmp_path: Path) -> World:
 
 
 def at(*urls: str, **how: object) -> ModelConfig:
-    return ModelConfig.model_validate({"backends": [BackendConfig(url=url) for url in urls], **how})
+    return ModelConfig.model_validate({"backends": [BackendConfig(url=url) for url in urls]} | how)
 
 
 def route_of(registry: Registry, model: str) -> Route:
@@ -100,6 +104,40 @@ async def test_a_change_is_followed_without_asking_backends_and_what_stays_keeps
     assert [lane.backend.url for lane in big.lanes] == ["http://one", "http://three"]
     assert (big.lanes[0], stays.circuit.is_open, big.fallbacks) == (stays, True, [])
     assert await registry.served() == {"big", "huge", "small"}
+
+
+async def test_what_was_registered_before_clashes_were_refused_takes_nothing_of_ours_away(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry, metrics = world.process(), Metrics()
+    follow_backends(registry, metrics)
+    headers = {"x-hook": "http://theirs", "Traceparent": "00-theirs", "X-Team": "research"}
+    backend = BackendConfig(url="http://one", headers=headers)
+    await world.change("voice", at(kind="callback", jobs={"callback_header": "X-Hook"}, backends=[backend]))
+    await registry.served()
+    await registry.look()
+    [lane] = route_of(registry, "voice").lanes
+    await lane.backend.client.models("http://one")
+    assert {*world.asked[-1].headers} >= {"x-team"}
+    assert not {"x-hook", "traceparent"} & {*world.asked[-1].headers}
+    by_header, by_trace = registry.problems["voice"]
+    assert "'x-hook' of the backend http://one of 'voice' would stand for the URL to call" in by_header
+    assert by_trace.endswith("the trace of its request: take it away; until then it is not sent")
+    assert [record.message for record in caplog.records] == ["not all of a registered model is heeded"]
+    assert b'batchwright_registry_problems{model="voice"} 2.0\n' in metrics.shown()
+    await world.change("voice", at("http://one"))
+    await registry.look()
+    assert registry.problems == {}
+
+
+async def test_a_callback_header_that_stands_for_one_of_ours_is_the_usual_one(world: World) -> None:
+    registry = world.process()
+    await world.change("voice", at("http://one", kind="callback", jobs={"callback_header": "TraceParent"}))
+    await registry.served()
+    [lane] = route_of(registry, "voice").lanes
+    assert lane.jobs is not None
+    assert lane.jobs.callback_header == "X-Callback-Url"
+    assert registry.problems["voice"][0].endswith("choose another; until then it is X-Callback-Url")
 
 
 async def test_what_another_process_knows_is_served_before_the_next_look(world: World) -> None:

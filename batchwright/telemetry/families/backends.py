@@ -45,6 +45,11 @@ class BackendMetrics:
             "Lines that another model answered, as all backends of their own were away (S2-24)",
             ["from_model", "to_model"],
         )
+        self.registry_problems = declare.gauge(
+            "registry_problems",
+            "Headers of a model's registration that are not heeded, as they would stand for one of ours",
+            ["model"],
+        )
         self.registry_info = declare.gauge(
             "registry_info",
             "1, of the registry in effect: equal in processes that follow it",

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from batchwright.telemetry.series import Counter, Gauge, Histogram
+from batchwright.telemetry.collectors import Counter, Gauge, Histogram
 
 AnyFamily = Counter | Gauge | Histogram
 _Made = TypeVar("_Made", Counter, Gauge, Histogram)
