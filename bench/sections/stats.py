@@ -70,6 +70,7 @@ class _Worker:
         started = time.process_time()
         for number in range(requests):
             self._count(*lanes[number % len(lanes)], failed=number % 10 == 9)
+        self.meter.show()
         return time.process_time() - started
 
     def _count(self, model: str, backend: str, *, failed: bool) -> None:
