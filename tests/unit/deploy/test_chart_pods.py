@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from batchwright.rules.ids import safe_name
 from batchwright.settings import Settings, load, registry_of
-from tests.unit.deploy.chart import Values, at, names, notes, one, pods, render, with_least
+from tests.unit.deploy.chart import Values, at, check, names, notes, one, pods, render, with_least
 from tests.unit.deploy.files import image_environment
 from tests.unit.deploy.test_chart import POOLS, TLS, scaled
 
@@ -146,6 +146,17 @@ def test_where_no_account_is_made_the_setup_has_that_of_all_pods(name: str, used
     made = render(with_least(serviceAccount={"create": False, "name": name}))
     job = one(made, "Job", "batchwright-setup")
     assert job.at("spec.template.spec.serviceAccountName") == used
+
+
+def test_the_setup_runs_where_the_values_say_as_on_a_cluster_of_which_all_nodes_are_tainted() -> None:
+    where: Values = {
+        "nodeSelector": {"pool": "batch"},
+        "tolerations": [{"key": "batch", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+    }
+    job = one(render(with_least(setup=where)), "Job", "batchwright-setup")
+    check(job)
+    assert {name: job.at(f"spec.template.spec.{name}") for name in where} == where
 
 
 def test_a_node_is_asked_for_the_disk_of_pods_that_do_io_unless_the_values_say() -> None:

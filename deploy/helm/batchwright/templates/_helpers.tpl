@@ -209,15 +209,20 @@ topologySpreadConstraints:
       matchLabels:
         {{- toYaml $.labels | nindent 8 }}
   {{- end }}
-{{- with .placement.nodeSelector }}
+{{- include "batchwright.nodes" .placement }}
+{{- end -}}
+
+{{/* Which nodes a pod may be on. Argument: what says so in the values. */}}
+{{- define "batchwright.nodes" -}}
+{{- with .nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .placement.tolerations }}
+{{- with .tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .placement.affinity }}
+{{- with .affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
