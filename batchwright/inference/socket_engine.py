@@ -15,6 +15,9 @@ from batchwright.inference.engine import Answer, Engine, Origin, Request, lines_
 
 # Below the 5 s after which common servers close an idle connection: a POST that meets the closing is lost.
 _KEEPALIVE_SECONDS = 4.0
+# An answer may take minutes: a host that is gone meanwhile is noticed within one, by probes that its system
+# answers. Where nothing is set here the first one goes out after two hours.
+_PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 Kept = tuple[Connection, float]  # since when, monotonic
 
@@ -99,8 +102,7 @@ class SocketEngine(Engine):
             raise httpx.ConnectTimeout(f"no connection within {self._connect_seconds:g} s") from error
         except OSError as error:
             raise httpx.ConnectError(str(error) or type(error).__name__) from error
-        # An answer may take minutes: a host that is gone meanwhile is noticed.
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        probe(transport.get_extra_info("socket"))
         return made
 
     def _keep(self, origin: Origin, connection: Connection) -> None:
@@ -121,6 +123,15 @@ class SocketEngine(Engine):
         if self._kept:
             loop = asyncio.get_running_loop()
             self._sweeping = loop.call_later(_KEEPALIVE_SECONDS / 2, self._sweep)
+
+
+def probe(connected: socket.socket) -> None:
+    """Has the connection's other end asked whether it is still there, for as long as it is silent."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _PROBES.items():
+        option: int | None = getattr(socket, name, None)  # not every system has all of them
+        if option is not None:
+            connected.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _head(request: Request) -> bytes:

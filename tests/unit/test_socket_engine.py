@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import socket
 import ssl
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import trustme
 
 from batchwright.contracts.errors import LineCode
 from batchwright.inference.engine import Target
+from batchwright.inference.socket_engine import probe
 from batchwright.rules import retries
 from tests.unit.sockets import HEAD, Serve, answering, ask, client, read_request, served
 
@@ -45,6 +47,24 @@ async def test_an_answer_without_length_whose_connection_breaks_is_broken() -> N
         writer.transport.abort()
 
     assert (await ask(reset)).verdict in (retries.ANSWER_BROKE, retries.UNREADABLE)
+
+
+async def test_a_host_that_is_gone_while_it_should_answer_is_noticed_within_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+
+    def looked(connected: socket.socket) -> None:
+        probe(connected)
+        seen.append(connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+        for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT):
+            seen.append(connected.getsockopt(socket.IPPROTO_TCP, option))
+
+    monkeypatch.setattr("batchwright.inference.socket_engine.probe", looked)
+    assert (await ask(answering(OK))).status == 200
+    is_on, first, between, count = seen
+    assert is_on
+    assert first + between * count <= 60
 
 
 async def test_an_answer_in_single_bytes_comes_whole() -> None:
