@@ -11,12 +11,16 @@ _BEATS_PER_TIMEOUT = 3
 
 @contextlib.asynccontextmanager
 async def beating() -> AsyncGenerator[None]:
-    """Heartbeats at a third of the activity's heartbeat timeout until the context ends; none without one."""
-    timeout = activity.info().heartbeat_timeout
-    if not timeout:
+    """Heartbeats at a third of the activity's heartbeat timeout until the context ends; none without one.
+
+    A first attempt that ends before sends none: each costs the server a write.
+    """
+    info = activity.info()
+    if not info.heartbeat_timeout:
         yield
         return
-    beats = asyncio.create_task(_beat(timeout.total_seconds() / _BEATS_PER_TIMEOUT))
+    seconds = info.heartbeat_timeout.total_seconds() / _BEATS_PER_TIMEOUT
+    beats = asyncio.create_task(_beat(seconds, at_once=info.attempt > 1))
     try:
         yield
     finally:
@@ -24,7 +28,9 @@ async def beating() -> AsyncGenerator[None]:
         await asyncio.gather(beats, return_exceptions=True)
 
 
-async def _beat(seconds: float) -> None:
+async def _beat(seconds: float, *, at_once: bool) -> None:
+    if not at_once:
+        await asyncio.sleep(seconds)
     while True:
         activity.heartbeat()
         await asyncio.sleep(seconds)

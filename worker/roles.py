@@ -49,6 +49,8 @@ from workflows.retention import RetentionWorkflow
 
 # Cancel and pause arrive with a heartbeat; the SDK's default would hold them back for up to a minute.
 _HEARTBEATS = timedelta(seconds=1)
+# Slices hear them from beats of their own; by the SDK's it only sees that they live.
+_HEARTBEATS_BESIDE = timedelta(seconds=15)
 WORKFLOWS = (BatchWorkflow, ModelRunWorkflow, RetentionWorkflow, AuditWorkflow)
 
 
@@ -151,8 +153,8 @@ class InferenceWorkers:
             task_queue=queue,
             activities=[self._execution.run_slice],
             max_concurrent_activities=slots,
-            max_heartbeat_throttle_interval=_HEARTBEATS,
-            default_heartbeat_throttle_interval=_HEARTBEATS,
+            max_heartbeat_throttle_interval=_HEARTBEATS_BESIDE,
+            default_heartbeat_throttle_interval=_HEARTBEATS_BESIDE,
             graceful_shutdown_timeout=_drain(settings),
             deployment_config=deployment(settings),
             interceptors=[StepCounter(self._parts.metrics)],

@@ -13,7 +13,7 @@ from activities.ingest.scan import Scanner
 from activities.ingest.spool import Spool
 from activities.ingest.twins import Twins, read_twins
 from activities.ingest.window import Window, WindowOver
-from activities.side_by_side import side_by_side
+from activities.side_by_side import few_at_once, side_by_side
 from activities.slices.pace import Rates
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.errors import LineCode
@@ -27,12 +27,13 @@ from batchwright.rules.lines import parse_line
 from batchwright.rules.ordering import ModelLines, PlanLine
 from batchwright.rules.plan import SLICE_BYTES, pack_entry, pack_slice
 from batchwright.rules.segments import Kind, Record, SegmentWriter
-from batchwright.rules.slicing import Slicer
+from batchwright.rules.slicing import LEAST_LINES, Slicer
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 
 _PIECE_BYTES = 1024 * 1024
 _PIECE_LINES = 4096
+_MODELS_AT_ONCE = 4
 
 
 class ModelMap(msgspec.Struct):
@@ -46,10 +47,10 @@ class ModelMap(msgspec.Struct):
 class _Tables:
     """A model's plan and slice table as they grow: 16 bytes a line."""
 
-    def __init__(self, max_lines: int, max_bytes: int) -> None:
+    def __init__(self, slicer: Slicer) -> None:
         self.plan = bytearray()
         self.slices = bytearray()
-        self._slicer = Slicer(max_lines, max_bytes)
+        self._slicer = slicer
 
     def add(self, lines: list[PlanLine]) -> None:
         self.plan += b"".join([pack_entry((line.offset, line.length, line.prefix_hash)) for line in lines])
@@ -85,19 +86,21 @@ class Publisher:
         self._prefix = prefix
 
     async def publish(self, scanner: Scanner, spool: Spool) -> list[ModelShare]:
-        """Model after model, one object open at a time; once the window is over plans only, no slices."""
+        """A few models at once, each a piece at a time; once the window is over plans only, no slices."""
         ranks = array("I")
         if self._settings.plan_order == "prefix" and not self._window.is_over:
             ranks = await spool.off_loop(scanner.prefixes.ranks, spool.read_line)
-        shares: list[ModelShare] = []
-        for model in sorted(scanner.models):
+
+        async def of_model(model: str) -> ModelShare:
             lines = scanner.models.pop(model)
             try:
                 share = await self._publish_model(model, lines, ranks, spool)
             except WindowOver:
                 share = await self._publish_places(model, lines, spool)
             share = await self._with_twins(share, scanner.twins, spool)
-            shares.append(_with_adopted(share, scanner.adoption))
+            return _with_adopted(share, scanner.adoption)
+
+        shares = await few_at_once(of_model, sorted(scanner.models), most=_MODELS_AT_ONCE)
         await self._publish_unserved(scanner, spool)
         await self._publish_adopted(scanner.adoption)
         await self._publish_map(shares, scanner.total)
@@ -109,7 +112,7 @@ class Publisher:
         """Raises WindowOver."""
         self._go_on()
         safe = safe_name(model)
-        tables = _Tables(self._slice_lines(model), self._settings.slice_bytes)
+        tables = _Tables(self._slicer(model, len(lines)))
         ordered = lines.in_order(ranks, spool.read_line)
         async with self._storage.writer(keys.shard(self._prefix, safe)) as shard:
             piece = await spool.off_loop(_next_piece, ordered, tables, spool)
@@ -118,8 +121,10 @@ class Publisher:
                 making = spool.off_loop(_next_piece, ordered, tables, spool)
                 piece, _ = await side_by_side(making, shard.write(piece))
         tables.finish()
-        await self._storage.put(keys.plan(self._prefix, safe), bytes(tables.plan))
-        await self._storage.put(keys.slice_table(self._prefix, safe), bytes(tables.slices))
+        await side_by_side(
+            self._storage.put(keys.plan(self._prefix, safe), bytes(tables.plan)),
+            self._storage.put(keys.slice_table(self._prefix, safe), bytes(tables.slices)),
+        )
         slices = len(tables.slices) // SLICE_BYTES
         queue = self._rates.queue_of(model)
         return ModelShare(model=model, safe=safe, lines=len(lines), slices=slices, queue=queue)
@@ -143,10 +148,13 @@ class Publisher:
                 await writer.write(await spool.off_loop(_twins_of, twins, share.model, spool, start))
         return share.model_copy(update={"duplicates": len(places)})
 
-    def _slice_lines(self, model: str) -> int:
+    def _slicer(self, model: str, lines: int) -> Slicer:
         """With a rate a slice is a number of whole turns, for each costs the same of it, full or not."""
-        pacing, most = self._rates.pacing_of(model), self._settings.slice_lines
-        return most - most % pacing.lines if pacing else most
+        settings, pacing = self._settings, self._rates.pacing_of(model)
+        if pacing is None:
+            return Slicer(settings.slice_lines, settings.slice_bytes, plan_lines=lines)
+        most = min(settings.slice_lines, LEAST_LINES)
+        return Slicer(most - most % pacing.lines, settings.slice_bytes)
 
     async def _publish_unserved(self, scanner: Scanner, spool: Spool) -> None:
         """The lines that nothing serves for this tenant, settled as errors in the order of the input."""

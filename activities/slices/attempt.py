@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import logging
+import math
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from temporalio import activity
@@ -15,8 +16,8 @@ from activities.slices.caution import GIVEN_UP_AFTER, Caution, past_of
 from activities.slices.deferral import deferral_seconds, reason_of, waiting_label
 from activities.slices.ends import End, Stop
 from activities.slices.judge import Judge
-from activities.slices.ownership import Ownership, Word
-from activities.slices.sink import SegmentNames, SegmentSink
+from activities.slices.ownership import Ownership, Word, is_fresh
+from activities.slices.sink import FLUSH_RESULTS, SegmentNames, SegmentSink
 from activities.slices.tools import Tools
 from activities.slices.turn import Turn
 from activities.slices.work import SliceWork, read_record, read_stored, read_work
@@ -33,7 +34,7 @@ from batchwright.telemetry import tracing
 logger = logging.getLogger(__name__)
 _LAST_FLUSH_SECONDS = 3.0  # beyond a grace; the workflow waits a little longer
 _TRIAL_SECONDS = 60.0  # no shorter than a deferral that follows, which has the same reason
-_COMPACT_FINISHED, _COMPACT_BETWEEN_TURNS = 2, 8  # segments
+_COMPACT_BETWEEN_TURNS = 8  # segments
 _LOOK_AGAIN_SECONDS = 0.1
 _LAST_REPORT_SECONDS = 3.0  # a database that hangs keeps no finished slice
 
@@ -74,8 +75,9 @@ class SliceAttempt:
     async def run(self) -> SliceResult:
         """Raises ApplicationError, as Execution.run_slice says."""
         started = time.monotonic()
+        at_once = not is_fresh(activity.info(), datetime.now(UTC))
         helpers = [
-            asyncio.create_task(self._owner.run(self._beat, self._heard)),
+            asyncio.create_task(self._owner.run(self._beat, self._heard, at_once=at_once)),
             asyncio.create_task(self._watch_shutdown()),
             asyncio.create_task(self._sink.run()),
         ]
@@ -147,7 +149,7 @@ class SliceAttempt:
             await self._sink.close(self._may_still_store)
             if self._turn is not None:
                 await self._turn.forget_jobs()
-            await self._compact(end)
+            await self._compact(end, record.entries)
         return self._stop.end if self._stop.end is End.LOST else end
 
     async def _send(self, work: SliceWork, route: Route) -> End:
@@ -189,11 +191,13 @@ class SliceAttempt:
         """Results are worth waiting for a storage that fails, as long as anybody waits for the slice."""
         return self._stop.end is not End.LOST and self._stop.grace_left() > -_LAST_FLUSH_SECONDS
 
-    async def _compact(self, end: End) -> None:
+    async def _compact(self, end: End, lines: int) -> None:
         """Not when stopped: finalization may be reading the segments already."""
         if end not in (End.FINISHED, End.TURN_OVER) or self._stop.now() is not None:
             return
-        least = _COMPACT_FINISHED if end is End.FINISHED else _COMPACT_BETWEEN_TURNS
+        # A finished slice's segments are worth it where full ones would be half as many.
+        finished = 2 * math.ceil(lines / FLUSH_RESULTS)
+        least = finished if end is End.FINISHED else _COMPACT_BETWEEN_TURNS
         try:
             await self._sink.compact(least, lambda: self._stop.now() is None and self._owner.may_send)
         except (StorageUnavailable, ObjectMissing) as error:  # the slice lies in several segments then

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum, auto
 from typing import Protocol
 
@@ -52,8 +52,12 @@ class Ownership:
     def may_send(self) -> bool:
         return self._clock() - self._acknowledged < self._trusted
 
-    async def run(self, details: Callable[[], SliceResult], heard: Callable[[Word], None]) -> None:
+    async def run(
+        self, details: Callable[[], SliceResult], heard: Callable[[Word], None], *, at_once: bool
+    ) -> None:
         """Beats until the slice is another's; `heard` gets every word but GO_ON and NO_ANSWER."""
+        if not at_once:
+            await asyncio.sleep(BEAT_SECONDS)
         while True:
             began = self._clock()
             word = await self._beat(details())
@@ -64,6 +68,15 @@ class Ownership:
             if word is Word.LOST:
                 return
             await asyncio.sleep(BEAT_SECONDS)
+
+
+def is_fresh(info: activity.Info, now: datetime) -> bool:
+    """Whether it is a slice's first attempt, handed out just now: the server knows all there is to tell.
+
+    A clock that differs from the server's costs a beat. A later attempt tells at once of those before it, and
+    one that lay in a frozen process has to hear whether the slice is still its own.
+    """
+    return info.attempt == 1 and abs((now - info.started_time).total_seconds()) < BEAT_SECONDS
 
 
 def temporal_beat(client: Client) -> Beat:

@@ -13,6 +13,7 @@ from batchwright.rules.ids import safe_name
 
 ALL_MODELS = ""  # in place of a model's name: the rate over all of them
 TURN_SECONDS = 5.0  # what a turn sends at most, in seconds of its rate
+TURN_LINES = 256  # and in requests: the same for every worker, or the queue's limit would not be the rate
 # Requests/s: one in a thousand seconds is the least a rate, or what is left of one, can be.
 LEAST, MOST = 0.001, 1_000_000.0
 
@@ -102,7 +103,7 @@ def effective(settings: Mapping[str, float], changes: Mapping[str, float]) -> Ra
 def pacing(requests_per_second: float, slice_lines: int, turn_seconds: float = TURN_SECONDS) -> Pacing:
     """Of a rate above 0, for turns that last at most `turn_seconds`, or a single send."""
     lines = max(1, math.floor(min(turn_seconds, TURN_SECONDS) * requests_per_second))
-    return Pacing(requests_per_second, min(slice_lines, lines))
+    return Pacing(requests_per_second, min(slice_lines, TURN_LINES, lines))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,9 @@ SLICE_WORK_UNITS = 16_384  # about 256 requests for 16,000 tokens each
 _UNIT_BYTES = 512
 _UNIT_TOKENS = 256
 MAX_WORK_UNITS = 0xFFFF
+LEAST_LINES = 256  # of a slice that others follow; as many as a segment holds
+GROWN_BYTES = 1024 * 1024  # of a slice with more lines: a worker has room for many such shards at once
+_OF_WHAT_IS_LEFT = 16
 
 
 def work_units(body: Body | UsualBody, asked: int) -> int:
@@ -28,21 +31,40 @@ def _most_tokens(body: Body | UsualBody) -> int | None:
     )
 
 
+def lines_of_next(left: int, most: int) -> int:
+    """How many lines the next slice of a plan may have of which `left` are in none yet.
+
+    A share of them: large slices cost less, and the last ones are small, so that workers end together.
+    """
+    return min(most, max(LEAST_LINES, left // _OF_WHAT_IS_LEFT))
+
+
 class Slicer:
     """Takes the plan's lines in order and gives a slice's record when it is complete.
 
     A line beyond a bound by itself is a slice of its own.
     """
 
-    def __init__(self, max_lines: int, max_bytes: int, max_units: int = SLICE_WORK_UNITS) -> None:
-        self._max_lines, self._max_bytes, self._max_units = max_lines, max_bytes, max_units
+    def __init__(
+        self,
+        max_lines: int,
+        max_bytes: int,
+        max_units: int = SLICE_WORK_UNITS,
+        *,
+        plan_lines: int | None = None,
+    ) -> None:
+        """`plan_lines`: how many will come, of which each slice gets a share; None: all it may have."""
+        self._most, self._max_bytes, self._max_units = max_lines, max_bytes, max_units
+        self._plan_lines = plan_lines
         self._number = self._first_entry = self._shard_offset = 0
         self._entries = self._bytes = self._units = 0
+        self._max_lines = self._lines()
 
     def add(self, length: int, units: int) -> SliceRecord | None:
         """The slice that ends before this line, if one does."""
         size, work = self._bytes + length, self._units + units
-        fits = self._entries < self._max_lines and size <= self._max_bytes and work <= self._max_units
+        max_bytes = self._max_bytes if self._entries < LEAST_LINES else min(self._max_bytes, GROWN_BYTES)
+        fits = self._entries < self._max_lines and size <= max_bytes and work <= self._max_units
         if fits or not self._entries:
             self._entries, self._bytes, self._units = self._entries + 1, size, work
             return None
@@ -51,11 +73,17 @@ class Slicer:
         self._first_entry += self._entries
         self._shard_offset += self._bytes
         self._entries, self._bytes, self._units = 1, length, units
+        self._max_lines = self._lines()
         return ended
 
     def finish(self) -> SliceRecord | None:
         """The last slice; none of a plan without lines."""
         return self._record() if self._entries else None
+
+    def _lines(self) -> int:
+        if self._plan_lines is None:
+            return self._most
+        return lines_of_next(self._plan_lines - self._first_entry, self._most)
 
     def _record(self) -> SliceRecord:
         return SliceRecord(

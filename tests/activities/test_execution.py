@@ -6,6 +6,7 @@ import json
 import httpx
 import pytest
 
+from activities.slices.sink import FLUSH_RESULTS
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceResult
 from batchwright.contracts.openai import Usage
@@ -81,6 +82,20 @@ async def test_the_segments_of_a_finished_slice_become_one() -> None:
     assert len(await house.segment_names()) == 1
     assert sorted(await house.settled()) == offsets
     assert {record.kind for record in await house.records()} == {Kind.SETTLED}
+
+
+async def test_full_segments_of_a_finished_slice_stay_as_they_are() -> None:
+    house = House(ok)
+    offsets = await plan_slice(house.storage, [line_of(n) for n in range(3 * FLUSH_RESULTS + 1)])
+    for number in range(3):
+        full = offsets[number * FLUSH_RESULTS : (number + 1) * FLUSH_RESULTS]
+        settled = [Record(Kind.SETTLED, offset, b"{}", True) for offset in full]
+        await house.store(*settled, name=f"0000-000001-aa-0000{number}")
+    before = await house.segment_names()
+    assert (await house.run(request())).finished
+    assert len(await house.segment_names()) == 4
+    assert set(before) < set(await house.segment_names())
+    assert len(await house.settled()) == len(offsets)
 
 
 async def test_progress_is_told_in_absolute_numbers() -> None:

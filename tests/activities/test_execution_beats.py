@@ -1,12 +1,16 @@
 """Ownership by acknowledged beats, and what a batch is told of waiting."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
+import pytest
+from temporalio.testing import ActivityEnvironment
+
 from activities.slices import ownership
-from activities.slices.ownership import Ownership, Word
+from activities.slices.ownership import Ownership, Word, is_fresh
 from activities.slices.waiting import WaitingSignals
 from batchwright.contracts.batch import WaitingReason
 from batchwright.contracts.execution import SliceResult
@@ -25,7 +29,7 @@ class Clock:
 
 @asynccontextmanager
 async def beating(owner: Ownership, heard: list[Word]) -> AsyncGenerator["asyncio.Task[None]"]:
-    task = asyncio.create_task(owner.run(SliceResult, heard.append))
+    task = asyncio.create_task(owner.run(SliceResult, heard.append, at_once=True))
     try:
         yield task
     finally:
@@ -90,6 +94,30 @@ async def test_a_lost_slice_is_heard_once_and_beats_end() -> None:
     async with beating(owner, heard) as task:
         await task
     assert heard == [Word.LOST]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "age", "fresh"),
+    [(1, 0.1, True), (1, -0.1, True), (1, 40, False), (1, -40, False), (2, 0, False)],
+)
+def test_only_a_first_attempt_that_was_just_handed_out_is_fresh(
+    attempt: int, age: float, fresh: bool
+) -> None:
+    now = datetime.now(UTC)
+    info = ActivityEnvironment.default_info()
+    info = dataclasses.replace(info, attempt=attempt, started_time=now - timedelta(seconds=age))
+    assert is_fresh(info, now) is fresh
+
+
+async def test_a_fresh_attempt_has_no_beat_yet() -> None:
+    server = FakeServer()
+    owner = Ownership(server.beat(), timedelta(seconds=30))
+    task = asyncio.create_task(owner.run(SliceResult, lambda word: None, at_once=False))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert server.heard == []
 
 
 def test_several_beats_fit_into_the_time_an_attempt_trusts_one() -> None:

@@ -83,6 +83,13 @@ async def test_slices_of_a_model_with_a_rate_are_whole_turns_and_go_to_its_queue
     assert [record.entries for record in batch.slices(result, share)] == [4, 4, 1]
 
 
+async def test_slices_of_a_model_with_a_rate_are_not_the_large_ones() -> None:
+    lines = [a_line(str(n)) for n in range(5000)]
+    batch = await a_batch(*lines, rates=FixedRates(Pacing(20.0, 100)))
+    [share] = (result := await batch.ingest()).models
+    assert {record.entries for record in batch.slices(result, share)} == {200}
+
+
 async def test_equal_prefixes_are_dispatched_together() -> None:
     lines = [a_line(str(number), system="cold" if number % 2 else "warm") for number in range(6)]
     batch = await a_batch(*lines)

@@ -11,6 +11,7 @@ from batchwright.rules.rates import (
     ALL_MODELS,
     LEAST,
     MOST,
+    TURN_LINES,
     TURN_SECONDS,
     Pacing,
     Rate,
@@ -27,10 +28,10 @@ OWN = st.dictionaries(st.sampled_from("abcdef"), st.floats(0.1, 100), max_size=6
 
 
 @given(RATES, SLICE_LINES)
-def test_a_turn_sends_five_seconds_of_its_rate_but_at_least_a_line_and_at_most_a_slice(
-    rate: float, most: int
+def test_a_turn_sends_five_seconds_of_its_rate_but_at_least_a_line_and_at_most_a_small_slice(
+    rate: float, slice_lines: int
 ) -> None:
-    found = pacing(rate, most)
+    found, most = pacing(rate, slice_lines), min(slice_lines, TURN_LINES)
     assert 1 <= found.lines <= most
     assert found.lines == 1 or found.lines <= TURN_SECONDS * rate
     assert found.lines == most or found.lines + 1 > TURN_SECONDS * rate

@@ -1,10 +1,10 @@
-"""Two things at once, of which none outlives the other."""
+"""Two things at once, or a few of many, of which none outlives the others."""
 
 import asyncio
 
 import pytest
 
-from activities.side_by_side import side_by_side
+from activities.side_by_side import few_at_once, side_by_side
 
 
 class Steps:
@@ -51,3 +51,31 @@ async def test_a_cancel_ends_both() -> None:
     with pytest.raises(asyncio.CancelledError):
         await both
     assert steps.done == ["cleaned up", "cleaned up"]
+
+
+async def test_of_many_a_few_run_at_once_and_all_results_come_in_order() -> None:
+    running: list[int] = []
+    most = 0
+
+    async def call(number: int) -> int:
+        nonlocal most
+        running.append(number)
+        most = max(most, len(running))
+        for _ in range(10 - number):  # the first ends last
+            await asyncio.sleep(0)
+        running.remove(number)
+        return -number
+
+    assert await few_at_once(call, range(5), most=2) == [0, -1, -2, -3, -4]
+    assert most == 2
+
+
+async def test_the_first_of_many_that_fails_ends_the_others() -> None:
+    steps, started = Steps(), asyncio.Event()
+
+    async def call(is_broken: bool) -> None:
+        await (steps.fails(started) if is_broken else steps.waits(started))
+
+    with pytest.raises(ValueError, match="broken"):
+        await few_at_once(call, [False, True], most=2)
+    assert steps.done == ["cleaned up"]

@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from batchwright.rules.lines import prompt_bytes, read_body
 from batchwright.rules.plan import SliceRecord
-from batchwright.rules.slicing import MAX_WORK_UNITS, Slicer, work_units
+from batchwright.rules.slicing import GROWN_BYTES, LEAST_LINES, MAX_WORK_UNITS, Slicer, work_units
 
 PLANS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 20)), max_size=60)
 
@@ -16,6 +16,13 @@ def cut(plan: list[tuple[int, int]], *, lines: int = 3, size: int = 60, units: i
     slicer = Slicer(lines, size, units)
     slices = [slicer.add(length, cost) for length, cost in plan]
     return [record for record in [*slices, slicer.finish()] if record is not None]
+
+
+def cut_in_shares(lines: int, *, length: int = 100, most: int = 1024) -> list[int]:
+    """How many lines each slice of a plan of `lines` has."""
+    slicer = Slicer(most, 4 * GROWN_BYTES, plan_lines=lines)
+    slices = [*(slicer.add(length, 1) for _ in range(lines)), slicer.finish()]
+    return [record.entries for record in slices if record is not None]
 
 
 def test_the_first_bound_reached_ends_a_slice() -> None:
@@ -52,6 +59,37 @@ def test_no_slice_passes_a_bound_unless_it_is_one_line(plan: list[tuple[int, int
     for record in cut(plan):
         within = record.entries <= 3 and record.shard_bytes <= 60 and record.work_units <= 30
         assert within or record.entries == 1
+
+
+def test_a_large_plan_has_large_slices_first_and_small_ones_last() -> None:
+    sizes = cut_in_shares(50_000)
+    assert sizes[:30] == [1024] * 30
+    assert sizes[-5:-1] == [LEAST_LINES] * 4
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(sizes) == 71
+
+
+def test_a_small_plan_has_slices_as_small_as_they_get() -> None:
+    assert cut_in_shares(1000) == [256, 256, 256, 232]
+
+
+def test_a_bound_below_the_least_holds_for_every_slice() -> None:
+    assert cut_in_shares(20_000, most=100) == [100] * 200
+
+
+def test_a_slice_of_more_lines_than_the_least_is_small_in_bytes() -> None:
+    sizes = cut_in_shares(50_000, length=2048)
+    assert sizes[0] == GROWN_BYTES // 2048
+    assert cut_in_shares(50_000, length=10_000)[0] == LEAST_LINES
+
+
+@given(st.integers(1, 100_000), st.integers(1, 10_000))
+def test_no_slice_is_more_than_a_share_of_what_is_left_nor_less_without_need(lines: int, most: int) -> None:
+    left = lines
+    for size in cut_in_shares(lines, length=1, most=most):
+        assert size == min(left, most, max(LEAST_LINES, left // 16))
+        left -= size
+    assert left == 0
 
 
 @pytest.mark.parametrize(
