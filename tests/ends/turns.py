@@ -1,4 +1,4 @@
-"""`python -m tests.ends.turns`: what a cancel costs its tenant, on one busy queue of a real Temporal."""
+"""`python -m tests.ends.turns`: what a cancel or a pause costs its tenant, on one busy real queue."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -54,14 +54,14 @@ class Queue:
             ModelRunWorkflow.run, run, id=name, task_queue=CONTROL_QUEUE
         )
 
-    async def begun(self, name: str) -> int:
-        """How many turns there were before the run's first."""
+    async def begun(self, name: str, since: int = 0) -> int:
+        """How many turns there were before the run's first from the `since`th on."""
 
         async def has_begun() -> bool:
-            return name in self.turns
+            return name in self.turns[since:]
 
         await until(has_begun)
-        return self.turns.index(name)
+        return self.turns.index(name, since)
 
 
 @asynccontextmanager
@@ -103,7 +103,29 @@ async def measure(outstanding: int, cancelled: int) -> tuple[int, int]:
         return await queue.begun("next") - before, await queue.begun("other") - before
 
 
+async def measure_pause(outstanding: int) -> int:
+    """Turns of others from a resume to the run's next one."""
+    async with _house() as house:
+        queue = Queue(house, outstanding)
+        await queue.start("load", "load", _LOAD)
+        await queue.begun("load")
+        run = await queue.start("a", "paused", 100)
+        await queue.begun("paused")
+        await run.signal(ModelRunWorkflow.pause)
+
+        async def has_nothing_queued() -> bool:
+            return not (await run.describe()).raw_description.pending_activities
+
+        await until(has_nothing_queued)
+        before = len(queue.turns)
+        await run.signal(ModelRunWorkflow.resume)
+        return await queue.begun("paused", before) - before
+
+
 async def main() -> None:
+    for outstanding in (32, 8):
+        turns = await measure_pause(outstanding)
+        print(f"paused, {outstanding} slices queued: goes on after {turns} turns of others")
     for outstanding, cancelled in _CASES:
         own, other = await measure(outstanding, cancelled)
         told = f"{cancelled} cancelled, {outstanding} slices queued each"
