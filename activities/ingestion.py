@@ -102,12 +102,13 @@ class Ingestion(IngestionActivities):
         most = self._settings.max_batch_file_bytes
         if file.bytes > most:
             return await self._fail(order, [large_file(file.bytes, most)])
-        access = Access(await self._served(order), await self._database.quotas.get(order.tenant))
+        window = Window(order)
+        access = Access(await self._served(window), await self._database.quotas.get(order.tenant))
         try:
             with Spool(self._settings.spool_dir) as spool:
                 async with adoption_of(order, self._database, self._storage, self._settings) as adoption:
                     scanner = self._scanner(order, access, adoption)
-                    return await self._plan(order, file, access, scanner, spool)
+                    return await self._plan(order, file, access, scanner, spool, window)
         except OriginGone as gone:
             return await self._fail(order, [ValidationError(code="invalid_request", message=str(gone))])
 
@@ -123,11 +124,16 @@ class Ingestion(IngestionActivities):
             Twins() if policy.deduplicate else None,
         )
 
-    async def _served(self, order: BatchOrder) -> frozenset[str]:
-        """No line is refused because all backends are out of reach just then, or because its model is new."""
+    async def _served(self, window: Window) -> frozenset[str] | None:
+        """No line is refused because all backends are out of reach just then, or because its model is new.
+
+        None: no backend has told, and there is no time to wait for one.
+        """
         served, settings = await self._models.served_now(), self._settings
-        if served or not (settings.backends or settings.registry) or datetime.now(UTC) >= order.expires_at:
+        if served or not (settings.backends or settings.registry):
             return served
+        if window.is_over:
+            return None
         raise ApplicationError(
             "No backend has told yet which models it serves.",
             type=Failure.DEFERRED,
@@ -136,9 +142,8 @@ class Ingestion(IngestionActivities):
         )
 
     async def _plan(
-        self, order: BatchOrder, file: FileRow, access: Access, scanner: Scanner, spool: Spool
+        self, order: BatchOrder, file: FileRow, access: Access, scanner: Scanner, spool: Spool, window: Window
     ) -> IngestResult:
-        window = Window(order)
         try:
             await self._scan(file, scanner, spool, window)
         except ObjectMissing:

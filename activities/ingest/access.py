@@ -9,9 +9,9 @@ _SHOWN_NAME = 256
 
 
 class Access(NamedTuple):
-    """At the moment of an ingestion."""
+    """At the moment of an ingestion. `served` is None where no backend has told: then any model may be."""
 
-    served: frozenset[str]
+    served: frozenset[str] | None
     own: OwnQuotas
 
     def refusal(self, model: str) -> LineCode | None:
@@ -21,7 +21,8 @@ class Access(NamedTuple):
         """
         if model and not self.own.may_use(model):
             return LineCode.POLICY_REJECTED
-        return None if model in self.served else LineCode.MODEL_NOT_FOUND
+        may_be_served = bool(model) if self.served is None else model in self.served
+        return None if may_be_served else LineCode.MODEL_NOT_FOUND
 
 
 def not_allowed(model: str) -> str:

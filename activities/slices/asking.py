@@ -27,6 +27,7 @@ class Flight(Struct, eq=False):
     permit: Permit
     sending: Sending  # the one under way
     held: int  # bytes of the budget
+    job_since: float | None = None  # Unix seconds: it goes on with a job that runs since then
 
 
 class Asking:
@@ -51,6 +52,7 @@ class Asking:
     async def ask(self, flight: Flight, request: Request) -> Outcome | None:
         """What came of it; None where the slice is another's meanwhile."""
         if (job := flight.line.attempt.job) is not None:
+            flight.job_since = job.since
             outcome = await self._jobs.follow(flight.line, request, flight.sending)
             if self._stop.end is End.LOST:
                 return None

@@ -19,6 +19,7 @@ from batchwright.rules.plan import PlanDamaged
 from batchwright.rules.retries import (
     ANSWER_BROKE,
     MAX_CAPACITY_BACKOFF,
+    NOT_NOW,
     SUCCESS,
     Budget,
     Category,
@@ -105,12 +106,25 @@ class Judge:
         self._errors.inc()
         self._sink.add(Record(Kind.SETTLED, line.offset, payload))
 
-    def settle(self, line: Line, request: Request, outcome: Outcome, sending: Sending) -> bool:
-        """Whether the line has its final result; if not, its attempt says when it may be asked again."""
+    def settle(
+        self,
+        line: Line,
+        request: Request,
+        outcome: Outcome,
+        sending: Sending,
+        *,
+        job_since: float | None = None,
+    ) -> bool:
+        """Whether the line has its final result; if not, its attempt says when it may be asked again.
+
+        `job_since`: its job was submitted then, in Unix seconds, by an earlier turn or worker.
+        """
         if outcome.verdict.category is Category.POLICY:
             return self._settle_unsent(line, request, outcome, sending)
         circuit, begun = sending.lane.circuit, sending.begun
-        self._took.append(circuit.clock() - begun.sent_at)
+        if line.attempt.job is None or outcome.verdict.budget not in NOT_NOW:  # else its job goes on
+            sent_for = circuit.clock() - begun.sent_at
+            self._took.append(sent_for if job_since is None else max(time.time() - job_since, 0.0))
         budget = self._budget(line, request, outcome, sending)
         line.tried_at = begun.sent_at
         if budget is Budget.SETTLED:

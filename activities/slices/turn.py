@@ -281,7 +281,7 @@ class Turn:
 
     def _settle(self, flight: Flight, request: Request, outcome: Outcome) -> None:
         line = flight.line
-        if self._judge.settle(line, request, outcome, flight.sending):
+        if self._judge.settle(line, request, outcome, flight.sending, job_since=flight.job_since):
             self._work.unsettled -= 1
         else:
             line.failed_at = flight.sending.lane

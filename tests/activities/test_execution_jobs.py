@@ -80,6 +80,9 @@ async def test_a_job_that_another_turn_went_on_with_counts_as_one_request_since_
     assert server.house.counted("batchwright_request_duration_seconds_count", **lane) == 1
     [told] = server.house.tools.traffic.told({})
     assert taken_over - before <= told.seconds + 0.001
+    timed = "batchwright_model_request_execution_duration_seconds"
+    assert server.house.counted(f"{timed}_count", model=MODEL) == 1
+    assert taken_over - before <= server.house.counted(f"{timed}_sum", model=MODEL) + 0.001
 
 
 async def test_a_backend_that_cannot_be_asked_after_a_job_has_not_ended_its_request() -> None:
@@ -88,11 +91,14 @@ async def test_a_backend_that_cannot_be_asked_after_a_job_has_not_ended_its_requ
     server.says_all = status(503, **{"retry-after": "0"})
     assert (await server.house.failure(request())).type == Failure.DEFERRED
     assert server.house.tools.traffic.told({}) == []
+    timed = "batchwright_model_request_execution_duration_seconds_count"
+    assert server.house.counted(timed, model=MODEL) == 0
     server.says_all = done()
     server.house.next_attempt()
     server.house.hurry()
     assert await server.house.run(request()) == SliceResult(finished=True, completed=1)
     assert [lane.requests for lane in server.house.tools.traffic.told({})] == [1]
+    assert server.house.counted(timed, model=MODEL) == 1
 
 
 async def test_a_submit_whose_record_was_lost_carries_the_same_key_again() -> None:

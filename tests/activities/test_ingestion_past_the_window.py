@@ -13,7 +13,7 @@ from activities.ingest.window import Window
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.finalization import FinalizeRequest
 from batchwright.contracts.ingestion import IngestResult
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.openai import BatchStatus, Endpoint
 from batchwright.rules import keys
 from batchwright.rules.ids import derived_file_id
 from batchwright.settings import load
@@ -85,6 +85,20 @@ async def test_every_line_expires_by_its_name_and_none_is_prepared_for_a_worker(
         ("2", "batch_expired"),
         ("3", "model_not_found"),
         ("4", "batch_expired"),
+    ]
+
+
+async def test_where_no_backend_has_told_its_models_lines_expire_as_well() -> None:
+    """Any of them may be served; one that names no model is not."""
+    lines = (a_line("1", "b"), a_line("2"), a_line("3", None))
+    how = {"served": (), "backends": ["http://127.0.0.1:9"], "endpoint": Endpoint.RESPONSES}
+    batch = await a_batch(*lines, window=OVER, **how)
+    result = await batch.ingest()
+    assert result.closed
+    assert await expired(batch, result) == [
+        ("1", "batch_expired"),
+        ("2", "batch_expired"),
+        ("3", "model_not_found"),
     ]
 
 

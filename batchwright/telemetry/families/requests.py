@@ -7,7 +7,9 @@ class RequestMetrics:
     def __init__(self, declare: Declare) -> None:
         self._declare_limits(declare)
         self.request_seconds = declare.histogram(
-            "model_request_execution_duration_seconds", "Time of one request to a backend (S0-65)", ["model"]
+            "model_request_execution_duration_seconds",
+            "Time of one request to a backend; of a job from its submit to its end (S0-65)",
+            ["model"],
         )
         self.request_errors = declare.counter(
             "request_errors_by_model_total", "Lines settled with an error (S0-66)", ["model"]
