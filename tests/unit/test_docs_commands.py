@@ -1,0 +1,91 @@
+"""Every command, setting and metric that a page names is there."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+from typer.core import TyperGroup
+
+from batchwright.settings import Settings
+from starter.__main__ import COMMANDS, app
+from starter.later import Later
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "deploy").rglob("*.md")),
+]
+_SHELL = re.compile(r"^```sh[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# From a command's name, where one may begin, to where the shell has its next one, or a redirection.
+_COMMAND = re.compile(
+    r"""(?:^|\$\(|[|&] |-- )(?:\.venv/bin/)?batchwright ((?:'[^']*'|"[^"]*"|[^|;&<>()'"#\n])*)""",
+    re.MULTILINE,
+)
+# These take the options of a process, which reads them itself.
+_PROCESSES = {"worker", "api", "simulator"}
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        for block in _SHELL.findall(page.read_text()):
+            for found in _COMMAND.findall(block.replace("\\\n", " ")):
+                yield str(page.relative_to(ROOT)), found.strip()
+
+
+@pytest.mark.parametrize(("page", "command"), sorted(set(commands())))
+def test_a_command_of_a_page_is_taken_by_the_command_line(page: str, command: str) -> None:
+    group = typer.main.get_group(app)
+    for listed in COMMANDS:
+        group.add_command(listed)
+    _parse(group, [re.sub(r"\$\w+|\.\.\.", "0", word) for word in shlex.split(command)])
+
+
+def _parse(group: TyperGroup, words: list[str]) -> None:
+    """Raises typer's own errors where the words are no use of the group's commands."""
+    with group.make_context("batchwright", list(words)) as context:
+        if not words:  # such as `models`, which lists them
+            return
+        name, command, rest = group.resolve_command(context, words)
+        assert command is not None
+        if isinstance(command, Later):
+            command = command.command()
+        if isinstance(command, TyperGroup):
+            _parse(command, rest)
+        elif name not in _PROCESSES:
+            command.make_context(name, rest, parent=context)
+
+
+def test_the_commands_of_the_pages_are_found() -> None:
+    assert len(set(commands())) > 50
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_setting_that_a_page_names_is_one(page: Path) -> None:
+    settings = {f"BATCHWRIGHT_{name.upper()}" for name in Settings.model_fields}
+    of_compose = set(re.findall(r"\$\{(BATCHWRIGHT_[A-Z_]+)", (ROOT / "docker-compose.yml").read_text()))
+    assert (
+        set(re.findall(r"\bBATCHWRIGHT_[A-Z0-9_]*[A-Z0-9]", page.read_text())) - settings - of_compose
+        == set()
+    )
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page.parent.name != "decisions"],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_every_metric_that_a_page_names_is_one(page: Path) -> None:
+    families = _metrics((ROOT / "docs" / "reference" / "metrics.md").read_text())
+    named = _metrics(page.read_text())
+    assert {
+        name for name in named if not families & {name, re.sub("_(total|bucket|sum|count)$", "", name)}
+    } == set()
+
+
+def _metrics(text: str) -> set[str]:
+    return set(re.findall(r"\bbatchwright_[a-z_]+[a-z]", text))
