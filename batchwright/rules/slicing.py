@@ -10,7 +10,7 @@ _UNIT_TOKENS = 256
 MAX_WORK_UNITS = 0xFFFF
 LEAST_LINES = 256  # of a slice that others follow; as many as a segment holds
 GROWN_BYTES = 1024 * 1024  # of a slice with more lines: a worker has room for many such shards at once
-_OF_WHAT_IS_LEFT = 16
+_OF_WHAT_IS_LEFT = 8
 
 
 def work_units(body: Body | UsualBody, asked: int) -> int:

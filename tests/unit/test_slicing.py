@@ -66,7 +66,7 @@ def test_a_large_plan_has_large_slices_first_and_small_ones_last() -> None:
     assert sizes[:30] == [1024] * 30
     assert sizes[-5:-1] == [LEAST_LINES] * 4
     assert sizes == sorted(sizes, reverse=True)
-    assert len(sizes) == 71
+    assert len(sizes) == 60
 
 
 def test_a_small_plan_has_slices_as_small_as_they_get() -> None:
@@ -87,7 +87,7 @@ def test_a_slice_of_more_lines_than_the_least_is_small_in_bytes() -> None:
 def test_no_slice_is_more_than_a_share_of_what_is_left_nor_less_without_need(lines: int, most: int) -> None:
     left = lines
     for size in cut_in_shares(lines, length=1, most=most):
-        assert size == min(left, most, max(LEAST_LINES, left // 16))
+        assert size == min(left, most, max(LEAST_LINES, left // 8))
         left -= size
     assert left == 0
 
