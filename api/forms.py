@@ -55,8 +55,8 @@ async def read_form(
                     yield piece
         parser.close()
     except MultipartError as error:
-        message = f"The body of this request is not a whole multipart form: {error}."
-        raise ApiError(400, message) from None
+        why = error.args[0] if error.args else "it cannot be read"  # what follows is for programmers
+        raise ApiError(400, f"The body of this request is not a whole multipart form: {why}.") from None
 
 
 class _Parts:

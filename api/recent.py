@@ -1,7 +1,9 @@
 """What was read a moment ago: polls of many batches do not read it again each time."""
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
+from functools import partial
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -14,20 +16,36 @@ class Recent(Generic[Key, Value]):
 
     def __init__(
         self,
-        read: Callable[[Key], Awaitable[Value]],
+        read: Callable[[Key], Coroutine[None, None, Value]],
         seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._read, self._seconds, self._clock = read, seconds, clock
         self._kept: dict[Key, tuple[float, Value]] = {}
+        self._reading: dict[Key, tuple[float, asyncio.Task[Value]]] = {}
 
     async def get(self, key: Key) -> Value:
-        read_at, value = self._kept.get(key, (0.0, None))
+        """Whoever asks while it is read waits for that: polls that come at once ask the database once."""
         now = self._clock()
+        read_at, value = self._kept.get(key, (0.0, None))
         if value is not None and now - read_at < self._seconds:
             return value
+        began_at, reading = self._reading.get(key, (0.0, None))
+        if reading is None or now - began_at >= self._seconds:
+            reading = asyncio.create_task(self._read_anew(key, now))
+            self._reading[key] = now, reading
+            reading.add_done_callback(partial(self._ended, key))
+        return await asyncio.shield(reading)  # one that leaves does not take it from the others
+
+    async def _read_anew(self, key: Key, now: float) -> Value:
         value = await self._read(key)
         if len(self._kept) >= _MOST:
             self._kept.clear()
         self._kept[key] = (now, value)
         return value
+
+    def _ended(self, key: Key, reading: asyncio.Task[Value]) -> None:
+        if self._reading.get(key, (0.0, None))[1] is reading:
+            del self._reading[key]
+        if not reading.cancelled():
+            reading.exception()  # told to whoever waits, if anybody still does

@@ -20,18 +20,45 @@ _DISCARDING_SECONDS = 10.0
 async def streamed(request: Request, limit: int, what: str = "file") -> AsyncGenerator[AsyncIterator[bytes]]:
     """The body of a form around one file of at most `limit` bytes.
 
+    A client that waits for a word before it sends it (Expect: 100-continue) is refused without that word.
+
     Raises:
         ApiError: the body says itself that it is too large (413), or ends before its time (400).
     """
-    async with aclosing(request.stream()) as body:
+    body = _Body(request)
+    async with aclosing(body.pieces()) as pieces:
         try:
             _check_announced(request, limit, what)
-            yield body
+            yield pieces
         except ClientDisconnect:
             raise ApiError(400, "The request ended before its body did.") from None
-        except (ApiError, StorageError):
-            await _discard(body)
+        except ApiError as error:
+            if body.is_held_back:
+                error.headers["Connection"] = "close"  # it may send the body all the same
+            else:
+                await _discard(pieces)
             raise
+        except StorageError:
+            await _discard(pieces)
+            raise
+
+
+class _Body:
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._is_asked_for = False
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the client sends it only once it is asked for, and it was not."""
+        expected = self._request.headers.get("expect", "")
+        return expected.lower() == "100-continue" and not self._is_asked_for
+
+    async def pieces(self) -> AsyncGenerator[bytes]:
+        self._is_asked_for = True
+        async with aclosing(self._request.stream()) as stream:
+            async for piece in stream:
+                yield piece
 
 
 def _check_announced(request: Request, limit: int, what: str) -> None:

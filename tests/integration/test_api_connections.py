@@ -126,6 +126,22 @@ def test_a_body_that_stops_is_answered_and_leaves_nothing(api: Api) -> None:
     assert api.left() == 0
 
 
+@pytest.mark.parametrize(
+    ("path", "length", "status"),
+    [(b"files", 10_000_000_000, b"413"), (b"uploads/upload_x/parts", 1_000, b"404"), (b"files", 10, b"100")],
+    ids=["too large", "unknown upload", "welcome"],
+)
+def test_a_client_that_asks_before_it_sends_is_told_at_once(
+    api: Api, path: bytes, length: int, status: bytes
+) -> None:
+    kind = b"Content-Type: multipart/form-data; boundary=cut\r\nExpect: 100-continue\r\n"
+    answer = api.say(
+        b"POST /v1/%b HTTP/1.1\r\nHost: api\r\n%bContent-Length: %d\r\n\r\n" % (path, kind, length)
+    )
+    assert answer.split(b" ")[1] == status
+    assert b"connection: close" in answer  # of the welcome one that sends nothing then, too
+
+
 def test_a_body_nobody_asked_for_does_not_hold_the_connection(api: Api) -> None:
     answer = api.say(GET + b"Content-Length: 1000000\r\n\r\n", b"x" * 10)
     assert answer.split(b" ")[1] == b"200"

@@ -275,6 +275,12 @@ async def test_a_file_of_another_tenant_does_not_exist(house: House) -> None:
     assert left(house) == 2
 
 
+async def test_a_file_name_that_is_no_text_is_refused_in_words(house: House) -> None:
+    part = b'--cut\r\nContent-Disposition: form-data; name="file"; filename="\xff"\r\n\r\nx\r\n'
+    status, message = await send(house, [part, END])
+    assert (status, message.endswith("form: Segment header failed to decode.")) == (400, True)
+
+
 async def test_a_list_of_thousands_is_made_beside_the_event_loop(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
