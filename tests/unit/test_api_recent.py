@@ -1,5 +1,7 @@
 """What was read a moment ago is not read again."""
 
+import asyncio
+
 import pytest
 
 from api.recent import Recent
@@ -37,3 +39,32 @@ async def test_a_failure_is_raised_and_not_kept() -> None:
         await source.recent.get("a")
     source.fails = False
     assert await source.recent.get("a") == 2
+
+
+async def test_those_who_ask_at_once_wait_for_one_reading_and_none_takes_it_from_the_others() -> None:
+    source, gate = Source(), asyncio.Event()
+
+    async def read(key: str) -> int:
+        await gate.wait()
+        return await source.read(key)
+
+    recent = Recent(read, 1.0, lambda: source.now)
+    first, *others = [asyncio.create_task(recent.get("a")) for _ in range(5)]
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait([first])
+    source.now = 1.0
+    late = asyncio.create_task(recent.get("a"))
+    await asyncio.sleep(0)
+    gate.set()
+    assert {await late, *await asyncio.gather(*others)} == {1, 2}
+    assert len({await other for other in others}) == 1
+    assert first.cancelled()
+
+
+async def test_a_failure_is_told_to_everybody_who_waits() -> None:
+    source = Source()
+    source.fails = True
+    found = await asyncio.gather(*(source.recent.get("a") for _ in range(3)), return_exceptions=True)
+    assert [type(each) for each in found] == [OSError] * 3
+    assert source.reads == ["a"]
