@@ -1,14 +1,28 @@
 """`batchwright watch`: a batch's progress until its end."""
 
 import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 import typer
+from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from starter.client import Client, ClientError
 from starter.options import BatchId, Interval, Json, Tenant, Url, connected
-from starter.output import Exit, coloured, describe, exit_code, print_json, reason, stderr, stdout, stop
+from starter.output import (
+    Exit,
+    coloured,
+    counts,
+    describe,
+    exit_code,
+    print_json,
+    reason,
+    stderr,
+    stdout,
+    stop,
+)
 from starter.tables import plain
 from starter.views import Batch, ModelPart
 
@@ -41,19 +55,30 @@ def follow(client: Client, batch: Batch, *, interval: float, silent: bool = Fals
     Raises:
         ClientError: it stayed away, or refuses.
     """
-    board = Board()
     try:
-        with Live(board.bars, console=stderr(), refresh_per_second=4, transient=True) as live:
-            if silent:
-                live.stop()
+        with _shown(silent) as show:
             while not batch.status.is_terminal:
-                board.show(batch)
+                show(batch)
                 time.sleep(interval)
                 batch = _look(client, batch.id, interval)
     except KeyboardInterrupt:
         told = f"{batch.id} goes on: `batchwright watch {batch.id}` follows it again."
         stop(told, Exit.UNFINISHED)
     return batch
+
+
+@contextmanager
+def _shown(silent: bool) -> Generator[Callable[[Batch], None]]:
+    """Bars on a terminal; elsewhere, as in the log of a script, a line for each change."""
+    console = stderr()
+    if silent:
+        yield lambda batch: None
+    elif console.is_terminal:
+        board = Board()
+        with Live(board.bars, console=console, refresh_per_second=4, transient=True):
+            yield board.show
+    else:
+        yield Teller(console).show
 
 
 def _look(client: Client, batch_id: str, interval: float) -> Batch:
@@ -65,6 +90,21 @@ def _look(client: Client, batch_id: str, interval: float) -> Batch:
             if not error.passing or time.monotonic() >= patience_ends:
                 raise
         time.sleep(interval)
+
+
+class Teller:
+    """A line where the batch's status, or what it waits for, is another than before."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._told = ""
+
+    def show(self, batch: Batch) -> None:
+        why = "".join(f"; {reason(each)}" for each in batch.waiting)
+        state = f"{batch.status.value}{', paused' if batch.is_paused else ''}{why}"
+        if state != self._told:
+            self._told = state
+            self._console.print(f"{counts(batch.request_counts)}, {state}", markup=False)
 
 
 class Board:
@@ -82,14 +122,14 @@ class Board:
         self._models: dict[str, TaskID] = {}
 
     def show(self, batch: Batch) -> None:
-        counts = batch.request_counts
+        settled = batch.request_counts
         reasons = {why.model: reason(why, of_model=False) for why in batch.waiting}
         self.bars.update(
             self._batch,
             description=coloured(batch),
-            total=counts.total or None,
-            completed=counts.settled,
-            note=plain(reasons.pop(None, "")) or _failed(counts.failed),
+            total=settled.total or None,
+            completed=settled.settled,
+            note=plain(reasons.pop(None, "")) or _failed(settled.failed),
         )
         for part in batch.parts:
             self._show_model(part, reasons.get(part.model, ""))

@@ -1,7 +1,7 @@
 """submit, status, watch, list, cancel, pause, resume: what they do, print and exit with."""
 
 import json
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -138,6 +138,25 @@ def test_watch_outlasts_an_api_that_is_away(
     monkeypatch.setattr("starter.commands.watch.time.sleep", between_looks)
     assert cli.run("watch", batch_id).exit_code == 0
     assert failures == []
+
+
+def test_watch_without_a_terminal_tells_each_change_in_a_line(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = cli.submitted(tmp_path)
+    looks: list[Callable[[], None]] = [
+        lambda: None,
+        lambda: cli.begin(row, ModelCount(model="llama", lines=1)),
+        lambda: None,
+        lambda: cli.end(row.order.batch_id),
+    ]
+
+    def between_looks(seconds: float) -> None:
+        looks.pop(0)()
+
+    monkeypatch.setattr("starter.commands.watch.time.sleep", between_looks)
+    told = cli.run("watch", row.order.batch_id).stderr.splitlines()
+    assert [line.split(";")[0] for line in told] == ["0 of 0 lines, validating", "0 of 1 lines, in_progress"]
 
 
 def test_watch_as_json_prints_one_object(cli: Cli, tmp_path: Path) -> None:

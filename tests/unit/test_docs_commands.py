@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,10 @@ PAGES = [
 _SHELL = re.compile(r"^```sh[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # From a command's name, where one may begin, to where the shell has its next one, or a redirection.
 _COMMAND = re.compile(
-    r"""(?:^|\$\(|[|&] |-- )(?:\.venv/bin/)?batchwright ((?:'[^']*'|"[^"]*"|[^|;&<>()'"#\n])*)""",
-    re.MULTILINE,
+    r"""(?:^|\$\(|[|&]\s|--\s)(?:\w+=(?:'[^']*'|\S+)\s)*  # behind settings of its own
+    (?:\.venv/bin/)?batchwright\s
+    ((?:'[^']*'|"[^"]*"|[^|;&<>()'"\#\n])*)""",
+    re.MULTILINE | re.VERBOSE,
 )
 # These take the options of a process, which reads them itself.
 _PROCESSES = {"worker", "api", "simulator"}
@@ -39,10 +42,15 @@ def commands() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize(("page", "command"), sorted(set(commands())))
 def test_a_command_of_a_page_is_taken_by_the_command_line(page: str, command: str) -> None:
+    _parse(_group(), [re.sub(r"\$\w+|\.\.\.", "0", word) for word in shlex.split(command)])
+
+
+@cache
+def _group() -> TyperGroup:
     group = typer.main.get_group(app)
     for listed in COMMANDS:
         group.add_command(listed)
-    _parse(group, [re.sub(r"\$\w+|\.\.\.", "0", word) for word in shlex.split(command)])
+    return group
 
 
 def _parse(group: TyperGroup, words: list[str]) -> None:
