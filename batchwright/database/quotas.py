@@ -1,12 +1,16 @@
 """The tables of quotas. What is enqueued is computed from the batches that are live, never counted down."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
+from weakref import WeakValueDictionary
 
 from batchwright.database.batches import Batches
 from batchwright.database.connection import Connections
-from batchwright.database.driver import Row, Session
+from batchwright.database.driver import QUERY_SECONDS, Row, Session
+from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.quotas_base import Counted, KeyBudget, OwnQuotas, QuotaRow, QuotasTable, Spent, Used
 from batchwright.database.sql import queries
 from batchwright.rules.quotas import Enqueued, Excess, Limits, excess
@@ -47,6 +51,7 @@ class Quotas(QuotasTable):
         self._connections = connections
         self._batches = batches
         self._sql = queries(QuotaQueries, "quotas")
+        self._turns = WeakValueDictionary[str, asyncio.Lock]()  # of the tenants that somebody works for
 
     async def get(self, tenant: str) -> OwnQuotas:
         record = await self._connections.fetchrow(self._sql.get, tenant)
@@ -98,8 +103,7 @@ class Quotas(QuotasTable):
         return 0 if record is None else record["bytes"]
 
     async def reserve(self, tenant: str, batch_id: str, asked: Enqueued, limits: Limits) -> Excess | None:
-        async with self._connections.transaction() as session:
-            await session.execute(self._sql.lock_tenant, tenant)
+        async with self._turn(tenant) as session:
             if await session.fetchrow(self._sql.is_validating, tenant, batch_id) is None:
                 return None
             found = excess(limits, await self._enqueued(session, tenant, batch_id), asked)
@@ -117,10 +121,28 @@ class Quotas(QuotasTable):
         await self._connections.execute(self._sql.withdraw, tenant, id)
 
     async def _admit(self, sql: str, tenant: str, id: str, amount: int, most: int) -> bool:
-        async with self._connections.transaction() as session:
-            await session.execute(self._sql.lock_tenant, tenant)
+        async with self._turn(tenant) as session:
             await session.execute(self._sql.forget_admissions, tenant)
             return await session.fetchrow(sql, tenant, id, amount, most) is not None
+
+    @asynccontextmanager
+    async def _turn(self, tenant: str) -> AsyncGenerator[Session]:
+        """A transaction that no other of the tenant's is beside.
+
+        Those of this process wait for each other without a connection: the pool is every tenant's.
+        """
+        turn = self._turns.setdefault(tenant, asyncio.Lock())
+        try:
+            async with asyncio.timeout(QUERY_SECONDS):
+                await turn.acquire()
+        except TimeoutError:
+            raise DatabaseUnavailable(f"Too many wait for the quotas of tenant {tenant!r}.") from None
+        try:
+            async with self._connections.transaction() as session:
+                await session.execute(self._sql.lock_tenant, tenant)
+                yield session
+        finally:
+            turn.release()
 
     async def count_request(self, tenant: str) -> Counted:
         record = await self._connections.fetchrow(self._sql.count_request, tenant)

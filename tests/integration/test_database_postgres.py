@@ -16,6 +16,7 @@ from batchwright.database.errors import DatabaseUnavailable, FileInUse, OutcomeU
 from batchwright.database.files import FIRST, LAST, FileQueries
 from batchwright.database.migrate import migrate, missing_names
 from batchwright.database.pool import Database, open_database
+from batchwright.database.quotas import QuotaQueries
 from batchwright.database.retention import RetentionQueries
 from batchwright.database.rows import BatchRow
 from batchwright.database.sql import queries
@@ -233,6 +234,22 @@ async def test_a_deletion_waits_for_the_batch_that_is_taking_the_file_up(
         await connection.execute(COPY.format("batch_1", "validating"))
     with pytest.raises(FileInUse):
         await deleting
+
+
+async def test_those_who_wait_for_a_tenants_quotas_leave_the_pool_to_others(
+    database_url: str, connection: Connection
+) -> None:
+    database = await open_database(load(database_url=database_url, database_pool_size=2))
+    await database.files.insert(a_file(tenant="other"))
+    async with connection.transaction():
+        await connection.execute(queries(QuotaQueries, "quotas").lock_tenant, "t")
+        waiting = [asyncio.create_task(database.quotas.admit_batch("t", f"batch_{n}", 3)) for n in range(5)]
+        while not await connection.fetch("SELECT 1 FROM pg_locks WHERE NOT granted"):
+            assert not any(task.done() for task in waiting)
+        assert await database.files.get("other", "file-1") == a_file(tenant="other")
+        waiting.pop().cancel()  # one that leaves is in nobody's way
+    assert sorted(await asyncio.gather(*waiting)) == [False, True, True, True]
+    await database.close()
 
 
 async def test_ending_twice_at_once_waits_and_then_changes_nothing(
