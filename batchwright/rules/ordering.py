@@ -21,7 +21,8 @@ from batchwright.rules.prefix import Prompt, lexicographic, prompt_of, system_ha
 PlanOrder = Literal["prefix", "hash", "file"]
 ReadLine = Callable[[int, int], bytes]  # of a line's offset and length
 
-_REMEMBERED = 1024 * 1024  # bytes of prefixes
+_REMEMBERED = 2 * 1024 * 1024  # bytes of prefixes
+_ONE_MORE = 200  # bytes that remembering one costs beside its own
 HEAD = 32  # bytes of the rest of the prompt
 _ROW = struct.Struct(f">I{HEAD}sQIIH")  # rank, head, offset, length, prefix hash, work units
 _pack_row = _ROW.pack
@@ -49,7 +50,7 @@ class Prefixes:
 
     def __init__(self) -> None:
         self._known = Digests()
-        self._recent: dict[bytes, int] = {}  # many lines have the same
+        self._recent: dict[tuple[tuple[bytes, ...], bytes], int] = {}  # many lines have the same
         self._remembered = 0
         self._offsets = array("Q")
         self._lengths = array("I")
@@ -57,25 +58,25 @@ class Prefixes:
 
     def intern(self, prompt: Prompt, offset: int, length: int) -> tuple[int, int]:
         """The prefix's number and its system prompt's FNV-32a."""
-        shared = prompt.shared
-        number = self._recent.get(shared)
+        number = self._recent.get((prompt.system, prompt.tools))
         if number is not None:
             return number, self._hashes[number]
+        shared = prompt.shared
         number, new = self._known.number(shared)
-        self._remember(shared, number)
+        self._remember(prompt, len(shared) + _ONE_MORE, number)
         if new:
             self._offsets.append(offset)
             self._lengths.append(length)
             self._hashes.append(system_hash(prompt))
         return number, self._hashes[number]
 
-    def _remember(self, shared: bytes, number: int) -> None:
-        if self._remembered + len(shared) > _REMEMBERED:
+    def _remember(self, prompt: Prompt, size: int, number: int) -> None:
+        if self._remembered + size > _REMEMBERED:
             self._recent.clear()
             self._remembered = 0
-        if len(shared) <= _REMEMBERED:
-            self._recent[shared] = number
-            self._remembered += len(shared)
+        if size <= _REMEMBERED:
+            self._recent[prompt.system, prompt.tools] = number
+            self._remembered += size
 
     def ranks(self, read_line: ReadLine) -> "array[int]":
         """Each prefix's place in the lexicographic order of all."""

@@ -68,6 +68,14 @@ def test_a_conversation_of_unknown_shape_is_the_rest(turns: str) -> None:
     assert prompt_of(body) == Prompt((), b"", turns.encode())
 
 
+@pytest.mark.parametrize(("braces", "taken_apart"), [(0, True), (63, True), (9_998, True), (9_999, False)])
+def test_a_long_conversation_is_taken_apart_unless_it_may_be_of_very_many_objects(
+    braces: int, taken_apart: bool
+) -> None:
+    prompt = a_prompt(messages=[message("system", "be kind"), message("user", "x" * 20_000 + "{" * braces)])
+    assert (prompt.system == (b'"be kind"',)) is taken_apart
+
+
 def test_the_hash_is_that_of_the_text_not_of_its_spelling() -> None:
     assert system_hash(a_prompt(messages=[message("system", "ä\n")])) == fnv_1a("ä\n".encode())
 
