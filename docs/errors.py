@@ -72,8 +72,9 @@ CODES: dict[LineCode, Told] = {
     ),
     LineCode.HOOK_FAILED: Told(
         "A hook of the operator's raised, took too long or returned no body, on every attempt: the line was "
-        "not sent.",
-        "The worker's log has what the hook raised.",
+        "not sent. The message says which.",
+        "The worker's log has what the hook raised. Mend the hook, or raise "
+        "`BATCHWRIGHT_HOOK_TIMEOUT_SECONDS` where it took too long; restart the workers, and retry the line.",
     ),
 }
 

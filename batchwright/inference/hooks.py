@@ -63,14 +63,17 @@ class Hooks:
     async def __call__(self, call: Call) -> Call | Outcome:
         """The call as it may be sent, or how the line ends. Never raises but for a cancel."""
         for name, hook in self._hooks:
+            limit = asyncio.timeout(self._seconds)
             try:
-                async with asyncio.timeout(self._seconds):
+                async with limit:
                     call = _changed(call, await self._result(hook, call))
             except Refused as refusal:
                 return _outcome(retries.REJECTED, LineCode.POLICY_REJECTED, str(refusal) or "Refused.")
             except Exception as error:  # the operator's code
-                logger.warning("a hook failed", extra={"hook": name, "error": repr(error)[:_SHOWN]})
-                message = f"The hook {name!r} failed: the request was not sent."
+                late = f"took longer than {self._seconds:g} s" if limit.expired() else ""
+                logger.warning("a hook failed", extra={"hook": name, "error": late or repr(error)[:_SHOWN]})
+                how = late or ("returned no body" if isinstance(error, _NoBody) else "failed")
+                message = f"The hook {name!r} {how}: the request was not sent."
                 return _outcome(retries.HOOK_FAILED, LineCode.HOOK_FAILED, message)
         return call
 
@@ -137,17 +140,21 @@ def _is_special(error: BaseException) -> bool:
     return isinstance(error, StopIteration) or not isinstance(error, Exception)
 
 
+class _NoBody(Exception):
+    """What a hook returned."""
+
+
 def _changed(call: Call, returned: object) -> Call:
-    """Raises TypeError, ValueError: what was returned is no body."""
+    """Raises _NoBody, TypeError: what was returned is no body."""
     if returned is None:
         return call
     body = returned if isinstance(returned, bytes) else msgspec.json.encode(_mapping(returned))
     if not is_json(body) or not body.lstrip().startswith(b"{"):
-        raise ValueError("it returned bytes that are no JSON object")
+        raise _NoBody("it returned bytes that are no JSON object")
     return call._replace(body=body)
 
 
 def _mapping(returned: object) -> Mapping[str, object]:
     if isinstance(returned, Mapping):
         return cast("Mapping[str, object]", returned)
-    raise TypeError(f"it returned {type(returned).__name__}, neither a mapping nor bytes nor None")
+    raise _NoBody(f"it returned {type(returned).__name__}, neither a mapping nor bytes nor None")

@@ -51,7 +51,8 @@ def list_letters(
     if json:
         return print_json(page)
     if not page.data:
-        return stderr().print("There are no dead letters.")
+        which = " ".join(f"of {name}" for name in (of, batch) if name)
+        return stderr().print(f"There are no dead letters{f' {which}' if which else ''}.", markup=False)
     stdout().print(_table(page))
     if page.has_more:
         stderr().print(f"There are more: --after {page.last_id}", style="dim", markup=False)

@@ -61,6 +61,7 @@ class PartProcess:
         self._part = part
         self._spawned = spawned
         self._process: subprocess.Popen[bytes] | None = None
+        self._began = 0  # where in the log the latest process did
 
     @property
     def pid(self) -> int | None:
@@ -107,6 +108,7 @@ class PartProcess:
         try:
             _keep_short(self.log)
             with self.log.open("ab") as out:
+                self._began = out.tell()
                 # A session of its own: Ctrl-C reaches only `dev`, which stops its parts in order.
                 self._process = subprocess.Popen(
                     self._part.command,
@@ -121,7 +123,7 @@ class PartProcess:
         return self._process
 
     def _failure(self, how: str) -> StackError:
-        return StackError(f"{self.name} {how} (log: {self.log}).", last_lines(self.log))
+        return StackError(f"{self.name} {how} (log: {self.log}).", last_lines(self.log, self._began))
 
 
 def how_it_ended(code: int) -> str:
@@ -129,9 +131,10 @@ def how_it_ended(code: int) -> str:
     return f"ended with exit status {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
 
 
-def last_lines(log: Path) -> str:
+def last_lines(log: Path, since: int = 0) -> str:
+    """What an earlier process wrote is before `since`, in bytes."""
     try:
-        text = log.read_bytes()[-16_384:].decode(errors="replace")
+        text = log.read_bytes()[since:][-16_384:].decode(errors="replace")
     except OSError:
         return ""
     return "\n".join(text.splitlines()[-_LAST_LINES:])

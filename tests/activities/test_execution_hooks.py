@@ -159,13 +159,20 @@ async def test_a_refused_line_is_not_sent_and_carries_the_hooks_words() -> None:
 
 
 @pytest.mark.parametrize(
-    "hook",
-    ["breaks_at_two", "hangs_at_two", "blocks_at_two", "rubbish_at_two", "no_json_at_two", "stops_at_two"],
+    ("hook", "seconds", "how"),
+    [
+        ("breaks_at_two", 5, "failed"),
+        ("hangs_at_two", 0.05, "took longer than 0.05 s"),
+        ("blocks_at_two", 0.05, "took longer than 0.05 s"),
+        ("rubbish_at_two", 5, "returned no body"),
+        ("no_json_at_two", 5, "returned no body"),
+        ("stops_at_two", 5, "failed"),
+    ],
 )
-async def test_a_hook_that_fails_costs_its_line_and_no_other(hook: str) -> None:
-    house = await run(hook, hook_timeout_seconds=0.05, max_attempts=2)
+async def test_a_hook_that_fails_costs_its_line_and_no_other(hook: str, seconds: float, how: str) -> None:
+    house = await run(hook, hook_timeout_seconds=seconds, max_attempts=2)
     failed = await errors(house)
-    assert failed == {"c-2": ("hook_failed", f"The hook '{HERE}:{hook}' failed: the request was not sent.")}
+    assert failed == {"c-2": ("hook_failed", f"The hook '{HERE}:{hook}' {how}: the request was not sent.")}
     assert sorted(house.sent) == ["0", "1", "3", "4"]
     assert not house.circuit("m").is_open
 

@@ -58,7 +58,8 @@ def test_letters_are_listed_with_what_went_wrong(cli: Cli, tmp_path: Path) -> No
     assert letter in shown
     assert "[a]" in shown
     assert "request_timeout: too late" in shown
-    assert cli.run("dlq", "list", "--of", "red").stdout == ""
+    others = cli.run("dlq", "list", "--of", "red")
+    assert (others.stdout, others.stderr) == ("", "There are no dead letters of red.\n")
 
 
 def test_a_letter_is_retried_once_and_named_with_its_batch(cli: Cli, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from batchwright.settings import SettingsError, load
 from starter.stack import ports, temporal
 from starter.stack.directory import StackDirectory
 from starter.stack.errors import StackError
-from starter.stack.part import how_it_ended, last_lines
+from starter.stack.part import Part, PartProcess, how_it_ended, last_lines
 from starter.stack.plan import Addresses, environment, worker_parts
 from starter.stack.ports import claim, free_port, is_free
 from starter.stack.state import Pids, StackInfo, end_leftovers, note_processes
@@ -164,6 +164,20 @@ def test_last_lines_of_a_log_are_few_and_never_fail(tmp_path: Path) -> None:
     log.write_bytes(b"\xff\n" * 5000 + b"the end\n")
     assert last_lines(log).splitlines()[-1] == "the end"
     assert len(last_lines(log).splitlines()) == 15
+    assert last_lines(log, log.stat().st_size) == ""
+
+
+async def test_of_a_part_that_does_not_start_only_its_own_words_are_shown(tmp_path: Path) -> None:
+    async def never() -> bool:
+        return False
+
+    log = tmp_path / "part.log"
+    log.write_text("what an earlier run complained of\n")
+    command = [sys.executable, "-c", "raise SystemExit('a setting is wrong')"]
+    part = PartProcess(Part("part", command, os.environ, never), log, lambda: None)
+    with pytest.raises(StackError) as raised:
+        await part.start()
+    assert raised.value.detail == "a setting is wrong"
 
 
 def test_the_panel_fits_80_columns_and_shows_every_address() -> None:
