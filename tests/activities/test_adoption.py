@@ -5,12 +5,10 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 from temporalio.exceptions import ApplicationError
-from temporalio.testing import ActivityEnvironment
 
-from activities.finalization import Finalization
 from batchwright.contracts.batch import Chance, Origin
 from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.finalization import FinalizeRequest, FinalizeResult
+from batchwright.contracts.finalization import FinalizeResult
 from batchwright.contracts.ingestion import IngestResult
 from batchwright.contracts.openai import BatchStatus, Usage
 from batchwright.database.rows import FileRow, Outcome
@@ -19,7 +17,7 @@ from batchwright.rules.answers import error_line, result_line
 from batchwright.rules.ids import derived_file_id, request_id
 from batchwright.rules.lines import Splitter
 from batchwright.rules.segments import Kind, Record, SegmentWriter
-from batchwright.settings import load
+from tests.activities.finalized import finalized
 from tests.activities.fresh_batch import BATCH_ID, FILE_ID, TENANT, FreshBatch, a_line
 
 ORIGIN_ID = "batch_" + "1" * 32
@@ -105,15 +103,7 @@ class ResumedBatch(FreshBatch):
         await self.storage.put(keys.segment(folder, 0, 1, "nonce", 0), writer.finish())
 
     async def finalize(self, result: IngestResult) -> FinalizeResult:
-        finalization = Finalization(self.database, self.storage, load(), self.metrics)
-        request = FinalizeRequest(
-            order=self.order,
-            prefix=result.prefix,
-            models=result.models,
-            total=result.total,
-            status=BatchStatus.COMPLETED,
-        )
-        return await ActivityEnvironment().run(finalization.finalize, request)
+        return await finalized(self, result)
 
     async def in_file(self, kind: str) -> list[Line]:
         row = await self.database.files.get(TENANT, derived_file_id(BATCH_ID, kind))

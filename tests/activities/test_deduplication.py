@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from temporalio.exceptions import ApplicationError
-from temporalio.testing import ActivityEnvironment
 
-from activities.finalization import Finalization
 from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.finalization import FinalizeRequest, FinalizeResult
+from batchwright.contracts.finalization import FinalizeResult
 from batchwright.contracts.ingestion import IngestResult
 from batchwright.contracts.openai import BatchStatus, Usage
 from batchwright.database.rows import ModelCount
@@ -20,8 +18,8 @@ from batchwright.rules.dead_letters import LastAttempt
 from batchwright.rules.ids import derived_file_id, request_id
 from batchwright.rules.lines import Splitter, read_request
 from batchwright.rules.segments import Kind, Record, SegmentWriter
+from tests.activities.finalized import finalized
 from tests.activities.fresh_batch import BATCH_ID, INPUT_KEY, TENANT, FreshBatch, a_line
-from tests.fakes.settings import load
 
 TOKENS = Usage(input_tokens=3, output_tokens=2)
 
@@ -79,16 +77,7 @@ class Repetitive(FreshBatch):
         status: BatchStatus = BatchStatus.COMPLETED,
         code: LineCode = LineCode.BATCH_FAILED,
     ) -> FinalizeResult:
-        request = FinalizeRequest(
-            order=self.order,
-            prefix=result.prefix,
-            models=result.models,
-            total=result.total,
-            status=status,
-            unsettled=code,
-        )
-        finalization = Finalization(self.database, self.storage, load(), self.metrics)
-        return await ActivityEnvironment().run(finalization.finalize, request)
+        return await finalized(self, result, status, code)
 
     async def file(self, kind: str) -> list[bytes]:
         row = await self.database.files.get(TENANT, derived_file_id(BATCH_ID, kind))

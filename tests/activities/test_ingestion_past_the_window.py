@@ -6,17 +6,14 @@ from datetime import timedelta
 
 import msgspec
 import pytest
-from temporalio.testing import ActivityEnvironment
 
-from activities.finalization import Finalization
 from activities.ingest.window import Window
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.finalization import FinalizeRequest
 from batchwright.contracts.ingestion import IngestResult
 from batchwright.contracts.openai import BatchStatus, Endpoint
 from batchwright.rules import keys
 from batchwright.rules.ids import derived_file_id
-from batchwright.settings import load
+from tests.activities.finalized import finalized
 from tests.activities.fresh_batch import BATCH_ID, TENANT, FreshBatch, a_batch, a_line
 from tests.fakes.storage import MemoryStorage, MemoryWriter
 
@@ -48,16 +45,7 @@ class ClosingStorage(MemoryStorage):
 
 async def expired(batch: FreshBatch, result: IngestResult) -> list[tuple[str, str]]:
     """Id and code of each line of the error file of a batch of which nothing ran."""
-    finalization = Finalization(batch.database, batch.storage, load(), batch.metrics)
-    request = FinalizeRequest(
-        order=batch.order,
-        prefix=result.prefix,
-        models=result.models,
-        total=result.total,
-        status=BatchStatus.EXPIRED,
-        unsettled=LineCode.BATCH_EXPIRED,
-    )
-    ended = await ActivityEnvironment().run(finalization.finalize, request)
+    ended = await finalized(batch, result, BatchStatus.EXPIRED, LineCode.BATCH_EXPIRED)
     assert (ended.status, ended.completed, ended.failed) == (BatchStatus.EXPIRED, 0, result.total)
     row = await batch.database.files.get(TENANT, derived_file_id(BATCH_ID, "error"))
     assert row is not None

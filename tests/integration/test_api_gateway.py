@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import pytest_asyncio
 from temporalio.client import Client, WorkflowHandle
-from temporalio.testing import WorkflowEnvironment
 
 from api.temporal_gateway import ClientGateway, RunMissing
 from batchwright.contracts import names, search
@@ -16,19 +15,14 @@ from batchwright.rules.ids import new_batch_id
 from batchwright.settings import load
 from batchwright.temporal import DATA_CONVERTER, TemporalUnavailable, connect
 from starter.stack.ports import free_port
-from starter.stack.temporal import find_binary
+from tests.integration.clusters import server
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client() -> AsyncGenerator[Client]:
-    environment = await WorkflowEnvironment.start_local(  # pyright: ignore[reportUnknownMemberType] - a generic without its argument
-        dev_server_existing_path=str(find_binary()),
-        data_converter=DATA_CONVERTER,
-        search_attributes=list(search.SEARCH_ATTRIBUTES),
-    )
-    async with environment:
+    async with server() as environment:
         yield environment.client
 
 

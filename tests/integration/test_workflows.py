@@ -11,11 +11,9 @@ from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from batchwright.contracts import search
 from batchwright.contracts.openai import BatchStatus
 from batchwright.settings import load
-from batchwright.temporal import DATA_CONVERTER
-from starter.stack.temporal import find_binary
+from tests.integration import clusters
 from tests.workflows.house import POLICY, House
 from tests.workflows.steps import ingested, share, until_cancelled
 from worker.versioning import deployment
@@ -27,12 +25,7 @@ NAME, BUILD = "batchwright", "1f2e3d"
 
 @pytest_asyncio.fixture
 async def server() -> AsyncGenerator[WorkflowEnvironment]:
-    environment = await WorkflowEnvironment.start_local(  # pyright: ignore[reportUnknownMemberType] - a generic without its argument
-        dev_server_existing_path=str(find_binary()),
-        data_converter=DATA_CONVERTER,
-        search_attributes=list(search.SEARCH_ATTRIBUTES),
-    )
-    async with environment:
+    async with clusters.server() as environment:
         yield environment
 
 

@@ -1,16 +1,9 @@
 """Histories that only a real server makes: of PINNED runs, and of runs that a schedule starts."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-
-from temporalio.testing import WorkflowEnvironment
-
-from batchwright.contracts import search
 from batchwright.settings import load
-from batchwright.temporal import DATA_CONVERTER
 from batchwright.temporal.schedules import SCHEDULES, Planned, ensure
-from starter.stack.temporal import find_binary
 from tests.e2e.batches import until
+from tests.integration.clusters import server
 from tests.integration.test_workflows import BUILD, NAME, make_current
 from tests.replay.batches import SCENARIOS
 from tests.replay.early_ends import Scenario
@@ -26,19 +19,8 @@ SCHEDULED: dict[str, Planned] = {
 }
 
 
-@asynccontextmanager
-async def _server() -> AsyncGenerator[WorkflowEnvironment]:
-    environment = await WorkflowEnvironment.start_local(  # pyright: ignore[reportUnknownMemberType] - a generic without its argument
-        dev_server_existing_path=str(find_binary()),
-        data_converter=DATA_CONVERTER,
-        search_attributes=list(search.SEARCH_ATTRIBUTES),
-    )
-    async with environment:
-        yield environment
-
-
 async def record_pinned(name: str) -> None:
-    async with _server() as environment:
+    async with server() as environment:
         house = House(environment, deployment(load(deployment_name=NAME, build_id=BUILD)))
         async with house.workers(["m", "n"]):
             await make_current(house.client)
@@ -49,7 +31,7 @@ async def record_pinned(name: str) -> None:
 async def record_scheduled(name: str) -> None:
     """The schedule is made as `setup temporal` makes it, and told to start a run now."""
     planned = SCHEDULED[name]
-    async with _server() as environment:
+    async with server() as environment:
         house = House(environment)
         async with house.workers():
             await ensure(house.client, planned)
