@@ -90,7 +90,7 @@ class Supervisor:
         self._keepers = []
         drain = self._options.settings.drain_seconds
         if self._api or self._workers:
-            self._say(f"Stopping API and workers; requests in flight have {drain:g} s to end.")
+            self._say(f"Stopping API and workers; requests in flight have at most {drain:g} s to end.")
         await asyncio.gather(
             _stop_all(self._api, _PATIENCE_SECONDS), _stop_all(self._workers, drain + _PATIENCE_SECONDS)
         )

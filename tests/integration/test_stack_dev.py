@@ -112,6 +112,11 @@ def test_a_signal_stops_everything(start_dev: StartDev, number: signal.Signals) 
     assert dev.stop(number) == 0
     assert not any(alive(pid) for pid in pids(info))
     assert not (dev.data / "dev.json").exists()
+    assert [line.split()[:2] for line in dev.said().splitlines()[-3:]] == [
+        ["Stopping", "what"],
+        ["Stopping", "API"],
+        ["Stopping", "PostgreSQL,"],
+    ]
 
 
 def test_a_signal_while_it_starts_stops_what_has_started(start_dev: StartDev) -> None:
