@@ -18,7 +18,7 @@ from batchwright.contracts.execution import SliceRequest
 from batchwright.inference.client import Outcome
 from batchwright.inference.hooks import Call
 from batchwright.inference.limits import Permit
-from batchwright.inference.routes import Lane, Route, Sending
+from batchwright.inference.routes import Lane, Route, Sending, Sends
 from batchwright.rules.retries import NOT_NOW, Category
 
 
@@ -47,7 +47,8 @@ class Asking:
     ) -> None:
         self._tools, self._request, self._route, self._judge = tools, request, route, judge
         self._owner, self._stop, self._pace, self._jobs = owner, stop, pace, jobs
-        self._extra = passed_on(request)
+        self._extra, self._has_hooks = passed_on(request), bool(tools.hooks)
+        self._joins = tools.senders.joins(route.model, request.endpoint)
 
     async def ask(self, flight: Flight, request: Request) -> Outcome | None:
         """What came of it; None where the slice is another's meanwhile."""
@@ -58,7 +59,7 @@ class Asking:
                 return None
             self._count(flight, outcome, max(time.time() - job.since, 0.0))
             return outcome
-        called = await self._called(request) if self._tools.hooks else request
+        called = await self._called(request) if self._has_hooks else request
         refused: Sequence[Lane] = ()
         while True:
             outcome = called if isinstance(called, Outcome) else await self._send(flight, called)
@@ -85,7 +86,10 @@ class Asking:
         else:
             line.vouched = False
         backend = sending.lane.backend
-        sender, started = self._tools.senders.of(backend, self._route.model, endpoint), time.monotonic()
+        sender: Sends = backend.client
+        if self._joins:
+            sender = self._tools.senders.of(backend, self._route.model, endpoint)
+        started = time.monotonic()
         if sending.lane.jobs is None:
             place = sending, sender, endpoint
             outcome = await self._route.send(*place, request.body, request.request_id, self._extra)

@@ -125,7 +125,9 @@ class Judge:
         if line.attempt.job is None or outcome.verdict.budget not in NOT_NOW:  # else its job goes on
             sent_for = circuit.clock() - begun.sent_at
             self._took.append(sent_for if job_since is None else max(time.time() - job_since, 0.0))
-        budget = self._budget(line, request, outcome, sending)
+        budget = outcome.verdict.budget
+        if budget is Budget.ATTEMPT:
+            budget = self._blamed(line, request, outcome, sending)
         line.tried_at = begun.sent_at
         if budget is Budget.SETTLED:
             self._succeeded(sending)
@@ -209,10 +211,7 @@ class Judge:
             said = {"backend": sending.lane.backend.url, "reason": reason}
             logger.warning("a model's backend takes nothing for now", extra=said)
 
-    def _budget(self, line: Line, request: Request, outcome: Outcome, sending: Sending) -> Budget:
-        budget = outcome.verdict.budget
-        if budget is not Budget.ATTEMPT:
-            return budget
+    def _blamed(self, line: Line, request: Request, outcome: Outcome, sending: Sending) -> Budget:
         since = sending.begun.sent_at if line.tried_at is None else line.tried_at
         blamed = sending.lane.circuit.blames_backend(
             request.request_id,

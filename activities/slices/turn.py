@@ -11,11 +11,12 @@ from activities.slices.ends import End, Stop
 from activities.slices.gate import Gate
 from activities.slices.jobs import Jobs
 from activities.slices.judge import Judge, Request
+from activities.slices.leave import Leave
 from activities.slices.ownership import Ownership
 from activities.slices.pace import Pace
 from activities.slices.sink import SegmentSink
 from activities.slices.tools import Tools
-from activities.slices.work import Line, SliceWork
+from activities.slices.work import Job, Line, SliceWork
 from batchwright.contracts.execution import SliceRequest
 from batchwright.inference.client import Outcome
 from batchwright.inference.limits import Permit, PermitWaiter
@@ -65,11 +66,12 @@ class Turn:
             pace=self._pace,
             flights=self._crew.flights,
         )
+        self._leave = Leave(tools, request)
+        self._is_full = tools.permits.backends.is_full
         self._wake = asyncio.Event()
         place = request.model, request.tenant, request.weight, request.batch_id, request.number
         self._waiter = PermitWaiter(*place, self._granted)
         self._lined_up: Line | None = None  # what the waiter is in the queue for
-        self._allowed: int | None = None  # the edition of permissions by which lines may be sent
         self._is_alone = False  # nothing else goes out
         self._must_note = False  # the next line, before it goes out
         self._ticking: asyncio.TimerHandle | None = None
@@ -166,7 +168,7 @@ class Turn:
     def _reject_lined_up(self) -> None:
         """Lines that may not be sent any more do not wait for permits that others hold."""
         line = self._lined_up
-        if line is None or not self._tools.refusal(self._slice, has_job=line.attempt.job is not None):
+        if line is None or not self._leave.refusal(line):
             return
         self._withdraw()
         while (line := self._work.next()) is not None and self._rejects(line):
@@ -176,13 +178,8 @@ class Turn:
 
     def _rejects(self, line: Line) -> bool:
         """Whether the tenant may not send the line any more, which then is settled."""
-        edition = self._tools.permissions.edition
-        if edition is not None and edition == self._allowed:
-            return False
-        has_job = line.attempt.job is not None
-        refusal = self._tools.refusal(self._slice, has_job=has_job)
+        refusal = self._leave.refusal(line)
         if not refusal:
-            self._allowed = None if has_job else edition  # of a line with a job less is asked
             return False
         self._judge.reject(line, self._work.bytes_of(line), refusal)
         self._work.unsettled -= 1
@@ -233,8 +230,9 @@ class Turn:
 
     def _send(self, line: Line, permit: Permit) -> bool:
         """Whether it is on its way; if not, trials have taken every backend meanwhile."""
-        has_job = line.attempt.job is not None
-        sending = self._resume(line) if has_job else self._begin(line)
+        sending = None if line.attempt.job is None else self._resume(line, line.attempt.job)
+        if sending is None:
+            sending = self._route.begin(line.prefix_hash, rather_not=line.failed_at, is_full=self._is_full)
         if sending is None:
             permit.release()
             self._work.put_back(line)
@@ -247,18 +245,12 @@ class Turn:
         self._crew.launch(Flight(line, permit, sending, self._tools.budget.expect(line.length)))
         return True
 
-    def _resume(self, line: Line) -> Sending | None:
-        """Where its job runs."""
-        assert line.attempt.job is not None
-        found = self._route.resume(line.attempt.job.lane)
-        if found is not None:
-            return found
-        self._judge.job_ended(line)  # its backend is no longer one of the model's, or asked otherwise
-        return self._begin(line)
-
-    def _begin(self, line: Line) -> Sending | None:
-        is_full = self._tools.permits.backends.is_full
-        return self._route.begin(line.prefix_hash, rather_not=line.failed_at, is_full=is_full)
+    def _resume(self, line: Line, job: Job) -> Sending | None:
+        """Where its job runs. None: that backend is no longer one of the model's, or asked otherwise."""
+        found = self._route.resume(job.lane)
+        if found is None:
+            self._judge.job_ended(line)
+        return found
 
     async def _fly(self, flight: Flight) -> None:
         """From the request to what it does to the line."""

@@ -87,7 +87,10 @@ class SliceWork:
         self._suspects: list[Line] = []
         self.unsettled = len(lines)  # those being asked included
         for line in lines:
-            self.put_back(line)
+            if line.attempt is _UNTRIED:
+                self._ready.append(line)
+            else:
+                self.put_back(line)
 
     def bytes_of(self, line: Line) -> bytes:
         return self._shard[line.start : line.start + line.length]

@@ -59,14 +59,11 @@ class BackendLimits:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`backends_of` a model: the URLs that may get its requests now."""
-        self._policy, self._backends_of, self._clock = policy, backends_of, clock
+        self._policy, self._clock = policy, clock
+        self.of = backends_of  # the URLs that may get a model's requests now
         self._uses: dict[str, Use] = {}
         self._unplaced = 0  # of all models
         self._metrics = metrics
-
-    def of(self, model: str) -> Collection[str]:
-        """The URLs that may get the model's requests now."""
-        return self._backends_of(model)
 
     def has_room(self, urls: Collection[str]) -> bool:
         """Whether some of these backends may get one more; a model without a backend is not held back."""
@@ -89,7 +86,7 @@ class BackendLimits:
 
     def most_of(self, model: str) -> int | None:
         """The limits of the model's backends together; None where it has none."""
-        urls = self._backends_of(model)
+        urls = self.of(model)
         return sum(self.limit_of(url) for url in urls) if urls else None
 
     def in_flight(self, url: str) -> int:
@@ -100,8 +97,12 @@ class BackendLimits:
         """A permit was granted; `leave` follows, and then maybe `place`."""
         self._unplaced += 1
 
-    def place(self, model: str, url: str) -> Placed:
-        """The request goes to this backend; `leave` follows, whatever becomes of it."""
+    def place(self, model: str, url: str, before: Placed | None = None) -> Placed:
+        """The request goes to this backend, `before` to another; `leave` follows, whatever becomes of it."""
+        if before is None:
+            self._unplaced -= 1
+        else:
+            before.use.in_flight -= 1
         use = self._uses.get(url) or self._made(url)
         use.in_flight += 1
         return Placed(use, model, self._clock(), use.in_flight)

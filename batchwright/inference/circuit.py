@@ -82,7 +82,7 @@ class Circuit:
         self._under_way.discard(begun)
         self._normal_at, self._failures = self.clock(), 0
         self._suspects.clear()
-        if self._is_trial(begun) or not self.is_open:
+        if self.is_open and self._is_trial(begun):
             self.is_open, self._pause, self._trial, self.reason = False, 0.0, None, ""
 
     def heard(self) -> None:

@@ -48,9 +48,7 @@ class Permit(Struct, eq=False):
 
     def place(self, url: str) -> None:
         """May be called again: then the request goes elsewhere."""
-        backends = self.owner.backends
-        backends.leave(self.placed)
-        self.placed = backends.place(self.of.name, url)
+        self.placed = self.owner.backends.place(self.of.name, url, self.placed)
 
     def tell(self, outcome: Outcome) -> None:
         if self.placed is not None:
@@ -103,7 +101,7 @@ class Permits:
 
     def line_up(self, waiter: PermitWaiter) -> None:
         """It gets a permit as soon as there is one, once; at once where there is."""
-        model = self._model(waiter.model)
+        model = self._models.get(waiter.model) or self._model(waiter.model)
         queue = model.waiting.get(waiter.tenant)
         if queue is None:
             queue = model.waiting[waiter.tenant] = Queue()
@@ -171,9 +169,12 @@ class Permits:
         Of several that use as much it is the one that has waited longest: where there are fewer permits than
         models, none that waits uses any.
         """
+        full = None  # backends that were just found to be
         for model in sorted(self._waiting.values(), key=_least_used):
-            if model.used < model.most and self.backends.has_room(model.urls):
-                return model
+            if model.used < model.most and model.urls != full:
+                if self.backends.has_room(model.urls):
+                    return model
+                full = model.urls
         return None
 
     def _grant_one(self, model: _Model) -> None:

@@ -52,20 +52,28 @@ class Senders:
         self._settings, self._metrics = settings, metrics
         self._executors = chat_executors(settings)
 
+    def joins(self, model: str, endpoint: Endpoint) -> bool:
+        """Whether lines of the model share requests; where they do not, each backend's client sends them."""
+        return self._joining(model, endpoint) is not None
+
     def of(self, backend: Grouped, model: str, endpoint: Endpoint) -> Sends:
         """For lines of `model` that go to one of its backends."""
         plain = backend.client
-        limits = self._settings.models.get(model)
-        if limits is None or limits.inputs_per_request == 1:
-            return plain
-        adapter = self._adapter(model, endpoint)
-        if adapter is None:
+        joining = self._joining(model, endpoint)
+        if joining is None:
             return plain
         key = (model, endpoint)
         found = backend.grouping.get(key)
         if found is None:
-            found = backend.grouping[key] = self._group(plain, model, limits, adapter)
+            found = backend.grouping[key] = self._group(plain, model, *joining)
         return found
+
+    def _joining(self, model: str, endpoint: Endpoint) -> tuple[ModelLimits, Adapter] | None:
+        limits = self._settings.models.get(model)
+        if limits is None or limits.inputs_per_request == 1:
+            return None
+        adapter = self._adapter(model, endpoint)
+        return None if adapter is None else (limits, adapter)
 
     def _adapter(self, model: str, endpoint: Endpoint) -> Adapter | None:
         if endpoint is Endpoint.EMBEDDINGS:

@@ -61,6 +61,11 @@ class _Accepted(Struct, gc=False):
     body: Body
 
 
+class _Asked(Struct, gc=False):
+    custom_id: str
+    body: Raw
+
+
 class ParsedLine(NamedTuple):
     """An accepted line: `url` is None where the batch's endpoint fills it in; `body` is byte-exact."""
 
@@ -72,7 +77,7 @@ class ParsedLine(NamedTuple):
 
 _FIELDS = msgspec.json.Decoder(Fields)
 _BODY = msgspec.json.Decoder(Body)
-_ACCEPTED = msgspec.json.Decoder(_Accepted)
+_ACCEPTED, _ASKED = msgspec.json.Decoder(_Accepted), msgspec.json.Decoder(_Asked)
 _ANY = msgspec.json.Decoder(Raw)
 _TEXT = msgspec.json.Decoder(str)
 _COUNT = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)])
@@ -252,6 +257,17 @@ def read_request(line: bytes) -> tuple[str, bytes]:
     Raises:
         LineDamaged: these bytes are no such line.
     """
+    try:
+        if not line.isascii():
+            line.decode()
+        asked = _ASKED.decode(line)
+    except UNREADABLE:  # of equal keys one may be of another type
+        return _read_carefully(line)
+    body = bytes(asked.body)
+    return (asked.custom_id, body) if body.startswith(b"{") else _read_carefully(line)
+
+
+def _read_carefully(line: bytes) -> tuple[str, bytes]:
     try:
         fields = read_fields(line)
         custom_id = read_text(fields.custom_id)
