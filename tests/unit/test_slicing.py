@@ -83,7 +83,7 @@ def test_a_slice_of_more_lines_than_the_least_is_small_in_bytes() -> None:
     assert cut_in_shares(50_000, length=10_000)[0] == LEAST_LINES
 
 
-@given(st.integers(1, 100_000), st.integers(1, 10_000))
+@given(st.integers(1, 20_000), st.integers(1, 3_000))
 def test_no_slice_is_more_than_a_share_of_what_is_left_nor_less_without_need(lines: int, most: int) -> None:
     left = lines
     for size in cut_in_shares(lines, length=1, most=most):
