@@ -133,6 +133,7 @@ def test_what_can_be_no_id_is_said_so_before_anybody_is_asked(cli: Cli, typed: s
         (LINE.encode("utf-16"), "`iconv -f utf-16 -t utf-8`"),
         (LINE.encode()[:10], "Must be .jsonl `batchwright validate "),
     ],
+    ids=["empty", "packed", "utf-16", "cut short"],
 )
 def test_a_file_that_can_be_no_input_is_named_with_the_remedy(
     cli: Cli, tmp_path: Path, content: bytes, why: str
