@@ -34,6 +34,7 @@ from batchwright.storage.base import Storage
 _PIECE_BYTES = 1024 * 1024
 _PIECE_LINES = 4096
 _MODELS_AT_ONCE = 4
+_MANY_LINES = 200_000  # of an input: their order alone takes memory enough
 
 
 class ModelMap(msgspec.Struct):
@@ -86,7 +87,10 @@ class Publisher:
         self._prefix = prefix
 
     async def publish(self, scanner: Scanner, spool: Spool) -> list[ModelShare]:
-        """A few models at once, each a piece at a time; once the window is over plans only, no slices."""
+        """A few models at once, each a piece at a time; once the window is over plans only, no slices.
+
+        Of a very large input it is one after another.
+        """
         ranks = array("I")
         if self._settings.plan_order == "prefix" and not self._window.is_over:
             ranks = await spool.off_loop(scanner.prefixes.ranks, spool.read_line)
@@ -100,7 +104,8 @@ class Publisher:
             share = await self._with_twins(share, scanner.twins, spool)
             return _with_adopted(share, scanner.adoption)
 
-        shares = await few_at_once(of_model, sorted(scanner.models), most=_MODELS_AT_ONCE)
+        most = _MODELS_AT_ONCE if scanner.total < _MANY_LINES else 1
+        shares = await few_at_once(of_model, sorted(scanner.models), most=most)
         await self._publish_unserved(scanner, spool)
         await self._publish_adopted(scanner.adoption)
         await self._publish_map(shares, scanner.total)

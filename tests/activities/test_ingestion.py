@@ -1,6 +1,9 @@
 """Ingestion: every line planned once or refused with a reason, whatever was tried before."""
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from datetime import timedelta
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -21,6 +24,7 @@ from batchwright.rules.plan import SliceRecord
 from batchwright.rules.rates import Pacing
 from batchwright.rules.segments import Kind, Record
 from batchwright.settings import load
+from batchwright.storage.base import ObjectWriter
 from tests.activities.fresh_batch import BATCH_ID, FILE_ID, INPUT_KEY, TENANT, FreshBatch, a_batch, a_line
 from tests.fakes.rates import FixedRates
 
@@ -46,6 +50,26 @@ async def test_each_model_gets_its_plan_shard_and_slices() -> None:
         "safe_to_model": {"b": "b", safe: "org/a:1"},
         "line_count": 3,
     }
+
+
+@pytest.mark.parametrize(("many", "at_once"), [(4, 3), (3, 1)])
+async def test_plans_of_a_few_models_are_written_at_once_but_of_a_very_large_input(
+    many: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = await a_batch(*(a_line(model, model) for model in "abc"), served=("a", "b", "c"))
+    monkeypatch.setattr("activities.ingest.publish._MANY_LINES", many)
+    writer, written = batch.storage.writer, list[int]()
+
+    @asynccontextmanager
+    async def counted(key: str) -> AsyncGenerator[ObjectWriter]:
+        written.append(1)
+        async with writer(key) as one:
+            yield one
+        written.append(-1)
+
+    monkeypatch.setattr(batch.storage, "writer", counted)
+    assert len((await batch.ingest()).models) == 3
+    assert max(accumulate(written)) == at_once
 
 
 async def test_the_row_is_in_progress_with_the_models_lines() -> None:
