@@ -40,8 +40,14 @@ class Prometheus:
         self._http = http
 
     def ask(self, expr: str) -> list[Sample]:
-        """What the expression is now. An AssertionError says why Prometheus refuses it."""
-        answer = _Answer.model_validate_json(self._http.get("/api/v1/query", params={"query": expr}).content)
+        """What the expression is now. An AssertionError says why Prometheus refuses it.
+
+        An httpx.HTTPError: it cannot answer, as while it opens its storage (503, and no JSON).
+        """
+        response = self._http.get("/api/v1/query", params={"query": expr})
+        if response.is_server_error:
+            response.raise_for_status()
+        answer = _Answer.model_validate_json(response.content)
         assert answer.status == "success", f"{expr}: {answer.error}"
         return answer.data.result
 
@@ -52,7 +58,7 @@ class Prometheus:
     @retry(
         retry=retry_if_exception_type((httpx.HTTPError, AssertionError)),
         wait=wait_fixed(0.25),
-        stop=stop_after_delay(30),
+        stop=stop_after_delay(120),
     )
     def wait(self, least: str) -> None:
         """Until the expression has a value."""
