@@ -26,6 +26,8 @@ class DeadLetterQueries:
     position: str
     page: str
     origins: str
+    origins_of_tenant: str
+    origin: str
     not_retried: str
     not_begun: str
     lock_origin: str
@@ -74,7 +76,13 @@ class DeadLetters(DeadLettersTable):
     async def origins(
         self, *, tenant: str | None, batch_id: str | None, limit: int, after: str
     ) -> list[tuple[str, str]]:
-        rows = await self._connections.fetch(self._sql.origins, after, tenant, batch_id, limit)
+        if batch_id is not None:
+            found = await self._connections.fetch(self._sql.origin, batch_id, tenant)
+            rows = found if batch_id > after else []
+        elif tenant is not None:
+            rows = await self._connections.fetch(self._sql.origins_of_tenant, tenant, after, limit)
+        else:
+            rows = await self._connections.fetch(self._sql.origins, after, limit)
         return [(row["tenant"], row["batch_id"]) for row in rows]
 
     async def not_retried(self, tenant: str, batch_id: str) -> list[str]:

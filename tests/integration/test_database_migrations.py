@@ -149,3 +149,32 @@ async def test_a_migration_does_not_hold_up_others_behind_a_table_that_is_used_f
             await migrate(empty_url)
     await backup.close()
     assert await migrate(empty_url) == ["9001_wide.sql"]
+
+
+async def test_letters_whose_retry_is_gone_and_retries_that_began_are_so_after_the_migration(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [migration for migration in migrations() if migration.name < "0024"]
+    with monkeypatch.context() as older:
+        older.setattr(module, "migrations", lambda: before)
+        await migrate(empty_url)
+    await execute(
+        empty_url,
+        """
+        INSERT INTO batches (tenant, id, input_file_id, endpoint, completion_window, weight, priority, policy,
+                             created_at, expires_at, status)
+        SELECT 't', id, 'file-1', '/v1/embeddings', '24h', 1, 3, '{}', now(), now(), 'completed'
+        FROM unnest(ARRAY['origin', 'begun']) id;
+        INSERT INTO dead_letter_retries SELECT 't', id, 'origin', '{}' FROM unnest(ARRAY['begun', 'lost']) id;
+        INSERT INTO dead_letters
+        SELECT 't', retry, 'origin', 1, 'c', 'm', 5, now(), NULL, NULL, 'no', retry
+        FROM unnest(ARRAY['begun', 'lost', 'swept']) retry;
+        """,
+    )
+    await migrate(empty_url)
+    connection = await connect(empty_url)
+    letters = await connection.fetch("SELECT id FROM dead_letters WHERE retry_id IS NULL")
+    retries = await connection.fetch("SELECT batch_id, begun FROM dead_letter_retries ORDER BY 1")
+    await connection.close()
+    assert [row["id"] for row in letters] == ["swept"]
+    assert [(row["batch_id"], row["begun"]) for row in retries] == [("begun", True), ("lost", False)]

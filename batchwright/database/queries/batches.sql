@@ -5,6 +5,8 @@
 SELECT id FROM files WHERE tenant = $1 AND id = $2 FOR KEY SHARE
 
 -- name: insert
+-- A retry of dead letters is begun with it.
+WITH begun AS (UPDATE dead_letter_retries SET begun = true WHERE tenant = $1 AND batch_id = $2 AND NOT begun)
 INSERT INTO batches (tenant, id, input_file_id, endpoint, completion_window, metadata,
                      output_expires_after_seconds, weight, priority, policy, created_at, expires_at, status, origin)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'validating', $13)

@@ -27,27 +27,66 @@ ORDER BY l.failed_at DESC, l.id DESC
 LIMIT $5
 
 -- name: origins
--- Batches with letters that nobody has retried, or with a retry that was not begun.
-SELECT DISTINCT tenant, batch_id FROM (
-    SELECT l.tenant, l.batch_id FROM dead_letters l
-    WHERE NOT EXISTS (SELECT FROM dead_letter_retries r WHERE r.tenant = l.tenant AND r.batch_id = l.retry_id)
+-- Batches with letters that nobody has retried, or with a retry that was not begun. From one batch to the next in
+-- the index, past all the letters of each.
+WITH RECURSIVE free (batch_id, tenant, number) AS (
+    (SELECT l.batch_id, l.tenant, 1 FROM dead_letters l
+     WHERE l.retry_id IS NULL AND l.batch_id > $1
+     ORDER BY l.batch_id, l.tenant LIMIT 1)
     UNION ALL
-    SELECT r.tenant, r.origin_id FROM dead_letter_retries r
-    WHERE NOT EXISTS (SELECT FROM batches b WHERE b.tenant = r.tenant AND b.id = r.batch_id)
-) open (tenant, batch_id)
-WHERE batch_id > $1 AND ($2::text IS NULL OR tenant = $2) AND ($3::text IS NULL OR batch_id = $3)
+    SELECT next.batch_id, next.tenant, free.number + 1 FROM free CROSS JOIN LATERAL (
+        SELECT l.batch_id, l.tenant FROM dead_letters l
+        WHERE l.retry_id IS NULL AND (l.batch_id, l.tenant) > (free.batch_id, free.tenant)
+        ORDER BY l.batch_id, l.tenant LIMIT 1) next
+    WHERE free.number < $2
+)
+SELECT tenant, batch_id FROM free
+UNION
+SELECT r.tenant, r.origin_id FROM dead_letter_retries r
+WHERE NOT r.begun AND r.origin_id > $1
+  AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = r.tenant AND b.id = r.batch_id)
+ORDER BY batch_id, tenant
+LIMIT $2
+
+-- name: origins_of_tenant
+-- The same of one.
+WITH RECURSIVE free (batch_id, number) AS (
+    (SELECT l.batch_id, 1 FROM dead_letters l
+     WHERE l.retry_id IS NULL AND l.tenant = $1 AND l.batch_id > $2
+     ORDER BY l.batch_id LIMIT 1)
+    UNION ALL
+    SELECT next.batch_id, free.number + 1 FROM free CROSS JOIN LATERAL (
+        SELECT l.batch_id FROM dead_letters l
+        WHERE l.retry_id IS NULL AND l.tenant = $1 AND l.batch_id > free.batch_id
+        ORDER BY l.batch_id LIMIT 1) next
+    WHERE free.number < $3
+)
+SELECT $1 AS tenant, batch_id FROM free
+UNION
+SELECT r.tenant, r.origin_id FROM dead_letter_retries r
+WHERE NOT r.begun AND r.tenant = $1 AND r.origin_id > $2
+  AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = r.tenant AND b.id = r.batch_id)
 ORDER BY batch_id
-LIMIT $4
+LIMIT $3
+
+-- name: origin
+-- Whether one batch is such a one: of whichever tenant, or of the one that is named.
+SELECT l.tenant, l.batch_id FROM dead_letters l
+WHERE l.retry_id IS NULL AND l.batch_id = $1 AND ($2::text IS NULL OR l.tenant = $2)
+UNION
+SELECT r.tenant, r.origin_id FROM dead_letter_retries r
+WHERE NOT r.begun AND r.origin_id = $1 AND ($2::text IS NULL OR r.tenant = $2)
+  AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = r.tenant AND b.id = r.batch_id)
+ORDER BY tenant
 
 -- name: not_retried
 SELECT l.id FROM dead_letters l
-WHERE l.tenant = $1 AND l.batch_id = $2
-  AND NOT EXISTS (SELECT FROM dead_letter_retries r WHERE r.tenant = l.tenant AND r.batch_id = l.retry_id)
+WHERE l.tenant = $1 AND l.batch_id = $2 AND l.retry_id IS NULL
 ORDER BY l.line_offset
 
 -- name: not_begun
 SELECT r.made FROM dead_letter_retries r
-WHERE r.tenant = $1 AND r.origin_id = $2
+WHERE r.tenant = $1 AND r.origin_id = $2 AND NOT r.begun
   AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = r.tenant AND b.id = r.batch_id)
 
 -- name: lock_origin
@@ -56,8 +95,7 @@ SELECT id FROM batches WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE
 
 -- name: claim
 UPDATE dead_letters l SET retry_id = $3
-WHERE l.tenant = $1 AND l.batch_id = $2 AND l.id = ANY($4::text[])
-  AND NOT EXISTS (SELECT FROM dead_letter_retries r WHERE r.tenant = l.tenant AND r.batch_id = l.retry_id)
+WHERE l.tenant = $1 AND l.batch_id = $2 AND l.id = ANY($4::text[]) AND l.retry_id IS NULL
 RETURNING l.id
 
 -- name: note_retry
