@@ -34,12 +34,14 @@ def show_backends(registry: Registry, metrics: Metrics) -> None:
     metrics.backend_up.replace({key: healthy[key[0]] for key in probes})
     metrics.backend_probe_seconds.replace(probes)
     shut: dict[tuple[str, str], bool] = {}
+    pending: dict[tuple[str, str], int] = {}
     for route in registry.routes:
         for lane in route.lanes:
             key = (route.model, lane.backend.url)
             shut[key] = lane.circuit.is_open and shut.get(key, True)
+            pending[key] = pending.get(key, 0) + lane.outstanding
     metrics.backend_circuit_open.replace(shut)
-    metrics.backend_outstanding.replace(pending_requests(registry))
+    metrics.backend_outstanding.replace(pending)
     metrics.backends_total.set(len(healthy))
     metrics.backends_healthy.set(sum(healthy.values()))
     served = sum(any(lane.backend.is_healthy for lane in route.lanes) for route in registry.routes)

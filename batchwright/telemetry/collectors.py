@@ -145,10 +145,11 @@ class Gauge(Family[GaugeSeries]):
 
     def replace(self, values: Mapping[_Key, float]) -> None:
         """From now on it has these series, by the values of their labels, and no others."""
-        with self._page.lock:
-            self._drop([*self._series.keys() - values.keys()])
         for key, value in values.items():
             (self._series.get(key) or self.labels(*key)).set(value)
+        if len(self._series) > len(values):
+            with self._page.lock:
+                self._drop([*self._series.keys() - values.keys()])
 
     def _numbers(self, series: Sequence[GaugeSeries]) -> list[float]:
         return [in_words(one.value) for one in series]

@@ -1,16 +1,20 @@
 """What /metrics answers: our metrics, and the SDK's, which its runtime serves on a loopback port."""
 
 import asyncio
+import re
 import socket
+from asyncio import StreamReader, StreamWriter
+from contextlib import suppress
 
-import aiohttp
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from batchwright.telemetry.metrics import Metrics
 
-_PATIENCE = aiohttp.ClientTimeout(total=5)
+_PATIENCE_SECONDS = 5.0
 LOOPBACK = "127.0.0.1"
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4  # of the SDK's too (S2-R2)
+_QUESTION = b"GET /metrics HTTP/1.1\r\nHost: batchwright\r\n\r\n"
+_GOOD = re.compile(rb"HTTP/1\.1 200 .*\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE | re.DOTALL)
 
 
 def sdk_address() -> str:
@@ -21,27 +25,56 @@ def sdk_address() -> str:
 
 
 class SdkMetrics:
-    """Asked over one connection that is kept; an empty address: there are none."""
+    """Asked over one connection that is kept; an empty address: there are none.
+
+    An HTTP client would cost more than all of our own metrics.
+    """
 
     def __init__(self, address: str = "") -> None:
         self._address = address
-        self._http: aiohttp.ClientSession | None = None
+        self._connection: tuple[StreamReader, StreamWriter] | None = None
+        self._turn = asyncio.Lock()  # scrapes at once ask one after the other
 
     async def text(self) -> bytes:
         """Nothing while its server does not answer."""
         if not self._address:
             return b""
-        if self._http is None:
-            self._http = aiohttp.ClientSession(timeout=_PATIENCE)
         try:
-            async with self._http.get(f"http://{self._address}/metrics") as got:
-                return await got.read()
-        except (aiohttp.ClientError, TimeoutError):
+            async with asyncio.timeout(_PATIENCE_SECONDS), self._turn:
+                return await self._answer()
+        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):
             return b""
 
+    async def _answer(self) -> bytes:
+        if self._connection is not None:
+            try:
+                return await self._ask(*self._connection)
+            except (OSError, EOFError):
+                pass  # it was closed meanwhile
+        host, _, port = self._address.rpartition(":")
+        return await self._ask(*await asyncio.open_connection(host, int(port)))
+
+    async def _ask(self, reader: StreamReader, writer: StreamWriter) -> bytes:
+        """Keeps the connection for the next one, but not with half an answer in it."""
+        self._connection = None
+        try:
+            writer.write(_QUESTION)
+            head = _GOOD.match(await reader.readuntil(b"\r\n\r\n"))
+            if head is None:
+                raise ValueError(f"{self._address} has no metrics of a length that it says")
+            text = await reader.readexactly(int(head[1]))
+        except BaseException:
+            writer.close()
+            raise
+        self._connection = reader, writer
+        return text
+
     async def close(self) -> None:
-        if self._http is not None:
-            await self._http.close()
+        if self._connection is not None:
+            (_, writer), self._connection = self._connection, None
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
 
 async def exposition(metrics: Metrics, sdk: SdkMetrics) -> bytes:

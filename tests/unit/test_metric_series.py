@@ -137,6 +137,14 @@ def test_every_number_is_read_as_it_is(value: float) -> None:
     assert read(gauge.text().decode()) == {("some", (), value)}
 
 
+@given(st.floats())
+def test_any_number_is_written_as_python_writes_it(value: float) -> None:
+    gauge = Gauge("some", "Some")
+    gauge.set(value)
+    shown = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}.get(repr(value), repr(value + 0.0))
+    assert gauge.text().endswith(f"\nsome {shown}\n".encode())
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\x85\u2028\u2029")))
 def test_any_value_of_a_label_is_read_as_it_is(value: str) -> None:
     counter = Counter("some_total", "Some", ["label"])
