@@ -1,7 +1,7 @@
 """Asking a line: hooks, the backend, the next one where that takes nothing; and jobs that end later."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,19 +15,23 @@ from activities.slices.tools import Tools
 from activities.slices.vouching import vouch
 from activities.slices.work import Line
 from batchwright.contracts.execution import SliceRequest
-from batchwright.inference.client import Outcome
+from batchwright.inference.engine import Exchange
 from batchwright.inference.hooks import Call
 from batchwright.inference.limits import Permit
+from batchwright.inference.outcomes import Outcome
 from batchwright.inference.routes import Lane, Route, Sending, Sends
 from batchwright.rules.retries import NOT_NOW, Category
 
 
 class Flight(Struct, eq=False):
     line: Line
+    request: Request
     permit: Permit
     sending: Sending  # the one under way
     held: int  # bytes of the budget
     job_since: float | None = None  # Unix seconds: it goes on with a job that runs since then
+    exchange: Exchange | None = None  # where nobody awaits it
+    outcome: Outcome | None = None  # of that, where more than its answer follows
 
 
 class Asking:
@@ -50,8 +54,34 @@ class Asking:
         self._extra, self._has_hooks = passed_on(request), bool(tools.hooks)
         self._joins = tools.senders.joins(route.model, request.endpoint)
 
-    async def ask(self, flight: Flight, request: Request) -> Outcome | None:
-        """What came of it; None where the slice is another's meanwhile."""
+    def begin(self, flight: Flight, ended: Callable[[Outcome], None]) -> bool:
+        """Whether the request went out at once; `ended` is told what came of it, which is yet to be `heard`.
+
+        Where it did not, something has to be awaited first: `ask`.
+        """
+        line, sending, request = flight.line, flight.sending, flight.request
+        attempt = line.attempt
+        if attempt.job is not None or attempt.unanswered or sending.lane.jobs is not None:
+            return False
+        if self._has_hooks or self._joins:
+            return False
+        line.vouched = False
+        body, request_id = request.body, request.request_id
+        place = sending, self._request.endpoint
+        flight.exchange = self._route.start(*place, body, request_id, self._extra, ended)
+        return flight.exchange is not None
+
+    def heard(self, flight: Flight, outcome: Outcome) -> Outcome:
+        """What came of a request that went out at once, counted, as its line shows it."""
+        sending, request = flight.sending, flight.request
+        self._count(flight, outcome, sending.lane.circuit.clock() - sending.begun.sent_at)
+        outcome = self._route.shown(sending.lane, self._request.endpoint, request.body, outcome)
+        self._learn(flight, outcome)
+        return outcome
+
+    async def ask(self, flight: Flight) -> Outcome | None:
+        """What came of it; None where the slice is another's meanwhile. Goes on from an outcome, if any."""
+        request = flight.request
         if (job := flight.line.attempt.job) is not None:
             flight.job_since = job.since
             outcome = await self._jobs.follow(flight.line, request, flight.sending)
@@ -59,18 +89,24 @@ class Asking:
                 return None
             self._count(flight, outcome, max(time.time() - job.since, 0.0))
             return outcome
-        called = await self._called(request) if self._has_hooks else request
+        called: Request | Outcome = await self._called(request) if self._has_hooks else request
         refused: Sequence[Lane] = ()
+        outcome = flight.outcome
         while True:
-            outcome = called if isinstance(called, Outcome) else await self._send(flight, called)
-            flight.permit.tell(outcome)
-            self._tools.budget.learn(len(outcome.body))
+            if outcome is None:
+                outcome = called if isinstance(called, Outcome) else await self._send(flight, called)
+                self._learn(flight, outcome)
             if self._stop.end is End.LOST:
                 return None
             lane = flight.sending.lane
             if outcome.verdict.budget not in NOT_NOW or not self._passes_on(flight, outcome, refused):
                 return outcome
             refused = [*refused, lane]
+            outcome = None
+
+    def _learn(self, flight: Flight, outcome: Outcome) -> None:
+        flight.permit.tell(outcome)
+        self._tools.budget.learn(len(outcome.body))
 
     async def _called(self, request: Request) -> Request | Outcome:
         """As the hooks leave it, or what they settle it with."""

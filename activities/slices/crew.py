@@ -33,21 +33,26 @@ class _Seat:
 
 
 class Crew:
-    """Of one turn: as many tasks as were ever in the air at once, in the context in which it was made.
+    """Of one turn: as many tasks as ever had a flight at once, in the context in which it was made.
 
-    `fly` raises nothing but a cancel; `landed` follows it, whatever came.
+    `fly` raises nothing but a cancel; `landed` follows it, whatever came. `flights` are those in the air, of
+    which some need no task.
     """
 
-    def __init__(self, fly: Callable[[Flight], Awaitable[None]], landed: Callable[[Flight], None]) -> None:
-        self._fly, self._landed = fly, landed
+    def __init__(
+        self,
+        fly: Callable[[Flight], Awaitable[None]],
+        landed: Callable[[Flight], None],
+        flights: set[Flight],
+    ) -> None:
+        self._fly, self._landed, self._flights = fly, landed, flights
         self._context = copy_context()
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle: list[_Seat] = []
-        self.flights: set[Flight] = set()
 
     def launch(self, flight: Flight) -> None:
         """Maybe called from another turn's task, with whose context the flight has nothing to do."""
-        self.flights.add(flight)
+        self._flights.add(flight)
         if self._idle:
             self._idle.pop().take(flight)
             return
@@ -66,8 +71,8 @@ class Crew:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for flight in list(self.flights):  # cancelled before its first step, a task runs none of its code
-            self._land(flight)
+        for flight in list(self._flights):  # cancelled before its first step, a task runs none of its code
+            self.land(flight)
         self._fly = self._landed = _of_nobody
 
     async def _carry(self, seat: "_Seat") -> None:
@@ -78,17 +83,17 @@ class Crew:
             try:
                 await self._fly(flight)
             except BaseException:
-                self._land(flight)
+                self.land(flight)
                 raise
             # Idle before it lands, for then the next one goes out.
             self._idle.append(seat)
-            self._land(flight)
+            self.land(flight)
             in_a_row += 1
             if in_a_row % _IN_A_ROW == 0:
                 await asyncio.sleep(0)
 
-    def _land(self, flight: Flight) -> None:
-        self.flights.discard(flight)
+    def land(self, flight: Flight) -> None:
+        self._flights.discard(flight)
         self._landed(flight)
 
 

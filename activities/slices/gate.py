@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 3.0  # a slice that can send nothing for longer gives its slo
 
 
 class Gate:
-    """Of one turn; asked before each line goes out. `flights` are those in the air."""
+    """Of one turn; asked before each line goes out."""
 
     def __init__(
         self,
@@ -31,7 +31,6 @@ class Gate:
         stop: Stop,
         caution: Caution,
         pace: Pace,
-        flights: set[Flight],
     ) -> None:
         self._budget, self._permissions, self._seconds = (
             tools.budget,
@@ -39,7 +38,8 @@ class Gate:
             request.slice_seconds,
         )
         self._route, self._work, self._sink, self._owner, self._stop = route, work, sink, owner, stop
-        self._is_careful, self._pace, self._flights = caution.is_careful, pace, flights
+        self._is_careful, self._pace = caution.is_careful, pace
+        self.flights: set[Flight] = set()  # those in the air
         self._opened = time.monotonic()
         self.began: float | None = None  # the first permit
         self.broken: BaseException | None = None
@@ -51,7 +51,7 @@ class Gate:
             return End.FINISHED
         if self._is_time_over() or self._pace.is_over:
             return End.TURN_OVER
-        return End.DEFERRED if not self._flights and self.blocked() > PATIENCE_SECONDS else None
+        return End.DEFERRED if not self.flights and self.blocked() > PATIENCE_SECONDS else None
 
     def _is_time_over(self) -> bool:
         """Timed from the first permit; without one the slot goes to whoever has waited as long for a slot.
@@ -74,15 +74,17 @@ class Gate:
             and self._budget.has_room
             and self._pace.may_send
             and self._permissions.is_fresh
-            and (not self._is_careful or len(self._flights) < GROUP)
+            and (not self._is_careful or len(self.flights) < GROUP)
         )
 
     def is_open(self) -> bool:
-        """Whether the line in hand may go out. Asked for each line: what costs most comes last, once."""
+        """Whether the line in hand may go out. Asked for each line."""
+        stop, began = self._stop, self.began
         return (
-            self._stop.now() is None
+            stop.end is None
+            and time.time() < stop.closes_at
             and self.broken is None
             and self._work.unsettled > 0
-            and not self._is_time_over()
+            and (time.monotonic() - began < self._seconds if began is not None else not self._is_time_over())
             and self.lets_send()
         )

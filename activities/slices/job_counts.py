@@ -1,7 +1,7 @@
 """The metrics of the jobs of one model."""
 
 from batchwright.contracts.errors import LineCode
-from batchwright.inference.client import Outcome
+from batchwright.inference.outcomes import Outcome
 from batchwright.inference.routes import Lane
 from batchwright.rules import retries
 from batchwright.telemetry.metrics import Metrics

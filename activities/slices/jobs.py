@@ -23,8 +23,8 @@ from batchwright.contracts.execution import SliceRequest
 from batchwright.contracts.jobs import JobConfig
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference import jobs
-from batchwright.inference.client import Outcome
 from batchwright.inference.engine import Header, Target
+from batchwright.inference.outcomes import Outcome
 from batchwright.inference.routes import Lane, Route, Sending
 from batchwright.rules import retries
 from batchwright.rules.callbacks import Callback

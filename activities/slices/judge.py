@@ -10,7 +10,7 @@ from activities.slices.sink import SegmentSink
 from activities.slices.work import Job, Line
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.execution import SliceRequest
-from batchwright.inference.client import Outcome
+from batchwright.inference.outcomes import Outcome
 from batchwright.inference.routes import Sending
 from batchwright.rules import answers, ids
 from batchwright.rules.dead_letters import LastAttempt, said

@@ -18,10 +18,8 @@ _AFTER_ITS_WINDOW = timedelta(days=1)
 
 
 class Permissions(Protocol):
-    @property
-    def edition(self) -> int | None:
-        """As long as it stays the same, what may be sent now may be sent. None: each line is asked for."""
-        return None
+    # As long as it stays the same, what may be sent now may be sent. None: each line is asked for.
+    edition: int | None = None
 
     @property
     def is_fresh(self) -> bool:
@@ -79,12 +77,9 @@ class KnownPermissions(Permissions):
         self._own: Mapping[str, OwnQuotas] = {}
         self._withdrawn: frozenset[str] = frozenset()
         self._read_at = float("-inf")
-        self._edition = 0
+        self.edition = None if budgets.has_limits else 0
+        self._refreshed = 0
         self._failing = False
-
-    @property
-    def edition(self) -> int | None:
-        return None if self._budgets.has_limits else self._edition
 
     @property
     def is_fresh(self) -> bool:
@@ -118,7 +113,8 @@ class KnownPermissions(Permissions):
         await self._budgets.refresh(own)
         self._own, self._withdrawn = own, withdrawn
         self._read_at = asked_at
-        self._edition += 1
+        self._refreshed += 1
+        self.edition = None if self._budgets.has_limits else self._refreshed
 
     async def run(self) -> None:
         """Refreshes for ever; a database that is away is logged once and asked again."""

@@ -6,11 +6,11 @@ from functools import partial
 
 from activities.slices.asking import Asking, Flight
 from activities.slices.caution import GROUP, Caution
-from activities.slices.crew import Crew
 from activities.slices.ends import End, Stop
+from activities.slices.flying import Flying
 from activities.slices.gate import Gate
 from activities.slices.jobs import Jobs
-from activities.slices.judge import Judge, Request
+from activities.slices.judge import Judge
 from activities.slices.leave import Leave
 from activities.slices.ownership import Ownership
 from activities.slices.pace import Pace
@@ -18,7 +18,6 @@ from activities.slices.sink import SegmentSink
 from activities.slices.tools import Tools
 from activities.slices.work import Job, Line, SliceWork
 from batchwright.contracts.execution import SliceRequest
-from batchwright.inference.client import Outcome
 from batchwright.inference.limits import Permit, PermitWaiter
 from batchwright.inference.routes import Route, Sending
 
@@ -50,10 +49,9 @@ class Turn:
         self._caution = caution
         self._pace = Pace(partial(tools.rates.pacing_of, request.model))
         self._jobs = Jobs(tools, request, route=route, judge=judge, sink=sink, stop=stop)
-        self._asking = Asking(
+        asking = Asking(
             tools, request, route=route, judge=judge, owner=owner, stop=stop, pace=self._pace, jobs=self._jobs
         )
-        self._crew = Crew(self._fly, self._landed)
         self._gate = Gate(
             tools,
             request,
@@ -64,11 +62,19 @@ class Turn:
             stop=stop,
             caution=caution,
             pace=self._pace,
-            flights=self._crew.flights,
+        )
+        self._wake = asyncio.Event()
+        self._flying = Flying(
+            asking=asking,
+            work=work,
+            judge=judge,
+            stop=stop,
+            gate=self._gate,
+            wake=self._wake,
+            landed=self._landed,
         )
         self._leave = Leave(tools, request)
         self._is_full = tools.permits.backends.is_full
-        self._wake = asyncio.Event()
         place = request.model, request.tenant, request.weight, request.batch_id, request.number
         self._waiter = PermitWaiter(*place, self._granted)
         self._lined_up: Line | None = None  # what the waiter is in the queue for
@@ -201,7 +207,7 @@ class Turn:
     async def _ask_suspect(self) -> bool:
         """Whether a line that a worker may have died of was taken up: alone, after all others."""
         alone = self._tools.alone
-        if self._crew.flights or self._lined_up or not self._gate.lets_send() or alone.locked():
+        if self._gate.flights or self._lined_up or not self._gate.lets_send() or alone.locked():
             return False
         line = self._work.next_suspect()
         if line is None or self._rejects(line):
@@ -213,7 +219,7 @@ class Turn:
             try:
                 self._lined_up = line
                 self._tools.permits.line_up(self._waiter)
-                while (self._lined_up or self._crew.flights) and self._stop.now() is None:
+                while (self._lined_up or self._gate.flights) and self._stop.now() is None:
                     await self._rest(_LOOK_AGAIN_SECONDS)
             finally:
                 self._is_alone = False
@@ -229,7 +235,8 @@ class Turn:
             self._wake.clear()
 
     def _send(self, line: Line, permit: Permit) -> bool:
-        """Whether it is on its way; if not, trials have taken every backend meanwhile."""
+        """Whether it is on its way; if not, trials have taken every backend meanwhile. Raises PlanDamaged."""
+        request = self._judge.request(line, self._work.bytes_of(line))
         sending = None if line.attempt.job is None else self._resume(line, line.attempt.job)
         if sending is None:
             sending = self._route.begin(line.prefix_hash, rather_not=line.failed_at, is_full=self._is_full)
@@ -242,7 +249,8 @@ class Turn:
         if line.attempt.job is None:
             self._pace.sent()
         permit.place(sending.lane.backend.url)
-        self._crew.launch(Flight(line, permit, sending, self._tools.budget.expect(line.length)))
+        held = self._tools.budget.expect(line.length)
+        self._flying.begin(Flight(line, request, permit, sending, held))
         return True
 
     def _resume(self, line: Line, job: Job) -> Sending | None:
@@ -252,18 +260,6 @@ class Turn:
             self._judge.job_ended(line)
         return found
 
-    async def _fly(self, flight: Flight) -> None:
-        """From the request to what it does to the line."""
-        line = flight.line
-        try:
-            request = self._judge.request(line, self._work.bytes_of(line))
-            outcome = await self._asking.ask(flight, request)
-            if outcome is not None:
-                self._settle(flight, request, outcome)
-        except Exception as error:
-            self._gate.broken = error
-            self.wake()
-
     def _landed(self, flight: Flight) -> None:
         self._tools.budget.drop_answer(flight.held)
         flight.sending.end()
@@ -271,17 +267,9 @@ class Turn:
         if self._lined_up is None:
             self._wake.set()
 
-    def _settle(self, flight: Flight, request: Request, outcome: Outcome) -> None:
-        line = flight.line
-        if self._judge.settle(line, request, outcome, flight.sending, job_since=flight.job_since):
-            self._work.unsettled -= 1
-        else:
-            line.failed_at = flight.sending.lane
-            self._work.put_back(line)
-
     async def _wait_for_answers(self, end: End) -> End:
         """Requests in flight finish; how long they may is the end's grace."""
-        while self._crew.flights:
+        while self._gate.flights:
             end = self._stop.now() or end
             left = self._stop.grace_left()
             if end is End.DRAINED:
@@ -297,6 +285,6 @@ class Turn:
         if self._ticking is not None:
             self._ticking.cancel()
         self._withdraw()
-        await self._crew.ground()
+        await self._flying.ground()
         self._waiter.let_go()
         self._judge.show()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from batchwright.inference.client import Outcome
+from batchwright.inference.outcomes import Outcome
 from batchwright.rules.inflight import InFlightLimit
 from batchwright.rules.load import Bounds, Signal
 from batchwright.rules.retries import SUCCESS, Category

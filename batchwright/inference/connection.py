@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import httptools
 import httpx
 
-from batchwright.inference.engine import Answer, AnswerTooLarge
+from batchwright.inference.engine import Answer, AnswerTooLarge, Ended
 
 _MOST_HEAD_BYTES = 64 * 1024
 _NO_BODY = (204, 304)
@@ -72,7 +73,7 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._answer: asyncio.Future[Answer] | None = None
+        self._ended: Ended | None = None  # to be told of the exchange that is under way
         self._most_bytes = 0
         self._is_kept = True
         self._silence: Silence | None = None
@@ -80,35 +81,41 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_reusable(self) -> bool:
-        return self._transport is not None and self._is_kept and self._answer is None
+        return self._transport is not None and self._is_kept and self._ended is None
 
     async def exchange(
         self, head: bytes, body: bytes, most_bytes: int, silence: "Silence | None" = None
     ) -> Answer:
         """Raises httpx.ReadError, RemoteProtocolError, AnswerTooLarge, TimeoutError; cancelled, it closes."""
-        if self._transport is None:
-            raise httpx.ReadError("Server disconnected")
-        self._most_bytes = most_bytes
-        self._answer = asyncio.get_running_loop().create_future()
-        self._transport.writelines((head, body))
-        self._silence = silence
-        if silence is not None:
-            silence.start(self._fail)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.begin(head, body, most_bytes, partial(_tell, answer), silence)
         try:
-            return await self._answer
+            return await answer
         except BaseException:
             self.abort()
             raise
-        finally:
-            self._answer = self._silence = None
-            if silence is not None:
-                silence.end()
+
+    def begin(
+        self, head: bytes, body: bytes, most_bytes: int, ended: Ended, silence: "Silence | None" = None
+    ) -> None:
+        """The same; `ended` is told, unless it is aborted. Raises httpx.ReadError: it was closed before."""
+        if self._transport is None:
+            raise httpx.ReadError("Server disconnected")
+        self._most_bytes, self._ended, self._silence = most_bytes, ended, silence
+        try:
+            self._transport.writelines((head, body))
+        except BaseException:
+            self.abort()
+            raise
+        if silence is not None:
+            silence.start(self._fail)
 
     def overdue(self) -> None:
         """The exchange has had its time: it raises TimeoutError."""
         self._fail(TimeoutError())
 
     def abort(self) -> None:
+        self._take()
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
@@ -120,7 +127,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # pyright: ignore[reportAttributeAccessIssue]
 
     def data_received(self, data: bytes) -> None:
-        if self._answer is None or self._answer.done():
+        if self._ended is None:
             self.abort()  # nothing was asked
             return
         if self._silence is not None:
@@ -140,10 +147,10 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if self._answer is None or self._answer.done():
+        if self._ended is None:
             return
         if exc is None and self._ends_with_connection:
-            self._answer.set_result(self._whole())
+            self._end()
         elif self._has_head:
             self._fail(httpx.RemoteProtocolError("peer closed connection within its answer"))
         else:
@@ -189,24 +196,35 @@ class Connection(asyncio.Protocol):
     # What follows
 
     def _judge(self) -> None:
-        if self._answer is None or self._answer.done():
+        if self._ended is None:
             return
         if self._is_too_large or self._size > self._most_bytes:
             self._fail(AnswerTooLarge())
         elif self._is_complete:
-            self._answer.set_result(self._whole())
+            self._end()
         elif not self._has_head and self._head_bytes > _MOST_HEAD_BYTES:
             self._fail(httpx.RemoteProtocolError(f"the head is larger than {_MOST_HEAD_BYTES} bytes"))
 
-    def _whole(self) -> Answer:
-        chunks = self._chunks
+    def _end(self) -> None:
+        chunks, ended = self._chunks, self._take()
         answer = Answer(self._status, self._headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
         self._reset()
-        return answer
+        if ended is not None:
+            ended(answer)
 
     def _fail(self, error: Exception) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(error)
+        ended = self._take()
+        if ended is not None:
+            self.abort()
+            ended(error)
+
+    def _take(self) -> Ended | None:
+        """Who is to be told of the end; nobody after that."""
+        ended, self._ended = self._ended, None
+        if self._silence is not None:
+            self._silence.end()
+            self._silence = None
+        return ended
 
     def _reset(self) -> None:
         self._status = self._size = self._head_bytes = 0
@@ -218,3 +236,12 @@ class Connection(asyncio.Protocol):
 def _announced(headers: dict[bytes, bytes]) -> int:
     """Bytes of the body; 0 where that is not told. The parser takes digits only."""
     return int(headers.get(b"content-length", b"0"))
+
+
+def _tell(answer: asyncio.Future[Answer], ended: Answer | Exception) -> None:
+    if answer.done():  # cancelled a moment ago
+        return
+    if isinstance(ended, Answer):
+        answer.set_result(ended)
+    else:
+        answer.set_exception(ended)

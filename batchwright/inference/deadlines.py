@@ -51,10 +51,10 @@ class Deadlines:
         while (first := next(iter(lane), None)) is not None and first.at <= loop.time():
             first.end()
             first.overdue()
-        if first is None:
-            del self._timers[seconds], self._lanes[seconds]
-        else:
+        if first is not None:
             self._timers[seconds] = loop.call_at(first.at, partial(self._due, seconds))
+        elif self._lanes.get(seconds) is lane:  # whoever was overdue may have closed it
+            del self._timers[seconds], self._lanes[seconds]
 
 
 def _nothing() -> None:

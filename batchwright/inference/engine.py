@@ -5,7 +5,7 @@ sent, no answer     httpx.ReadError: the connection ended before the answer did
 not an answer       httpx.RemoteProtocolError: what came is not HTTP; "peer closed connection ...": a part is
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -85,6 +85,17 @@ class AnswerTooLarge(Exception):
     """The body passed the limit; it was not read to its end."""
 
 
+class Exchange(Protocol):
+    """One that nobody awaits."""
+
+    def call_off(self) -> None:
+        """Closes its connection; nothing is told. Not after its end was."""
+        ...
+
+
+Ended = Callable[[Answer | Exception], None]  # told once of an exchange's end; it raises nothing
+
+
 class Engine(Protocol):
     async def exchange(self, request: Request, *, most_bytes: int, seconds: float) -> Answer:
         """One request, one answer: no retry, no redirect, no cookie. A cancelled call closes its connection.
@@ -95,6 +106,13 @@ class Engine(Protocol):
             AnswerTooLarge: the body is larger than `most_bytes`.
         """
         ...
+
+    def begin(self, request: Request, *, most_bytes: int, seconds: float, ended: Ended) -> Exchange | None:
+        """The same where the request can go out at once; `ended` is told what `exchange` returns or raises.
+
+        None: it cannot, and nothing was done.
+        """
+        return None
 
     async def retire(self) -> None:
         """From now on no connection is kept: each is closed when what is under way on it ends."""

@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 from msgspec.structs import replace
 
 from batchwright.contracts.errors import LineCode
-from batchwright.inference.client import Outcome
 from batchwright.inference.engine import Header, Target
+from batchwright.inference.outcomes import Outcome
 from batchwright.rules import retries
 from batchwright.rules.chat_groups import Chats
 from batchwright.rules.microbatch import Adapter, CannotShare, ChunkSize, Part, Result

@@ -17,8 +17,8 @@ from typing import NamedTuple, cast
 import msgspec
 
 from batchwright.contracts.errors import LineCode
-from batchwright.inference.client import Outcome
 from batchwright.inference.importing import NotImportable, imported
+from batchwright.inference.outcomes import Outcome
 from batchwright.rules import retries
 from batchwright.rules.answers import is_json
 from batchwright.settings import Settings, SettingsError

@@ -2,7 +2,7 @@
 
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.jobs import JobConfig
-from batchwright.inference.client import Outcome, unreadable
+from batchwright.inference.outcomes import Outcome, unreadable
 from batchwright.rules import retries
 from batchwright.rules.answers import is_json
 from batchwright.rules.jobs import NotOfJob, State, Told, read_told, result_of

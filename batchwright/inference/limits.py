@@ -1,34 +1,35 @@
 """Who may send now: permits per model first, then global (S0-25, S0-26), by tenant weight; and bytes held."""
 
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from operator import attrgetter
 
 from msgspec import Struct
 
 from batchwright.inference.adaptive import BackendLimits, Placed
-from batchwright.inference.client import Outcome
+from batchwright.inference.outcomes import Outcome
 from batchwright.inference.waiters import Queue, Waiter
 from batchwright.rules.fairness import Shares
+from batchwright.rules.retries import SUCCESS
 
 _FIRST_ESTIMATE = 64 * 1024
+_LOOK_EVERY_SECONDS = 0.02
 
 
 @dataclass(slots=True, eq=False)
 class _Model:
-    """`most` and `urls`: how many it was allowed, at which backends, when that was looked at last."""
+    """`most` and `urls`: how many it was allowed, at which backends, when that was `looked_at` last."""
 
     name: str
     used: int = 0
     granted_at: int = 0  # counted in grants of all models
     most: int = 0
     urls: Collection[str] = ()
+    looked_at: float = -math.inf
     shares: Shares = field(default_factory=Shares)
     waiting: dict[str, Queue["Permit"]] = field(default_factory=dict[str, Queue["Permit"]])
-
-
-_least_used = attrgetter("used", "granted_at", "name")
 
 
 class Permit(Struct, eq=False):
@@ -51,6 +52,8 @@ class Permit(Struct, eq=False):
         self.placed = self.owner.backends.place(self.of.name, url, self.placed)
 
     def tell(self, outcome: Outcome) -> None:
+        if outcome.verdict is not SUCCESS:
+            self.of.looked_at = -math.inf  # a circuit may open
         if self.placed is not None:
             self.owner.backends.tell(self.placed, outcome)
 
@@ -76,8 +79,10 @@ class Permits:
         per_model: int,
         backends: BackendLimits,
         own: Callable[[str], int | None] = lambda model: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """A model's `own` limit may change at any time; where it has none, `per_model` holds."""
+        self._clock = clock
         self.backends = backends
         self._total, self._used = total, 0
         self._per_model, self._own = per_model, own
@@ -124,10 +129,11 @@ class Permits:
 
     def release(self, permit: Permit) -> None:
         self.backends.leave(permit.placed)
-        permit.of.used -= 1
+        model = permit.of
+        model.used -= 1
         self._used -= 1
-        if permit.of.waiting:
-            self._look(permit.of)
+        if model.waiting and self._clock() - model.looked_at >= _LOOK_EVERY_SECONDS:
+            self._look(model)
         elif not self._is_granting:
             self._grant()
 
@@ -151,6 +157,7 @@ class Permits:
 
     def _look(self, model: _Model) -> None:
         model.most, model.urls = self._limit(model.name), self.backends.of(model.name)
+        model.looked_at = self._clock()
         if not self._is_granting:
             self._grant()
 
@@ -169,19 +176,26 @@ class Permits:
         Of several that use as much it is the one that has waited longest: where there are fewer permits than
         models, none that waits uses any.
         """
-        full = None  # backends that were just found to be
-        for model in sorted(self._waiting.values(), key=_least_used):
-            if model.used < model.most and model.urls != full:
-                if self.backends.has_room(model.urls):
-                    return model
-                full = model.urls
-        return None
+        found = full = free = None  # the one so far, and backends that were just found to be
+        for model in self._waiting.values():
+            if model.used >= model.most or (found is not None and _is_before(found, model)):
+                continue
+            urls = model.urls
+            if urls != free:
+                if urls == full or not self.backends.has_room(urls):
+                    full = urls
+                    continue
+                free = urls
+            found = model
+        return found
 
     def _grant_one(self, model: _Model) -> None:
         waiting = model.waiting
         tenant = model.shares.next_of(waiting)
-        waiter = waiting[tenant].pop()
-        self._tidy(model, tenant)
+        queue = waiting[tenant]
+        waiter = queue.pop()
+        if not queue.batches:
+            self._tidy(model, tenant)
         model.shares.charge(tenant, waiter.weight)
         self._grants += 1
         model.granted_at = self._grants
@@ -192,10 +206,16 @@ class Permits:
 
     def _tidy(self, model: _Model, tenant: str) -> None:
         """Where nobody waits any more."""
-        if not model.waiting[tenant]:
+        if not model.waiting[tenant].batches:
             del model.waiting[tenant]
             if not model.waiting:
                 del self._waiting[model.name]
+
+
+def _is_before(model: _Model, other: _Model) -> bool:
+    if model.used != other.used:
+        return model.used < other.used
+    return (model.granted_at, model.name) < (other.granted_at, other.name)
 
 
 @dataclass(eq=False, slots=True)

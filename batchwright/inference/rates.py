@@ -44,7 +44,7 @@ class FleetRates:
         self._take(effective(settings.rates, {}))
 
     def pacing_of(self, model: str) -> Pacing | None:
-        return self._split.of(model)
+        return self._own.get(model, self._shared)
 
     def queue_of(self, model: str) -> str:
         """The task queue of the model's slices; empty: its own."""
@@ -100,3 +100,4 @@ class FleetRates:
         known = self._models or rates.entries
         settings = self._settings
         self._split: Split = split(rates, known, settings.slice_lines, settings.slice_seconds)
+        self._own, self._shared = self._split.own, self._split.shared  # asked for each line

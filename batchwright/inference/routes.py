@@ -12,8 +12,9 @@ from batchwright.contracts.jobs import JobConfig
 from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.registry import Choice, ModelConfig
 from batchwright.inference.circuit import Circuit, Try
-from batchwright.inference.client import InferenceClient, Outcome, unreadable
-from batchwright.inference.engine import Header, Target
+from batchwright.inference.client import InferenceClient
+from batchwright.inference.engine import Exchange, Header, Target
+from batchwright.inference.outcomes import Outcome, unreadable
 from batchwright.rules.choice import least_outstanding, prefix_affine
 from batchwright.rules.renaming import with_model, with_model_at_least
 from batchwright.rules.retries import SUCCESS, Retries
@@ -218,6 +219,25 @@ class Route:
             body = with_model(body, lane.upstream)
         outcome = await sender.send(lane.backend.endpoint(path), body, request_id, extra)
         return self.shown(lane, path, body, outcome)
+
+    def start(
+        self,
+        sending: Sending,
+        path: str,
+        body: bytes,
+        request_id: str,
+        extra: Sequence[Header],
+        ended: Callable[[Outcome], None],
+    ) -> Exchange | None:
+        """The same, by the lane's own client, where it can go out at once.
+
+        `ended` is told what came of it, which is yet to be `shown`. None: it cannot, and nothing was done.
+        """
+        lane = sending.lane
+        backend = lane.backend
+        if self._renames or lane.upstream != self.model:
+            body = with_model(body, lane.upstream)
+        return backend.client.begin(backend.endpoint(path), body, request_id, extra, ended)
 
     async def submit(
         self, lane: Lane, path: str, body: bytes, request_id: str, key: str, extra: Sequence[Header]

@@ -8,10 +8,11 @@ from collections import defaultdict, deque
 from functools import cached_property
 
 import httpx
+from msgspec import Struct
 
 from batchwright.inference.connection import Connection, Silence
-from batchwright.inference.deadlines import Deadlines
-from batchwright.inference.engine import Answer, Engine, Origin, Request, lines_of
+from batchwright.inference.deadlines import Deadlines, Watch
+from batchwright.inference.engine import Answer, Ended, Engine, Exchange, Origin, Request, lines_of
 
 # Below the 5 s after which common servers close an idle connection: a POST that meets the closing is lost.
 _KEEPALIVE_SECONDS = 4.0
@@ -42,19 +43,45 @@ class SocketEngine(Engine):
         try:
             connection = self._kept_one(origin) or await self._connect(origin)
             watch.overdue = connection.overdue
-            silence = (
-                Silence(request.first_byte, request.idle) if request.first_byte or request.idle else None
-            )
-            answer = await connection.exchange(_head(request), request.body, most_bytes, silence)
+            answer = await connection.exchange(_head(request), request.body, most_bytes, _silence(request))
         finally:
-            watch.end()
-            self._under_way -= 1
+            self._ended(watch)
+        self._put_away(origin, connection)
+        return answer
+
+    def begin(self, request: Request, *, most_bytes: int, seconds: float, ended: Ended) -> Exchange | None:
+        """On a kept connection, if there is one."""
+        origin = request.target.origin
+        connection = self._kept_one(origin)
+        if connection is None:
+            return None
+        watch = self._deadlines.start(seconds)
+        watch.overdue = connection.overdue
+        self._under_way += 1
+        exchange = _Exchange(self, origin, connection, watch, ended)
+        try:
+            connection.begin(_head(request), request.body, most_bytes, exchange.over, _silence(request))
+        except BaseException:
+            self._ended(watch)
+            raise
+        return exchange
+
+    def let_go(self, exchange: "_Exchange") -> None:
+        """It is over."""
+        self._ended(exchange.watch)
+        self._put_away(exchange.origin, exchange.connection)
+
+    def _ended(self, watch: Watch) -> None:
+        watch.end()
+        self._under_way -= 1
+        if self._is_retired:
             self._rest()
+
+    def _put_away(self, origin: Origin, connection: Connection) -> None:
         if connection.is_reusable and not self._is_retired:
             self._keep(origin, connection)
         else:
             connection.abort()
-        return answer
 
     async def retire(self) -> None:
         self._is_retired = True
@@ -125,6 +152,24 @@ class SocketEngine(Engine):
             self._sweeping = loop.call_later(_KEEPALIVE_SECONDS / 2, self._sweep)
 
 
+class _Exchange(Struct, eq=False):
+    """One that nobody awaits."""
+
+    engine: SocketEngine
+    origin: Origin
+    connection: Connection
+    watch: Watch
+    ended: Ended
+
+    def over(self, answer: Answer | Exception) -> None:
+        self.engine.let_go(self)
+        self.ended(answer)
+
+    def call_off(self) -> None:
+        self.connection.abort()
+        self.engine.let_go(self)
+
+
 def probe(connected: socket.socket) -> None:
     """Has the connection's other end asked whether it is still there, for as long as it is silent."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -132,6 +177,10 @@ def probe(connected: socket.socket) -> None:
         option: int | None = getattr(socket, name, None)  # not every system has all of them
         if option is not None:
             connected.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _silence(request: Request) -> Silence | None:
+    return Silence(request.first_byte, request.idle) if request.first_byte or request.idle else None
 
 
 def _head(request: Request) -> bytes:

@@ -1,12 +1,11 @@
 """Who waits for permits of a model, and in what order those of a tenant get them."""
 
+from bisect import insort_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Generic, NoReturn, TypeVar
 
 _Given = TypeVar("_Given")
-_number = attrgetter("number")
 
 
 @dataclass(eq=False, slots=True)
@@ -37,29 +36,36 @@ class Queue(Generic[_Given]):
     """
 
     def __init__(self) -> None:
-        self._batches: dict[str, list[Waiter[_Given]]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._batches)
+        self.batches: dict[str, list[Waiter[_Given]]] = {}  # of those that wait; of each the first slice last
 
     def add(self, waiter: Waiter[_Given]) -> None:
-        self._batches.setdefault(waiter.batch_id, []).append(waiter)
+        slices = self.batches.get(waiter.batch_id)
+        if slices is None:
+            self.batches[waiter.batch_id] = [waiter]
+        elif waiter.number < slices[-1].number:  # mostly it is the one that was just first
+            slices.append(waiter)
+        else:
+            insort_left(slices, waiter, key=_from_the_last)
 
     def remove(self, waiter: Waiter[_Given]) -> None:
         """Raises ValueError, KeyError: it does not wait."""
-        slices = self._batches[waiter.batch_id]
+        slices = self.batches[waiter.batch_id]
         slices.remove(waiter)
         if not slices:
-            del self._batches[waiter.batch_id]
+            del self.batches[waiter.batch_id]
 
     def pop(self) -> Waiter[_Given]:
         """Whose turn it is; its batch is the last one then."""
-        batch_id, slices = next(iter(self._batches.items()))
-        if len(slices) == 1:
-            del self._batches[batch_id]
-            return slices[0]
-        found = min(slices, key=_number)
-        slices.remove(found)
-        if len(self._batches) > 1:
-            self._batches[batch_id] = self._batches.pop(batch_id)
-        return found
+        batches = self.batches
+        for batch_id, slices in batches.items():
+            found = slices.pop()
+            if not slices:
+                del batches[batch_id]
+            elif len(batches) > 1:
+                batches[batch_id] = batches.pop(batch_id)
+            return found
+        raise IndexError("nobody waits")
+
+
+def _from_the_last(waiter: Waiter[_Given]) -> int:
+    return -waiter.number

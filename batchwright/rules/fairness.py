@@ -24,10 +24,13 @@ class Shares:
 
     def charge(self, tenant: str, weight: float) -> None:
         """`tenant` was granted one."""
-        clock = self._clock(tenant)
+        clocks, now = self._clocks, self._now
+        clock = clocks.get(tenant, now)
+        if clock < now:
+            clock = now
         self._now = clock  # no clock is behind it
-        self._clocks[tenant] = clock + 1.0 / min(max(weight, MIN_WEIGHT), MAX_WEIGHT)
-        if len(self._clocks) > self._many:
+        clocks[tenant] = clock + 1.0 / (weight if MIN_WEIGHT < weight < MAX_WEIGHT else _bounded(weight))
+        if len(clocks) > self._many:
             self._forget()
 
     def _clock(self, tenant: str) -> float:
@@ -36,3 +39,7 @@ class Shares:
     def _forget(self) -> None:
         self._clocks = {tenant: clock for tenant, clock in self._clocks.items() if clock > self._now}
         self._many = max(_MANY, 2 * len(self._clocks))  # those who stay are not gone through with each grant
+
+
+def _bounded(weight: float) -> float:
+    return min(max(weight, MIN_WEIGHT), MAX_WEIGHT)

@@ -28,7 +28,6 @@ from batchwright.database.rows import ModelCount, SliceProgress
 from batchwright.inference.backends import retries_of
 from batchwright.inference.circuit import Circuit
 from batchwright.inference.clients import Clients
-from batchwright.inference.httpx_engine import HttpxEngine
 from batchwright.inference.routes import Backend, Route
 from batchwright.rules import keys
 from batchwright.rules.plan import PlanEntry, SliceRecord, pack_entry, pack_slice
@@ -36,6 +35,7 @@ from batchwright.rules.segments import Kind, Record, SegmentWriter, read_records
 from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.database import MemoryDatabase
+from tests.fakes.engine import PooledEngine
 from tests.fakes.settings import load
 from tests.fakes.storage import MemoryStorage
 
@@ -186,8 +186,8 @@ class House:
         self.environment.info = dataclasses.replace(
             self.environment.info, heartbeat_timeout=timedelta(seconds=30)
         )
-        engine = HttpxEngine(httpx.MockTransport(self._handle), connect_seconds=1)
-        mocked = Clients(self.settings, lambda settings, tls, connect: engine)
+        self.engine = PooledEngine(httpx.MockTransport(self._handle))
+        mocked = Clients(self.settings, lambda settings, tls, connect: self.engine)
         self.clients = Clients(self.settings) if sockets else mocked
         self.backends = Routes(self.settings, self.clients, config)
         self.tools = Tools(

@@ -9,9 +9,9 @@ import pytest
 from pydantic import BaseModel
 
 from batchwright.contracts.openai import Endpoint
-from batchwright.inference.client import Outcome
 from batchwright.inference.engine import Header, Target
 from batchwright.inference.grouping import GroupingSender
+from batchwright.inference.outcomes import Outcome
 from batchwright.rules import retries
 from batchwright.rules.microbatch import Embeddings
 from batchwright.rules.segments import Kind

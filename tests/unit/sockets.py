@@ -5,9 +5,10 @@ import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from batchwright.inference.client import InferenceClient, Outcome
+from batchwright.inference.client import InferenceClient
 from batchwright.inference.engine import Target
 from batchwright.inference.opening import open_engine
+from batchwright.inference.outcomes import Outcome
 from tests.fakes.settings import load
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -5,8 +5,8 @@ from collections.abc import Collection
 import pytest
 
 from batchwright.inference.adaptive import BackendLimits, Policy, signal_of
-from batchwright.inference.client import Outcome
 from batchwright.inference.limits import Permit, Permits
+from batchwright.inference.outcomes import Outcome
 from batchwright.rules import retries
 from batchwright.rules.load import Signal
 from batchwright.rules.retries import judge

@@ -11,9 +11,9 @@ import pytest
 import trustme
 
 from batchwright.contracts.registry import BackendConfig
-from batchwright.inference.client import Outcome
 from batchwright.inference.clients import Clients
 from batchwright.inference.engine import Target
+from batchwright.inference.outcomes import Outcome
 from batchwright.rules import retries
 from tests.fakes.settings import load
 from tests.unit.sockets import HEAD, answering, served

@@ -13,8 +13,9 @@ import trustme
 
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.registry import BackendConfig, ModelConfig
-from batchwright.inference.client import InferenceClient, Outcome
+from batchwright.inference.client import InferenceClient
 from batchwright.inference.engine import Target
+from batchwright.inference.outcomes import Outcome
 from batchwright.inference.routes import Backend, Route
 from batchwright.rules.retries import Budget, Retries
 from docs.errors import ANSWERS, Answer

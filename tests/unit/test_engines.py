@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from batchwright.contracts.errors import LineCode
-from batchwright.inference.client import Outcome
 from batchwright.inference.engine import Target
 from batchwright.inference.listing import ListingFailed
+from batchwright.inference.outcomes import Outcome
 from batchwright.rules import retries
 from batchwright.rules.usage import NO_TOKENS
 from tests.unit.sockets import HEAD, Serve, answering, ask, client, read_request, served

@@ -15,10 +15,10 @@ from batchwright.contracts.registry import BackendConfig, ModelConfig
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.adaptive import BackendLimits, Policy
 from batchwright.inference.backends import Registry
-from batchwright.inference.client import Outcome
 from batchwright.inference.clients import Clients
 from batchwright.inference.engine import Target
 from batchwright.inference.limits import Permits
+from batchwright.inference.outcomes import Outcome
 from batchwright.inference.routes import Route, Sends
 from batchwright.inference.senders import Senders
 from batchwright.rules.retries import Category

@@ -5,7 +5,7 @@ import pytest
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.jobs import JobConfig
 from batchwright.inference import jobs
-from batchwright.inference.client import Outcome
+from batchwright.inference.outcomes import Outcome
 from batchwright.rules import retries
 from batchwright.rules.jobs import NotOfJob, State, job_path, read_told
 from batchwright.rules.renaming import with_last

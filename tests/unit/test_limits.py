@@ -1,6 +1,8 @@
 """Permits and the byte budget."""
 
+import time
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -12,10 +14,16 @@ from tests.fakes.waiters import Asked, taken
 MIB = 1024 * 1024
 
 
-def permits_of(*, total: int, per_model: int, own: dict[str, int] | None = None) -> Permits:
+def permits_of(
+    *,
+    total: int,
+    per_model: int,
+    own: dict[str, int] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Permits:
     """Without backends that could hold anybody back."""
     backends = BackendLimits(Policy(), lambda model: (), Metrics())
-    return Permits(total=total, per_model=per_model, own=(own or {}).get, backends=backends)
+    return Permits(total=total, per_model=per_model, own=(own or {}).get, backends=backends, clock=clock)
 
 
 def granted(waiters: list[Asked]) -> list[Permit]:
@@ -42,10 +50,11 @@ async def test_a_models_own_limit_replaces_the_default() -> None:
 
 async def test_a_models_own_limit_may_change_while_it_is_used() -> None:
     own = {"a": 1}
-    permits = permits_of(total=50, per_model=3, own=own)
+    now = 0.0
+    permits = permits_of(total=50, per_model=3, own=own, clock=lambda: now)
     waiters = [Asked(permits, "a") for _ in range(5)]
     assert len(granted(waiters)) == 1
-    own["a"] = 4
+    own["a"], now = 4, now + 1
     granted(waiters)[0].release()
     assert len(granted(waiters)) == 5
 

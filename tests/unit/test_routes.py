@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from batchwright.contracts.registry import BackendConfig, ModelConfig
-from batchwright.inference.client import InferenceClient, Outcome
+from batchwright.inference.client import InferenceClient
 from batchwright.inference.engine import Header, Target
 from batchwright.inference.httpx_engine import HttpxEngine
+from batchwright.inference.outcomes import Outcome
 from batchwright.inference.routes import Backend, Lane, Route, Sending
 from batchwright.rules.retries import SUCCESS, Retries
 from tests.fakes.settings import load
