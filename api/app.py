@@ -17,6 +17,7 @@ from api.edge import Edge
 from api.errors import handle_errors
 from api.files import FileRoutes
 from api.gate import Gate
+from api.heads import Heads
 from api.health import HealthRoutes
 from api.limits import LimitRoutes
 from api.meter import Meter
@@ -67,11 +68,14 @@ def build_app(services: Services) -> FastAPI:
         app.include_router(router)
     app.add_route("/docs", app.page, include_in_schema=False)
     handle_errors(app, [*counted, *of_operators, *of_nobody])
+    app.add_middleware(Heads)
     door = door_of(services)
     if door is not None:
         app.add_middleware(Gate, door=door, metrics=services.metrics)
     allow_origins(app, settings.api_cors_origins, settings.tenant_header)
-    app.add_middleware(Bounds, body_seconds=settings.api_silence_seconds)
+    app.add_middleware(
+        Bounds, body_seconds=settings.api_silence_seconds, body_rate=settings.api_body_bytes_per_second
+    )
     app.add_middleware(RequestLog)
     app.add_middleware(Edge, metrics=services.metrics)
     return app

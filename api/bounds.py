@@ -19,10 +19,10 @@ _NO_PAGE = "default-src 'none'; frame-ancestors 'none'"
 
 
 class Bounds:
-    def __init__(self, app: ASGIApp, body_seconds: float) -> None:
-        """`body_seconds`: how long a client may be silent while its body is awaited."""
+    def __init__(self, app: ASGIApp, body_seconds: float, body_rate: float) -> None:
+        """How long a client may be silent while its body is awaited, and how many bytes a second it owes."""
         self._app = app
-        self._body_seconds = body_seconds
+        self._body_seconds, self._body_rate = body_seconds, body_rate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -35,28 +35,48 @@ class Bounds:
             )
             await error_response(ApiError(431, message))(scope, receive, answer.send)
             return
-        await self._app(scope, _Body(receive, self._body_seconds).receive, answer.send)
+        body = _Body(receive, self._body_seconds, self._body_rate)
+        await self._app(scope, body.receive, answer.send)
 
 
 class _Body:
-    """A request's body; once it is whole, waiting for the client to leave has no bound."""
+    """A request's body; once it is whole, waiting for the client to leave has no bound.
 
-    def __init__(self, receive: Receive, seconds: float) -> None:
+    The time that is left to wait is spent by waiting and earned by bytes, up to what it was at first: a
+    trickle ends as silence does, whatever was sent fast before it. Our own time costs nothing.
+    """
+
+    def __init__(self, receive: Receive, seconds: float, rate: float) -> None:
+        """`rate`: bytes that earn a second; 0: every byte earns all of it."""
         self._receive = receive
-        self._seconds = seconds
+        self._most, self._rate = seconds, rate
+        self._left = seconds
         self._whole = False
 
     async def receive(self) -> Message:
         if self._whole:
             return await self._receive()
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._left):
                 message = await self._receive()
         except TimeoutError:
-            text = f"Nothing of the request's body came for {self._seconds:g} seconds."
-            raise ApiError(408, text, headers={"Connection": "close"}) from None
+            raise self._late() from None
+        size = len(message.get("body", b""))
+        earned = size / self._rate if self._rate else self._most
+        self._left = min(self._left - (clock() - began) + earned, self._most)
         self._whole = not message.get("more_body", False)
         return message
+
+    def _late(self) -> ApiError:
+        text = f"Nothing of the request's body came for {self._left:.3g} seconds."
+        if self._left < self._most / 2:
+            text = (
+                f"The request's body comes too slowly: it owes {self._rate:g} bytes a second, and fell "
+                f"{self._most:g} seconds behind."
+            )
+        return ApiError(408, text, headers={"Connection": "close"})
 
 
 class _Answer:

@@ -11,6 +11,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import WithJsonSchema
 
 from api.errors import ApiError
+from api.heads import is_head
 from batchwright.database.rows import FileRow
 from batchwright.storage.base import Storage
 
@@ -39,8 +40,12 @@ async def content_response(request: Request, row: FileRow, storage: Storage) -> 
     headers["Content-Disposition"] = _disposition(row.filename)
     if span is not None:
         headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{row.bytes}"
+    status = 200 if span is None else 206
+    if is_head(request):
+        await storage.stat(row.storage_key)
+        return Response(None, status, headers, _BINARY)
     pieces = await _started(storage.read(row.storage_key, start, length))
-    return StreamingResponse(pieces, 200 if span is None else 206, headers, _BINARY)
+    return StreamingResponse(pieces, status, headers, _BINARY)
 
 
 async def conditional(

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from api.errors import ApiError, error_response
 
-_METHODS = ("DELETE", "GET", "POST", "PUT")
+_METHODS = ("DELETE", "GET", "HEAD", "POST", "PUT")
 _SENT = (
     *("Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "If-Range", "Range"),
     "X-Request-Id",

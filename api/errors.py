@@ -179,7 +179,8 @@ class _HttpErrors:
         """
         found = [route for route in self._routes if route.matches(request.scope)[0] is not Match.NONE]
         own = [route for route in found if route.path == request.scope["path"]]
-        return sorted({method for route in own or found for method in route.methods or ()})
+        methods = {method for route in own or found for method in route.methods or ()}
+        return sorted(methods | {"HEAD"} if "GET" in methods else methods)
 
 
 async def _validation_error(_: Request, error: Exception) -> Response:

@@ -13,6 +13,7 @@ from api.idempotency import Keys, fingerprint, key_of, keyed
 from api.joining import join
 from api.objects import PartObject, UploadObject, answer, part_object, upload_object
 from api.parts import store_part
+from api.places import Places
 from api.responses import errors
 from api.services import Services
 from api.streams import streamed
@@ -31,6 +32,8 @@ class UploadRoutes:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._uploads = services.database.uploads
+        settings = services.settings
+        self._places = Places(settings.api_completes, settings.api_complete_wait_seconds)
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/uploads", tags=["Uploads"])
@@ -141,6 +144,14 @@ class UploadRoutes:
         return await self._answer(row)
 
     async def _joined(self, row: UploadRow, completion: Completion) -> UploadRow:
+        """Copying 8 GB takes minutes: so many at once, and an upload that is asked for again only once."""
+        async with self._places.taken(row.tenant, row.id) as waited:
+            there = await self._uploads.get(row.tenant, row.id) if waited else row
+            if there is None or there.status != "pending":
+                return there or row
+            return await self._join(there, completion)
+
+    async def _join(self, row: UploadRow, completion: Completion) -> UploadRow:
         try:
             joined = await join(row, completion, self._services)
         except (ApiError, ObjectMissing) as error:

@@ -22,6 +22,20 @@ class ApiSettings(BaseSettings):
     api_silence_seconds: float = Field(
         60.0, gt=0, description="longest silence in a request's body, and of a client that reads no answer"
     )
+    api_body_bytes_per_second: float = Field(
+        1000.0,
+        ge=0,
+        description="least speed of a request's body; one that falls `api_silence_seconds` behind is refused "
+        "(408); 0: any speed",
+    )
+    api_completes: int = Field(
+        4,
+        ge=1,
+        description="uploads that a process joins at once, half of them of one tenant; others wait",
+    )
+    api_complete_wait_seconds: float = Field(
+        60.0, ge=0, description="how long for, before they are answered 429"
+    )
     tenant_weights: dict[str, float] = Field(default={}, description="share of a tenant; 1.0 where unset")
 
     # Command line

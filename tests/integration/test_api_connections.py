@@ -147,6 +147,32 @@ def test_a_body_nobody_asked_for_does_not_hold_the_connection(api: Api) -> None:
     assert answer.split(b" ")[1] == b"200"
 
 
+def test_head_of_a_file_tells_its_length_and_the_connection_serves_on(api: Api) -> None:
+    file = read(post(api, "/v1/files", form(lines(MIB))), FileObject)
+    path, close = (
+        b"/v1/files/%b/content HTTP/1.1\r\nHost: api\r\n" % file.id.encode(),
+        b"Connection: close\r\n\r\n",
+    )
+    answers = api.say(b"HEAD " + path + b"\r\n" + GET + close).split(b"HTTP/1.1 200")
+    assert b"content-length: %d\r\n" % file.bytes in answers[1]
+    assert answers[1].endswith(b"\r\n\r\n")
+    assert file.id.encode() in answers[2]
+
+
+def test_a_body_that_trickles_is_answered_and_leaves_nothing(api: Api) -> None:
+    """Its silences are shorter than any that is refused."""
+    head = b"POST /v1/files HTTP/1.1\r\nHost: api\r\nTransfer-Encoding: chunked\r\n"
+    content_type = b"Content-Type: multipart/form-data; boundary=cut\r\n\r\n"
+    start = b"".join(form(iter(())))[:-12]
+    assert (
+        api.say(head + content_type, b"%x\r\n%b\r\n" % (len(start), start), *[b"1\r\nx\r\n"] * 600).split(
+            b" "
+        )[1]
+        == b"408"
+    )
+    assert api.left() == 0
+
+
 def test_a_client_that_does_not_read_its_file_is_let_go(api: Api) -> None:
     file = read(post(api, "/v1/files", form(lines(30 * MIB))), FileObject)
     with api.connected() as connection:

@@ -60,6 +60,32 @@ async def test_a_client_that_falls_silent_in_its_body_is_let_go(path: str) -> No
     assert house.storage.objects == {}
 
 
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/batches", "/v1/uploads"])
+async def test_a_body_that_trickles_is_refused_as_silence_is(path: str) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield b'--cut\r\nContent-Disposition: form-data; name="file"\r\n\r\n' + b"x" * 1_000  # it came fast
+        while True:
+            await asyncio.sleep(0)
+            yield b"x"
+
+    async with open_house(api_silence_seconds=0.1, api_body_bytes_per_second=10**9) as house:
+        answer = await house.http.post(path, content=body(), headers=FORM)
+    assert (answer.status_code, answer.headers["connection"]) == (408, "close")
+    assert error_of(answer).message.startswith(("The request's body comes too slowly", "Nothing of the"))
+    assert house.storage.objects == {}
+
+
+async def test_a_body_may_come_at_any_speed_where_that_is_set() -> None:
+    async def body() -> AsyncIterator[bytes]:
+        for byte in b'{"input_file_id": 1}':
+            await asyncio.sleep(0)
+            yield bytes([byte])
+
+    async with open_house(api_body_bytes_per_second=0) as house:
+        answer = await house.http.post("/v1/batches", content=body())
+    assert answer.status_code == 400
+
+
 @pytest.mark.parametrize("path", ["/v1/batches", "/v1/uploads"])
 async def test_a_json_body_is_bounded_also_without_a_length(house: House, path: str) -> None:
     taken: list[int] = []

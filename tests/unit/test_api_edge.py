@@ -38,9 +38,9 @@ async def test_an_unknown_route_is_named(house: House, method: str, path: str) -
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
-        ("PUT", "/v1/files", "GET, POST"),
-        ("POST", "/v1/files/x", "DELETE, GET"),
-        ("DELETE", "/v1/batches/x", "GET"),
+        ("PUT", "/v1/files", "GET, HEAD, POST"),
+        ("POST", "/v1/files/x", "DELETE, GET, HEAD"),
+        ("DELETE", "/v1/batches/x", "GET, HEAD"),
         ("GET", "/v1/batches/x/cancel", "POST"),
         ("GET", "/v1/uploads", "POST"),
         ("OPTIONS", "/admin/dlq/retry-all", "POST"),  # and no letter of that name that could be deleted
