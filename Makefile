@@ -3,6 +3,11 @@ PYTHON ?= python3
 TOOLS := .venv/.tools
 UV := $(TOOLS)/bin/uv
 RUN := .venv/bin/
+# Registries fail now and then: three tries.
+again = for try in 1 2 3; do $(1) && exit 0; sleep 10; done; exit 1
+UV_WANTED := 'uv>=0.9,<1'
+PY_SPY_WANTED := 'py-spy>=0.4,<1'
+export UV_HTTP_TIMEOUT ?= 120
 
 .PHONY: help install demo dev test test-fast test-slow test-observability test-cluster conformance fuzz lint format docs chaos outage ends chances soak bench bench-compare profile clean
 
@@ -17,8 +22,9 @@ install: .venv/.installed ## .venv with the locked packages
 	@test -x $(UV) || ($(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| (echo "Batchwright needs Python 3.11 or newer; set PYTHON=/path/to/it" >&2; exit 1))
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
-	@test -x $(UV) || ($(PYTHON) -m venv $(TOOLS) && $(TOOLS)/bin/python -m pip install --quiet "uv>=0.9,<1")
-	$(UV) sync --locked --inexact --compile-bytecode --python .venv/bin/python
+	@test -x $(UV) || $(PYTHON) -m venv $(TOOLS)
+	@test -x $(UV) || { $(call again,$(TOOLS)/bin/python -m pip install --quiet $(UV_WANTED)); }
+	$(call again,$(UV) sync --locked --inexact --compile-bytecode --python .venv/bin/python)
 	.venv/bin/python -m compileall -q activities api batchwright simulator starter tests worker workflows
 	@touch $@
 
@@ -62,6 +68,7 @@ lint: install ## ruff, import rules, types
 	$(RUN)ruff check .
 	$(RUN)ruff format --check .
 	$(RUN)lint-imports
+	@$(call again,$(RUN)pyright --version >/dev/null)
 	$(RUN)pyright
 
 format: install ## put the code in shape
@@ -96,17 +103,17 @@ bench-compare: install ## the same figures of OLD=ref and of these files, in tur
 profile: install $(TOOLS)/py-spy/.installed ## where ingestion, slices and finalization spend their time
 	$(RUN)python -m bench.profile
 
-# Programs of others, of the benchmark and of the tests: places of their own, and several tries to get them.
+# Programs of others, of the benchmark and of the tests: places of their own.
 $(TOOLS)/peers/.installed: bench/peers/requirements.txt tests/peers/litellm.txt
 $(TOOLS)/embedder/.installed: tests/peers/litserve.txt
 $(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed: | .venv/.installed
 	$(PYTHON) -m venv --clear $(@D)
-	for try in 1 2 3; do UV_HTTP_TIMEOUT=60 $(UV) pip install --quiet --python $(@D)/bin/python \
-		$(addprefix -r ,$^) && exit 0; sleep 10; done; exit 1
+	$(call again,$(UV) pip install --quiet --python $(@D)/bin/python $(addprefix -r ,$^))
 	@touch $@
 
 $(TOOLS)/py-spy/.installed:
-	$(PYTHON) -m venv $(@D) && $(@D)/bin/python -m pip install --quiet "py-spy>=0.4,<1"
+	$(PYTHON) -m venv $(@D)
+	$(call again,$(@D)/bin/python -m pip install --quiet $(PY_SPY_WANTED))
 	@touch $@
 
 clean: ## remove the environment and the data of `make dev`

@@ -14,6 +14,7 @@ from tests.chaos.phases import reached
 from tests.chaos.schedule import Disturbance, Kind
 from tests.chaos.wires import Wires
 from tests.chaos.witness import Witness
+from tests.clients import http_client
 from tests.e2e.stack import MODELS, Part, Stack
 
 _LOOK_SECONDS = 0.05
@@ -117,7 +118,7 @@ class Disturber:
     async def _goes_on(self) -> None:
         """Until the backend has answered more than before, or there is hardly anything left to ask."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE_SECONDS), httpx.AsyncClient() as http:
+            async with asyncio.timeout(_PATIENCE_SECONDS), http_client() as http:
                 before = await self._answered(http)
                 while await self._answered(http) == before:  # noqa: ASYNC110 - another process's
                     await asyncio.sleep(_LOOK_SECONDS)

@@ -17,6 +17,7 @@ from batchwright.storage.opening import open_storage
 from batchwright.telemetry.metrics import Metrics
 from starter.stack.ports import free_port
 from tests.chaos.proxy import LOOPBACK, Proxy
+from tests.clients import http_client
 from tests.e2e.batches import until
 from tests.fakes.s3 import S3Server, fresh_prefix
 from tests.fakes.s3_proxy import S3Proxy, proxied
@@ -74,9 +75,9 @@ async def bucket() -> AsyncGenerator[Objects]:
 async def _listening(url: str) -> None:
     async def answers() -> bool:
         try:
-            async with httpx.AsyncClient() as http:
+            async with http_client() as http:
                 return (await http.get(url)).status_code < 500
         except httpx.TransportError:
             return False
 
-    await until(answers, 60)
+    await until(answers)

@@ -18,7 +18,7 @@ from tests.e2e.stack import Stack
 
 T = TypeVar("T")
 _AGAIN_SECONDS = 0.3
-_PATIENCE_SECONDS = 180.0
+_PATIENCE_SECONDS = 300.0
 Call = Callable[[AsyncOpenAI], Awaitable[T]]
 
 

@@ -4,12 +4,12 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-import httpx
 from pydantic import BaseModel
 
 from batchwright.rules import ids
 from batchwright.rules.segments import Kind, SegmentDamaged, read_index
 from batchwright.storage.base import Storage, StorageError
+from tests.clients import http_client
 
 _RESULTS, _BATCHES = "/results/", "/batches/"
 _EVERY_SECONDS = 3.0
@@ -76,7 +76,7 @@ class Witness:
         return again, ledger
 
     async def ledger(self) -> Ledger:
-        async with httpx.AsyncClient(timeout=60) as http:
+        async with http_client() as http:
             answer = await http.get(self.simulator + "/admin/ledger")
         return Ledger.model_validate_json(answer.raise_for_status().content)
 

@@ -9,7 +9,7 @@ from tests.cluster.house import temporary_folder
 from tests.cluster.node import PROGRAMS
 from tests.cluster.programs import patiently, said
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 IMAGE = "localhost/batchwright:tests"
 Podman = Callable[..., str]
 _CONFINED = ("--read-only", "--read-only-tmpfs=false", "--cap-drop=ALL", "--security-opt=no-new-privileges")

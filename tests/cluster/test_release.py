@@ -2,18 +2,18 @@
 
 import asyncio
 
-import httpx
 import pytest
 from openai import AsyncOpenAI
 from openai.types import Batch
 
+from tests.clients import http_client
 from tests.cluster.house import House
 from tests.cluster.programs import patiently
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit
 from tests.e2e.stack import MODELS
 from tests.operations.guide import Block, blocks
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.cluster
 COMPONENTS = ("api", "worker")
 LINES = chat_lines(MODELS, each=100)
 GUIDE = [block for block in blocks() if block.needs_a_cluster]
@@ -49,7 +49,7 @@ async def test_every_command_of_the_guide_works_and_a_live_batch_outlives_them(
     installed: House, key: str
 ) -> None:
     """In the guide's order; what it says comes after one is done after it."""
-    async with installed.client(key) as client, httpx.AsyncClient(trust_env=False) as http:
+    async with installed.client(key) as client, http_client() as http:
         faults = f"{installed.simulator}/admin/faults"
         (await http.post(faults, json={"kind": "slow", "seconds": 2.0, "rate": 1.0})).raise_for_status()
         batch = await submit(client, LINES)

@@ -10,7 +10,7 @@ from tests.cluster.node import Node
 from tests.unit.deploy.chart import with_least
 from tests.unit.deploy.test_chart import CASES, Case
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.cluster
 # Kinds of Kubernetes itself; the others' controllers are not there.
 _NATIVE = ("v1", "apps/v1", "batch/v1", "policy/v1beta1", "autoscaling/v2beta2", "networking.k8s.io/v1")
 NAMESPACE = "default"

@@ -2,11 +2,11 @@
 
 import contextlib
 
-import httpx
 import pytest
 from openai import BadRequestError, ConflictError, NotFoundError
 from openai.types import Batch, FileObject, Upload
 
+from tests.clients import http_client
 from tests.conformance.contract import Api, Table
 from tests.conformance.requests import CONTENT, NOWHERE, created, done, jsonl, sent
 from tests.e2e.batches import CHAT, chat_line, ended
@@ -48,7 +48,7 @@ async def _check_limits(api: Api, path: str, most: int) -> None:
 
 
 async def _check_empty(api: Api, path: str) -> None:
-    async with httpx.AsyncClient(headers={"X-Tenant": "nobody"}) as http:
+    async with http_client(headers={"X-Tenant": "nobody"}) as http:
         page = (await http.get(api.url + path)).json()
     assert page == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
 
@@ -87,7 +87,7 @@ async def wrong_expiry(api: Api) -> None:
             "expires_after.seconds",
         ),
     ]
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         for fields, code, param in wrong:
             data = {"purpose": "batch", **fields}
             answer = await http.post(api.url + "/files", data=data, files={"file": ("a.jsonl", CONTENT)})
@@ -148,7 +148,7 @@ async def many_errors(api: Api) -> None:
 
 @TABLE.row("Batches", "ids with slashes, escapes or line breaks are unknown ones: 404")
 async def odd_ids(api: Api) -> None:
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         for id in ("a%2Fb", "..%2F..%2Fetc", "a%0Ab", "%00", "%ff"):
             for method, path in (("GET", "batches/{}"), ("POST", "batches/{}/cancel"), ("GET", "files/{}")):
                 answer = await http.request(method, f"{api.url}/{path.format(id)}")

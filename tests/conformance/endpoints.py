@@ -5,11 +5,11 @@ import hashlib
 import json
 import re
 
-import httpx
 from openai.types import Batch
 
 from batchwright.contracts.openai import Endpoint
 from batchwright.rules.usage import usage_of
+from tests.clients import http_client
 from tests.conformance.contract import Api, Table
 from tests.conformance.requests import done, jsonl, sent
 from tests.e2e.batches import CHAT, chat_lines, ended
@@ -75,7 +75,7 @@ async def byte_exact(api: Api) -> None:
     batch = await done(api.client, line.encode())
     output = await _content(api, batch.output_file_id)
     headers = {"Content-Type": "application/json"}
-    async with httpx.AsyncClient(base_url=api.stack.simulator) as http:
+    async with http_client(base_url=api.stack.simulator) as http:
         again = await http.post(CHAT, content=_ODD.encode(), headers=headers)
     # The simulator's ids are digests of what it was asked; only what it had cached differs.
     assert hashlib.blake2b(_ODD.encode(), digest_size=16).hexdigest() in again.json()["id"]

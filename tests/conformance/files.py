@@ -1,9 +1,9 @@
 """Files, by the official Python client."""
 
-import httpx
 import pytest
 from openai import BadRequestError, ConflictError, NotFoundError
 
+from tests.clients import http_client
 from tests.conformance.contract import Api, Table
 from tests.conformance.exact import exact
 from tests.conformance.requests import CONTENT, created, sent
@@ -65,7 +65,7 @@ async def ranges(api: Api) -> None:
 
     async def get(**headers: str) -> tuple[int, bytes]:
         told = {name.replace("_", "-"): value for name, value in headers.items()}
-        async with httpx.AsyncClient(headers={"X-Tenant": api.profile.value}) as http:
+        async with http_client(headers={"X-Tenant": api.profile.value}) as http:
             answer = await http.get(f"{api.url}/files/{file.id}/content", headers=told)
         return answer.status_code, answer.content
 

@@ -2,11 +2,11 @@
 
 from secrets import token_hex
 
-import httpx
 import pytest
 from openai import AsyncOpenAI, AuthenticationError, NotFoundError, PermissionDeniedError
 
 from batchwright.rules.api_keys import new_key
+from tests.clients import http_client
 from tests.conformance.contract import Api, Table
 from tests.conformance.requests import done, sent
 from tests.e2e.batches import until
@@ -35,7 +35,7 @@ def a_tenant() -> str:
 
 @TABLE.row("Errors", "without a key, or with one that opens nothing, every call is 401 `invalid_api_key`")
 async def no_key(api: Api) -> None:
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         for path in ("/files", "/batches/batch_0", "/models", "/nothing"):
             answer = await http.get(api.url + path)
             error = answer.json()["error"]
@@ -88,4 +88,4 @@ async def disabled(api: Api) -> None:
                 return error.code == "invalid_api_key"
             return False
 
-        await until(is_out, 30)
+        await until(is_out, 60)

@@ -11,6 +11,7 @@ import httpx
 
 from batchwright.contracts.openai import Profile
 from starter.stack.ports import free_port
+from tests.clients import asked
 from tests.conformance.contract import Place
 from tests.e2e.stack import SETTINGS, Addresses, Stack, dev
 from tests.integration.stacks import until
@@ -60,10 +61,10 @@ def _api(settings: dict[str, str]) -> Generator[str]:
     environment = {**os.environ, **SETTINGS, **settings, "BATCHWRIGHT_API_PORT": str(port)}
     with subprocess.Popen([sys.executable, "-m", "api"], env=environment) as process:
         url = f"http://127.0.0.1:{port}"
-        until(lambda: _answers(url), 60)
+        until(lambda: _answers(url))
         yield url
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 def _told(addresses: Addresses, profile: Profile) -> dict[str, str]:
@@ -81,9 +82,9 @@ def _told(addresses: Addresses, profile: Profile) -> dict[str, str]:
 def _answers(url: str) -> bool:
     """It is ready, and knows the models, unless it asks for a key first."""
     try:
-        if httpx.get(url + "/readyz").status_code != 200:
+        if asked(url + "/readyz").status_code != 200:
             return False
-        models = httpx.get(url + "/v1/models")
+        models = asked(url + "/v1/models")
     except httpx.TransportError:
         return False
-    return models.status_code == 401 or bool(models.json()["data"])
+    return models.status_code == 401 or (models.is_success and bool(models.json()["data"]))

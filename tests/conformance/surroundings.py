@@ -3,7 +3,6 @@
 import time
 from datetime import UTC, datetime
 
-import httpx
 import pytest
 from openai import NotFoundError
 
@@ -11,6 +10,7 @@ from batchwright.contracts.events import batch_event
 from batchwright.contracts.openai import BatchStatus
 from batchwright.rules.ids import event_id
 from batchwright.rules.signatures import signed_headers
+from tests.clients import http_client
 from tests.conformance.contract import Api, Table
 from tests.conformance.exact import check, exact
 from tests.conformance.requests import NOWHERE
@@ -33,7 +33,7 @@ async def models(api: Api) -> None:
 
 @TABLE.row("Errors", "every error has `message`, `type`, `param` and `code`; wrong methods are 405")
 async def shapes(api: Api) -> None:
-    async with httpx.AsyncClient(base_url=api.url.removesuffix("/v1")) as http:
+    async with http_client(base_url=api.url.removesuffix("/v1")) as http:
         unknown, wrong = await http.get("/v1/x"), await http.put("/v1/files")
     assert (unknown.status_code, wrong.status_code) == (404, 405)
     assert unknown.json() == {

@@ -4,11 +4,11 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from secrets import token_hex
 
-import httpx
 import pytest
 from openai import AsyncOpenAI, NotFoundError, RateLimitError
 from openai.types import Batch
 
+from tests.clients import http_client
 from tests.conformance.contract import Api, Table
 from tests.conformance.requests import CONTENT, created, done, jsonl, sent
 from tests.e2e.batches import CHAT, chat_lines, ended, lines_of
@@ -22,7 +22,7 @@ async def another(api: Api, **quotas: object) -> AsyncGenerator[AsyncOpenAI]:
     """The client of a tenant of its own, with these quotas."""
     tenant = f"tenant-{token_hex(4)}"
     if quotas:
-        async with httpx.AsyncClient() as http:
+        async with http_client() as http:
             url = api.url.removesuffix("/v1") + "/admin/quotas"
             (await http.put(url, json={"tenant": tenant, **quotas})).raise_for_status()
     async with api.stack.client(tenant) as client:

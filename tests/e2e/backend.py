@@ -3,6 +3,8 @@
 import httpx
 from pydantic import BaseModel
 
+from tests.clients import http_client
+
 
 class Entry(BaseModel):
     """All asks of one request id; times are Unix seconds. `statuses` has `gone` where the client hung up."""
@@ -46,4 +48,4 @@ class Backend:
 
 
 def _http() -> httpx.AsyncClient:
-    return httpx.AsyncClient(timeout=60, trust_env=False)
+    return http_client()

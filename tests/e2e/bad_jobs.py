@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from simulator.exchange import Answer, Exchange
+from tests.clients import http_client
 from tests.fakes.hostile import LIMIT
 
 TAKEN = Answer(202, b'{"status":"running","job_id":"j"}')
@@ -52,7 +53,7 @@ class BadJob:
 
 
 async def _call(url: str, said: object) -> httpx.Response:
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with http_client() as http:
         return await http.post(url, json=said)
 
 

@@ -61,14 +61,14 @@ async def submit(
     )
 
 
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 120) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 300) -> None:
     """Waits for a condition, asking four times a second."""
     async with asyncio.timeout(seconds):
         while not await condition():  # noqa: ASYNC110 - the condition is another process's
             await asyncio.sleep(0.25)
 
 
-async def ended(client: AsyncOpenAI, batch_id: str, seconds: float = 120) -> Batch:
+async def ended(client: AsyncOpenAI, batch_id: str, seconds: float = 300) -> Batch:
     async def has_ended() -> bool:
         return (await client.batches.retrieve(batch_id)).status in ENDED
 
@@ -76,7 +76,7 @@ async def ended(client: AsyncOpenAI, batch_id: str, seconds: float = 120) -> Bat
     return await client.batches.retrieve(batch_id)
 
 
-async def settled(client: AsyncOpenAI, batch_id: str, least: int, seconds: float = 60) -> None:
+async def settled(client: AsyncOpenAI, batch_id: str, least: int, seconds: float = 300) -> None:
     """Waits until the batch counts at least `least` settled lines."""
 
     async def counted() -> bool:

@@ -33,7 +33,7 @@ class Container:
     def is_well(self, *, by_the_image: bool = False) -> bool:
         """By its own health check, or by the image's, which has no arguments."""
         check = self.healthcheck[:2] if by_the_image else self.healthcheck
-        return subprocess.run(check, env=self.environment, timeout=10).returncode == 0
+        return subprocess.run(check, env=self.environment, timeout=60).returncode == 0
 
 
 @dataclass
@@ -122,7 +122,7 @@ class Running:
         for container in self._machine.containers(name, service):
             if service.restart == "no":
                 ended = subprocess.run(
-                    container.command, env=container.environment, cwd=self._machine.folder, timeout=60
+                    container.command, env=container.environment, cwd=self._machine.folder, timeout=240
                 )
                 assert ended.returncode == 0, name
             else:
@@ -133,7 +133,7 @@ class Running:
             container.command, env=container.environment, cwd=self._machine.folder, stdin=subprocess.DEVNULL
         )
         self._started.append((container, process))
-        end = time.monotonic() + 60
+        end = time.monotonic() + 240
         while not container.is_well():
             assert process.poll() is None, f"{container.service} ended with {process.returncode}"
             assert time.monotonic() < end, f"{container.service} is not well"
@@ -142,7 +142,7 @@ class Running:
     def _kill(self) -> None:
         for _, process in self._started:
             process.kill()
-            process.wait(10)
+            process.wait(60)
 
 
 def _in_order() -> Iterator[tuple[str, Service]]:

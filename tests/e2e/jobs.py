@@ -7,6 +7,7 @@ from typing import Literal
 import httpx
 
 from simulator.exchange import Answer, Exchange
+from tests.clients import http_client
 from tests.e2e.batches import until
 from tests.e2e.stack import Stack
 
@@ -15,14 +16,14 @@ Kind = Literal["sync", "poll", "callback"]
 
 async def register(stack: Stack, model: str, config: dict[str, object]) -> None:
     """Served once this returns."""
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         (await http.put(f"{stack.now.api}/admin/models/{model}", json=config)).raise_for_status()
 
     async def is_served() -> bool:
         async with stack.client() as client:
             return model in {found.id async for found in client.models.list()}
 
-    await until(is_served, seconds=30)
+    await until(is_served)
 
 
 def config_of(kind: Kind, url: str, upstream: str = "", **jobs: object) -> dict[str, object]:
@@ -50,7 +51,7 @@ class Door:
 
 
 async def call(url: str, body: object) -> httpx.Response:
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         return await http.post(url, json=body)
 
 

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-import httpx
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from pydantic import BaseModel
+
+from tests.clients import http_client
 
 Part = Literal["temporal", "postgres", "simulator", "api", "worker"]
 MODELS = ("llama-3.1-8b", "qwen2.5-7b", "mistral-7b")
@@ -106,16 +107,16 @@ class Stack:
         return pids
 
     async def faults(self, **fault: str | float | int) -> None:
-        async with httpx.AsyncClient() as http:
+        async with http_client() as http:
             (await http.post(self.simulator + "/admin/faults", json=fault)).raise_for_status()
 
     async def heal(self) -> None:
-        async with httpx.AsyncClient() as http:
+        async with http_client() as http:
             (await http.delete(self.simulator + "/admin/faults")).raise_for_status()
 
     async def asked(self, user: str | None = None) -> dict[str, int]:
         """How often each request id reached the simulator: of all, or of the lines with that user."""
-        async with httpx.AsyncClient() as http:
+        async with http_client() as http:
             answer = await http.get(self.simulator + "/admin/ledger")
         ledger = Ledger.model_validate_json(answer.raise_for_status().content)
         return {entry.key: entry.asked for entry in ledger.entries if user in (None, entry.user)}
@@ -134,9 +135,9 @@ def dev(*arguments: str, data: Path | None = None, **environment: str) -> Genera
             assert process.stdout is not None
             ready = process.stdout.readline()
             try:
-                assert ready, f"`{' '.join(command)}` ended with {process.wait(10)}"
+                assert ready, f"`{' '.join(command)}` ended with {process.wait(60)}"
                 assert json.loads(ready)["pids"]["dev"] == process.pid
                 yield Stack(data)
             finally:
                 process.send_signal(signal.SIGTERM)
-                process.wait(60)
+                process.wait(240)

@@ -16,7 +16,7 @@ from batchwright.temporal import connect
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit
 from tests.e2e.stack import MODELS, Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 _OLDER = """
 UPDATE batches SET status = 'in_progress', finalizing_at = NULL, completed_at = NULL, output_file_id = NULL,

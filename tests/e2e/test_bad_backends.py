@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
-import httpx
 import pytest
 import trustme
 from pydantic import BaseModel
@@ -19,6 +18,7 @@ from batchwright.contracts.errors import LineCode
 from batchwright.rules.retries import Budget
 from docs.errors import ANSWERS, Answer
 from starter.stack.ports import free_port
+from tests.clients import http_client
 from tests.e2e.bad_jobs import BAD_JOBS
 from tests.e2e.batches import ResultLine, check_conservation, ended, lines_of, submit, until
 from tests.e2e.stack import MODELS, Stack, dev
@@ -27,7 +27,7 @@ from tests.fakes.hostile import CHAT, EMBEDDINGS, LIMIT, Bad, asked, said
 from tests.unit.simulators import serving
 from tests.unit.sockets import read_request, served
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 POISON, EACH, ATTEMPTS = "poison", 8, 2
 ROWS = {row.what: row for row in ANSWERS}
 RETRIES = {"max_attempts": ATTEMPTS, "initial_backoff": "100ms", "max_backoff": "200ms"}
@@ -89,7 +89,7 @@ class Server:
 
 async def register(stack: Stack, backends: dict[str, dict[str, object]]) -> None:
     """All are served once this returns."""
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         for model, backend in backends.items():
             jobs = BAD_JOBS[model].config if model in BAD_JOBS else {}
             config = {"backends": [backend], "retries": RETRIES, **jobs}
@@ -99,7 +99,7 @@ async def register(stack: Stack, backends: dict[str, dict[str, object]]) -> None
         async with stack.client() as client:
             return backends.keys() <= {found.id async for found in client.models.list()}
 
-    await until(are_served, seconds=60)
+    await until(are_served)
 
 
 def line_of(model: str, endpoint: str, content: str) -> dict[str, object]:
@@ -112,7 +112,7 @@ async def results(
 ) -> tuple[dict[str, ResultLine], dict[str, ResultLine]]:
     """By custom id: those of the output and those of the error file."""
     async with stack.client() as client:
-        batch = await ended(client, (await submit(client, lines, endpoint=endpoint)).id, seconds=300)
+        batch = await ended(client, (await submit(client, lines, endpoint=endpoint)).id)
         await check_conservation(client, batch, lines)
         assert batch.status == "completed"
         output = await lines_of(client, batch.output_file_id)
@@ -171,7 +171,7 @@ async def test_lines_whose_backend_cannot_be_reached_or_answers_too_late_expire_
         waiting: set[str] = set()
 
         async def all_say_why() -> bool:
-            async with httpx.AsyncClient() as http:
+            async with http_client() as http:
                 answer = await http.get(f"{stack.now.api}/v1/batches/{batch.id}")
             found = Shown.model_validate_json(answer.content).x_batchwright.waiting or []
             waiting.update(one.model for one in found)

@@ -18,7 +18,7 @@ from tests.e2e.stack import MODELS
 from tests.fakes.s3 import moto_server
 from tests.unit.deploy.files import ROOT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 @pytest.fixture

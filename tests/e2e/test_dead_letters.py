@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-import httpx
 import pytest
 from openai import AsyncOpenAI
 
+from tests.clients import http_client
 from tests.e2e.batches import CHAT, check_conservation, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack, dev
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 LINES = 120
 POISON = [n for n in range(LINES) if n % 12 == 3]
@@ -54,7 +54,7 @@ async def until_counted(client: AsyncOpenAI, batch_id: str, total: int) -> None:
 async def test_lines_that_used_up_their_attempts_are_listed_once_and_retried_once(own_stack: Stack) -> None:
     stack, sent = own_stack, lines()
     await stack.faults(kind="slow", seconds=0.3, rate=1.0)
-    async with stack.client() as client, httpx.AsyncClient(base_url=stack.now.api, timeout=60) as http:
+    async with stack.client() as client, http_client(base_url=stack.now.api) as http:
         batch = await submit(client, sent)
         await settled(client, batch.id, 20)
         stack.kill("worker")

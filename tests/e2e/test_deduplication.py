@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator
 
-import httpx
 import pytest
 from openai import AsyncOpenAI
 from openai.types import Batch
 
+from tests.clients import http_client
 from tests.e2e.batches import (
     CHAT,
     check_conservation,
@@ -19,7 +19,7 @@ from tests.e2e.batches import (
 )
 from tests.e2e.stack import MODELS, Stack, dev
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 LINES, QUESTIONS = 400, 80
 
@@ -54,7 +54,7 @@ def lines(name: str) -> list[dict[str, object]]:
 
 async def asked(stack: Stack, name: str) -> Counter[str]:
     """How often each question reached the simulator."""
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         entries = (await http.get(stack.simulator + "/admin/ledger")).raise_for_status().json()["entries"]
     found = Counter[str]()
     for entry in entries:
@@ -121,7 +121,7 @@ async def test_the_stats_have_what_was_asked(own_stack: Stack) -> None:
     assert batch.status == "completed"
 
     async def told() -> bool:
-        async with httpx.AsyncClient() as http:
+        async with http_client() as http:
             stats = (await http.get(stack.now.api + "/v1/stats")).raise_for_status().json()
         models = {row["name"]: row["requests"] for row in stats["models"]}
         requests = stats["requests"]["total"]

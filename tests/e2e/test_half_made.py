@@ -13,7 +13,7 @@ from batchwright.temporal import connect
 from tests.e2e.batches import CHAT, chat_lines, check_conservation, ended, until
 from tests.e2e.stack import MODELS, Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 TENANT = "half-made"
 
 

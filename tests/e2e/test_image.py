@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.registries import fetched
 from tests.unit.deploy.files import ROOT, Instruction, stage
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 UV = shutil.which("uv") or str(ROOT / ".venv" / ".tools" / "bin" / "uv")
 
 
@@ -77,4 +78,4 @@ def _run(instruction: Instruction, source: Path, environment: Path) -> None:
     assert uv == "uv"
     variables = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     chosen = {"UV_PROJECT_ENVIRONMENT": str(environment), "UV_PYTHON": sys.executable}
-    subprocess.run([UV, *arguments], cwd=source, env=variables | chosen, check=True, capture_output=True)
+    fetched([UV, *arguments], cwd=source, environment=variables | chosen)

@@ -14,7 +14,7 @@ from tests.e2e.stack import MODELS, Stack, dev
 from tests.integration.commands import batchwright
 from tests.unit.sockets import HEAD, read_request, served
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 MODEL, TENANT, AT_FIRST = MODELS[0], "blue", 10
 LINES = chat_lines((MODEL,), each=2_000)
 SETTINGS = {

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 
-import httpx
 import pytest
 from pydantic import BaseModel
 
+from tests.clients import http_client
 from tests.e2e.batches import chat_lines, check_conservation, ended, lines_of, settled, submit, until
 from tests.e2e.jobs import Door, Kind, Patient, call, config_of, register
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.unit.simulators import serving
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 UPSTREAM: dict[Kind, str] = dict(zip(("sync", "poll", "callback"), MODELS, strict=True))
 JOB_SECONDS = 3.0
@@ -40,7 +40,7 @@ def stack() -> Iterator[Stack]:
 
 
 async def ledger(stack: Stack) -> _Ledger:
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         answer = await http.get(f"{stack.simulator}/admin/ledger?entries=false")
     return _Ledger.model_validate_json(answer.content)
 
@@ -141,7 +141,7 @@ async def test_a_job_that_runs_when_the_window_closes_is_given_up_and_a_resumpti
         assert line.error.code == "batch_expired"
         assert (len(backend.keys), backend.given_up) == (1, ["j1"])
         backend.ends = True
-        async with httpx.AsyncClient() as http:
+        async with http_client() as http:
             answer = await http.post(f"{stack.now.api}/v1/batches/{batch.id}/x/resume")
         resumed = await ended(client, answer.raise_for_status().json()["id"])
         assert resumed.status == "completed"
@@ -244,7 +244,7 @@ async def is_true(holds: bool) -> bool:
 
 
 async def steer(stack: Stack, batch_id: str, verb: str) -> None:
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         (await http.post(f"{stack.now.api}/v1/batches/{batch_id}/x/{verb}")).raise_for_status()
 
 
@@ -259,7 +259,7 @@ async def is_followed(stack: Stack, model: str, jobs: int) -> bool:
 
 async def following(stack: Stack, model: str) -> float:
     """Jobs of the model that workers wait for."""
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         pages = [(await http.get(url)).text for url in stack.now.metrics]
     rows = [row for page in pages for row in page.splitlines()]
     named = [row for row in rows if row.startswith("batchwright_backend_jobs_running{")]

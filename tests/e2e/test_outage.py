@@ -2,18 +2,18 @@
 
 import time
 
-import httpx
 import pytest
 
+from tests.clients import http_client
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 
 async def reasons(stack: Stack, batch_id: str) -> dict[str | None, str]:
     """Why its models wait, as the API says it."""
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with http_client() as http:
         batch = (await http.get(f"{stack.now.api}/v1/batches/{batch_id}")).json()
     return {each["model"]: each["reason"] for each in batch["x_batchwright"]["waiting"]}
 
@@ -29,7 +29,7 @@ async def test_an_outage_of_one_of_three_models_delays_it_and_fails_no_line(stac
         async def long_enough() -> bool:
             return time.monotonic() - broken >= 90
 
-        await until(long_enough, 120)
+        await until(long_enough)
         halfway = await client.batches.retrieve(batch.id)
         assert halfway.request_counts is not None
         assert halfway.request_counts.failed == 0

@@ -13,7 +13,7 @@ from tests.e2e.stack import Stack, dev
 from tests.e2e.test_keys import kept_by_temporal
 from tests.unit.simulators import serving
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 TEAM = "team-of-the-caller"
 SECRETS = {
     "Authorization": "Bearer sk-planted-by-the-caller",

@@ -3,14 +3,14 @@
 import json
 from collections.abc import Iterator
 
-import httpx
 import pytest
 from openai.types import Batch
 
+from tests.clients import http_client
 from tests.e2e.batches import chat_lines, check_conservation, ended, lines_of, settled, submit, until
 from tests.e2e.stack import MODELS, Stack, dev
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 FREE, HELD, SLOW = MODELS
 SETTINGS = {"BATCHWRIGHT_MODELS": json.dumps({SLOW: {"in_flight": 2}})}
@@ -23,13 +23,13 @@ def quota_stack() -> Iterator[Stack]:
 
 
 async def allow(stack: Stack, tenant: str, **quotas: object) -> None:
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         answer = await http.put(f"{stack.now.api}/admin/quotas", json={"tenant": tenant, **quotas})
     answer.raise_for_status()
 
 
 async def used(stack: Stack, tenant: str) -> dict[str, int]:
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         answer = await http.get(f"{stack.now.api}/v1/x/limits", headers={"X-Tenant": tenant})
     return {one["quota"]: one["used"] for one in answer.raise_for_status().json()["data"]}
 

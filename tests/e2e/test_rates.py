@@ -6,13 +6,13 @@ import subprocess
 import sys
 import time
 
-import httpx
 import pytest
 
+from tests.clients import http_client
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit
 from tests.e2e.stack import MODELS, Stack, dev
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 RATED, FREE = MODELS[:2]
 RATE, LINES, TURNS_PER_SECOND = 4, 8, 0.5  # turns of two seconds
@@ -25,12 +25,12 @@ SETTINGS = {
 def rates(stack: Stack, *arguments: str) -> dict[str, float]:
     """`batchwright rates`: requests/s by model."""
     command = [sys.executable, "-m", "starter", "rates", *arguments, "--json", "--url", stack.now.api]
-    said = subprocess.run(command, check=True, capture_output=True, env=os.environ, timeout=30).stdout
+    said = subprocess.run(command, check=True, capture_output=True, env=os.environ, timeout=120).stdout
     return {rate["model"]: rate["requests_per_second"] for rate in json.loads(said)["data"]}
 
 
 async def reasons(stack: Stack, batch_id: str) -> list[object]:
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         answer = await http.get(f"{stack.now.api}/v1/batches/{batch_id}/x/state")
     return answer.raise_for_status().json()["waiting"]
 

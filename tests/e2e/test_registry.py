@@ -8,10 +8,11 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
+from tests.clients import http_client
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack, dev
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 FRESH, PAIR = "fresh", "org/pair"
 SETTINGS = {"BATCHWRIGHT_MODEL_REFRESH_SECONDS": "0.5"}
@@ -31,7 +32,7 @@ def simulator(*arguments: str) -> Generator[tuple[subprocess.Popen[str], str]]:
 
 async def register(stack: Stack, model: str, *backends: dict[str, str]) -> None:
     """Every process goes by it once this returns."""
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         before = await fingerprints(stack, http)
         url = f"{stack.now.api}/admin/models/{model}"
         (await http.put(url, json={"backends": backends})).raise_for_status()
@@ -39,7 +40,7 @@ async def register(stack: Stack, model: str, *backends: dict[str, str]) -> None:
         async def is_followed() -> bool:
             return before.isdisjoint(await fingerprints(stack, http)) and model in await served(stack)
 
-        await until(is_followed, seconds=30)
+        await until(is_followed)
 
 
 async def served(stack: Stack) -> set[str]:
@@ -87,7 +88,7 @@ async def test_a_model_registered_at_run_time_and_a_backend_that_dies() -> None:
 
 async def test_a_batch_may_come_as_soon_as_its_models_registration_is_answered() -> None:
     with dev(data=None) as stack:
-        async with stack.client() as client, httpx.AsyncClient() as http:
+        async with stack.client() as client, http_client() as http:
             for number in range(5):
                 model = f"new-{number}"
                 config = {"backends": [{"url": stack.simulator, "model": MODELS[0]}]}

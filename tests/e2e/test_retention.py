@@ -69,7 +69,6 @@ async def is_unknown(client: AsyncOpenAI, file_id: str | None) -> bool:
     return False
 
 
-@pytest.mark.timeout(180)
 async def test_what_is_past_its_life_goes_and_what_is_in_use_stays(stack: Stack) -> None:
     async with stack.client() as client:
         done = await ended(client, (await submit(client, chat_lines(MODELS, each=2))).id)
@@ -112,7 +111,6 @@ async def test_objects_without_rows_and_rows_without_objects_go_once_they_are_ol
         assert await is_unknown(client, lost)
 
 
-@pytest.mark.timeout(240)
 async def test_a_worker_killed_in_mid_deletion_leaves_nothing_behind() -> None:
     """Wherever among hundreds of files the kill falls: in the end none has an object or a row."""
     with dev("--workers", "1") as stack:
@@ -169,4 +167,4 @@ async def test_the_schedules_of_a_stack_delete_by_themselves(stack: Stack) -> No
             return not objects_of(stack, file.id)
 
         await client.get_schedule_handle("batchwright-retention").trigger()
-        await until(is_gone, 60)
+        await until(is_gone)

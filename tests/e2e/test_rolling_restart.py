@@ -4,21 +4,21 @@ import asyncio
 import signal
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests.clients import http_client
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
 from tests.e2e.fleet import workers
 from tests.e2e.stack import MODELS, Stack, dev
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 DRAIN_SECONDS = 30  # an answer takes two
 PATIENT = {"BATCHWRIGHT_DRAIN_SECONDS": str(DRAIN_SECONDS)}
 
 
 async def in_flight(stack: Stack) -> int:
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         answer = await http.get(stack.simulator + "/admin/ledger", params={"entries": "false"})
     return answer.raise_for_status().json()["in_flight"]
 

@@ -17,7 +17,7 @@ from tests.e2e.batches import chat_lines, check_conservation, ended, settled, su
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.fakes.s3 import S3Server, fresh_prefix
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 @contextmanager
@@ -57,9 +57,9 @@ async def test_workers_killed_in_mid_slice_lose_nothing_that_lies_in_s3(
             async def replaced() -> bool:
                 return len(stack.now.pids.worker) == 2 and not set(killed) & set(stack.now.pids.worker)
 
-            await until(replaced, 120)
+            await until(replaced)
             stack.kill("api")
-            await until(lambda: answers(stack.now.api + "/readyz"), 120)
+            await until(lambda: answers(stack.now.api + "/readyz"))
             done = await ended(client, batch.id, 180)
             await check_conservation(client, done, lines)
             asked = await stack.asked()

@@ -4,15 +4,15 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 
-import httpx
 import pytest
 from openai import AsyncOpenAI
 from openai.types import Batch
 
+from tests.clients import http_client
 from tests.e2e.batches import CHAT, check_conservation, ended, lines_of, settled, submit
 from tests.e2e.stack import MODELS, Stack, dev
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def body(name: str, n: int) -> dict[str, object]:
 
 async def asked(stack: Stack) -> Counter[str]:
     """How often each line reached the simulator, whatever batch it was of."""
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         entries = (await http.get(stack.simulator + "/admin/ledger")).raise_for_status().json()["entries"]
     found = Counter[str]()
     for entry in entries:

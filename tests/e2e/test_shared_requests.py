@@ -2,14 +2,14 @@
 
 import json
 
-import httpx
 import pytest
 from pydantic import BaseModel
 
+from tests.clients import http_client
 from tests.e2e.batches import check_conservation, ended, settled, submit
 from tests.e2e.stack import MODELS, Stack, dev
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 MODEL, LINES, SHARE = MODELS[0], 400, 8
 SETTINGS = {"BATCHWRIGHT_MODELS": json.dumps({MODEL: {"inputs_per_request": SHARE, "in_flight": 16}})}
@@ -40,7 +40,7 @@ class _Answer(BaseModel):
 
 
 async def asked_alone(stack: Stack, number: int) -> list[float]:
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         answer = await http.post(f"{stack.simulator}/v1/embeddings", json=line(number)["body"])
     return _Answer.Body.model_validate_json(answer.raise_for_status().content).data[0].embedding
 

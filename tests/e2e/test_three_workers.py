@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 
-import httpx
 import pytest
 
+from tests.clients import http_client
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.integration.commands import batchwright
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 LINES = chat_lines(MODELS, each=1000)
 # Generous: what a machine under load adds. Without an end it would take longer than that.
 SECONDS_TO_END, SECONDS_TO_STOP = 60, 15
@@ -31,7 +31,7 @@ async def house(three: Stack) -> AsyncGenerator[Stack]:
 
 async def last_asked(house: Stack) -> float:
     """When the backend was asked last, in Unix seconds."""
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with http_client() as http:
         answer = await http.get(house.simulator + "/admin/ledger")
     return max(entry["last_asked_at"] for entry in answer.raise_for_status().json()["entries"])
 

@@ -3,16 +3,16 @@
 from collections import Counter
 from collections.abc import Iterator
 
-import httpx
 import pytest
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
+from tests.clients import http_client
 from tests.e2e.batches import CHAT, chat_line, chat_lines, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.fakes.collector import Collector, Spanned, collector
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 SECRET = "sk-planted-in-the-settings"
 
 
@@ -34,7 +34,7 @@ class Traced:
 
     async def traceparents(self) -> list[str | None]:
         """What the backend was told of each request."""
-        async with httpx.AsyncClient() as http:
+        async with http_client() as http:
             answer = await http.get(self.stack.simulator + "/admin/ledger")
         return [entry.trace for entry in Ledger.model_validate_json(answer.content).entries]
 
@@ -45,7 +45,7 @@ class Traced:
             ends = Counter(span.name for span in self.taken.of(batch_id) if _is_last(span))
             return ends["process-batch"] > 0 and ends["run_slice"] >= slices and ends[last] > 0
 
-        await until(is_whole, 30)
+        await until(is_whole)
         return next(span for span in self.taken.named("process-batch") if span in self.taken.of(batch_id))
 
     def trace_of(self, root: Spanned) -> list[Spanned]:
@@ -81,7 +81,7 @@ async def test_a_batch_is_one_trace_from_the_call_to_its_requests(traced: Traced
         async def is_called() -> bool:  # the API sends its spans by itself
             return any(span.name == "POST /v1/batches" for span in traced.trace_of(root))
 
-        await until(is_called, 30)
+        await until(is_called)
     [call] = [span for span in traced.trace_of(root) if span.name == "POST /v1/batches"]
     spans = {span.id: span for span in traced.trace_of(root)}
     parents = Counter((span.name, spans[span.parent].name) for span in spans.values() if span.parent)

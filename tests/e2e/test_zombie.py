@@ -22,7 +22,7 @@ from tests.e2e.stack import MODELS, dev
 from tests.e2e.test_survival import settled_requests
 from tests.operations.parts import beside, process
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 MODEL = MODELS[0]
 SLICES, IN_FLIGHT = 4, 10  # a worker has room for so many slices of a model, and asks so much at once

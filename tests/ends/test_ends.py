@@ -15,7 +15,6 @@ from tests.ends.windows import WINDOWS
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="module"),
 ]
 LOAD_LINES, WINDOW = 3_000, 8

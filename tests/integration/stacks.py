@@ -51,7 +51,7 @@ def write_standins(folder: Path, **programs: str) -> Path:
     return folder
 
 
-def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+def until(condition: Callable[[], bool], seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it never came true"
@@ -91,7 +91,7 @@ class Dev:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         if self.process.poll() is None:
             self.process.send_signal(number)
-        code = self.process.wait(60)
+        code = self.process.wait(240)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code

@@ -93,7 +93,7 @@ async def working(database: Database, api: Database) -> AsyncGenerator[Worker]:
 
 
 async def told(call: Call) -> bytes | None:
-    return (await asyncio.wait_for(call, 60)).body
+    return (await asyncio.wait_for(call, 240)).body
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from uuid import uuid4
 
-import httpx
 import pytest
 from google.protobuf.json_format import MessageToDict, ParseDict
 from temporalio import activity
@@ -25,6 +24,7 @@ from batchwright.settings import Settings, load
 from batchwright.temporal import connect
 from batchwright.temporal.codec import EncryptionCodec, keys_of
 from starter.stack.temporal import find_binary
+from tests.clients import http_client
 from tests.integration.clusters import cluster
 from tests.integration.echo import ECHO_QUEUE, Echo
 
@@ -74,7 +74,7 @@ async def test_a_page_of_the_web_ui_has_payloads_decrypted_and_encrypted() -> No
     payload = Payload(metadata={"encoding": b"json/plain"}, data=b'"hello"')
     sealed = await EncryptionCodec(keys_of(keyed())).encode([payload])
     headers = {"Origin": UI, "X-Namespace": "default"}
-    async with codec_server() as url, httpx.AsyncClient(base_url=url, headers=headers) as page:
+    async with codec_server() as url, http_client(base_url=url, headers=headers) as page:
         preflight = await page.options("/decode", headers={"Access-Control-Request-Method": "POST"})
         decoded = await page.post("/decode", json=as_json(*sealed))
         below = await page.post("/default/decode", json=as_json(*sealed))
@@ -92,7 +92,7 @@ async def test_a_page_of_the_web_ui_has_payloads_decrypted_and_encrypted() -> No
 @pytest.mark.parametrize("method", ["POST", "OPTIONS"])
 async def test_another_page_gets_nothing(method: str) -> None:
     sealed = await EncryptionCodec(keys_of(keyed())).encode([Payload(data=b"secret")])
-    async with codec_server() as url, httpx.AsyncClient(base_url=url) as page:
+    async with codec_server() as url, http_client(base_url=url) as page:
         headers = {"Origin": "http://elsewhere.example"}
         answer = await page.request(method, "/decode", headers=headers, json=as_json(*sealed))
     assert answer.status_code == 403
@@ -109,7 +109,7 @@ async def test_another_page_gets_nothing(method: str) -> None:
     ],
 )
 async def test_a_body_that_is_none_is_refused(content: bytes, kind: str, status: int, told: str) -> None:
-    async with codec_server() as url, httpx.AsyncClient(base_url=url) as page:
+    async with codec_server() as url, http_client(base_url=url) as page:
         headers = {"Origin": UI, "Content-Type": kind}
         answer = await page.post("/decode", content=content, headers=headers)
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (status, UI)
@@ -118,7 +118,7 @@ async def test_a_body_that_is_none_is_refused(content: bytes, kind: str, status:
 
 async def test_a_payload_of_a_key_it_lacks_is_refused_by_name() -> None:
     payload = Payload(metadata={"encoding": b"binary/encrypted", "encryption-key-id": b"k0"}, data=b"x" * 40)
-    async with codec_server() as url, httpx.AsyncClient(base_url=url) as page:
+    async with codec_server() as url, http_client(base_url=url) as page:
         answer = await page.post("/decode", json=as_json(payload))
     assert (answer.status_code, "the key 'k0'" in answer.text) == (400, True)
 
@@ -158,10 +158,10 @@ async def test_a_worker_without_the_key_fails_tasks_by_name_and_one_with_it_fini
     async with cluster() as address:
         client = await connect(keyed(address))
         run = await client.start_workflow(Echo.run, "hello", id=uuid4().hex, task_queue=ECHO_QUEUE)
-        async with worker(await connect(load(temporal_address=address))), asyncio.timeout(30):
+        async with worker(await connect(load(temporal_address=address))), asyncio.timeout(240):
             while not (told := [event async for event in run.fetch_history_events() if is_failure(event)]):  # noqa: ASYNC110 - the server has it
                 await asyncio.sleep(0.05)
-        async with worker(client), asyncio.timeout(30):
+        async with worker(client), asyncio.timeout(240):
             assert await run.result() == "hello"
     failure = told[0].workflow_task_failed_event_attributes.failure
     assert "the key 'k1', which BATCHWRIGHT_PAYLOAD_KEYS lacks" in failure.message

@@ -22,7 +22,7 @@ from tests.integration.echo import ECHO_QUEUE, Echo
 from worker.following import FollowingWorker
 
 pytestmark = pytest.mark.integration
-LIMIT_SECONDS = 30
+LIMIT_SECONDS = 240
 
 
 class Files:

@@ -114,7 +114,7 @@ async def test_a_server_that_goes_just_after_it_was_reached_is_waited_for(
 
 async def test_a_connection_that_is_given_back_costs_no_statement_more(database_url: str) -> None:
     pool, witness = await open_pool(database_url, 1), await connect(database_url)
-    async with pool.acquire(timeout=10) as session:
+    async with pool.acquire(timeout=120) as session:
         ours = await session.fetchrow("SELECT pg_backend_pid() AS pid")
     assert ours is not None
     seen = await witness.fetchrow("SELECT query FROM pg_stat_activity WHERE pid = $1", ours["pid"])

@@ -10,7 +10,7 @@ import pytest
 
 from starter.stack.trial import DemoResult
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.e2e
 
 
 def demo(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

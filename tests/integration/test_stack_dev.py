@@ -9,16 +9,16 @@ import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 from temporalio.client import Client
 
 from batchwright.database.driver import connect
 from starter.stack.state import StackInfo
+from tests.clients import http_client
 from tests.integration.stacks import Dev, alive, pids, until, write_standins
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 StartDev = Callable[..., Dev]
 
@@ -52,7 +52,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, standins: Path) -> Generat
 
 def ended_with(dev: Dev) -> tuple[int, str, str]:
     assert dev.process.stdout is not None
-    return dev.process.wait(60), dev.process.stdout.read(), dev.said().strip()
+    return dev.process.wait(240), dev.process.stdout.read(), dev.said().strip()
 
 
 async def ask(info: StackInfo, query: str) -> str:
@@ -72,14 +72,14 @@ async def test_what_dev_prints_is_true_and_kept_in_a_file(running: Dev) -> None:
     assert all(alive(pid) for pid in pids(info))
     assert await ask(info, "SELECT FROM migrations LIMIT 1") == "SELECT 1"
     await Client.connect(info.temporal, namespace=info.namespace)
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with http_client() as http:
         for url in (info.api, info.ui, f"{info.simulator}/healthz"):
             assert (await http.get(url)).is_success
 
 
 def test_its_settings_in_a_shell_are_all_that_the_doctor_wants(running: Dev) -> None:
     command = f". '{running.data}/dev.env'; exec '{sys.executable}' -m starter doctor --json"
-    asked = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=120)
+    asked = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=300)
     assert asked.returncode == 0, asked.stdout
     levels = {each["part"]: each["level"] for each in json.loads(asked.stdout)["findings"]}
     wanted = ("database", "tables", "storage", "backends", "temporal", "namespace")

@@ -309,7 +309,6 @@ async def test_prefixes_do_not_see_each_other(house: House, s3: S3Server) -> Non
         assert await storage.get("b") == b"ours"
 
 
-@pytest.mark.timeout(240)
 async def test_a_long_list_comes_in_pages(house: House, s3: S3Server) -> None:
     keys = [f"k/{number:04d}" for number in range(s3.page + 5)]
     for first in range(0, len(keys), 50):

@@ -17,6 +17,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 from batchwright.contracts.search import SEARCH_ATTRIBUTES
 from starter.stack.ports import free_port
 from starter.stack.temporal import find_binary
+from tests.clients import http_client
 from worker.drain import FORCED_EXIT
 
 pytestmark = pytest.mark.integration
@@ -49,10 +50,10 @@ async def temporal(*, set_up: bool = True) -> AsyncGenerator[str]:
 
 
 async def ready(port: int) -> httpx.Response:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+    async with http_client(base_url=f"http://127.0.0.1:{port}") as http:
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(httpx.TransportError),
-            stop=stop_after_delay(30),
+            stop=stop_after_delay(240),
             wait=wait_fixed(0.1),
             reraise=True,
         ):

@@ -67,7 +67,10 @@ async def test_a_batch_of_a_versioned_worker_is_pinned_to_its_build(server: Work
 async def make_current(client: Client) -> None:
     """As an operator does, once the version's workers poll."""
     async for attempt in AsyncRetrying(
-        retry=retry_if_exception_type(RPCError), stop=stop_after_delay(20), wait=wait_fixed(0.1), reraise=True
+        retry=retry_if_exception_type(RPCError),
+        stop=stop_after_delay(240),
+        wait=wait_fixed(0.1),
+        reraise=True,
     ):
         with attempt:
             await client.workflow_service.set_worker_deployment_current_version(

@@ -110,4 +110,4 @@ async def _seen(prometheus: Prometheus, expr: str) -> None:
         except httpx.HTTPError:
             return False
 
-    await until(has_value, 60)
+    await until(has_value)

@@ -58,7 +58,8 @@ class Prometheus:
     @retry(
         retry=retry_if_exception_type((httpx.HTTPError, AssertionError)),
         wait=wait_fixed(0.25),
-        stop=stop_after_delay(120),
+        stop=stop_after_delay(300),
+        reraise=True,
     )
     def wait(self, least: str) -> None:
         """Until the expression has a value."""
@@ -83,7 +84,7 @@ def scraping(urls: list[str], folder: Path) -> Generator[Prometheus]:
         subprocess.Popen(
             [*command, f"--web.listen-address={address}"], stdout=log, stderr=log, env={**os.environ}
         ) as process,
-        httpx.Client(base_url=f"http://{address}", timeout=20) as http,
+        httpx.Client(base_url=f"http://{address}", timeout=60) as http,
     ):
         try:
             prometheus = Prometheus(http)

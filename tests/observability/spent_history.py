@@ -1,8 +1,8 @@
 """What jobs and budgets leave behind: jobs that end, are lost, are told of; lines that are refused."""
 
-import httpx
 from openai import AsyncOpenAI
 
+from tests.clients import http_client
 from tests.e2e.batches import chat_lines, ended, submit, until
 from tests.e2e.stack import Stack
 
@@ -23,7 +23,7 @@ async def leave_jobs(stack: Stack, client: AsyncOpenAI, upstream: str) -> None:
     done = await submit(client, chat_lines([_POLLED, _CALLED], each=20))
     assert (await ended(client, done.id)).status == "completed"
     await submit(client, chat_lines([_LOST], each=20))
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         answer = await http.post(f"{stack.now.api}/tasks/callback/a-strangers", json={})
     assert answer.status_code == 401
 
@@ -31,7 +31,7 @@ async def leave_jobs(stack: Stack, client: AsyncOpenAI, upstream: str) -> None:
 async def leave_refusals(stack: Stack, upstream: str) -> None:
     """A tenant that has used up its budget."""
     quotas = {"tenant": BUDGETED, "tokens_per_day": 1}
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         (await http.put(f"{stack.now.api}/admin/quotas", json=quotas)).raise_for_status()
     async with stack.client(BUDGETED) as client:
 
@@ -40,7 +40,7 @@ async def leave_refusals(stack: Stack, upstream: str) -> None:
             counts = (await ended(client, batch.id)).request_counts
             return counts is not None and counts.failed > 0
 
-        await until(is_refused, seconds=60)  # workers follow within seconds
+        await until(is_refused)  # workers follow within seconds
 
 
 async def _register(
@@ -49,10 +49,10 @@ async def _register(
     """Served once this returns."""
     backends = [{"url": f"{stack.simulator}/jobs", "model": upstream}]
     config = {"backends": backends, "kind": kind, "jobs": jobs}
-    async with httpx.AsyncClient() as http:
+    async with http_client() as http:
         (await http.put(f"{stack.now.api}/admin/models/{model}", json=config)).raise_for_status()
 
     async def is_served() -> bool:
         return model in {found.id async for found in client.models.list()}
 
-    await until(is_served, seconds=60)
+    await until(is_served)

@@ -14,7 +14,7 @@ from tests.e2e.stack import dev
 from tests.observability.history import make_history
 from tests.observability.prometheus import ROOT, RULES, Prometheus, rules, scraping, tool
 
-pytestmark = [pytest.mark.prometheus, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.prometheus
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana" / "dashboards").glob("*.json"))
 ALERTS = [(rule["alert"], rule["expr"]) for rule in rules() if "alert" in rule]
 # What this stack does not go through: a storage that throttles or fails, an API that cannot answer.

@@ -58,7 +58,7 @@ def run(block: Block, environment: dict[str, str], folder: Path) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
     assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"
     return done.stdout

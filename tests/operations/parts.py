@@ -13,9 +13,10 @@ from typing import TypeVar
 import httpx
 from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
 
+from tests.clients import asked
 from tests.e2e.stack import SETTINGS
 
-_READY_SECONDS = 60
+_READY_SECONDS = 240
 T = TypeVar("T")
 
 
@@ -33,7 +34,7 @@ def process(
         finally:
             running.send_signal(signal.SIGTERM)
             try:
-                running.wait(30)
+                running.wait(120)
             finally:
                 running.kill()
 
@@ -51,7 +52,7 @@ async def beside(context: AbstractContextManager[T]) -> AsyncGenerator[T]:
 def _until_well(url: str, running: subprocess.Popen[bytes]) -> None:
     def answers() -> bool:
         assert running.poll() is None, f"{running.args} ended with {running.returncode}"
-        return httpx.get(url, trust_env=False).status_code == 200
+        return asked(url).status_code == 200
 
     Retrying(
         retry=retry_if_exception_type(httpx.TransportError) | retry_if_result(lambda well: not well),

@@ -10,7 +10,7 @@ from tests.integration.clusters import cluster
 from tests.integration.commands import Ended, batchwright
 from tests.integration.test_api_process import running
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 
 async def started(process: str, **settings: str) -> Ended:
@@ -55,9 +55,9 @@ def test_an_api_with_a_wrong_bucket_is_not_ready_and_takes_no_file(
     moto.lend_keys(monkeypatch)
     told = settings_of(moto, storage="s3://no-such-bucket/x", database_url=database_url)
     with running(tmp_path, **told) as (_, client):
-        ready = client.get("/readyz", timeout=30)
+        ready = client.get("/readyz", timeout=120)
         file = {"file": ("a.jsonl", b"{}")}
-        refused = client.post("/v1/files", files=file, data={"purpose": "batch"}, timeout=30)
+        refused = client.post("/v1/files", files=file, data={"purpose": "batch"}, timeout=120)
     assert (ready.status_code, ready.json()["checks"]["storage"]) == (503, "unavailable")
     assert refused.status_code == 503
 

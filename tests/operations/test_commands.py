@@ -4,7 +4,6 @@ import re
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from openai.types import Batch
 from temporalio.client import WorkflowExecutionStatus
@@ -14,11 +13,12 @@ from batchwright.contracts.names import CONTROL_QUEUE
 from batchwright.database.driver import connect as connect_database
 from batchwright.settings import load
 from batchwright.temporal import connect
+from tests.clients import http_client
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.operations.guide import block, environment, run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ALLOWED = WorkflowIDReusePolicy.ALLOW_DUPLICATE
 
@@ -131,7 +131,7 @@ async def test_a_batch_whose_plan_vanishes_fails_visibly_and_is_resumed(house: S
 
 async def shows(house: Stack, line: str) -> bool:
     """Whether a process shows such a line among its metrics."""
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with http_client() as http:
         answers = [(await http.get(url)).text for url in house.now.metrics]
     return any(re.search(line, answer) for answer in answers)
 

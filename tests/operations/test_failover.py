@@ -5,20 +5,20 @@ import tempfile
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
-import httpx
 import pytest
 from openai import AsyncOpenAI
 
 from batchwright.database.migrate import migrate
 from starter.stack.ports import free_port
 from tests.chaos.proxy import LOOPBACK, Proxy
+from tests.clients import http_client
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
 from tests.e2e.stack import MODELS
 from tests.integration.clusters import cluster
 from tests.operations.parts import beside, process
 from tests.operations.replicas import Replicated
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 class House:
@@ -32,15 +32,15 @@ class House:
     async def fail_over(self) -> None:
         async with self._proxy.refusing():
             await self._replicated.lose_the_primary()
-            await until(self.answers_503, 60)
+            await until(self.answers_503)
             self._proxy.lead_to(self._replicated.standby.port)
 
     async def answers_503(self) -> bool:
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with http_client() as http:
             return (await http.get(f"{self.api}/v1/batches", timeout=40)).status_code == 503
 
     async def asked(self) -> list[int]:
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with http_client() as http:
             entries = (await http.get(f"{self.simulator}/admin/ledger")).json()["entries"]
         return [entry["asked"] for entry in entries]
 

@@ -7,20 +7,20 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
 from batchwright.settings import load
 from batchwright.temporal import connect
 from starter.stack.ports import free_port
 from tests.chaos.fleet import no_room_for
+from tests.clients import http_client
 from tests.e2e.backend import Backend
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
 from tests.e2e.fleet import Worker, workers
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.operations.guide import environment
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 LINES = chat_lines(MODELS[:1], each=40)  # one slice
 Broken = Callable[[Stack, Worker], AbstractContextManager[None]]
 
@@ -56,7 +56,7 @@ class Metrics:
         self.port = str(free_port())
 
     async def show(self, line: str) -> bool:
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with http_client() as http:
             answer = await http.get(f"http://127.0.0.1:{self.port}/metrics")
         return re.search(line, answer.text) is not None
 
@@ -110,4 +110,4 @@ def run(in_little_room: bool, house: Stack) -> "subprocess.CompletedProcess[str]
     """The command that the guide gives, on the same disk."""
     limit = "ulimit -f 0; " if in_little_room else ""
     command = ["bash", "-c", f"{limit}batchwright storage check"]
-    return subprocess.run(command, env=environment(house.now), capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, env=environment(house.now), capture_output=True, text=True, timeout=300)

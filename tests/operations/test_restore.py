@@ -11,7 +11,7 @@ from tests.e2e.batches import chat_lines, check_conservation, ended, settled, su
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.operations.guide import block, environment, run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 SMALL = chat_lines(MODELS, each=2)
 LARGE = chat_lines(MODELS, each=300)
 

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 from openai import AsyncOpenAI
 from openai.types import Batch
@@ -16,13 +15,14 @@ from batchwright.settings import load
 from batchwright.temporal import connect
 from batchwright.temporal.rollout import builds
 from starter.stack.ports import free_port
+from tests.clients import http_client
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.integration.commands import batchwright
 from tests.operations.guide import block, environment, run
 from tests.operations.parts import beside, process
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 LINES = chat_lines(MODELS, each=200)
 FEW = chat_lines(MODELS, each=2)
@@ -211,7 +211,7 @@ async def exchange_to_unversioned(house: Stack) -> None:
 
 async def tasks_fail(metrics: str) -> bool:
     """Whether a worker shows what BatchwrightWorkflowTasksFailing goes by."""
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with http_client() as http:
         shown = (await http.get(metrics)).text.splitlines()
     failed = [line for line in shown if line.startswith("temporal_workflow_task_execution_failed_total{")]
     return any('failure_reason="NonDeterminismError"' in line for line in failed)

@@ -17,7 +17,7 @@ from tests.e2e.stack import MODELS
 from tests.integration.clusters import cluster
 from tests.operations.parts import process
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 # What a release may do to tables that an older one still uses: every one of them grows.
 _GROWTH = """

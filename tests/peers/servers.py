@@ -14,6 +14,7 @@ from typing import NamedTuple
 import httpx
 
 from starter.stack.ports import free_port
+from tests.clients import asked
 
 KEY = "sk-peer-7"
 # `make` puts them there: a place of their own beside our environment.
@@ -33,7 +34,7 @@ class Peer:
         until = time.monotonic() + _START_SECONDS
         while time.monotonic() < until and self.process.poll() is None:
             try:
-                httpx.get(self.url + self.health, trust_env=False).raise_for_status()
+                asked(self.url + self.health).raise_for_status()
             except httpx.HTTPError:
                 time.sleep(0.5)
             else:
@@ -113,5 +114,5 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(10)
+            process.wait(60)
         os.killpg(process.pid, signal.SIGKILL)

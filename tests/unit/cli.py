@@ -99,7 +99,8 @@ class Cli:
         thread = threading.Thread(target=end_it, daemon=True)
         thread.start()
         yield
-        thread.join(10)
+        thread.join(240)
+        assert not thread.is_alive(), "no batch came"
 
     def _file(self, batch_id: str, kind: str, content: bytes | None) -> FileRow | None:
         if content is None:

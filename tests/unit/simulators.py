@@ -64,14 +64,14 @@ async def simulated(options: Options | None = None) -> AsyncGenerator[Simulated]
     backend = Backend(options or Options(models=(MODEL, OTHER)))
     async with (
         serving(backend.handle) as url,
-        httpx.AsyncClient(base_url=url, trust_env=False, timeout=5.0, verify=False) as http,
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=60, verify=False) as http,
     ):
         yield Simulated(backend, http)
 
 
 async def until(condition: Callable[[], bool]) -> None:
     """Lets everything else go on until `condition` holds."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110 - what it waits for is no asyncio object
             await asyncio.sleep(0)
 

@@ -136,7 +136,7 @@ async def house(engine: str = "socket") -> AsyncGenerator[tuple[Server, Worker]]
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while not holds():  # noqa: ASYNC110 - nobody tells of sockets and of garbage
             await asyncio.sleep(0.01)
 

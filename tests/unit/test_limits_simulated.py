@@ -8,7 +8,7 @@ from bench.limits.limits import LIMITS, SHARED, Limit
 from bench.limits.scenarios import CAPACITY_LOSS, CROWDED, FLAKY, INTERACTIVE, SLOW
 from bench.limits.simulation import Result, Scenario, runs
 
-MANY = [pytest.mark.slow, pytest.mark.timeout(600)]
+MANY = pytest.mark.slow
 SEEDS = [pytest.param(range(1)), pytest.param(range(100, 105), marks=MANY)]
 CHOICES: dict[str, Callable[[], Limit]] = {**LIMITS, **SHARED}
 

@@ -17,7 +17,7 @@ def test_it_says_where_it_listens_and_ends_with_0_when_told() -> None:
         assert process.stderr is not None
         try:
             url = process.stderr.readline().removeprefix("simulator listening on ").strip()
-            with httpx.Client(base_url=url, trust_env=False) as http:
+            with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
                 assert [model["id"] for model in http.get("/v1/models").json()["data"]] == ["a", "b"]
                 statuses = [
                     http.post("/v1/completions", json={"model": name, "prompt": "x"}).status_code
@@ -25,7 +25,7 @@ def test_it_says_where_it_listens_and_ends_with_0_when_told() -> None:
                 ]
                 assert statuses == [200, 503]
                 process.send_signal(signal.SIGTERM)
-                assert process.wait(10) == 0
+                assert process.wait(120) == 0
         finally:
             process.kill()
 
@@ -36,7 +36,7 @@ def test_it_says_where_it_listens_and_ends_with_0_when_told() -> None:
     ids=" ".join,
 )
 def test_a_wrong_option_is_one_sentence(arguments: list[str]) -> None:
-    ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=30)
+    ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 1
     assert ended.stderr.startswith("simulator: ")
     assert ended.stderr.count("\n") == 1

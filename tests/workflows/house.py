@@ -79,7 +79,7 @@ class House:
 
     @contextlib.asynccontextmanager
     async def workers(self, models: Sequence[str] = ("m",)) -> AsyncGenerator[None]:
-        async with asyncio.timeout(30), contextlib.AsyncExitStack() as stack:
+        async with asyncio.timeout(300), contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self._control())
             await stack.enter_async_context(self._io())
             for model in models:

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.integration
 
 # Time is skipped only while no activity is pending, so these seconds are real ones.
 SHORT = timedelta(seconds=1)
+LONG = timedelta(seconds=10)  # enough to settle a slice on a busy machine
 
 
 def system_error(message: str) -> list[ValidationError]:
@@ -31,7 +32,7 @@ async def test_a_closed_window_keeps_what_settled(house: House) -> None:
     """Model b has no worker: its slices wait until the deadline."""
     house.ingestion.result = ingested(share("a"), share("b"))
     async with house.workers(["a"]):
-        result = await (await house.start(await house.order(window=SHORT))).result()
+        result = await (await house.start(await house.order(window=LONG))).result()
     assert result.status == BatchStatus.EXPIRED
     assert {request.model for request in house.execution.requests} == {"a"}
     [request] = house.finalization.requests
@@ -175,7 +176,7 @@ async def test_results_that_cannot_be_read_fail_the_batch_without_files(house: H
 
 async def test_storage_that_stays_away_fails_the_batch_after_its_patience(house: House) -> None:
     house.finalization.failure = ApplicationError("Storage is away.", type=Failure.STORAGE_UNAVAILABLE)
-    policy: BatchPolicy = POLICY.model_copy(update={"finalize_patience_seconds": 3})
+    policy: BatchPolicy = POLICY.model_copy(update={"finalize_patience_seconds": 60})
     async with house.workers():
         result = await (await house.start(await house.order(policy=policy))).result()
     assert result.status == BatchStatus.FAILED

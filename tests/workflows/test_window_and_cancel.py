@@ -17,6 +17,7 @@ from workflows.model_run import ModelRunWorkflow
 
 pytestmark = pytest.mark.integration
 SHORT = timedelta(seconds=1)  # while an activity is pending no time is skipped
+LONG = timedelta(seconds=10)  # enough to come to the files on a busy machine
 SLICES = 2
 
 
@@ -67,7 +68,7 @@ async def test_files_that_are_written_past_the_deadline_complete_a_batch_that_ra
     house: House,
 ) -> None:
     house.finalization.released.clear()
-    order = await house.order(window=timedelta(seconds=3))
+    order = await house.order(window=LONG)
     async with house.workers():
         batch = await house.start(order)
         await house.finalization.started.wait()

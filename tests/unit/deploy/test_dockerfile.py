@@ -78,6 +78,6 @@ def test_it_sets_only_settings_there_are_and_does_not_open_the_api() -> None:
 def test_the_api_alone_says_what_opens_it() -> None:
     environment = {**os.environ, **image_environment(), "PATH": os.environ["PATH"], "TMPDIR": "/tmp"}
     command = [sys.executable, "-m", "starter", "api"]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert ended.returncode == 2
     assert "BATCHWRIGHT_AUTH=api_key" in ended.stderr
