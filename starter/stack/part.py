@@ -49,7 +49,7 @@ class Part:
     command: list[str]
     environment: Mapping[str, str]
     is_healthy: Callable[[], Awaitable[bool]]
-    start_seconds: float = 60.0
+    start_seconds: float = 180.0
 
 
 class PartProcess:

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 from openai import AsyncOpenAI
-from temporalio.testing import WorkflowEnvironment
 
 from batchwright.database.driver import connect
-from starter.stack.temporal import find_binary
 from tests.e2e.batches import chat_lines, check_conservation, ended, submit
 from tests.e2e.composed import Machine, Running
 from tests.e2e.stack import MODELS
 from tests.fakes.s3 import moto_server
+from tests.integration.clusters import started
 from tests.unit.deploy.files import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -45,10 +44,7 @@ async def hosts(postgres: str) -> AsyncGenerator[dict[str, str]]:
     async with AsyncExitStack() as servers:
         s3 = dataclasses.replace(servers.enter_context(moto_server()), bucket="batchwright")
         await s3.make_bucket()
-        local = WorkflowEnvironment.start_local(  # pyright: ignore[reportUnknownMemberType] - a generic without its argument
-            dev_server_existing_path=str(find_binary()), dev_server_extra_args=dynamic
-        )
-        temporal = await servers.enter_async_context(await local)
+        temporal = await servers.enter_async_context(await started(*dynamic))
         yield {
             "postgres:5432": postgres,
             "temporal:7233": temporal.client.service_client.config.target_host,

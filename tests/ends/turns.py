@@ -6,14 +6,13 @@ from contextlib import asynccontextmanager
 
 from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
-from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from batchwright.contracts.execution import ModelRunResult, SliceRequest, SliceResult
 from batchwright.contracts.names import CONTROL_QUEUE, inference_queue
 from batchwright.temporal import DATA_CONVERTER
-from starter.stack.temporal import find_binary
 from tests.ends.house import until
+from tests.integration.clusters import started
 from tests.workflows.house import POLICY, House
 from tests.workflows.steps import FINISHED
 from workflows.model_run import ModelRunWorkflow
@@ -67,10 +66,7 @@ class Queue:
 @asynccontextmanager
 async def _house() -> AsyncGenerator[House]:
     told = [word for value in _FAIR for word in ("--dynamic-config-value", f"matching.{value}")]
-    environment = await WorkflowEnvironment.start_local(  # pyright: ignore[reportUnknownMemberType] - a generic without its argument
-        dev_server_existing_path=str(find_binary()), data_converter=DATA_CONVERTER, dev_server_extra_args=told
-    )
-    async with environment:
+    async with await started(*told, data_converter=DATA_CONVERTER) as environment:
         house, client = House(environment), environment.client
         async with _control(client), _hands(client, house):
             yield house

@@ -38,7 +38,7 @@ class Api:
 
     def connected(self) -> socket.socket:
         connection = socket.create_connection((self.client.base_url.host, self.client.base_url.port or 0))
-        connection.settimeout(30)
+        connection.settimeout(240)
         return connection
 
     def rss(self) -> int:
@@ -54,7 +54,10 @@ def shared_api(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> G
     """One process for all: none of these tests may harm it."""
     folder, server = tmp_path_factory.mktemp("api"), postgres_url.rpartition("/")[0]
     asyncio.run(_create(f"{server}/postgres", postgres_url.rpartition("/")[2]))
-    bounds = {"api_header_seconds": "1", "api_silence_seconds": "2"}
+    bounds = {
+        "api_header_seconds": "3",
+        "api_silence_seconds": "6",
+    }  # longer than this process may be held up
     with running(folder, database_url=f"{server}/connections", **bounds) as (process, client):
         yield Api(process.pid, client, folder)
 

@@ -1,19 +1,14 @@
 """Slices under a real Temporal server: acknowledged beats, cancels, lost ownership, turns."""
 
 import asyncio
-import os
-import shutil
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
-from pathlib import Path
 
 import httpx
 import pytest
 from temporalio.client import Client
-from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from activities.execution import Execution
@@ -34,6 +29,7 @@ from tests.activities.execution_house import (
     ok,
     plan_slice,
 )
+from tests.integration.clusters import started
 from workflows.model_run import ModelRunWorkflow
 
 pytestmark = pytest.mark.integration
@@ -42,10 +38,7 @@ HELD = "3"
 
 @pytest.fixture
 async def temporal() -> AsyncGenerator[Client]:
-    binary = shutil.which("temporal", path=str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"])
-    async with await WorkflowEnvironment.start_local(  # pyright: ignore[reportUnknownMemberType]
-        data_converter=DATA_CONVERTER, dev_server_existing_path=binary
-    ) as environment:
+    async with await started(data_converter=DATA_CONVERTER) as environment:
         yield environment.client
 
 

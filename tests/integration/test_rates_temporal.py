@@ -8,13 +8,13 @@ from collections.abc import AsyncGenerator
 import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
-from temporalio.testing import WorkflowEnvironment
 
 from batchwright.contracts.execution import ModelRunResult
 from batchwright.contracts.names import DISPATCH_QUEUE
 from batchwright.rules.rates import ALL_MODELS, Pacing, pacing
 from starter.stack.temporal import find_binary
 from tests.activities.execution_house import eventually
+from tests.integration.clusters import started
 from tests.integration.rated_fleet import RatedFleet, Turn
 from tests.workflows.house import time_skipping_server
 from worker.rates import Limit, ServerLimits
@@ -31,10 +31,7 @@ ONE_PARTITION = [
 
 @pytest.fixture
 async def client() -> AsyncGenerator[Client]:
-    environment = await WorkflowEnvironment.start_local(  # pyright: ignore[reportUnknownMemberType] - a generic without its argument
-        dev_server_existing_path=str(find_binary()), dev_server_extra_args=ONE_PARTITION
-    )
-    async with environment:
+    async with await started(*ONE_PARTITION) as environment:
         yield environment.client
 
 

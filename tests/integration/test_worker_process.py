@@ -11,13 +11,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from temporalio.testing import WorkflowEnvironment
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from batchwright.contracts.search import SEARCH_ATTRIBUTES
 from starter.stack.ports import free_port
-from starter.stack.temporal import find_binary
 from tests.clients import http_client
+from tests.integration.clusters import cluster
 from worker.drain import FORCED_EXIT
 
 pytestmark = pytest.mark.integration
@@ -40,15 +38,6 @@ async def worker(tmp_path: Path, options: Sequence[str] = (), **settings: str) -
         await process.communicate()
 
 
-@asynccontextmanager
-async def temporal(*, set_up: bool = True) -> AsyncGenerator[str]:
-    environment = await WorkflowEnvironment.start_local(  # pyright: ignore[reportUnknownMemberType] - a generic without its argument
-        dev_server_existing_path=str(find_binary()), search_attributes=SEARCH_ATTRIBUTES if set_up else []
-    )
-    async with environment:
-        yield environment.client.service_client.config.target_host
-
-
 async def ready(port: int) -> httpx.Response:
     async with http_client(base_url=f"http://127.0.0.1:{port}") as http:
         async for attempt in AsyncRetrying(
@@ -68,7 +57,7 @@ async def test_a_worker_drains_at_a_signal_and_leaves_with_0(
 ) -> None:
     port = free_port()
     async with (
-        temporal() as address,
+        cluster(is_set_up=True) as address,
         worker(
             tmp_path, temporal_address=address, database_url=database_url, metrics_port=str(port)
         ) as process,
@@ -145,7 +134,7 @@ async def test_a_worker_whose_storage_goes_away_takes_no_slices_and_says_so_unti
     port = free_port()
     objects, away = tmp_path / "objects", tmp_path / "away"
     async with (
-        temporal() as address,
+        cluster(is_set_up=True) as address,
         worker(
             tmp_path, temporal_address=address, database_url=database_url, metrics_port=str(port)
         ) as process,
@@ -166,7 +155,7 @@ async def test_a_worker_whose_storage_goes_away_takes_no_slices_and_says_so_unti
 async def test_a_postgresql_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     url = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
     async with (
-        temporal() as address,
+        cluster(is_set_up=True) as address,
         worker(tmp_path, temporal_address=address, database_url=url) as process,
     ):
         _, said = await process.communicate()
@@ -179,7 +168,7 @@ async def test_a_namespace_without_search_attributes_is_one_sentence_with_the_re
     tmp_path: Path, database_url: str
 ) -> None:
     async with (
-        temporal(set_up=False) as address,
+        cluster() as address,
         worker(tmp_path, temporal_address=address, database_url=database_url) as process,
     ):
         _, said = await process.communicate()
@@ -194,7 +183,7 @@ async def test_a_namespace_that_is_not_there_is_one_sentence_with_the_remedy(
     tmp_path: Path, database_url: str
 ) -> None:
     async with (
-        temporal() as address,
+        cluster(is_set_up=True) as address,
         worker(
             tmp_path, temporal_address=address, database_url=database_url, temporal_namespace="nowhere"
         ) as process,

