@@ -16,13 +16,15 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 from activities.execution import Execution
 from activities.finalization import Finalization
 from activities.ingestion import Ingestion
+from activities.slices.progress import ProgressReporter
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.openai import BatchStatus
 from batchwright.rules import keys
+from batchwright.rules.segments import SegmentWriter, read_records
 from batchwright.settings import load
 from batchwright.storage.base import StorageUnavailable
 from batchwright.telemetry.metrics import Metrics
-from tests.activities.execution_house import MODEL, House, line_of, ok, plan_slice, request
+from tests.activities.execution_house import BATCH, House, ok, request
 from tests.activities.fresh_batch import INPUT_KEY as FRESH_INPUT
 from tests.activities.fresh_batch import FreshBatch, Served, a_line
 from tests.activities.settled_batch import BATCH_ID, TENANT, SettledBatch, names
@@ -108,30 +110,67 @@ async def validating_a_wrong_input() -> Found:
     return await batch.again()
 
 
+class _Running(FreshBatch):
+    """A batch of three lines that was ingested; its workers share its tables and its storage."""
+
+    def __init__(self) -> None:
+        super().__init__(*(a_line(f"line-{n}", system=str(n)) for n in range(3)))
+
+    async def begin(self) -> None:
+        await self.upload()
+        result = await self.ingest()
+        (share,) = result.models
+        self.slice = request(
+            batch_id=BATCH,
+            tenant=self.order.tenant,
+            prefix=result.prefix,
+            model=share.model,
+            safe=share.safe,
+            closes_at=self.order.expires_at,
+        )
+        self.folder = keys.slice_results(self.order.tenant, BATCH, share.safe, 0)
+
+    def worker(self) -> House:
+        house = House(ok)
+        progress = ProgressReporter(self.database.progress)
+        house.tools = dataclasses.replace(house.tools, storage=self.storage, progress=progress)
+        return house
+
+    async def settle(self, lines: int) -> None:
+        """As a worker that was killed leaves it: a segment, of which it had told nobody yet."""
+        dying = self.worker()
+        dying.tools.progress = House(ok).tools.progress
+        await dying.run(self.slice)
+        (segment,) = [info.key async for info in self.storage.list(self.folder)]
+        records = list(read_records(await self.storage.get(segment)))
+        writer = SegmentWriter()
+        for record in records[:lines]:
+            writer.add(record)
+        await self.storage.delete(segment)
+        if lines:
+            await self.storage.put(segment, writer.finish())
+
+    async def again(self) -> Found:
+        """What the next worker asks, and what the row tells when its slice has ended."""
+        house = self.worker()
+        await take_over(house.metrics, "run_slice", lambda: Execution(house.tools).run_slice(self.slice))
+        row = await self.row()
+        counted = f"{row.completed} of {row.total}"
+        return Found(house.metrics, row.status, [*sorted(house.sent), counted])
+
+
 async def in_progress_without_output() -> Found:
-    house = House(ok)
-    await plan_slice(house.storage, [line_of(n) for n in range(3)])
-    return await _slice_again(house)
+    batch = _Running()
+    await batch.begin()
+    await batch.settle(0)
+    return await batch.again()
 
 
 async def in_progress_with_output() -> Found:
-    first = House(ok)
-    await plan_slice(first.storage, [line_of(n) for n in range(3)])
-    await first.run(request())
-    house = House(ok)
-    (segment,) = await first.segment_names()
-    house.storage.objects = first.storage.objects
-    settled = await first.records()
-    del house.storage.objects[segment]
-    await house.store(*settled[:2])
-    return await _slice_again(house)
-
-
-async def _slice_again(house: House) -> Found:
-    await take_over(
-        house.metrics, "run_slice", lambda: Execution(house.tools).run_slice(request(model=MODEL))
-    )
-    return Found(house.metrics, "in_progress", sorted(house.sent))
+    batch = _Running()
+    await batch.begin()
+    await batch.settle(2)
+    return await batch.again()
 
 
 async def _finalize(
@@ -191,8 +230,8 @@ async def terminal() -> Found:
 @pytest.mark.parametrize(
     ("crash", "status", "lines", "counted"),
     [
-        (in_progress_without_output, "in_progress", ["0", "1", "2"], ("in_progress", "re_enqueued")),
-        (in_progress_with_output, "in_progress", ["2"], ("in_progress", "re_enqueued")),
+        (in_progress_without_output, "in_progress", ["0", "1", "2", "3 of 3"], ("in_progress", "re_enqueued")),
+        (in_progress_with_output, "in_progress", ["2", "3 of 3"], ("in_progress", "re_enqueued")),
         (past_its_deadline, "expired", ["line-0", "|", "line-1", "line-2"], ("in_progress", "expired")),
         (finalizing, "completed", [*names([0, 1, 2]), "|"], ("finalizing", "finalized")),
         (finalizing_without_storage, "finalizing", ["|"], ("finalizing", "error")),
