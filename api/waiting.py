@@ -13,7 +13,7 @@ from batchwright.contracts.openai import BatchStatus
 from batchwright.database.rows import BatchRow
 from batchwright.database.waiting_base import Source, Waiting
 from batchwright.rules.ids import safe_name
-from batchwright.rules.polled import FRESH_SECONDS, nobody_polls, polled
+from batchwright.rules.polled import FRESH_SECONDS, is_unpolled, nobody_polls, polled
 from batchwright.rules.states import LIVE
 
 PAUSED = "paused"
@@ -42,8 +42,13 @@ class Reasons:
         """Of a batch that has not ended; none where all goes on. A model has at most one of each source."""
         if row.status not in LIVE:
             return []
-        known = {each.model for each in told.reasons if each.source is Source.FLEET}
-        unserved = [each for each in _unserved(row, told.served) if (each.model or "") not in known]
+        said = {each.reason for each in told.reasons if not each.model}
+        known = {each.model for each in told.reasons if each.model and is_unpolled(each.reason)}
+        unserved = [
+            each
+            for each in _unserved(row, told.served)
+            if each.model not in known and (each.model or each.reason not in said)
+        ]
         return [*map(_object, told.reasons), *unserved]
 
     async def paused(self, row: BatchRow) -> None:

@@ -25,7 +25,8 @@ class Needs:
     ) -> None:
         self._checks, self._vital, self._every = checks, vital, every_seconds
         self._failures = 0
-        self.missing = ""  # names and sentences; empty while slices are taken
+        self.failing = ""  # names and sentences, as of the last look
+        self.missing = ""  # the same; empty while slices are taken
 
     async def look(self) -> dict[str, str]:
         """The state of each, asked now: `ok`, or what is wrong in a sentence."""
@@ -41,10 +42,11 @@ class Needs:
 
     def _judge(self, missing: Mapping[str, str]) -> None:
         self._failures = self._failures + 1 if missing else 0
+        self.failing = "; ".join(f"{name}: {state}" for name, state in missing.items())
         if self._failures >= _FAILURES:
             if not self.missing:
                 logger.error("slices are no longer taken: what they need is away", extra={"missing": missing})
-            self.missing = "; ".join(f"{name}: {state}" for name, state in missing.items())
+            self.missing = self.failing
         elif self.missing and not missing:
             self.missing = ""
             logger.info("slices are taken again")

@@ -134,7 +134,8 @@ async def _poll(
 ) -> None:
     progress = ProgressReporter(parts.database.progress)
     fleet = Fleet()
-    fixed = [FollowingWorker(worker, parts.connection) for worker in _fixed(parts, roles)]
+    made = _fixed(parts, roles, lambda: needs.failing)
+    fixed = [FollowingWorker(worker, parts.connection) for worker in made]
     running = [asyncio.create_task(worker.run()) for worker in fixed]
     inference = InferenceWorkers(parts, progress, lambda: needs.missing)
     gone = GoneSeries(parts.metrics)
@@ -160,9 +161,9 @@ async def _poll(
         task.result()  # a worker or helper that failed by itself ends the process with its error
 
 
-def _fixed(parts: Parts, roles: Sequence[Role]) -> list[Worker]:
+def _fixed(parts: Parts, roles: Sequence[Role], failing: Callable[[], str]) -> list[Worker]:
     """The workers of queues that are polled from the start to the end."""
-    made = {Role.CONTROL: control_worker, Role.IO: io_worker}
+    made = {Role.CONTROL: control_worker, Role.IO: partial(io_worker, failing=failing)}
     return [make(parts) for role, make in made.items() if role in roles]
 
 

@@ -1,15 +1,16 @@
-"""What a control worker tells batches of the fleet: nobody serves their model, or it is others' turn."""
+"""What a control worker tells batches of the fleet: nobody does their next step, or it is others' turn."""
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 
 from temporalio.service import RPCError
 
 from activities.slices.waiting import Tell
 from batchwright.contracts.batch import WaitingReason
-from batchwright.contracts.names import inference_queue
+from batchwright.contracts.names import IO_QUEUE, inference_queue
+from batchwright.contracts.openai import BatchStatus
 from batchwright.database.base import DatabaseLike
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.rows import Unsettled
@@ -24,7 +25,9 @@ _EVERY_SECONDS = 2.5
 _PATIENCE_SECONDS = 5.0  # a model that settles something at least so often does not wait
 _HOLDS_SECONDS = 30.0
 _FORGOTTEN = timedelta(hours=1)
-_Part = tuple[str, str, str]  # tenant, batch, model
+_Part = tuple[str, str, str]  # tenant, batch, model; without a model: the whole batch
+# What the next step of a batch is done by a worker that reads and writes files.
+_FILES_ARE_NEXT = (BatchStatus.VALIDATING, BatchStatus.FINALIZING, BatchStatus.CANCELLING)
 
 
 def _now() -> datetime:
@@ -60,19 +63,29 @@ class Reasons:
     async def look(self) -> None:
         """Once. Raises DatabaseUnavailable, RPCError."""
         now = self._now()
-        unsettled = await self._database.fleet.unsettled()
-        reasons = await self._reasons(unsettled, now) if unsettled else {}
-        for each in unsettled:
-            if reason := reasons.get(_part(each), ""):
-                await self._wait(each, reason, now)
+        beats = await self._database.workers.beats(now - timedelta(seconds=FRESH_SECONDS))
+        served = polled(beat.stats for beat in beats)
+        reasons = await self._of_models(served, now)
+        if IO_QUEUE not in served:
+            reasons |= await self._of_files(now)
+        for part, reason in reasons.items():
+            await self._wait(part, reason, now)
         for told in await self._database.waiting.of_source(Source.FLEET, now):
             if (told.tenant, told.batch_id, told.model) not in reasons:
                 await self._take_back(told)
         await self._database.waiting.forget(now - _FORGOTTEN)
 
-    async def _reasons(self, unsettled: list[Unsettled], now: datetime) -> dict[_Part, str]:
-        beats = await self._database.workers.beats(now - timedelta(seconds=FRESH_SECONDS))
-        served = polled(beat.stats for beat in beats)
+    async def _of_files(self, now: datetime) -> dict[_Part, str]:
+        """Why batches wait that need a worker that reads and writes files, where there is none."""
+        reason = nobody_polls(IO_QUEUE)
+        return {
+            (each.tenant, each.id, ""): reason
+            for each in await self._database.fleet.live()
+            if each.status in _FILES_ARE_NEXT or each.expires_at <= now
+        }
+
+    async def _of_models(self, served: Collection[str], now: datetime) -> dict[_Part, str]:
+        unsettled = await self._database.fleet.unsettled()
         still = self._still(unsettled, now)
         states: dict[str, QueueState] = {}
         found: dict[_Part, str] = {}
@@ -101,25 +114,24 @@ class Reasons:
             return ""  # its slices run, or say themselves why not
         pacing = self._rates(model)
         if pacing is not None:
-            return f"{_behind(queue.depth)}, at {pacing.requests_per_second:g} requests a second"
+            return f"held by a rate of {pacing.requests_per_second:g} requests a second"
         return _behind(queue.depth)
 
-    async def _wait(self, each: Unsettled, reason: str, now: datetime) -> None:
+    async def _wait(self, part: _Part, reason: str, now: datetime) -> None:
+        tenant, batch_id, model = part
         waiting = Waiting(
-            tenant=each.tenant,
-            batch_id=each.batch_id,
-            model=each.model,
+            tenant=tenant,
+            batch_id=batch_id,
+            model=model,
             source=Source.FLEET,
             reason=reason,
             since=now,
             until=now + timedelta(seconds=_HOLDS_SECONDS),
         )
         if await self._database.waiting.tell(waiting):
-            logger.info(
-                "a batch waits", extra={"batch_id": each.batch_id, "model": each.model, "reason": reason}
-            )
-            told = WaitingReason(model=each.model, reason=reason, since=now, stays=True)
-            await self._tell(each.batch_id, told)
+            logger.info("a batch waits", extra={"batch_id": batch_id, "model": model, "reason": reason})
+            told = WaitingReason(model=model, reason=reason, since=now, stays=True)
+            await self._tell(batch_id, told)
 
     async def _take_back(self, told: Waiting) -> None:
         if await self._database.waiting.take_back(told.tenant, told.batch_id, told.model, Source.FLEET):

@@ -21,7 +21,7 @@ from activities.slices.callbacks import CallbackWatch
 from activities.slices.permissions import KnownPermissions
 from activities.slices.progress import ProgressReporter
 from activities.slices.tools import for_temporal
-from activities.slices.waiting import temporal_tell
+from activities.slices.waiting import WaitingSignals, temporal_tell
 from batchwright.contracts import names
 from batchwright.database.base import DatabaseLike
 from batchwright.inference.backends import Registry
@@ -42,6 +42,7 @@ from worker.reasons import Reasons
 from worker.retained import Retained
 from worker.steps import StepCounter
 from worker.versioning import deployment
+from worker.waits import WaitTeller
 from workflows.audit import AuditWorkflow
 from workflows.batch import BatchWorkflow
 from workflows.model_run import ModelRunWorkflow
@@ -88,13 +89,15 @@ def control_worker(parts: Parts) -> Worker:
     )
 
 
-def io_worker(parts: Parts) -> Worker:
+def io_worker(parts: Parts, failing: Callable[[], str]) -> Worker:
+    """`failing` says what the process cannot reach at the moment; empty: nothing."""
     shared = (parts.settings, parts.metrics)
     ingestion = Ingestion(parts.database, parts.storage, parts.registry, *shared, parts.rates)
     finalization = Finalization(parts.database, parts.storage, *shared)
     collector = seen_as(parts.storage, Component.COLLECTOR)
     retention = Retention(parts.database, collector, *shared)
     auditing = Auditing(parts.database, collector, TemporalRuns(parts.temporal), parts.settings)
+    waiting = WaitingSignals(temporal_tell(parts.temporal), parts.database.waiting)
     return Worker(
         parts.temporal,
         task_queue=names.IO_QUEUE,
@@ -104,7 +107,7 @@ def io_worker(parts: Parts) -> Worker:
         default_heartbeat_throttle_interval=_HEARTBEATS,
         graceful_shutdown_timeout=_drain(parts.settings),
         deployment_config=deployment(parts.settings),
-        interceptors=[StepCounter(parts.metrics)],
+        interceptors=[StepCounter(parts.metrics), WaitTeller(waiting, failing)],
     )
 
 
@@ -157,7 +160,7 @@ class InferenceWorkers:
             default_heartbeat_throttle_interval=_HEARTBEATS_BESIDE,
             graceful_shutdown_timeout=_drain(settings),
             deployment_config=deployment(settings),
-            interceptors=[StepCounter(self._parts.metrics)],
+            interceptors=[StepCounter(self._parts.metrics), WaitTeller(self.tools.waiting)],
         )
         return FollowingWorker(worker, self._parts.connection)
 

@@ -36,6 +36,8 @@ def show_status(status: BatchStatus, models: Sequence[str] = ()) -> None:
 def markdown(order: BatchOrder, state: BatchState) -> str:
     lines = [f"**{_headline(state)}**{_window(order, state)}"]
     reasons = {waiting.model: _reason(waiting) for waiting in state.waiting}
+    if "" in reasons:  # of the whole batch
+        lines.append(f"- waiting: {reasons['']}")
     lines += [_model(progress, reasons) for progress in state.models[:_SHOWN_MODELS]]
     if len(state.models) > _SHOWN_MODELS:
         lines.append(f"- and {len(state.models) - _SHOWN_MODELS} more models")

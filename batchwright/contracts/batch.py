@@ -79,6 +79,7 @@ class BatchResult(Message):
 class WaitingReason(Message):
     """Why a model's slices wait, told by a worker; an empty `reason` means they no longer do.
 
+    Without a `model` it is the whole batch that waits.
     What `stays` is of the whole fleet: it holds until it is taken back, also while some lines settle.
     """
 

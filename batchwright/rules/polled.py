@@ -6,6 +6,7 @@ BEAT_SECONDS = 2.5
 # Three beats, so that one that is late counts as no death.
 FRESH_SECONDS = 3 * BEAT_SECONDS
 _PREFIX = "polls "
+_NOBODY = "no worker polls its queue"
 
 
 def polls(queues: Iterable[str]) -> dict[str, float]:
@@ -24,4 +25,9 @@ def polled(told: Iterable[Mapping[str, float]]) -> frozenset[str]:
 
 def nobody_polls(queue: str) -> str:
     """Stands beside the name of the model, if the queue is one's."""
-    return f"no worker polls its queue {queue}: start `batchwright worker`"
+    return f"{_NOBODY} {queue}: start `batchwright worker`"
+
+
+def is_unpolled(reason: str) -> bool:
+    """Whether it is what `nobody_polls` says, of whichever queue."""
+    return reason.startswith(_NOBODY)

@@ -155,7 +155,7 @@ class _Running(FreshBatch):
         house = self.worker()
         await take_over(house.metrics, "run_slice", lambda: Execution(house.tools).run_slice(self.slice))
         row = await self.row()
-        counted = f"{row.completed} of {row.total}"
+        counted = f"{row.completed}/{row.total}"
         return Found(house.metrics, row.status, [*sorted(house.sent), counted])
 
 
@@ -230,8 +230,8 @@ async def terminal() -> Found:
 @pytest.mark.parametrize(
     ("crash", "status", "lines", "counted"),
     [
-        (in_progress_without_output, "in_progress", ["0", "1", "2", "3 of 3"], ("in_progress", "re_enqueued")),
-        (in_progress_with_output, "in_progress", ["2", "3 of 3"], ("in_progress", "re_enqueued")),
+        (in_progress_without_output, "in_progress", ["0", "1", "2", "3/3"], ("in_progress", "re_enqueued")),
+        (in_progress_with_output, "in_progress", ["2", "3/3"], ("in_progress", "re_enqueued")),
         (past_its_deadline, "expired", ["line-0", "|", "line-1", "line-2"], ("in_progress", "expired")),
         (finalizing, "completed", [*names([0, 1, 2]), "|"], ("finalizing", "finalized")),
         (finalizing_without_storage, "finalizing", ["|"], ("finalizing", "error")),

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from batchwright.contracts.batch import BatchOrder, WaitingReason
-from batchwright.contracts.names import inference_queue
+from batchwright.contracts.names import IO_QUEUE, inference_queue
 from batchwright.contracts.openai import Endpoint
 from batchwright.database.rows import ModelCount, SliceProgress
 from batchwright.rules.ids import new_batch_id, safe_name
@@ -61,8 +61,8 @@ class House:
             self.database, self.queues, lambda _: self.rate, lambda _: "", self._tell, lambda: self.at
         )
 
-    async def beat(self) -> None:
-        await self.database.workers.beat("one:1", polls([QUEUE]), self.at)
+    async def beat(self, *queues: str) -> None:
+        await self.database.workers.beat("one:1", polls(queues or [QUEUE, IO_QUEUE]), self.at)
 
     async def settle(self, lines: int) -> None:
         progress = SliceProgress(
@@ -119,7 +119,7 @@ async def test_a_worker_that_was_killed_polls_no_more_within_ten_seconds(house: 
         (
             20,
             Pacing(5.0, 100),
-            "behind 10 or more other slices in its queue, at 5 requests a second",
+            "held by a rate of 5 requests a second",
         ),
     ],
 )
@@ -148,6 +148,33 @@ async def test_a_model_that_settles_lines_does_not_wait(house: House) -> None:
         await worker.look()
         house.at += timedelta(seconds=5)
     assert house.told == []
+
+
+async def test_a_batch_whose_input_nobody_can_read_says_so_until_somebody_can() -> None:
+    house = House()
+    await house.database.batches.upsert(house.order)
+    worker = house.worker()
+    await house.beat(QUEUE)
+    await worker.look()
+    assert [(told.model, told.reason) for told in house.told] == [
+        ("", f"no worker polls its queue {IO_QUEUE}: start `batchwright worker`")
+    ]
+    await house.beat()
+    await worker.look()
+    assert house.reasons[1:] == [""]
+
+
+async def test_a_batch_that_dispatches_needs_nobody_who_reads_files_until_its_window_is_over(
+    house: House,
+) -> None:
+    worker = house.worker()
+    await house.beat(QUEUE)
+    await worker.look()
+    assert house.told == []
+    house.at = house.order.expires_at
+    await house.beat(QUEUE)
+    await worker.look()
+    assert [told.model for told in house.told] == [""]
 
 
 async def test_a_reason_nobody_renews_runs_out(house: House) -> None:

@@ -1,8 +1,10 @@
 """Pause, resume, and what a running batch says of itself."""
 
 import pytest
+from temporalio.api.sdk.v1 import WorkflowMetadata
+from temporalio.client import WorkflowHandle
 
-from batchwright.contracts.batch import BatchState, ModelProgress, WaitingReason
+from batchwright.contracts.batch import BatchResult, BatchState, ModelProgress, WaitingReason
 from batchwright.contracts.openai import BatchStatus
 from batchwright.contracts.search import DEADLINE, MODELS, STATUS, TENANT
 from tests.workflows.house import House, state_of
@@ -10,6 +12,12 @@ from tests.workflows.steps import finishes, ingested, share, until_cancelled
 from workflows.batch import BatchWorkflow
 
 pytestmark = pytest.mark.integration
+
+
+async def shown(batch: "WorkflowHandle[BatchWorkflow, BatchResult]") -> str:
+    """The current details."""
+    found = await batch.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    return found.current_details
 
 
 async def test_a_paused_batch_goes_on_where_it_was(house: House) -> None:
@@ -79,6 +87,19 @@ async def test_the_state_says_why_a_model_waits(house: House) -> None:
             waiting=[WaitingReason(model="a", reason="circuit open")],
         )
         await batch.signal(BatchWorkflow.cancel)
+        await batch.result()
+
+
+async def test_the_web_ui_says_why_a_whole_batch_waits(house: House) -> None:
+    house.ingestion.released.clear()
+    async with house.workers():
+        batch = await house.start()
+        await house.ingestion.started.wait()
+        await batch.signal(BatchWorkflow.waiting, WaitingReason(model="", reason="no storage"))
+        assert "- waiting: no storage" in await shown(batch)
+        await batch.signal(BatchWorkflow.waiting, WaitingReason(model=""))
+        assert "waiting" not in await shown(batch)
+        house.ingestion.released.set()
         await batch.result()
 
 
