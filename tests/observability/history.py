@@ -10,7 +10,7 @@ from batchwright.contracts.names import CONTROL_QUEUE
 from batchwright.database.driver import connect
 from batchwright.rules import keys
 from batchwright.temporal.schedules import SCHEDULES
-from tests.e2e.batches import chat_lines, ended, settled, submit, until
+from tests.e2e.batches import CHAT, chat_lines, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack
 from tests.observability.prometheus import Prometheus
 from tests.observability.spent_history import leave_jobs, leave_refusals
@@ -25,6 +25,7 @@ async def make_history(stack: Stack, prometheus: Prometheus) -> None:
         await _broken_workflow(stack)
         await stack.faults(kind="slow", seconds=1.0, rate=1.0)
         await _torn_batch(stack, client)
+        await _wrong_row(stack, client)
         await submit(client, chat_lines([ANSWERED, TROUBLED], each=4000))
         lasting = await submit(other, chat_lines([ANSWERED, AWAY], each=4000))
         await settled(other, lasting.id, 150)  # takes turns of two seconds
@@ -82,6 +83,15 @@ async def _torn_batch(stack: Stack, client: AsyncOpenAI) -> None:
     await settled(client, batch.id, 10)
     for shard in stack.objects.rglob(f"*/{batch.id}/**/*.jsonl"):
         shard.unlink()
+
+
+async def _wrong_row(stack: Stack, client: AsyncOpenAI) -> None:
+    """A batch whose input's row was changed by hand: its ingestion fails for ever."""
+    file = await client.files.create(file=("odd.jsonl", b'{"a": 1}\n'), purpose="batch")
+    database = await connect(stack.now.postgres)
+    await database.execute("UPDATE files SET storage_key = '../elsewhere' WHERE id = $1", file.id)
+    await database.close()
+    await client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
 
 
 async def _retention(stack: Stack, client: AsyncOpenAI) -> None:

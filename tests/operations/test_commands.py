@@ -1,5 +1,6 @@
 """The guide's commands on a running stack, in the order an operator comes to them."""
 
+import json
 import re
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -14,8 +15,9 @@ from batchwright.database.driver import connect as connect_database
 from batchwright.settings import load
 from batchwright.temporal import connect
 from tests.clients import http_client
-from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
+from tests.e2e.batches import CHAT, chat_lines, check_conservation, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack, dev
+from tests.integration.commands import batchwright
 from tests.operations.guide import block, environment, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -127,6 +129,32 @@ async def test_a_batch_whose_plan_vanishes_fails_visibly_and_is_resumed(house: S
         await check_conservation(client, done, lines)
     assert (failed.status, done.status) == ("failed", "completed")
     assert await shows(house, r'batchwright_step_failures_total{.*type="PlanDamaged".*} [1-9]')
+
+
+async def test_a_step_that_fails_for_a_reason_nobody_expected_is_seen_and_goes_on_once_that_is_mended(
+    house: Stack,
+) -> None:
+    """The row of the input was changed by hand: its key is none."""
+    database = await connect_database(house.now.postgres)
+    change = "UPDATE files SET storage_key = $2 WHERE id = $1"
+    await house.heal()
+    lines = chat_lines(MODELS, each=10)
+    async with house.client() as client:
+        content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        file = await client.files.create(file=("in.jsonl", content), purpose="batch")
+        row = await database.fetchrow("SELECT storage_key FROM files WHERE id = $1", file.id)
+        assert row is not None
+        await database.execute(change, file.id, "../elsewhere")
+        batch = await client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+        failures = r'batchwright_step_failures_total{.*step="ingest".*type="other".*} [2-9]'
+        await until(lambda: shows(house, failures))
+        told = await batchwright("status", batch.id, "--url", house.now.api)
+        assert "nobody" in " ".join(told.said)
+        await database.execute(change, file.id, row["storage_key"])
+        done = await ended(client, batch.id)
+        await check_conservation(client, done, lines)
+    await database.close()
+    assert done.status == "completed"
 
 
 async def shows(house: Stack, line: str) -> bool:
