@@ -1,4 +1,4 @@
-"""Tells why a model of a batch waits: the database always, the run on the edge, at most once a minute."""
+"""Tells why a model of a batch waits: the database always, the run on the edge, not more than it can bear."""
 
 import asyncio
 import logging
@@ -18,6 +18,8 @@ from batchwright.database.waiting_base import Source, Waiting, WaitingTable
 
 logger = logging.getLogger(__name__)
 _EVERY_SECONDS = 60.0
+# Of changes that follow each other at once: what is in flight when a backend breaks may settle afterwards.
+_AT_ONCE = 4
 _AGAIN_SECONDS = 5.0  # between two words to the database about the same thing
 _MARGIN_SECONDS = 30.0
 _REMEMBERED = 10_000
@@ -33,6 +35,7 @@ class Tell(Protocol):
 class _Told:
     reason: str = ""
     at: float = float("-inf")  # the run was told last
+    left: float = _AT_ONCE  # how often it might have been told then without a pause
     noted_at: float = float("-inf")  # in the database
     looked_at: float = float("-inf")  # there, for what others told
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # what is said first arrives first
@@ -60,8 +63,7 @@ class WaitingSignals:
         if told.reason == reason and self._clock() - told.noted_at < _AGAIN_SECONDS:
             return
         told.noted_at = self._clock()
-        is_first = not told.reason and told.at == float("-inf")
-        is_edge = is_first or (told.reason != reason and self._clock() - told.at >= _EVERY_SECONDS)
+        is_edge = told.reason != reason and self._may_tell(told)
         now = self._now()
         waiting = Waiting(
             tenant=tenant,
@@ -73,7 +75,8 @@ class WaitingSignals:
             until=now + timedelta(seconds=seconds + _MARGIN_SECONDS),
         )
         if is_edge:
-            told.reason, told.at = reason, self._clock()
+            told.reason = reason
+            self._count(told)
         self._start(told, self._note(waiting, told, is_edge=is_edge))
 
     def moves(self, tenant: str, batch_id: str, model: str) -> None:
@@ -93,13 +96,22 @@ class WaitingSignals:
             self._told.clear()
         return self._told.setdefault((batch_id, model), _Told())
 
+    def _leave(self, told: _Told) -> float:
+        return min(_AT_ONCE, told.left + (self._clock() - told.at) / _EVERY_SECONDS)
+
+    def _may_tell(self, told: _Told) -> bool:
+        return self._leave(told) >= 1
+
+    def _count(self, told: _Told) -> None:
+        told.left, told.at = self._leave(told) - 1, self._clock()
+
     async def _note(self, waiting: Waiting, told: _Told, *, is_edge: bool) -> None:
         try:
             is_news = await self._table.tell(waiting)
         except DatabaseUnavailable:
             is_news = False  # the next time tells all
-        if is_news and not is_edge and self._clock() - told.at >= _EVERY_SECONDS:
-            told.at = self._clock()  # another worker had taken it back
+        if is_news and not is_edge and self._may_tell(told):
+            self._count(told)  # another worker had taken it back
             is_edge = True
         if is_edge:
             data = {"batch_id": waiting.batch_id, "model": waiting.model, "reason": waiting.reason}

@@ -1,7 +1,8 @@
-"""`python -m tests.ends` (`make ends`): how soon windows and cancels end batches; exit 1 past a bound."""
+"""`python -m tests.ends` (`make ends`): how soon batches end, and say why they wait; exit 1 past a bound."""
 
 import asyncio
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,9 @@ from rich.table import Table
 
 from tests.ends.cancels import CANCELS
 from tests.ends.house import End, house
+from tests.ends.places import PLACES
+from tests.ends.places import place as a_place
+from tests.ends.reasons import REASONS
 from tests.ends.windows import WINDOWS
 
 LOAD_LINES = 6_000  # of each model: what a scenario leaves of it fills every slot of the next one too
@@ -23,7 +27,9 @@ SETTINGS = {
 }
 CANCEL_GRACE = 30.0
 MOST_DISPATCH, MOST_EXPIRED, MOST_CANCELLED = 1.0, 10.0, CANCEL_GRACE + 10.0
+MOST_TOLD = 10.0
 _TENTHS = "{:.1f}"
+_ENDS = [*(f"window {name}" for name in WINDOWS), *(f"cancel {name}" for name in CANCELS)]
 
 
 class Report:
@@ -33,6 +39,7 @@ class Report:
         self._say = say
         self.windows = _table("the window closes", "last request after", "`expired` after", "files took")
         self.cancels = _table("a cancel", "last request after", "`cancelled` after", "files took")
+        self.reasons = _columns("a batch waits, and says why; seconds", *PLACES)
         self.broken: list[str] = []
 
     def window(self, name: str, end: End, due: float) -> None:
@@ -52,6 +59,14 @@ class Report:
         assert end.batch.status == "cancelled", f"{name}: it ended as {end.batch.status}"
         self._judge(name, "cancelled", end.seen_at - due, MOST_CANCELLED)
         self._add(self.cancels, name, end, due, due)
+
+    def reason(self, name: str, since: float, seen: Mapping[str, float]) -> None:
+        for place, at in seen.items():
+            self._judge(name, f"the reason in {place}", at - since, MOST_TOLD)
+        shown = (_TENTHS.format(seen[place] - since) if place in seen else "nobody can" for place in PLACES)
+        row = (_words(name), *shown)
+        self.reasons.add_row(*row)
+        self._say.print("  ".join(row), markup=False)
 
     def _add(self, table: Table, name: str, end: End, due: float, stop: float) -> None:
         row = (_words(name), str(end.settled), *_shown(end, due, stop))
@@ -76,14 +91,31 @@ async def measure(report: Report, window: int, only: list[str]) -> None:
                     report.cancel(name, *await cancel(there))
 
 
+async def explain(report: Report, only: list[str]) -> None:
+    wanted = {name: brings for name, brings in REASONS.items() if _is_wanted(f"reason {name}", only)}
+    if not wanted:
+        return
+    with tempfile.TemporaryDirectory(prefix="batchwright-ends-", ignore_cleanup_errors=True) as folder:
+        async with a_place(Path(folder), **SETTINGS) as there:
+            for name, brings in wanted.items():
+                await there.ready()
+                async with brings(there) as wait:
+                    seen = await there.seen(wait.batch, wait.reasons, ui=wait.ui)
+                report.reason(name, wait.since, seen)
+
+
 def _is_wanted(name: str, only: list[str]) -> bool:
     return not only or any(part in _words(name) for part in only)
 
 
 def _table(title: str, *columns: str) -> Table:
-    found = Table(title=f"{title}; seconds")
+    return _columns(f"{title}; seconds", "lines settled", *columns)
+
+
+def _columns(title: str, *columns: str) -> Table:
+    found = Table(title=title)
     found.add_column("")
-    for column in ("lines settled", *columns):
+    for column in columns:
         found.add_column(column, justify="right")
     return found
 
@@ -105,15 +137,25 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
+async def _all(report: Report, window: int, only: list[str]) -> None:
+    if not only or any(_is_wanted(name, only) for name in _ENDS):
+        await measure(report, window, only)
+    await explain(report, only)
+
+
 def run(
     window: Annotated[int, typer.Option(min=5, help="Seconds of the windows that close.")] = 20,
     only: Annotated[list[str] | None, typer.Option(help="Part of a scenario's name; repeatable.")] = None,
 ) -> None:
-    """End batches at each point of their life, under full load, with the settings that hold by themselves."""
+    """End batches at each point of their life, under full load, and let others wait for each thing there is.
+
+    With the settings that hold by themselves.
+    """
     report, console = Report(Console(stderr=True)), Console(width=140)
-    asyncio.run(measure(report, window, only or []))
+    asyncio.run(_all(report, window, only or []))
     console.print(report.windows)
     console.print(report.cancels)
+    console.print(report.reasons)
     for sentence in report.broken:
         console.print(f"BROKEN: {sentence}", markup=False)
     raise typer.Exit(1 if report.broken else 0)

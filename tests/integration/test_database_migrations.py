@@ -1,7 +1,10 @@
 """Migrations on a real PostgreSQL: once, in order, by one process, whole or not at all."""
 
 import asyncio
+import os
+import sys
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from secrets import token_hex
 
 import pytest
@@ -178,3 +181,41 @@ async def test_letters_whose_retry_is_gone_and_retries_that_began_are_so_after_t
     await connection.close()
     assert [row["id"] for row in letters] == ["swept"]
     assert [(row["batch_id"], row["begun"]) for row in retries] == [("begun", True), ("lost", False)]
+
+
+@pytest.mark.slow
+async def test_migrations_that_are_killed_again_and_again_go_on_where_they_were(empty_url: str) -> None:
+    """Each process is killed as soon as it has applied something, but for the last one."""
+    for _ in range(4):
+        before = await applied(empty_url)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "starter", "migrate"),
+            env={**os.environ, "BATCHWRIGHT_DATABASE_URL": empty_url},
+            stdout=asyncio.subprocess.DEVNULL,
+        )
+        while await applied(empty_url) == before and process.returncode is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+    left = await pending(empty_url)
+    assert await migrate(empty_url) == left
+    assert await applied(empty_url) == ALL
+    assert await tables(empty_url) == await tables_at_once(empty_url)
+
+
+async def applied(url: str) -> list[str]:
+    """In the order of their names."""
+    missing = await pending(url)
+    return [name for name in ALL if name not in missing]
+
+
+async def tables_at_once(url: str) -> set[str]:
+    """Of a database that was migrated in one go."""
+    server, _, name = url.rpartition("/")
+    await execute(f"{server}/postgres", f"CREATE DATABASE {name}_whole")
+    try:
+        await migrate(f"{server}/{name}_whole")
+        return await tables(f"{server}/{name}_whole")
+    finally:
+        await execute(f"{server}/postgres", f"DROP DATABASE {name}_whole WITH (FORCE)")
