@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
 from openai import AsyncOpenAI, ConflictError
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client
@@ -21,6 +20,7 @@ from temporalio.service import RPCError
 
 from batchwright.settings import load
 from batchwright.temporal import connect
+from tests.clients import http_client
 from tests.e2e.backend import Backend
 from tests.e2e.batches import submit
 from tests.e2e.fleet import Fleet, Worker, workers
@@ -30,7 +30,7 @@ from tests.integration.commands import batchwright
 Lines = list[dict[str, object]]
 PLACES = ("API", "`status`", "`watch`", "Web UI")
 _LOOK_SECONDS = 0.2
-_SEEN_SECONDS = 120.0
+_SEEN_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Place:
         return asked_at
 
     async def _api(self, batch: Awaited) -> str:
-        async with httpx.AsyncClient(trust_env=False, headers={"X-Tenant": batch.tenant}) as http:
+        async with http_client(headers={"X-Tenant": batch.tenant}) as http:
             answer = await http.get(f"{self.stack.now.api}/v1/batches/{batch.id}")
         return json.dumps(answer.raise_for_status().json()["x_batchwright"]["waiting"])
 

@@ -13,7 +13,6 @@ from tests.ends.reasons import REASONS, Scenario
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
