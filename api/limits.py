@@ -9,6 +9,7 @@ from api.objects import answer
 from api.responses import errors
 from api.services import Services
 from api.tenants import key_id_of, tenant_of
+from batchwright.database.quotas_base import OrganizationBudget
 from batchwright.rules.quotas import Quota
 
 
@@ -19,11 +20,18 @@ class LimitObject(BaseModel):
     left: int | None = Field(description="null: there is no limit")
 
 
+class OrganizationLimit(LimitObject):
+    name: str
+
+
 class LimitsObject(BaseModel):
     object: Literal["limits"] = "limits"
     tenant: str
     data: list[LimitObject]
     key: LimitObject | None = Field(description="the budget of the API key that asks; null: none asks")
+    organization: OrganizationLimit | None = Field(
+        description="the budget of all tenants of the organization together; null: the tenant is in none"
+    )
     models: list[str] | None = Field(description="those that may be used; null: every one")
 
 
@@ -45,14 +53,21 @@ class LimitRoutes:
 async def limits_of(services: Services, tenant: str, key_id: str = "") -> LimitsObject:
     """Raises DatabaseUnavailable."""
     key = await services.database.quotas.key_budget(tenant, key_id) if key_id else None
+    shared = await services.database.quotas.organization_of(tenant)
     own, used = await services.database.quotas.get(tenant), await services.database.quotas.used(tenant)
     limits, taken = own.limits(services.settings.quotas), used._asdict()
     return LimitsObject(
         tenant=tenant,
         data=[_limit(quota, limits.of(quota), taken[quota]) for quota in Quota],
         key=None if key is None else _limit(Quota.TOKENS_PER_DAY, key.limit or 0, key.used),
+        organization=None if shared is None else _shared(shared),
         models=None if own.models is None else sorted(own.models),
     )
+
+
+def _shared(found: OrganizationBudget) -> OrganizationLimit:
+    limit = _limit(Quota.TOKENS_PER_DAY, found.limit or 0, found.used)
+    return OrganizationLimit(name=found.name, **limit.model_dump())
 
 
 def _limit(quota: Quota, limit: int, used: int) -> LimitObject:

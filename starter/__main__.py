@@ -32,6 +32,11 @@ COMMANDS = (
     Later("retention", "retention:retention", "Delete what is past its life, or show what would go."),
     Later("tenants", "tenants:tenants", "Make, show, disable and enable tenants."),
     Later("keys", "keys:keys", "Make, list and revoke API keys."),
+    Later(
+        "organizations",
+        "organizations:organizations",
+        "Make and change organizations: tenants with one budget of tokens.",
+    ),
     Later("dev", "dev:dev", "Run the whole stack here, in the foreground."),
     Later("demo", "demo:demo", "Run a batch of 1,000 requests through the whole stack."),
     Later("worker", "processes:worker", "Run a worker: workflows and activities.", _PASS_ON),

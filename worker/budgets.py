@@ -4,6 +4,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from batchwright.database.quotas_base import QuotasTable
+from batchwright.database.tenant_rows import OrganizationRow
 from batchwright.telemetry.labels import leading
 from batchwright.telemetry.metrics import Metrics
 
@@ -11,8 +12,8 @@ from batchwright.telemetry.metrics import Metrics
 class BudgetWatch:
     """`default` is the budget of tenants that have none of their own, 0: no limit.
 
-    The tenants that have used the largest part of theirs have a label. Keys are only counted: their ids are
-    no labels.
+    The tenants, and the organizations, that have used the largest part of theirs have a label. Keys are only
+    counted: their ids are no labels.
     """
 
     def __init__(self, table: QuotasTable, default: int, metrics: Metrics) -> None:
@@ -22,18 +23,30 @@ class BudgetWatch:
         """Raises DatabaseUnavailable; what was shown stays."""
         own = {row.tenant: row.own.tokens_per_day for row in await self._table.all()}
         keys = await self._table.key_budgets()
+        organizations = {row.name: row for row in await self._table.organizations() if row.tokens_per_day}
         used, used_by_key = Counter[str](), Counter[str]()
-        if self._default or any(own.values()) or any(keys.values()):
+        if self._default or any(own.values()) or any(keys.values()) or organizations:
             for spent in await self._table.spent_by_others("", now.astimezone(UTC).date()):
                 used[spent.tenant] += spent.tokens
                 used_by_key[spent.key_id] += spent.tokens
         budgets = {tenant: self._budget(own.get(tenant)) for tenant in used.keys() | own.keys()}
+        self._show_organizations(organizations, used)
         self._show_tenants({tenant: budget for tenant, budget in budgets.items() if budget}, used)
         exhausted = sum(0 < limit <= used_by_key[key] for key, limit in keys.items())
         self._metrics.budgets_exhausted.labels("key").set(exhausted)
 
     def _budget(self, own: int | None) -> int:
         return self._default if own is None else own
+
+    def _show_organizations(self, found: dict[str, OrganizationRow], used: Counter[str]) -> None:
+        metrics = self._metrics
+        budgets = {name: row.tokens_per_day or 0 for name, row in found.items()}
+        spent = {name: sum(used[tenant] for tenant in row.tenants) for name, row in found.items()}
+        parts = {name: spent[name] / budget for name, budget in budgets.items()}
+        named = leading(parts, metrics.tenants.most)
+        metrics.organization_budget.replace({(name,): budgets[name] for name in named})
+        metrics.organization_spent.replace({(name,): spent[name] for name in named})
+        metrics.budgets_exhausted.labels("organization").set(sum(part >= 1 for part in parts.values()))
 
     def _show_tenants(self, budgets: dict[str, int], used: Counter[str]) -> None:
         metrics = self._metrics

@@ -1,4 +1,4 @@
-"""Budgets of tokens a day, of tenants and of API keys: asked before each line is sent.
+"""Budgets of tokens a day, of tenants, of organizations and of API keys: asked before each line is sent.
 
 What its own lines have used a process knows at once, what those of others have as of its last look. So what
 is used beyond a budget is at most what was in flight when it ran out, and what other workers were answered
@@ -26,11 +26,18 @@ class _Sum:
 
     by_tenant: Counter[str] = field(default_factory=Counter[str])
     by_key: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    by_organization: Counter[str] = field(default_factory=Counter[str])
     is_told: bool = True
 
     def add(self, tenant: str, key_id: str, tokens: int) -> None:
         self.by_tenant[tenant] += tokens
         self.by_key[tenant, key_id] += tokens
+
+    def group(self, organizations: Mapping[str, str]) -> None:
+        """Adds up anew what organizations have used, of the tenants that are in them now."""
+        self.by_organization.clear()
+        for tenant, organization in organizations.items():
+            self.by_organization[organization] += self.by_tenant[tenant]
 
     def rows(self) -> list[Spent]:
         return [Spent(tenant, key_id, tokens) for (tenant, key_id), tokens in self.by_key.items()]
@@ -50,6 +57,8 @@ class TokenBudgets:
         self._others, self._others_on = _Sum(), _NOBODY
         self._tenants: Mapping[str, int] = {}
         self._keys: Mapping[str, int] = {}
+        self._organizations: Mapping[str, int] = {}
+        self._organization_of: Mapping[str, str] = {}  # by tenant, of those that have a budget
         self._cleared_on = _NOBODY
 
     def exhausted(self, tenant: str, key_id: str) -> str:
@@ -63,7 +72,19 @@ class TokenBudgets:
                 f"The budget of {limit} tokens a day of the API key {key_id} is used up; "
                 "it begins anew at 00:00 UTC."
             )
-        return ""
+        return self._exhausted_together(tenant)
+
+    def _exhausted_together(self, tenant: str) -> str:
+        organization = self._organization_of.get(tenant)
+        if organization is None:
+            return ""
+        limit = self._organizations[organization]
+        if self._spent(lambda of: of.by_organization[organization]) < limit:
+            return ""
+        return (
+            f"The budget of {limit} tokens a day of your organization {organization} is used up; "
+            "it begins anew at 00:00 UTC."
+        )
 
     def spend(self, tenant: str, key_id: str, tokens: int) -> None:
         """A line of such a batch was answered."""
@@ -73,6 +94,8 @@ class TokenBudgets:
             if own is None:
                 own = self._own[today] = _Sum()
             own.add(tenant, key_id, tokens)
+            if organization := self._organization_of.get(tenant):
+                own.by_organization[organization] += tokens
             own.is_told = False
 
     async def refresh(self, own: Mapping[str, OwnQuotas]) -> None:
@@ -85,11 +108,19 @@ class TokenBudgets:
         limits = {name: quotas.tokens_per_day for name, quotas in own.items()}
         tenants = {name: limit for name, limit in limits.items() if limit is not None}
         keys = await self._table.key_budgets()
+        limited = {row.name: row for row in await self._table.organizations() if row.tokens_per_day}
+        organizations = {name: row.tokens_per_day or 0 for name, row in limited.items()}
+        organization_of = {tenant: name for name, row in limited.items() for tenant in row.tenants}
         others = _Sum()
-        self.has_limits = bool(self._default or any(tenants.values()) or any(keys.values()))
+        self.has_limits = bool(
+            self._default or any(tenants.values()) or any(keys.values()) or organization_of
+        )
         if self.has_limits:
             _add_all(others, await self._table.spent_by_others(self._worker, today))
         self._tenants, self._keys, self._others, self._others_on = tenants, keys, others, today
+        self._organizations, self._organization_of = organizations, organization_of
+        for sums in (others, *self._own.values()):
+            sums.group(organization_of)
 
     async def tell(self) -> None:
         """Raises DatabaseUnavailable; then the next call tells it."""

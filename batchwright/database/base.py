@@ -28,7 +28,7 @@ from batchwright.database.rows import (
     SliceProgress,
     Unsettled,
 )
-from batchwright.database.tenants_base import ApiKeysTable, TenantsTable
+from batchwright.database.tenants_base import ApiKeysTable, OrganizationsTable, TenantsTable
 from batchwright.database.uploads_base import ClaimsTable, UploadsTable
 from batchwright.database.waiting_base import WaitingTable
 from batchwright.database.workers_base import WorkersTable
@@ -244,6 +244,8 @@ class DatabaseLike(Protocol):
     def callbacks(self) -> CallbacksTable: ...
     @property
     def tenants(self) -> TenantsTable: ...
+    @property
+    def organizations(self) -> OrganizationsTable: ...
     @property
     def api_keys(self) -> ApiKeysTable: ...
 

@@ -15,6 +15,7 @@ from batchwright.database.fleet import Fleet
 from batchwright.database.migrate import missing_names
 from batchwright.database.model_changes import ModelChanges
 from batchwright.database.models import Models
+from batchwright.database.organizations import Organizations
 from batchwright.database.progress import Progress
 from batchwright.database.quotas import Quotas
 from batchwright.database.rates import RateChanges
@@ -49,6 +50,7 @@ class Database(DatabaseLike):
         self._waiting = WaitingReasons(connections)
         self._callbacks = Callbacks(connections)
         self._tenants = Tenants(connections)
+        self._organizations = Organizations(connections)
         self._api_keys = ApiKeys(connections)
 
     @property
@@ -122,6 +124,10 @@ class Database(DatabaseLike):
     @property
     def tenants(self) -> Tenants:
         return self._tenants
+
+    @property
+    def organizations(self) -> Organizations:
+        return self._organizations
 
     @property
     def api_keys(self) -> ApiKeys:

@@ -11,8 +11,18 @@ from batchwright.database.batches import Batches
 from batchwright.database.connection import Connections
 from batchwright.database.driver import QUERY_SECONDS, Row, Session
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.quotas_base import Counted, KeyBudget, OwnQuotas, QuotaRow, QuotasTable, Spent, Used
+from batchwright.database.quotas_base import (
+    Counted,
+    KeyBudget,
+    OrganizationBudget,
+    OwnQuotas,
+    QuotaRow,
+    QuotasTable,
+    Spent,
+    Used,
+)
 from batchwright.database.sql import queries
+from batchwright.database.tenant_rows import OrganizationRow
 from batchwright.rules.quotas import Enqueued, Excess, Limits, excess
 
 _NO_BATCH = ""
@@ -35,6 +45,8 @@ class QuotaQueries:
     count_request: str
     key_budgets: str
     key_budget: str
+    organizations: str
+    organization_of: str
     withdrawn_keys: str
     tell_spent: str
     forget_spent: str
@@ -156,6 +168,14 @@ class Quotas(QuotasTable):
     async def key_budget(self, tenant: str, key_id: str) -> KeyBudget | None:
         record = await self._connections.fetchrow(self._sql.key_budget, tenant, key_id)
         return None if record is None else KeyBudget(record["tokens_per_day"], record["tokens"])
+
+    async def organizations(self) -> list[OrganizationRow]:
+        records = await self._connections.fetch(self._sql.organizations)
+        return [OrganizationRow.model_validate(dict(record.items())) for record in records]
+
+    async def organization_of(self, tenant: str) -> OrganizationBudget | None:
+        record = await self._connections.fetchrow(self._sql.organization_of, tenant)
+        return None if record is None else OrganizationBudget(*record.values())
 
     async def withdrawn_keys(self, since: datetime) -> frozenset[str]:
         records = await self._connections.fetch(self._sql.withdrawn_keys, since)

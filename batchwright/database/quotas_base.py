@@ -5,6 +5,7 @@ from datetime import date, datetime
 from typing import NamedTuple, Protocol
 
 from batchwright.contracts.message import Message
+from batchwright.database.tenant_rows import OrganizationRow
 from batchwright.rules.quotas import Enqueued, Excess, Limits
 
 
@@ -54,6 +55,14 @@ class Spent(NamedTuple):
 class KeyBudget(NamedTuple):
     """Of an API key; `limit` None: it has none of its own. `used`: today."""
 
+    limit: int | None
+    used: int
+
+
+class OrganizationBudget(NamedTuple):
+    """`limit` None: it has none. `used`: today, by all of its tenants."""
+
+    name: str
     limit: int | None
     used: int
 
@@ -120,6 +129,14 @@ class QuotasTable(Protocol):
 
     async def key_budget(self, tenant: str, key_id: str) -> KeyBudget | None:
         """None where the tenant has no such key."""
+        ...
+
+    async def organizations(self) -> list[OrganizationRow]:
+        """All of them, by name."""
+        ...
+
+    async def organization_of(self, tenant: str) -> OrganizationBudget | None:
+        """None where the tenant belongs to none."""
         ...
 
     async def withdrawn_keys(self, since: datetime) -> frozenset[str]:

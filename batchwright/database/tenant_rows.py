@@ -14,6 +14,15 @@ class TenantRow(Message):
     disabled_at: datetime | None = None
 
 
+class OrganizationRow(Message):
+    """Tenants that share a budget: of tokens a day, None: there is none."""
+
+    name: str
+    created_at: datetime
+    tokens_per_day: int | None = None
+    tenants: list[str]
+
+
 class KeyRow(Message):
     """All of a key that may be shown: neither its secret nor the secret's hash."""
 

@@ -28,6 +28,30 @@ class TenantsTable(Protocol):
     async def enable(self, name: str) -> TenantRow | None: ...
 
 
+class OrganizationsTable(Protocol):
+    """A tenant is in one of them at most; what they hold is read beside quotas."""
+
+    async def create(self, name: str, tokens_per_day: int | None, at: datetime) -> bool:
+        """False where there is such an organization already."""
+        ...
+
+    async def limit(self, name: str, tokens_per_day: int | None) -> bool:
+        """Gives it a budget; None takes it back. False where there is no such organization, as below."""
+        ...
+
+    async def delete(self, name: str) -> bool:
+        """Its tenants stay, without it."""
+        ...
+
+    async def add(self, name: str, tenant: str) -> str | None:
+        """The organization that the tenant is in then: where it is in one already it stays there."""
+        ...
+
+    async def remove(self, name: str, tenant: str) -> bool:
+        """False where the tenant is not in it."""
+        ...
+
+
 class ApiKeysTable(Protocol):
     async def insert(self, key: KeyRow, kept: Kept) -> None:
         """A second insert of the same row changes nothing. Raises UnknownTenant."""

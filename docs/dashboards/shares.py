@@ -209,12 +209,12 @@ _BUDGETS = Row(
         ),
         Panel(
             "Lines refused",
-            "A minute, because a budget of the tenant or of its API key is used up.",
+            "A minute, because a budget of the tenant, its organization or its API key is used up.",
             rates("batchwright_quota_refusals_total", "tenant", _BUDGET, every_minute=True),
         ),
         Panel(
             "Used up",
-            "Budgets of tenants and of API keys that have nothing left until 00:00 UTC.",
+            "Budgets of tenants, organizations and API keys that have nothing left until 00:00 UTC.",
             gauges("max", "batchwright_token_budgets_exhausted", "of"),
         ),
     ],

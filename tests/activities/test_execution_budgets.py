@@ -103,6 +103,65 @@ async def test_the_budget_of_a_key_holds_for_its_batches_alone() -> None:
     assert await worker.counts(other) == (4, 0)
 
 
+async def an_organization(database: MemoryDatabase, tokens_per_day: int, *tenants: str) -> None:
+    await database.organizations.create("group", tokens_per_day, START)
+    for tenant in tenants:
+        assert await database.organizations.add("group", tenant) == "group"
+
+
+async def test_the_budget_of_an_organization_holds_for_its_tenants_together() -> None:
+    database = MemoryDatabase()
+    await an_organization(database, 17, TENANT, "other")
+    await database.quotas.tell_spent("b", Clock().today, [Spent("other", "", 7), Spent("stranger", "", 90)])
+    worker = Worker(database, "a", budget=1000, model_in_flight=1)
+    offsets = await worker.plan(4)
+    assert await worker.counts(request()) == (2, 2)  # beside the 7 of another tenant elsewhere
+    assert json.loads((await worker.house.settled())[offsets[3]].payload)["error"] == {
+        "code": "policy_rejected",
+        "message": "The budget of 17 tokens a day of your organization group is used up; "
+        "it begins anew at 00:00 UTC.",
+    }
+    refused = {"tenant": TENANT, "quota": "tokens_per_day"}
+    assert worker.house.counted("batchwright_quota_refusals_total", **refused) == 2
+    assert worker.known.exhausted("other", "")
+    assert worker.known.exhausted("stranger", "") == ""
+
+
+async def test_who_comes_to_an_organization_brings_what_it_used_today_and_takes_it_away_again() -> None:
+    database = MemoryDatabase()
+    worker, other = Worker(database, "a"), Worker(database, "b")
+    await an_organization(database, 10, TENANT)
+    worker.budgets.spend("rich", "", 10)
+    for looking in (worker, other, worker):
+        await looking.known.refresh()
+    assert worker.known.exhausted(TENANT, "") == ""
+    await database.organizations.add("group", "rich")
+    for looking in (worker, other):
+        await looking.known.refresh()
+        assert looking.known.exhausted(TENANT, "")
+    await database.organizations.remove("group", "rich")
+    for looking in (worker, other):
+        await looking.known.refresh()
+        assert looking.known.exhausted(TENANT, "") == ""
+    assert worker.known.edition is None
+    await database.organizations.limit("group", None)
+    await worker.known.refresh()
+    assert worker.known.edition is not None  # nobody has a budget any more
+
+
+async def test_what_an_organization_used_is_of_its_day() -> None:
+    database = MemoryDatabase()
+    await an_organization(database, 10, TENANT, "other")
+    worker = Worker(database, "a")
+    await worker.known.refresh()
+    worker.budgets.spend("other", "", 10)
+    assert worker.known.exhausted(TENANT, "")
+    worker.clock.now += DAY
+    assert worker.known.exhausted(TENANT, "") == ""
+    worker.budgets.spend(TENANT, "", 10)
+    assert worker.known.exhausted("other", "")
+
+
 async def test_the_next_day_begins_anew() -> None:
     worker = Worker(MemoryDatabase(), "a", budget=5, model_in_flight=1)
     await worker.plan(3)

@@ -7,7 +7,17 @@ from datetime import UTC, date, datetime
 
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.counts import LIVE
-from batchwright.database.quotas_base import Counted, KeyBudget, OwnQuotas, QuotaRow, QuotasTable, Spent, Used
+from batchwright.database.quotas_base import (
+    Counted,
+    KeyBudget,
+    OrganizationBudget,
+    OwnQuotas,
+    QuotaRow,
+    QuotasTable,
+    Spent,
+    Used,
+)
+from batchwright.database.tenant_rows import OrganizationRow
 from batchwright.rules.quotas import Enqueued, Excess, Limits, Quota, excess, left
 from tests.fakes.rows import Key, Rows, slices
 
@@ -103,6 +113,16 @@ class MemoryQuotas(QuotasTable):
         keys = [found.key for found in self._rows.enter().api_keys.values()]
         row = next((key for key in keys if (key.tenant, key.id) == (tenant, key_id)), None)
         return row and KeyBudget(row.tokens_per_day, self._spent_today(tenant, key_id))
+
+    async def organizations(self) -> list[OrganizationRow]:
+        return [row for _, row in sorted(self._rows.enter().organizations.items())]
+
+    async def organization_of(self, tenant: str) -> OrganizationBudget | None:
+        for row in await self.organizations():
+            if tenant in row.tenants:
+                used = sum(self._spent_today(member) for member in row.tenants)
+                return OrganizationBudget(row.name, row.tokens_per_day, used)
+        return None
 
     async def withdrawn_keys(self, since: datetime) -> frozenset[str]:
         keys, now = [found.key for found in self._rows.enter().api_keys.values()], datetime.now(UTC)

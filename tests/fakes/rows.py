@@ -19,7 +19,7 @@ from batchwright.database.rows import (
     SliceProgress,
     WorkerBeat,
 )
-from batchwright.database.tenant_rows import FoundKey, TenantRow
+from batchwright.database.tenant_rows import FoundKey, OrganizationRow, TenantRow
 from batchwright.database.upload_rows import Claim, PartRow, UploadRow
 from batchwright.database.waiting_base import Waiting
 from batchwright.rules.quotas import Enqueued, Quota
@@ -45,6 +45,7 @@ class Rows:
         self.marked_at: datetime | None = None
         self.claims: dict[tuple[str, str, str], Claim] = {}
         self.tenants: dict[str, TenantRow] = {}
+        self.organizations: dict[str, OrganizationRow] = {}
         self.api_keys: dict[str, FoundKey] = {}  # by prefix
         self.key_lookups = 0
         self.chances: dict[tuple[str, str, str], BatchOrder] = {}

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from batchwright.database.errors import UnknownTenant
-from batchwright.database.tenant_rows import FoundKey, KeyRow, TenantRow
-from batchwright.database.tenants_base import ApiKeysTable, TenantsTable
+from batchwright.database.tenant_rows import FoundKey, KeyRow, OrganizationRow, TenantRow
+from batchwright.database.tenants_base import ApiKeysTable, OrganizationsTable, TenantsTable
 from batchwright.rules.api_keys import Kept
 from tests.fakes.rows import Rows
 
@@ -37,6 +37,41 @@ class MemoryTenants(TenantsTable):
         changed = row.model_copy(update={"disabled_at": disabled_at})
         self._rows.tenants[row.name] = changed
         return changed
+
+
+class MemoryOrganizations(OrganizationsTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def create(self, name: str, tokens_per_day: int | None, at: datetime) -> bool:
+        fresh = OrganizationRow(name=name, created_at=at, tokens_per_day=tokens_per_day, tenants=[])
+        return self._rows.enter().organizations.setdefault(name, fresh) is fresh
+
+    async def limit(self, name: str, tokens_per_day: int | None) -> bool:
+        return self._put(name, tokens_per_day=tokens_per_day)
+
+    async def delete(self, name: str) -> bool:
+        return self._rows.enter().organizations.pop(name, None) is not None
+
+    async def add(self, name: str, tenant: str) -> str | None:
+        found = self._rows.enter().organizations
+        there = next((row.name for row in found.values() if tenant in row.tenants), None)
+        if name not in found or there is not None:
+            return there if name in found else None
+        self._put(name, tenants=sorted([*found[name].tenants, tenant]))
+        return name
+
+    async def remove(self, name: str, tenant: str) -> bool:
+        row = self._rows.enter().organizations.get(name)
+        if row is None or tenant not in row.tenants:
+            return False
+        return self._put(name, tenants=[other for other in row.tenants if other != tenant])
+
+    def _put(self, name: str, **changes: object) -> bool:
+        found = self._rows.enter().organizations
+        if name in found:
+            found[name] = found[name].model_copy(update=changes)
+        return name in found
 
 
 class MemoryApiKeys(ApiKeysTable):
@@ -93,6 +128,10 @@ class TenantsAndKeys:
     @property
     def tenants(self) -> MemoryTenants:
         return MemoryTenants(self.rows)
+
+    @property
+    def organizations(self) -> MemoryOrganizations:
+        return MemoryOrganizations(self.rows)
 
     @property
     def api_keys(self) -> MemoryApiKeys:

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.base import DatabaseLike
-from batchwright.database.quotas_base import KeyBudget, OwnQuotas, Spent, Used
-from batchwright.database.tenant_rows import KeyRow
+from batchwright.database.quotas_base import KeyBudget, OrganizationBudget, OwnQuotas, Spent, Used
+from batchwright.database.tenant_rows import KeyRow, OrganizationRow
 from batchwright.database.upload_rows import UploadRow
 from batchwright.rules.api_keys import Kept, Scope
 from batchwright.rules.quotas import Enqueued, Excess, Limits, Quota
@@ -88,6 +88,48 @@ async def test_a_key_has_a_budget_of_its_own_until_it_is_taken_back(any_database
     assert [one.tokens_per_day for one in await keys.all("t")] == [50]
     await keys.limit("key_1", None)
     assert await quotas.key_budgets() == {}
+
+
+async def test_tenants_of_an_organization_share_its_budget(any_database: DatabaseLike) -> None:
+    organizations, quotas = any_database.organizations, any_database.quotas
+    assert await organizations.add("group", "t") is None  # there is none
+    assert await organizations.create("group", 100, START)
+    assert not await organizations.create("group", 5, after(1))
+    assert await organizations.create("another", None, after(1))
+    assert [await organizations.add("group", tenant) for tenant in ("u", "t", "t")] == ["group"] * 3
+    assert await organizations.add("another", "t") == "group"
+    group = OrganizationRow(name="group", created_at=START, tokens_per_day=100, tenants=["t", "u"])
+    empty = OrganizationRow(name="another", created_at=after(1), tenants=[])
+    assert await quotas.organizations() == [empty, group]
+    await quotas.tell_spent("a", TODAY, [Spent("t", "", 10), Spent("t", "key", 5), Spent("v", "", 7)])
+    await quotas.tell_spent("b", TODAY, [Spent("u", "", 20)])
+    await quotas.tell_spent("b", TODAY - timedelta(days=1), [Spent("u", "", 1000)])
+    for tenant in ("t", "u"):
+        assert await quotas.organization_of(tenant) == OrganizationBudget("group", 100, 35)
+    assert await quotas.organization_of("v") is None
+
+
+async def test_an_organization_is_changed_and_goes_and_its_tenants_stay(any_database: DatabaseLike) -> None:
+    organizations, quotas = any_database.organizations, any_database.quotas
+    await organizations.create("group", None, START)
+    await quotas.change("t", {"tokens_per_day": 9}, START)
+    for tenant in ("t", "u"):
+        await organizations.add("group", tenant)
+    assert await organizations.limit("group", 50)
+    assert not await organizations.limit("none", 50)
+    assert await quotas.organization_of("t") == OrganizationBudget("group", 50, 0)
+    assert await organizations.remove("group", "u")
+    assert not await organizations.remove("group", "u")
+    assert not await organizations.remove("none", "t")
+    [row] = await quotas.organizations()
+    assert (row.tokens_per_day, row.tenants) == (50, ["t"])
+    assert await organizations.limit("group", None)
+    assert await quotas.organization_of("t") == OrganizationBudget("group", None, 0)
+    await quotas.clear("t")  # its own quotas go, where it belongs to stays
+    assert await quotas.organization_of("t") is not None
+    assert await organizations.delete("group")
+    assert not await organizations.delete("group")
+    assert (await quotas.organizations(), await quotas.organization_of("t")) == ([], None)
 
 
 async def test_keys_that_hold_no_more_are_told_of_as_far_back_as_asked(any_database: DatabaseLike) -> None:

@@ -73,6 +73,33 @@ async def test_a_key_has_a_budget_and_shows_what_it_used_today(
     assert (await operator("keys", "limit", "key_none", "--tokens-per-day", "1")).code == 1
 
 
+async def test_an_organization_from_the_first_day_to_the_last(operator: Operator, database: Database) -> None:
+    made = await operator("organizations", "create", "group", "--tokens-per-day", "50", "--json")
+    assert json.loads(made.said[0]).items() >= {"name": "group", "tokens_per_day": 50, "used": 0}.items()
+    added = await operator("organizations", "add", "group", "red", "blue")
+    assert (added.code, added.complained) == (0, "group has 50 tokens a day. Tenants: blue, red.\n")
+    today = datetime.now(UTC).date()
+    await database.quotas.tell_spent("w", today, [Spent("blue", "", 20), Spent("red", "key", 5)])
+    listed = " ".join((await operator("organizations", "list")).said)
+    assert "25 of 50" in listed
+    assert "blue, red" in listed
+    [row] = json.loads((await operator("organizations", "list", "--json")).said[0])["organizations"]
+    assert (row["used"], row["tenants"]) == (25, ["blue", "red"])
+    await operator("organizations", "create", "other")
+    taken = await operator("organizations", "add", "other", "blue")
+    assert (taken.code, "`batchwright organizations remove group blue`" in taken.complained) == (1, True)
+    raised = await operator("organizations", "limit", "group", "--tokens-per-day", "90")
+    assert (raised.code, "90 tokens a day" in raised.complained) == (0, True)
+    assert (
+        "no budget" in (await operator("organizations", "limit", "group", "--tokens-per-day", "0")).complained
+    )
+    assert (await operator("organizations", "remove", "group", "red")).code == 0
+    again = await operator("organizations", "remove", "group", "red")
+    assert (again.code, again.complained) == (1, "Not in the organization group: 'red'.\n")
+    assert (await operator("organizations", "delete", "group")).code == 0
+    assert [row.name for row in await database.quotas.organizations()] == ["other"]
+
+
 async def test_a_key_has_an_end_and_json_has_the_whole_of_it_once(operator: Operator) -> None:
     await operator("tenants", "create", "blue")
     [line] = (await operator("keys", "create", "blue", "--expires-in", "90d", "--json")).said
@@ -101,6 +128,13 @@ WRONG = [
     ("keys create red", 1, "There is no tenant 'red': `batchwright tenants create red` makes it."),
     ("keys create red --expires-in soon", 3, "'soon' is no time such as 12h or 90d"),
     ("keys create red --scope all", 3, ""),
+    ("organizations create a/b", 3, "'a/b' cannot be an organization's name"),
+    ("organizations add red a/b", 3, "'a/b' cannot be a tenant's name"),
+    ("organizations add red blue", 1, "There is no organization 'red'"),
+    ("organizations remove red blue", 1, "There is no organization 'red'"),
+    ("organizations limit red --tokens-per-day 1", 1, "There is no organization 'red'"),
+    ("organizations create red --tokens-per-day 0", 3, ""),
+    ("organizations delete red", 1, "There is no organization 'red'"),
     ("keys revoke key_x", 1, "There is no key 'key_x'; `batchwright keys list` lists them."),
 ]
 
@@ -119,7 +153,7 @@ async def test_a_tenant_is_not_made_twice(operator: Operator) -> None:
 
 
 async def test_lists_of_nothing_say_what_to_do(operator: Operator) -> None:
-    for what in ("tenants", "keys"):
+    for what in ("tenants", "keys", "organizations"):
         ended = await operator(what, "list")
         assert (ended.code, ended.said) == (0, [])
         assert f"batchwright {what} create" in ended.complained

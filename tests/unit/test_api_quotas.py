@@ -65,6 +65,28 @@ async def test_limits_show_what_is_left_of_the_budget_of_the_day() -> None:
         assert read(await house.http.get("/v1/x/limits"), LimitsObject).key is None
 
 
+async def test_limits_show_the_budget_of_the_tenants_organization() -> None:
+    async with open_house() as house:
+        organizations, quotas = house.database.organizations, house.database.quotas
+        assert read(await house.http.get("/v1/x/limits"), LimitsObject).organization is None
+        await organizations.create("group", 1000, datetime.now(UTC))
+        for tenant in ("default", "other"):
+            await organizations.add("group", tenant)
+        await quotas.tell_spent(
+            "w", datetime.now(UTC).date(), [Spent("default", "", 300), Spent("other", "", 9)]
+        )
+        shared = read(await house.http.get("/v1/x/limits"), LimitsObject).organization
+        assert shared is not None
+        assert (shared.name, shared.quota) == ("group", Quota.TOKENS_PER_DAY)
+        assert (shared.limit, shared.used, shared.left) == (1000, 309, 691)
+        of_other = read(await house.http.get("/admin/quotas/other"), LimitsObject)
+        assert of_other.organization == shared
+        await organizations.limit("group", None)
+        shared = read(await house.http.get("/v1/x/limits"), LimitsObject).organization
+        assert shared is not None
+        assert (shared.limit, shared.used, shared.left) == (None, 309, None)
+
+
 async def test_what_is_over_a_lowered_limit_leaves_nothing_rather_than_less() -> None:
     async with open_house() as house:
         await house.upload()

@@ -78,6 +78,27 @@ async def test_a_budget_that_is_taken_away_leaves_no_series() -> None:
     assert watch.shown("tenant_token_budget", tenant="acme") is None
 
 
+async def test_an_organization_is_shown_with_what_all_its_tenants_have_used() -> None:
+    watch = Watch(tenants=1)
+    organizations = watch.database.organizations
+    for name, budget in (("group", 100), ("idle", 100), ("free", None)):
+        await organizations.create(name, budget, NOW)
+    for name, tenant in (("group", "acme"), ("group", "blue"), ("free", "red")):
+        await organizations.add(name, tenant)
+    for tenant in ("acme", "blue", "red", "alone"):
+        await watch.spend(tenant, 50)
+    await watch.watch.look(NOW)
+    assert watch.shown("organization_token_budget", organization="group") == 100
+    assert watch.shown("organization_tokens_used", organization="group") == 100
+    assert watch.shown("organization_tokens_used", organization="idle") is None  # as only one has a label
+    assert watch.shown("organization_tokens_used", organization="free") is None
+    assert watch.shown("token_budgets_exhausted", of="organization") == 1
+    await organizations.delete("group")
+    await watch.watch.look(NOW)
+    assert watch.shown("organization_tokens_used", organization="group") is None
+    assert watch.shown("token_budgets_exhausted", of="organization") == 0
+
+
 async def test_of_keys_is_told_how_many_have_nothing_left_and_not_which() -> None:
     watch = Watch()
     keys = [await made_key(watch.database, "acme") for _ in range(2)]

@@ -38,6 +38,8 @@ COUNTS = {
     "batchwright_request_tokens",
     "batchwright_tenant_jobs",
     "batchwright_tenant_lines_left",
+    "batchwright_organization_token_budget",
+    "batchwright_organization_tokens_used",
     "batchwright_tenant_token_budget",
     "batchwright_tenant_tokens_used",
     "batchwright_token_budgets_exhausted",

@@ -28,6 +28,8 @@ SYSTEM = {
     "api_keys.limit": "operators limit a key by its id or prefix",
     "quotas.forget_spent": "what other days have used, of all tenants",
     "quotas.key_budgets": "workers read the budgets of all keys",
+    "quotas.organizations": "workers and operators read which tenants share a budget",
+    "quotas.organization_of": "one number is shown to each tenant of an organization: what all have used",
     "quotas.withdrawn_keys": "workers read which keys of any tenant hold no more",
     "quotas.spent_by_others": "workers read what lines of all tenants have used",
     "quotas.all": "operators list quotas, and workers read who may use which models",
@@ -49,6 +51,7 @@ SHARED = {
     "audits",
     "callbacks",  # found by an id that stands for a line and its job, which only its worker knows
     "model_changes",
+    "organizations",  # which tenants are in them is a table of its own
     "rates",
     "retention",
     "served_models",

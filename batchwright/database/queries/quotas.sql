@@ -111,6 +111,20 @@ SELECT k.tokens_per_day, coalesce((
     WHERE s.tenant = k.tenant AND s.key_id = k.id AND s.day = (now() AT TIME ZONE 'utc')::date), 0)::bigint AS tokens
 FROM api_keys k WHERE k.tenant = $1 AND k.id = $2
 
+-- name: organizations
+SELECT o.name, o.created_at, o.tokens_per_day,
+       array_remove(array_agg(t.tenant ORDER BY t.tenant COLLATE "C"), NULL) AS tenants
+FROM organizations o LEFT JOIN organization_tenants t ON t.organization = o.name
+GROUP BY o.name ORDER BY o.name COLLATE "C"
+
+-- name: organization_of
+-- What all its tenants have used is one number.
+SELECT o.name, o.tokens_per_day, coalesce((
+    SELECT sum(s.tokens) FROM spent_tokens s JOIN organization_tenants t ON t.tenant = s.tenant
+    WHERE t.organization = o.name AND s.day = (now() AT TIME ZONE 'utc')::date), 0)::bigint AS tokens
+FROM organization_tenants m JOIN organizations o ON o.name = m.organization
+WHERE m.tenant = $1
+
 -- name: withdrawn_keys
 -- Only as far back as a batch that runs can have been created: the others are many in time.
 SELECT id FROM api_keys WHERE revoked_at >= $1 OR expires_at BETWEEN $1 AND now()

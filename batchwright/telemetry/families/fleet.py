@@ -61,8 +61,18 @@ class FleetMetrics:
         self.tenant_spent = declare.gauge(
             "tenant_tokens_used", "Tokens that these tenants' lines have used today (UTC)", ["tenant"]
         )
+        self.organization_budget = declare.gauge(
+            "organization_token_budget",
+            "Tokens a day of an organization, of those with a budget that have used most of it",
+            ["organization"],
+        )
+        self.organization_spent = declare.gauge(
+            "organization_tokens_used",
+            "Tokens that the lines of these organizations' tenants have used today (UTC)",
+            ["organization"],
+        )
         self.budgets_exhausted = declare.gauge(
             "token_budgets_exhausted",
-            "Budgets of tokens that are used up today, of a `tenant` or `key`",
+            "Budgets of tokens that are used up today, of a `tenant`, `organization` or `key`",
             ["of"],
         )
