@@ -64,8 +64,9 @@ async def test_a_poison_line_that_kills_its_worker_is_given_up_and_every_other_l
 
 
 async def test_a_suspect_is_asked_with_nothing_else_in_flight() -> None:
+    """Of its slice, nor a suspect of another: the worker's lock is held."""
     house = Mortal()
-    in_flight, at_death = 0, list[int]()
+    in_flight, at_death, is_locked = 0, list[int](), list[bool]()
 
     async def counted(sent: httpx.Request) -> httpx.Response:
         nonlocal in_flight
@@ -73,6 +74,8 @@ async def test_a_suspect_is_asked_with_nothing_else_in_flight() -> None:
         try:
             if content_of(sent) == POISON:
                 at_death.append(in_flight)
+                await asyncio.sleep(0)
+                is_locked.append(house.tools.alone.locked())
                 return await house.dies(sent)
             await asyncio.sleep(0)
             return ok(content_of(sent))
@@ -84,6 +87,7 @@ async def test_a_suspect_is_asked_with_nothing_else_in_flight() -> None:
     await house.until_finished(request())
     assert at_death[2] <= GROUP
     assert at_death[3:] == [1] * (GIVEN_UP_AFTER - 1)
+    assert is_locked[3:] == [True] * (GIVEN_UP_AFTER - 1)
 
 
 async def test_a_worker_that_dies_once_makes_nobody_careful() -> None:

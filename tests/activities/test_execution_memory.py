@@ -23,8 +23,9 @@ def works() -> int:
 
 @pytest.mark.usefixtures("no_collector")
 async def test_a_slices_lines_are_let_go_as_it_ends() -> None:
+    before = works()  # of slices that tests left hanging, as a worker does that dies
     house = House(ok)
     await plan_slice(house.storage, [line_of(number) for number in range(5)])
     await house.run(request())
     assert house.sent
-    assert works() == 0
+    assert works() == before

@@ -1,71 +1,88 @@
-"""What is left to do is found in indexes that hold nothing else, however much there is beside it."""
+"""What a real PostgreSQL reads for the queries that tables of any size are asked."""
 
-from collections.abc import AsyncGenerator
+import re
 
 import pytest
 
-from batchwright.database.dead_letters import DeadLetterQueries
-from batchwright.database.driver import Connection, connect
+from batchwright.database.batches import BatchQueries
+from batchwright.database.driver import Connection
+from batchwright.database.files import FIRST, LAST, FileQueries
 from batchwright.database.pool import Database
 from batchwright.database.retention import RetentionQueries
 from batchwright.database.sql import queries
-from tests.integration.rows import an_order
 
 pytestmark = pytest.mark.integration
 
-# 1,000 batches that add up, each with 3 letters that one retry has; of ten nobody has retried anything.
-_MANY = """
-INSERT INTO batches (tenant, id, input_file_id, endpoint, completion_window, weight, priority, policy,
-                     created_at, expires_at, status, total, completed, failed, output_file_id, completed_at)
-SELECT 't' || n % 7, 'batch_' || 10000 + n, 'file-1', '/v1/embeddings', '24h', 1, 3, '{}', now(), now(),
-       'completed', 3, 0, 3, 'file-2', now()
-FROM generate_series(1, 1000) n;
-INSERT INTO dead_letter_retries (tenant, batch_id, origin_id, made, begun)
-SELECT tenant, 'retry_' || id, id, '{}', true FROM batches WHERE right(id, 2) <> '00';
-INSERT INTO dead_letters (tenant, id, batch_id, line_offset, custom_id, model, attempts, failed_at,
-                          message, retry_id)
-SELECT b.tenant, 'batch_req_' || l || b.id, b.id, l, 'c', 'm', 5, now(), 'no', r.batch_id
-FROM batches b LEFT JOIN dead_letter_retries r ON r.origin_id = b.id CROSS JOIN generate_series(1, 3) l;
-ANALYZE;
+MANY = """
+INSERT INTO batches (tenant, id, input_file_id, endpoint, completion_window, weight, priority, policy, status,
+                     created_at, expires_at)
+SELECT 't', 'batch_' || lpad(n::text, 8, '0'), 'file-' || n, '/v1/embeddings', '24h', 1, 3, '{}',
+       CASE WHEN n % 1000 = 0 THEN 'in_progress' ELSE 'completed' END, now() + n * interval '1 second', now()
+FROM generate_series(1, 100000) n
+"""
+MANY_SLICES = """
+INSERT INTO slice_progress
+SELECT tenant, id, 'a', n, 0, 1, 1, 0, 1, 0, 1, 0
+FROM batches, generate_series(1, 200) n WHERE status = 'in_progress'
+"""
+MANY_FILES = """
+INSERT INTO files (tenant, id, purpose, filename, bytes, created_at, expires_at, storage_key)
+SELECT 't', 'file-' || n, 'batch', 'x', 1, now() + n * interval '1 second', now() + interval '1 day', 'x'
+FROM generate_series(1, 20000) n
 """
 
 
-@pytest.fixture
-async def full(database_url: str) -> AsyncGenerator[Connection]:
-    connection = await connect(database_url)
-    await connection.execute(_MANY)
-    yield connection
-    await connection.close()
+async def plan(connection: Connection, sql: str, *args: object) -> str:
+    rows = await connection.fetch("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) " + sql, *args)
+    return "\n".join(row["QUERY PLAN"] for row in rows)
 
 
-async def plan(connection: Connection, sql: str, *arguments: object) -> str:
-    return "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN {sql}", *arguments))
+async def test_a_page_out_of_a_hundred_thousand_batches_is_an_index_scan(
+    database: Database, connection: Connection
+) -> None:
+    await connection.execute(MANY)
+    await connection.execute(MANY_SLICES)
+    await connection.execute("ANALYZE")
+    sql = queries(BatchQueries, "batches")
+    first = await plan(connection, sql.page, "t", *LAST, 21)
+    assert "Index Scan Backward using batches_by_creation" in first
+    assert "Seq Scan" not in first
+    rows, more = await database.batches.page("t", limit=20, after="batch_00050001")
+    ids = [row.order.batch_id for row in rows]
+    assert (ids[0], ids[-1], more) == ("batch_00050000", "batch_00049981", True)
+    position = await connection.fetchrow(sql.position, "t", "batch_00050001")
+    assert position is not None
+    deep = await plan(connection, sql.page, "t", position["created_at"], "batch_00050001", 21)
+    assert re.search(r"Index Cond: .*ROW\(created_at, id\) < ROW\(", deep)
+    assert "Seq Scan" not in deep
+    assert "batches_live" in await plan(connection, sql.count_live, "t")
 
 
-async def test_what_is_to_be_retried_is_looked_for_among_free_letters_only(full: Connection) -> None:
-    sql = queries(DeadLetterQueries, "dead_letters")
-    for found, index in [
-        (await plan(full, sql.origins, "", 21), "dead_letters_free"),
-        (await plan(full, sql.origins_of_tenant, "t1", "", 21), "dead_letters_free_of_tenant"),
-        (await plan(full, sql.origin, "batch_10100", None), "dead_letters_free"),
-    ]:
-        assert f"using {index} on dead_letters" in found
-        assert "Seq Scan on dead_letters" not in found
-    rows = await full.fetch(sql.origins, "batch_10200", 21)
-    assert [row["batch_id"] for row in rows] == [f"batch_{10_000 + 100 * n}" for n in range(3, 11)]
+async def test_a_page_of_files_and_the_question_who_reads_one_are_index_scans(
+    database: Database, connection: Connection
+) -> None:
+    await connection.execute(MANY)
+    await connection.execute(MANY_FILES)
+    await connection.execute("ANALYZE")
+    sql = queries(FileQueries, "files")
+    assert "files_by_creation" in await plan(connection, sql.page_down, "t", *LAST, 21)
+    assert "files_by_creation" in await plan(connection, sql.page_up, "t", *FIRST, 21)
+    for of_purpose, begin in ((sql.purpose_down, LAST), (sql.purpose_up, FIRST)):
+        seen = await plan(connection, of_purpose, "t", *begin, 21, "batch_output")
+        assert "files_of_purpose" in seen
+        assert "Removed by Filter" not in seen
+    assert "batches_live" in await plan(connection, sql.reader, "t", "file-1000")
 
 
-async def test_what_does_not_add_up_is_in_an_index_of_its_own(full: Connection) -> None:
-    sql = queries(RetentionQueries, "retention")
-    await full.execute("SET enable_seqscan = off")  # of so few rows it would be the cheapest
-    assert "batches_miscounted" in await plan(full, sql.miscounted)
-    assert await full.fetch(sql.miscounted) == []
-    await full.execute("UPDATE batches SET completed = 1 WHERE id IN ('batch_10007', 'batch_10008')")
-    assert [row["id"] for row in await full.fetch(sql.miscounted)] == ["batch_10007", "batch_10008"]
-
-
-async def test_a_retry_is_begun_with_the_row_of_its_batch(full: Connection, database: Database) -> None:
-    await full.execute("INSERT INTO dead_letter_retries VALUES ('t1', 'batch_9', 'batch_10001', '{}', false)")
-    await database.batches.upsert(an_order("batch_9", "t1"))
-    rows = await full.fetch("SELECT begun FROM dead_letter_retries WHERE batch_id = 'batch_9'")
-    assert [row["begun"] for row in rows] == [True]
+async def test_what_retention_asks_of_a_tenant_reads_no_others_rows(
+    database: Database, connection: Connection
+) -> None:
+    await connection.execute(MANY)
+    await connection.execute(MANY_FILES.replace("'t'", "'t' || n % 20"))
+    await connection.execute("VACUUM ANALYZE")
+    of_retention = queries(RetentionQueries, "retention")
+    live = await plan(connection, of_retention.live_batches, "t")
+    assert "Seq Scan" not in live
+    assert {"batches_live", "batches_kept"} <= set(re.findall(r"batches_\w+", live))
+    tenants = await plan(connection, of_retention.tenants, "", 100)
+    assert max(map(int, re.findall(r"actual rows=(\d+)", tenants))) <= 22  # as many as there are, and the end

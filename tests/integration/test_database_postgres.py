@@ -1,8 +1,6 @@
-"""What only a real PostgreSQL can show: lost servers, waiting, and plans of queries."""
+"""What only a real PostgreSQL can show: lost servers, and waiting."""
 
 import asyncio
-import re
-import socket
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
@@ -13,14 +11,13 @@ from batchwright.database.batches import BatchQueries
 from batchwright.database.connection import connections
 from batchwright.database.driver import Connection, Session, connect, open_pool
 from batchwright.database.errors import DatabaseUnavailable, FileInUse, OutcomeUnknown
-from batchwright.database.files import FIRST, LAST, FileQueries
 from batchwright.database.migrate import migrate, missing_names
 from batchwright.database.pool import Database, open_database
 from batchwright.database.quotas import QuotaQueries
-from batchwright.database.retention import RetentionQueries
 from batchwright.database.rows import BatchRow
 from batchwright.database.sql import queries
 from batchwright.settings import load
+from starter.stack.ports import free_port
 from tests.integration.rows import a_file, a_running_batch, after, an_order, an_outcome, told
 
 pytestmark = pytest.mark.integration
@@ -30,32 +27,8 @@ INSERT INTO batches (tenant, id, input_file_id, endpoint, completion_window, wei
                      created_at, expires_at)
 VALUES ('t', '{}', 'file-1', '/v1/embeddings', '24h', 1, 3, '{{}}', '{}', now(), now())
 """
-MANY = """
-INSERT INTO batches (tenant, id, input_file_id, endpoint, completion_window, weight, priority, policy, status,
-                     created_at, expires_at)
-SELECT 't', 'batch_' || lpad(n::text, 8, '0'), 'file-' || n, '/v1/embeddings', '24h', 1, 3, '{}',
-       CASE WHEN n % 1000 = 0 THEN 'in_progress' ELSE 'completed' END, now() + n * interval '1 second', now()
-FROM generate_series(1, 100000) n
-"""
 # What PgBouncer takes without being told to.
 POOLED = {"user", "database", "client_encoding", "datestyle", "timezone", "application_name"}
-MANY_SLICES = """
-INSERT INTO slice_progress
-SELECT tenant, id, 'a', n, 0, 1, 1, 0, 1, 0, 1, 0
-FROM batches, generate_series(1, 200) n WHERE status = 'in_progress'
-"""
-MANY_FILES = """
-INSERT INTO files (tenant, id, purpose, filename, bytes, created_at, expires_at, storage_key)
-SELECT 't', 'file-' || n, 'batch', 'x', 1, now() + n * interval '1 second', now() + interval '1 day', 'x'
-FROM generate_series(1, 20000) n
-"""
-
-
-@pytest.fixture
-async def connection(database_url: str) -> AsyncGenerator[Connection, None]:
-    connection = await connect(database_url)
-    yield connection
-    await connection.close()
 
 
 @pytest.fixture
@@ -69,17 +42,6 @@ async def lost(database_url: str) -> AsyncGenerator[Database, None]:
     yield database
     await database.close()
     await server.close()
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-async def plan(connection: Connection, sql: str, *args: object) -> str:
-    rows = await connection.fetch("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) " + sql, *args)
-    return "\n".join(row["QUERY PLAN"] for row in rows)
 
 
 async def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
@@ -263,57 +225,6 @@ async def test_ending_twice_at_once_waits_and_then_changes_nothing(
             assert not finishing.done()
     assert (await finishing).status is BatchStatus.EXPIRED
     assert await database.files.get("t", "file-out") is None
-
-
-async def test_a_page_out_of_a_hundred_thousand_batches_is_an_index_scan(
-    database: Database, connection: Connection
-) -> None:
-    await connection.execute(MANY)
-    await connection.execute(MANY_SLICES)
-    await connection.execute("ANALYZE")
-    sql = queries(BatchQueries, "batches")
-    first = await plan(connection, sql.page, "t", *LAST, 21)
-    assert "Index Scan Backward using batches_by_creation" in first
-    assert "Seq Scan" not in first
-    rows, more = await database.batches.page("t", limit=20, after="batch_00050001")
-    ids = [row.order.batch_id for row in rows]
-    assert (ids[0], ids[-1], more) == ("batch_00050000", "batch_00049981", True)
-    position = await connection.fetchrow(sql.position, "t", "batch_00050001")
-    assert position is not None
-    deep = await plan(connection, sql.page, "t", position["created_at"], "batch_00050001", 21)
-    assert re.search(r"Index Cond: .*ROW\(created_at, id\) < ROW\(", deep)
-    assert "Seq Scan" not in deep
-    assert "batches_live" in await plan(connection, sql.count_live, "t")
-
-
-async def test_a_page_of_files_and_the_question_who_reads_one_are_index_scans(
-    database: Database, connection: Connection
-) -> None:
-    await connection.execute(MANY)
-    await connection.execute(MANY_FILES)
-    await connection.execute("ANALYZE")
-    sql = queries(FileQueries, "files")
-    assert "files_by_creation" in await plan(connection, sql.page_down, "t", *LAST, 21)
-    assert "files_by_creation" in await plan(connection, sql.page_up, "t", *FIRST, 21)
-    for of_purpose, begin in ((sql.purpose_down, LAST), (sql.purpose_up, FIRST)):
-        seen = await plan(connection, of_purpose, "t", *begin, 21, "batch_output")
-        assert "files_of_purpose" in seen
-        assert "Removed by Filter" not in seen
-    assert "batches_live" in await plan(connection, sql.reader, "t", "file-1000")
-
-
-async def test_what_retention_asks_of_a_tenant_reads_no_others_rows(
-    database: Database, connection: Connection
-) -> None:
-    await connection.execute(MANY)
-    await connection.execute(MANY_FILES.replace("'t'", "'t' || n % 20"))
-    await connection.execute("VACUUM ANALYZE")
-    of_retention = queries(RetentionQueries, "retention")
-    live = await plan(connection, of_retention.live_batches, "t")
-    assert "Seq Scan" not in live
-    assert {"batches_live", "batches_kept"} <= set(re.findall(r"batches_\w+", live))
-    tenants = await plan(connection, of_retention.tenants, "", 100)
-    assert max(map(int, re.findall(r"actual rows=(\d+)", tenants))) <= 22  # as many as there are, and the end
 
 
 async def test_what_slips_in_beside_an_end_is_never_read(database: Database, connection: Connection) -> None:

@@ -62,6 +62,8 @@ def test_what_is_left_never_grows_as_lines_settle_and_ends_at_nothing(
         ('{"prompt": "abcdefg"}', 3),
         ('{"messages": [{"role": "user", "content": "hello"}], "max_tokens": 5000}', 10),
         ('{"instructions": "abcdef", "input": "abcdef", "tools": []}', 5),
+        ('{"instructions": "abcdef", "input": "abcdef"}', 4),
+        ('{"input": "abcdef", "tools": [{"a": 1}]}', 5),
     ],
 )
 def test_a_token_is_four_bytes_of_the_prompt(text: str, tokens: int) -> None:
