@@ -75,7 +75,7 @@ class SegmentSink:
             self._waits_since(time.monotonic())
         self._open.append(record)
         self._open_bytes += len(record.payload)
-        self._budget.hold_answer(len(record.payload))
+        self._budget.answers += len(record.payload)
         if len(self._open) >= FLUSH_RESULTS or self._open_bytes >= FLUSH_BYTES:
             self._full.set()
             if self._open_bytes >= _MOST_OPEN_BYTES:
@@ -126,12 +126,12 @@ class SegmentSink:
             del self._open[: len(records)]
             size = self._count(records)
             self._open_bytes -= size
-            self._budget.drop_answer(size)
+            self._budget.answers -= size
             self._waits_since(time.monotonic() if self._open else math.inf)
 
     def abandon(self) -> None:
         """Forgets what is open: another attempt owns the slice, or storage takes nothing."""
-        self._budget.drop_answer(self._open_bytes)
+        self._budget.answers -= self._open_bytes
         self._open, self._open_bytes = [], 0
         self._waits_since(math.inf)
 

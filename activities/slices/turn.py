@@ -261,7 +261,7 @@ class Turn:
         return found
 
     def _landed(self, flight: Flight) -> None:
-        self._tools.budget.drop_answer(flight.held)
+        self._tools.budget.answers -= flight.held
         flight.sending.end()
         flight.permit.release()  # and whatever is next in the queue goes out
         if self._lined_up is None:

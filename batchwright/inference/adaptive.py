@@ -62,14 +62,14 @@ class BackendLimits:
         self._policy, self._clock = policy, clock
         self.of = backends_of  # the URLs that may get a model's requests now
         self._uses: dict[str, Use] = {}
-        self._unplaced = 0  # of all models
+        self.unplaced = 0  # permits of all models that were granted; `leave` follows, and then maybe `place`
         self._metrics = metrics
 
     def has_room(self, urls: Collection[str]) -> bool:
         """Whether some of these backends may get one more; a model without a backend is not held back."""
         if not urls:
             return True
-        free = -self._unplaced
+        free = -self.unplaced
         for url in urls:
             use = self._uses.get(url) or self._made(url)
             if use.in_flight < use.limit.current:
@@ -93,14 +93,10 @@ class BackendLimits:
         use = self._uses.get(url)
         return 0 if use is None else use.in_flight
 
-    def expect(self) -> None:
-        """A permit was granted; `leave` follows, and then maybe `place`."""
-        self._unplaced += 1
-
     def place(self, model: str, url: str, before: Placed | None = None) -> Placed:
         """The request goes to this backend, `before` to another; `leave` follows, whatever becomes of it."""
         if before is None:
-            self._unplaced -= 1
+            self.unplaced -= 1
         else:
             before.use.in_flight -= 1
         use = self._uses.get(url) or self._made(url)
@@ -113,7 +109,7 @@ class BackendLimits:
             return
         use = placed.use
         change = use.limit.ended(
-            signal_of(outcome),
+            Signal.ANSWERED if outcome.verdict is SUCCESS else signal_of(outcome),
             sent_at=placed.sent_at,
             now=self._clock(),
             in_flight=use.in_flight,
@@ -127,7 +123,7 @@ class BackendLimits:
     def leave(self, placed: Placed | None) -> None:
         """None: it was not placed anywhere yet."""
         if placed is None:
-            self._unplaced -= 1
+            self.unplaced -= 1
         else:
             placed.use.in_flight -= 1
 

@@ -20,6 +20,7 @@ class Try(Struct, eq=False):
 
     sent_at: float
     is_trial: bool
+    is_told: bool = False
 
 
 @dataclass
@@ -73,15 +74,18 @@ class Circuit:
 
     def aborted(self, begun: Try) -> None:
         """It ended without telling anything about the backend: the next one may be the trial."""
+        begun.is_told = True
         self._under_way.discard(begun)
         if self._trial is begun:
             self._trial = None
 
     def succeeded(self, begun: Try) -> None:
         """A normal answer."""
+        begun.is_told = True
         self._under_way.discard(begun)
         self._normal_at, self._failures = self.clock(), 0
-        self._suspects.clear()
+        if self._suspects:
+            self._suspects.clear()
         if self.is_open and self._is_trial(begun):
             self.is_open, self._pause, self._trial, self.reason = False, 0.0, None, ""
 
@@ -91,6 +95,7 @@ class Circuit:
 
     def failed(self, begun: Try, reason: str, *, at_once: bool = False, pause: float = 0.0) -> None:
         """A capacity failure; `at_once` opens whatever went before, `pause` is what the backend asked for."""
+        begun.is_told = True
         self._under_way.discard(begun)
         self._failures += 1
         is_trial = self._is_trial(begun)

@@ -172,7 +172,9 @@ class InferenceClient:
     def _over(self, ended: Callable[[Outcome], None], answer: Answer | Exception) -> None:
         if isinstance(answer, Answer):
             try:
-                outcome = judged(answer.status, answer.headers, unpacked(answer, self._limit))
+                is_packed = b"content-encoding" in answer.headers
+                body = unpacked(answer, self._limit) if is_packed else answer.body
+                outcome = judged(answer.status, answer.headers, body)
             except FAILURES as error:
                 outcome = self._failed_by(error)
         else:

@@ -58,9 +58,7 @@ class Permit(Struct, eq=False):
             self.owner.backends.tell(self.placed, outcome)
 
     def release(self) -> None:
-        if not self.released:
-            self.released = True
-            self.owner.release(self)
+        self.owner.release(self)
 
 
 PermitWaiter = Waiter[Permit]
@@ -128,6 +126,10 @@ class Permits:
         self._tidy(model, waiter.tenant)
 
     def release(self, permit: Permit) -> None:
+        """Once; a second time is none."""
+        if permit.released:
+            return
+        permit.released = True
         self.backends.leave(permit.placed)
         model = permit.of
         model.used -= 1
@@ -178,11 +180,13 @@ class Permits:
         """
         found = full = free = None  # the one so far, and backends that were just found to be
         for model in self._waiting.values():
-            if model.used >= model.most or (found is not None and _is_before(found, model)):
-                continue
             urls = model.urls
+            if model.used >= model.most or urls == full:
+                continue
+            if found is not None and (found.used < model.used or _is_before(found, model)):
+                continue
             if urls != free:
-                if urls == full or not self.backends.has_room(urls):
+                if not self.backends.has_room(urls):
                     full = urls
                     continue
                 free = urls
@@ -201,7 +205,7 @@ class Permits:
         model.granted_at = self._grants
         model.used += 1
         self._used += 1
-        self.backends.expect()
+        self.backends.unplaced += 1
         waiter.granted(Permit(self, model))
 
     def _tidy(self, model: _Model, tenant: str) -> None:
@@ -236,18 +240,19 @@ class ByteBudget:
 
     def __init__(self, total: int) -> None:
         self._half = total // 2
-        self._shards = self._answers = 0
+        self._shards = 0
+        self.answers = 0  # whoever holds some of it adds, and takes away again
         self._estimate = float(_FIRST_ESTIMATE)
         self._wanted: deque[Room] = deque()
 
     @property
     def held(self) -> int:
-        return self._shards + self._answers
+        return self._shards + self.answers
 
     @property
     def has_room(self) -> bool:
         """Whether another request may go out; one always may."""
-        return not self._answers or self._answers + self._estimate < self._half
+        return not self.answers or self.answers + self._estimate < self._half
 
     def want_shard(self, size: int) -> Room:
         """`leave` follows, whether it came to hold any. One larger than all of it needs an empty house."""
@@ -266,17 +271,12 @@ class ByteBudget:
     def expect(self, request_bytes: int) -> int:
         """Holds what a request and its answer may weigh; the sum is to be dropped later."""
         size = request_bytes + int(self._estimate)
-        self._answers += size
+        self.answers += size
         return size
 
     def learn(self, answer_bytes: int) -> None:
-        self._estimate = max(float(answer_bytes), self._estimate * 0.98 + answer_bytes * 0.02)
-
-    def hold_answer(self, size: int) -> None:
-        self._answers += size
-
-    def drop_answer(self, size: int) -> None:
-        self._answers -= size
+        estimate = self._estimate * 0.98 + answer_bytes * 0.02
+        self._estimate = estimate if estimate > answer_bytes else float(answer_bytes)
 
     def _hand_out(self) -> None:
         while self._wanted:

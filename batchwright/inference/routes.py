@@ -92,7 +92,8 @@ class Sending(Struct, eq=False):
 
     def end(self) -> None:
         self.lane.outstanding -= 1
-        self.lane.circuit.aborted(self.begun)  # nothing, where its end was told
+        if not self.begun.is_told:
+            self.lane.circuit.aborted(self.begun)
 
 
 class Route:

@@ -43,7 +43,8 @@ class SocketEngine(Engine):
         try:
             connection = self._kept_one(origin) or await self._connect(origin)
             watch.overdue = connection.overdue
-            answer = await connection.exchange(_head(request), request.body, most_bytes, _silence(request))
+            silence = _silence(request) if request.first_byte or request.idle else None
+            answer = await connection.exchange(_head(request), request.body, most_bytes, silence)
         finally:
             self._ended(watch)
         self._put_away(origin, connection)
@@ -60,7 +61,8 @@ class SocketEngine(Engine):
         self._under_way += 1
         exchange = _Exchange(self, origin, connection, watch, ended)
         try:
-            connection.begin(_head(request), request.body, most_bytes, exchange.over, _silence(request))
+            silence = _silence(request) if request.first_byte or request.idle else None
+            connection.begin(_head(request), request.body, most_bytes, exchange.over, silence)
         except BaseException:
             self._ended(watch)
             raise
@@ -179,8 +181,8 @@ def probe(connected: socket.socket) -> None:
             connected.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _silence(request: Request) -> Silence | None:
-    return Silence(request.first_byte, request.idle) if request.first_byte or request.idle else None
+def _silence(request: Request) -> Silence:
+    return Silence(request.first_byte, request.idle)
 
 
 def _head(request: Request) -> bytes:

@@ -11,9 +11,8 @@ makes them slower; where the engine has room, their time stays. So
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass
 
-from batchwright.rules.load import Bounds, Change, Signal
+from batchwright.rules.load import Bounds, Change, Signal, Trial, Window
 from batchwright.rules.refusals import Congestion, Refusals
 from batchwright.rules.slowness import Slowness
 
@@ -33,31 +32,6 @@ _NEAR, _USED = 0.9, 0.9
 _WORTH_TRYING = 4  # in flight
 
 
-@dataclass(slots=True)
-class _Window:
-    """What was seen since `since`: the levels of answers, and the most in flight."""
-
-    since: float
-    answers: float = 0.0
-    levels: float = 0.0
-    peak: int = 0
-
-    @property
-    def level(self) -> float:
-        return self.levels / self.answers
-
-
-@dataclass(slots=True)
-class _Trial:
-    """Before it the limit was `limit`, `used` were in flight, and answers were at `level`."""
-
-    limit: float
-    used: float
-    level: float
-    change: Change
-    in_vain: int = 0
-
-
 class InFlightLimit:
     """Of one backend. Seconds are the caller's clock; it reads none and does no I/O."""
 
@@ -69,11 +43,11 @@ class InFlightLimit:
         self._seconds = 0.0  # about how long an answer takes
         self._lowered_at = -math.inf
         self._settled_at = now
-        self._trial: _Trial | None = None
+        self._trial: Trial | None = None
         self._factor = _MORE
         self._less_pause = LESS_TRIED_EVERY
         self._less_at, self._more_at = now + LESS_TRIED_EVERY / 3, now
-        self._window, self._before = _Window(now), _Window(now)
+        self._window, self._before = Window(now), Window(now)
 
     def rebound(self, bounds: Bounds) -> None:
         """Other bounds from now on; a limit at its ceiling goes with it."""
@@ -98,7 +72,9 @@ class InFlightLimit:
         `in_flight` counts it still; it was sent `among` so many, itself included. `kind` is what makes its
         time comparable.
         """
-        self._window.peak = max(self._window.peak, in_flight)
+        window = self._window
+        if in_flight > window.peak:
+            window.peak = in_flight
         if signal is Signal.NOTHING:
             return None
         if signal is not Signal.TIMED_OUT:
@@ -113,12 +89,14 @@ class InFlightLimit:
         self._seconds += 0.1 * (seconds - self._seconds)
         if self._limit < self._target:
             return self._approach(now)
+        window = self._window
         if now < self._settled_at:
-            self._window.peak = 0
+            window.peak = 0
             return None
-        self._window.answers += 1
-        self._window.levels += self._slowness.sample(kind, seconds)
-        return self._look(now) if now - self._window.since >= self._span() else None
+        window.answers += 1
+        window.levels += self._slowness.sample(kind, seconds)
+        age = now - window.since
+        return self._look(now) if age >= SHORTEST_WINDOW and age >= self._span() else None
 
     def _span(self) -> float:
         return min(max(self._seconds, SHORTEST_WINDOW), LONGEST_WINDOW)
@@ -173,7 +151,7 @@ class InFlightLimit:
         change = self._try_less(now) or self._grow(now)
         if change is None:
             self._remember()
-            self._window = _Window(now)
+            self._window = Window(now)
         return change
 
     def _remember(self) -> None:
@@ -205,10 +183,10 @@ class InFlightLimit:
         return self._try(more, self._before.level, now, Change.MORE_TRIED)
 
     def _try(self, limit: float, level: float, now: float, change: Change) -> Change:
-        self._trial = _Trial(self._limit, self._used(), level, change)
+        self._trial = Trial(self._limit, self._used(), level, change)
         return self._set(limit, now, change)
 
-    def _judge(self, trial: _Trial, now: float) -> Change | None:
+    def _judge(self, trial: Trial, now: float) -> Change | None:
         window = self._window
         ratio = math.log(max(window.peak, 1) / trial.used)
         if abs(ratio) < 0.05 and self.current > 1:
@@ -229,14 +207,14 @@ class InFlightLimit:
         self._end(now)
         self._more_at = now
 
-    def _back(self, trial: _Trial, now: float) -> Change:
+    def _back(self, trial: Trial, now: float) -> Change:
         """More did not help."""
         self._good = trial.limit
         self._pause_more(now)
         self._end(now)
         return self._set(trial.limit, now, Change.TRIED_IN_VAIN)
 
-    def _keep(self, trial: _Trial, now: float) -> Change | None:
+    def _keep(self, trial: Trial, now: float) -> Change | None:
         """Less lost nothing: it stays, and still less is tried while it may be too much."""
         self._good, self._less_pause = self._limit, LESS_TRIED_EVERY
         level = self._window.level
@@ -246,7 +224,7 @@ class InFlightLimit:
         self._pause_more(now)
         return self._end(now)
 
-    def _less_in_vain(self, trial: _Trial, now: float) -> Change:
+    def _less_in_vain(self, trial: Trial, now: float) -> Change:
         level, slow = self._window.level, trial.change is Change.SLOW
         trial.in_vain += 1
         if slow and trial.in_vain < _FUTILE and self._limit > self.bounds.floor:
@@ -263,7 +241,7 @@ class InFlightLimit:
     def _end(self, now: float) -> None:
         self._trial = None
         self._less_at = now + max(self._less_pause, 20 * self._seconds)
-        self._window, self._before = _Window(now), _Window(now)
+        self._window, self._before = Window(now), Window(now)
 
     def _pause_more(self, now: float) -> None:
         self._best = max(self._good, self._best * _FORGET)
@@ -291,7 +269,7 @@ class InFlightLimit:
         recovering = self._trial is None and self._limit < self._good * _NEAR
         self._settled_at = now if recovering else now + _SETTLE * self._seconds
         self._slowness.forget()
-        self._window, self._before = _Window(self._settled_at), _Window(self._settled_at)
+        self._window, self._before = Window(self._settled_at), Window(self._settled_at)
 
     def _become(self, limit: float) -> None:
         self._limit = limit

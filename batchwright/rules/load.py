@@ -30,3 +30,28 @@ class Bounds:
     floor: int = 1
     ceiling: int = 100
     tolerance: float = 1.5
+
+
+@dataclass(slots=True)
+class Window:
+    """What was seen since `since`: the levels of answers, and the most in flight."""
+
+    since: float
+    answers: float = 0.0
+    levels: float = 0.0
+    peak: int = 0
+
+    @property
+    def level(self) -> float:
+        return self.levels / self.answers
+
+
+@dataclass(slots=True)
+class Trial:
+    """Before it the limit was `limit`, `used` were in flight, and answers were at `level`."""
+
+    limit: float
+    used: float
+    level: float
+    change: Change
+    in_vain: int = 0

@@ -48,10 +48,11 @@ class Refusals:
 
     def sample(self, among: int, *, refused: bool) -> None:
         """An outcome; `among` so many in flight it was sent, itself included."""
-        if len(self._seen) == _REMEMBERED:
+        if self._refused and len(self._seen) == _REMEMBERED:
             self._refused -= self._seen[0][1]
         self._seen.append((among, refused))
-        self._refused += refused
+        if refused:
+            self._refused += 1
         self._sampled += 1
         if self._sampled % _REMEMBERED == 0:
             self._follow(self._refused / _REMEMBERED)

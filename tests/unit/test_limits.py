@@ -253,9 +253,9 @@ def test_shards_never_starve_answers() -> None:
 
 def test_requests_wait_while_answers_fill_their_half() -> None:
     budget = ByteBudget(20 * MIB)
-    budget.hold_answer(11 * MIB)
+    budget.answers += 11 * MIB
     assert not budget.has_room
-    budget.drop_answer(11 * MIB)
+    budget.answers -= 11 * MIB
     assert budget.has_room
 
 
@@ -267,7 +267,7 @@ def test_large_answers_make_fewer_requests_go_out_together() -> None:
         held.append(budget.expect(1000))
     assert len(held) == 3
     for size in held:
-        budget.drop_answer(size)
+        budget.answers -= size
     assert budget.held == 0
 
 
