@@ -15,6 +15,7 @@ from activities.slices.tools import Tools
 from activities.slices.vouching import vouch
 from activities.slices.work import Line
 from batchwright.contracts.execution import SliceRequest
+from batchwright.contracts.openai import Endpoint
 from batchwright.inference.engine import Exchange
 from batchwright.inference.hooks import Call
 from batchwright.inference.limits import Permit
@@ -51,6 +52,7 @@ class Asking:
     ) -> None:
         self._tools, self._request, self._route, self._judge = tools, request, route, judge
         self._owner, self._stop, self._pace, self._jobs = owner, stop, pace, jobs
+        self._traffic, self._budget = tools.traffic, tools.budget
         self._extra, self._has_hooks = passed_on(request), bool(tools.hooks)
         self._joins = tools.senders.joins(route.model, request.endpoint)
 
@@ -73,9 +75,11 @@ class Asking:
 
     def heard(self, flight: Flight, outcome: Outcome) -> Outcome:
         """What came of a request that went out at once, counted, as its line shows it."""
-        sending, request = flight.sending, flight.request
-        self._count(flight, outcome, sending.lane.circuit.clock() - sending.begun.sent_at)
-        outcome = self._route.shown(sending.lane, self._request.endpoint, request.body, outcome)
+        sending = flight.sending
+        lane, endpoint = sending.lane, self._request.endpoint
+        self._count(flight, outcome, lane.circuit.clock() - sending.begun.sent_at)
+        if lane.model != self._route.model or endpoint is Endpoint.EMBEDDINGS:
+            outcome = self._route.shown(lane, endpoint, flight.request.body, outcome)
         self._learn(flight, outcome)
         return outcome
 
@@ -106,7 +110,7 @@ class Asking:
 
     def _learn(self, flight: Flight, outcome: Outcome) -> None:
         flight.permit.tell(outcome)
-        self._tools.budget.learn(len(outcome.body))
+        self._budget.learn(len(outcome.body))
 
     async def _called(self, request: Request) -> Request | Outcome:
         """As the hooks leave it, or what they settle it with."""
@@ -139,7 +143,7 @@ class Asking:
         """A request that has ended: a job that cannot be asked after now has not."""
         if flight.line.attempt.job is not None and outcome.verdict.budget in NOT_NOW:
             return
-        traffic, category = self._tools.traffic, outcome.verdict.category
+        traffic, category = self._traffic, outcome.verdict.category
         model, url = self._route.model, flight.sending.lane.backend.url
         traffic.ended(model, url, status=outcome.status, category=category, seconds=seconds)
         is_answer = category is Category.NONE

@@ -18,6 +18,7 @@ from activities.slices.ends import End, Stop
 from activities.slices.judge import Judge
 from activities.slices.ownership import Ownership, Word, is_fresh
 from activities.slices.sink import FLUSH_RESULTS, SegmentNames, SegmentSink
+from activities.slices.tally import Tally
 from activities.slices.tools import Tools
 from activities.slices.turn import Turn
 from activities.slices.work import SliceWork, read_record, read_stored, read_work
@@ -159,8 +160,13 @@ class SliceAttempt:
             sink=self._sink,
             retries=route.retries,
             metrics=tools.metrics,
-            traffic=tools.traffic,
-            spend=partial(tools.permissions.spend, request.tenant, request.caller.key_id),
+            tally=Tally(
+                request,
+                metrics=tools.metrics,
+                traffic=tools.traffic,
+                permissions=tools.permissions,
+                spend=partial(tools.permissions.spend, request.tenant, request.caller.key_id),
+            ),
         )
         self._suspect(work, judge)
         self._turn = Turn(

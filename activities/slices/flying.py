@@ -64,7 +64,8 @@ class Flying:
                     flight.outcome = outcome
                     self._crew.launch(flight)
                     return
-                self._settle(flight, outcome)
+                self._judge.keep(flight.line, flight.request, outcome, flight.sending)
+                self._work.unsettled -= 1
         except Exception as error:
             self._break(error)
         self._crew.land(flight)

@@ -67,24 +67,27 @@ class Gate:
         return max(self._work.wait(), self._route.wait(), self._pace.wait())
 
     def lets_send(self) -> bool:
+        return self._lets_send(time.monotonic())
+
+    def _lets_send(self, now: float) -> bool:
         return (
-            self._owner.may_send
+            now <= self._sink.overdue_at
+            and self._owner.may_send
+            and self._permissions.is_fresh
             and not self._route.wait()
-            and time.monotonic() <= self._sink.overdue_at
             and self._budget.has_room
             and self._pace.may_send
-            and self._permissions.is_fresh
             and (not self._is_careful or len(self.flights) < GROUP)
         )
 
     def is_open(self) -> bool:
-        """Whether the line in hand may go out. Asked for each line."""
-        stop, began = self._stop, self.began
+        """Whether the line in hand may go out. Asked for each line: all there is to ask, in one place."""
+        stop, began, now = self._stop, self.began, time.monotonic()
         return (
             stop.end is None
             and time.time() < stop.closes_at
             and self.broken is None
             and self._work.unsettled > 0
-            and (time.monotonic() - began < self._seconds if began is not None else not self._is_time_over())
-            and self.lets_send()
+            and (now - began < self._seconds if began is not None else not self._is_time_over())
+            and self._lets_send(now)
         )

@@ -2,11 +2,11 @@
 
 import logging
 import time
-from collections.abc import Callable
 
 from msgspec import Struct
 
 from activities.slices.sink import SegmentSink
+from activities.slices.tally import Tally
 from activities.slices.work import Job, Line
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.execution import SliceRequest
@@ -30,7 +30,6 @@ from batchwright.rules.retries import (
 from batchwright.rules.segments import Kind, Record
 from batchwright.rules.usage import tokens_of
 from batchwright.telemetry.metrics import Metrics
-from batchwright.telemetry.traffic import TrafficMeter
 
 logger = logging.getLogger(__name__)
 _WORTH_STORING_SECONDS = 2.0
@@ -52,44 +51,16 @@ class Judge:
         sink: SegmentSink,
         retries: Retries,
         metrics: Metrics,
-        traffic: TrafficMeter,
-        spend: Callable[[int], None],
+        tally: Tally,
     ) -> None:
-        """`spend` is told the tokens of each answer."""
-        self._spend = spend
         self._batch_id, self._model = request.batch_id, request.model
-        self._sink, self._patience = sink, retries
+        self._sink, self._patience, self._tally = sink, retries, tally
         self._closes_at = request.closes_at.timestamp()
-        self._seconds = metrics.request_seconds.labels(request.model)
-        self._errors = metrics.request_errors.labels(request.model)
-        self._prompt = metrics.prompt_tokens.labels(request.model)
-        self._generated = metrics.generation_tokens.labels(request.model)
-        self._retries, self._fallbacks = metrics.retries, metrics.fallbacks
-        self._dead, self._traffic = metrics.dead_letters, traffic
-        self._results = [
-            (
-                metrics.results.labels(request.model, result),
-                metrics.tenant_results.labels(metrics.tenants(request.tenant), result),
-            )
-            for result in ("error", "success")
-        ]
-        self._took: list[float] = []  # seconds of requests, like these numbers not shown yet
-        self._settled, self._read, self._written = [0, 0], 0, 0
+        self._retries, self._fallbacks, self._dead = metrics.retries, metrics.fallbacks, metrics.dead_letters
 
     def show(self) -> None:
-        """In /metrics, what became of lines since the last time: each by itself would cost each line."""
-        for counters, count in zip(self._results, self._settled, strict=True):
-            if count:
-                for counter in counters:
-                    counter.inc(count)
-        self._settled = [0, 0]
-        if self._took:
-            self._seconds.observe_all(self._took)
-            self._took.clear()
-        self._prompt.inc(self._read)
-        self._generated.inc(self._written)
-        self._read = self._written = 0
-        self._traffic.show()
+        """In /metrics, what became of lines since the last time."""
+        self._tally.show()
 
     def request(self, line: Line, data: bytes) -> Request:
         """Raises PlanDamaged: the line is none that ingestion accepted."""
@@ -103,7 +74,7 @@ class Judge:
         """Settles a line that may not be sent. Raises PlanDamaged."""
         request = self.request(line, data)
         payload = answers.error_line(request.request_id, request.custom_id, LineCode.POLICY_REJECTED, message)
-        self._errors.inc()
+        self._tally.errors.inc()
         self._sink.add(Record(Kind.SETTLED, line.offset, payload))
 
     def settle(
@@ -119,20 +90,21 @@ class Judge:
 
         `job_since`: its job was submitted then, in Unix seconds, by an earlier turn or worker.
         """
+        if outcome.verdict is SUCCESS:
+            self.keep(line, request, outcome, sending, job_since=job_since)
+            return True
         if outcome.verdict.category is Category.POLICY:
             return self._settle_unsent(line, request, outcome, sending)
         circuit, begun = sending.lane.circuit, sending.begun
         if line.attempt.job is None or outcome.verdict.budget not in NOT_NOW:  # else its job goes on
             sent_for = circuit.clock() - begun.sent_at
-            self._took.append(sent_for if job_since is None else max(time.time() - job_since, 0.0))
+            self._tally.took.append(sent_for if job_since is None else max(time.time() - job_since, 0.0))
         budget = outcome.verdict.budget
         if budget is Budget.ATTEMPT:
             budget = self._blamed(line, request, outcome, sending)
         line.tried_at = begun.sent_at
         if budget is Budget.SETTLED:
             self._succeeded(sending)
-            if sending.lane.model != self._model and 200 <= outcome.status < 300:
-                self._fallbacks.labels(self._model, sending.lane.model).inc()
         elif budget is Budget.ATTEMPT:
             circuit.aborted(begun)
             self._failed(line, outcome)
@@ -146,8 +118,31 @@ class Judge:
             return False
         if budget is not Budget.SETTLED:
             self._bury(line, request, outcome, line.attempt.count)
-        self._sink.add(self._record(line, request, outcome, sending.lane.backend.url))
+        self._sink.add(self._record(line, request, outcome))
         return True
+
+    def keep(
+        self,
+        line: Line,
+        request: Request,
+        outcome: Outcome,
+        sending: Sending,
+        *,
+        job_since: float | None = None,
+    ) -> None:
+        """Settles a line by a success."""
+        lane = sending.lane
+        circuit, usage = lane.circuit, outcome.usage or tokens_of(outcome.body)
+        sent_for = circuit.clock() - sending.begun.sent_at
+        self._tally.took.append(sent_for if job_since is None else max(time.time() - job_since, 0.0))
+        if circuit.is_open:
+            self._succeeded(sending)
+        else:
+            circuit.succeeded(sending.begun)
+        if lane.model != self._model:
+            self._fallbacks.labels(self._model, lane.model).inc()
+        self._tally.answered(lane.backend.url, usage)
+        self._sink.add(Record(Kind.SETTLED, line.offset, _answered(request, outcome), True, usage))
 
     def note(self, line: Line, by: str) -> None:
         """That an attempt is about to ask the line, or, with nothing, that it is not."""
@@ -170,8 +165,7 @@ class Judge:
         outcome = Outcome(ANSWER_BROKE, code=code, message=LINE_MESSAGES[code])
         logger.warning("a line is given up: workers died of it", extra={"offset": line.offset})
         payload = answers.error_line(request.request_id, request.custom_id, code, LINE_MESSAGES[code])
-        self._settled[False] += 1
-        self._errors.inc()
+        self._tally.failed()
         self._bury(line, request, outcome, line.attempt.crashes)
         self._sink.add(Record(Kind.SETTLED, line.offset, payload))
 
@@ -184,7 +178,7 @@ class Judge:
                 self._retries.labels(self._model, outcome.verdict.category).inc()
                 return False
             self._bury(line, request, outcome, line.attempt.count)
-        self._sink.add(self._record(line, request, outcome, sending.lane.backend.url))
+        self._sink.add(self._record(line, request, outcome))
         return True
 
     def _bury(self, line: Line, request: Request, outcome: Outcome, attempts: int) -> None:
@@ -267,17 +261,9 @@ class Judge:
         patience, since = self._patience.give_up_after, line.attempt.waiting_since
         return bool(patience and since) and time.time() - since >= patience
 
-    def _record(self, line: Line, request: Request, outcome: Outcome, backend: str) -> Record:
-        success = 200 <= outcome.status < 300
-        self._settled[success] += 1
-        if success:
-            usage = outcome.usage or tokens_of(outcome.body)
-            self._read += usage.input_tokens
-            self._written += usage.output_tokens
-            self._traffic.used(self._model, backend, usage)
-            self._spend(usage.input_tokens + usage.output_tokens)
-            return Record(Kind.SETTLED, line.offset, _answered(request, outcome), True, usage)
-        self._errors.inc()
+    def _record(self, line: Line, request: Request, outcome: Outcome) -> Record:
+        """Of a failure that is final."""
+        self._tally.failed()
         if outcome.status:
             return Record(Kind.SETTLED, line.offset, _answered(request, outcome))
         message = f"{outcome.message} {outcome.detail}".rstrip()

@@ -160,7 +160,8 @@ class Turn:
             if not self._gate.is_open():
                 permit.release()
                 self._work.return_first(line)
-            elif self._rejects(line):
+            elif refusal := self._leave.refusal(line):
+                self._reject(line, refusal)
                 permit.release()
                 self._line_up()
             elif self._send(line, permit):
@@ -185,12 +186,14 @@ class Turn:
     def _rejects(self, line: Line) -> bool:
         """Whether the tenant may not send the line any more, which then is settled."""
         refusal = self._leave.refusal(line)
-        if not refusal:
-            return False
+        if refusal:
+            self._reject(line, refusal)
+        return bool(refusal)
+
+    def _reject(self, line: Line, refusal: str) -> None:
         self._judge.reject(line, self._work.bytes_of(line), refusal)
         self._work.unsettled -= 1
         self._wake.set()
-        return True
 
     async def _note(self) -> None:
         """Writes some lines down that follow, so that it is known what was asked if the worker dies of it."""

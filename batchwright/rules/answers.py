@@ -25,10 +25,13 @@ def result_line(
     Line breaks of `body` are dropped: in JSON they can only stand outside strings.
     A body that is not JSON becomes a JSON string, cut at 64 KiB.
     """
+    backend_id = _quoted(backend_request_id) if backend_request_id else '""'
     head = (
-        f'{{"id":{_quoted(request_id)},"custom_id":{_quoted(custom_id)},"response":{{'
-        f'"status_code":{status_code},"request_id":{_quoted(backend_request_id)},"body":'
+        f'{{"id":"{request_id}","custom_id":{_quoted(custom_id)},"response":{{'
+        f'"status_code":{status_code},"request_id":{backend_id},"body":'
     )
+    if known_json and b"\n" not in body and b"\r" not in body:
+        return b'%b%b},"error":null}' % (head.encode(), body.strip())
     return b"".join((head.encode(), json_value(body, known_json), b'},"error":null}'))
 
 

@@ -1,7 +1,7 @@
 """Ids and safe names (R11): new ones sort by time, derived ones are the same on every attempt."""
 
-import hashlib
 import re
+from hashlib import blake2b
 
 import uuid_utils
 
@@ -40,7 +40,7 @@ def event_id(batch_id: str, status: str) -> str:
 
 def request_id(batch_id: str, offset: int) -> str:
     """`batch_req_...` of the line at `offset` of the input: equal on every attempt."""
-    return "batch_req_" + _digest(f"{batch_id}/{offset}", 16)
+    return "batch_req_" + blake2b(b"%b/%d" % (batch_id.encode(), offset), digest_size=16).hexdigest()
 
 
 def tenant_hash(tenant: str) -> str:
@@ -74,4 +74,4 @@ def is_tenant(text: str) -> bool:
 
 
 def _digest(text: str, size: int) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()
+    return blake2b(text.encode(), digest_size=size).hexdigest()
