@@ -13,6 +13,7 @@ from activities.slices.ownership import Word
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceResult
 from batchwright.rules.segments import Kind, Record
+from batchwright.storage.base import StorageUnavailable
 from tests.activities.execution_house import (
     MODEL,
     House,
@@ -106,6 +107,30 @@ async def test_many_turns_do_not_leave_many_segments() -> None:
         assert len(await house.segment_names()) <= 8
         house.next_attempt()
     assert len(await house.segment_names()) == 1
+
+
+async def test_a_storage_that_is_away_in_mid_turn_is_asked_again_and_costs_no_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    house = Holding()
+    await house.planned()
+    put, failures = house.storage.put, 3
+
+    async def put_later(key: str, data: bytes) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise StorageUnavailable("away")
+        await put(key, data)
+
+    house.storage.put = put_later
+    running = house.start(request())
+    await house.until_only_the_held_one_is_left()
+    await eventually(lambda: failures == 0 or running.done())
+    house.release.set()
+    assert await running == SliceResult(finished=True, completed=6)
+    assert sorted(house.sent) == [str(n) for n in range(6)]
+    assert [record.message for record in caplog.records].count("results cannot be stored") == 1
 
 
 # The window

@@ -139,6 +139,19 @@ async def test_turns_are_bounded_by_time_and_come_to_the_same(seconds: float) ->
     assert house.retention.turns == (1 if seconds else 6)
 
 
+@pytest.mark.parametrize("seconds", [0, 60])
+async def test_the_log_has_the_sum_of_all_turns(seconds: float, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    house = House()
+    house.retention = Runs(house.database, house.storage, turn_seconds=seconds)
+    files = [await house.file(f"file-{number}", expires_at=OLD) for number in range(5)]
+    house.storage.stuck = {files[2].storage_key}
+    await house.retention.run(Kind.FILES, NOW)
+    [done] = [vars(record) for record in caplog.records if record.message == "retention done"]
+    assert (done["count"], done["bytes"], done["failures"]) == (4, sum(file.bytes for file in files[1:]), 1)
+    assert Kind.FILES not in house.database.rows.successes
+
+
 async def test_what_an_ended_batch_left_goes_a_day_after_its_end(house: House) -> None:
     await house.batch("batch_1", status=BatchStatus.FAILED)
     await house.batch("batch_2")

@@ -206,8 +206,9 @@ async def test_the_fleet_is_shown_as_database_and_temporal_know_it(tmp_path: Pat
     async with installation(tmp_path, database_url) as settings:
         database = await open_database(settings)
         now = datetime.now(UTC)
-        await database.models.note(settings.backends[0], ["llama"], now)
-        await database.workers.beat("one:1", {"in_flight": 3}, now)
+        later = now + timedelta(hours=1)  # alive for as long as the commands take
+        await database.models.note(settings.backends[0], ["llama"], later)
+        await database.workers.beat("one:1", {"in_flight": 3}, later)
         await database.workers.beat("two:1", {"in_flight": 1}, now - timedelta(minutes=1))
         await database.close()
         told = {
