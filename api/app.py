@@ -22,6 +22,7 @@ from api.health import HealthRoutes
 from api.limits import LimitRoutes
 from api.meter import Meter
 from api.models import ModelRoutes
+from api.pages import Pages
 from api.quotas import QuotaRoutes
 from api.rates import RateRoutes
 from api.registry import RegistryRoutes
@@ -72,6 +73,8 @@ def build_app(services: Services) -> FastAPI:
     door = door_of(services)
     if door is not None:
         app.add_middleware(Gate, door=door, metrics=services.metrics)
+    else:
+        app.add_middleware(Pages, origins=settings.api_cors_origins, hosts=settings.api_hosts)
     allow_origins(app, settings.api_cors_origins, settings.tenant_header)
     app.add_middleware(
         Bounds, body_seconds=settings.api_silence_seconds, body_rate=settings.api_body_bytes_per_second

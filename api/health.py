@@ -2,15 +2,17 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable
 from typing import Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from api.errors import RETRY_AFTER_SECONDS
+from api.doors import Door, door_of
+from api.errors import RETRY_AFTER_SECONDS, ApiError
 from api.objects import answer
-from api.responses import text
+from api.responses import refusals, text
 from api.services import Services
 from batchwright.database.errors import DatabaseError
 from batchwright.storage.base import StorageError
@@ -20,6 +22,7 @@ from batchwright.temporal import TemporalUnavailable
 logger = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 3.0
+_OF_TENANT = re.compile(rb'^[a-z_]+\{(?:.*,)?(?:tenant|organization)="')
 State = Literal["ok", "unavailable"]
 
 
@@ -41,12 +44,18 @@ class Ready(BaseModel):
 class HealthRoutes:
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._door = door_of(services)
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["Operation"])
         router.add_api_route("/healthz", self.healthz, response_model=Alive)
         router.add_api_route("/readyz", self.readyz, response_model=Ready, responses={503: {"model": Ready}})
-        router.add_api_route("/metrics", self.metrics, response_class=Response, responses=text("text/plain"))
+        router.add_api_route(
+            "/metrics",
+            self.metrics,
+            response_class=Response,
+            responses=text("text/plain") | refusals(self._services.settings),
+        )
         return router
 
     async def healthz(self) -> Response:
@@ -68,11 +77,30 @@ class HealthRoutes:
             return unready
         return answer(Ready(status="ok", checks=checks))
 
-    async def metrics(self) -> Response:
-        """The process's metrics, for Prometheus."""
+    async def metrics(self, request: Request) -> Response:
+        """The process's metrics, for Prometheus: those of tenants only with a key of the scope admin."""
         services = self._services
+        shows_tenants = await self._may_see_tenants(request, self._door)
         body = await exposition(services.metrics, services.sdk_metrics)
-        return Response(body, media_type=CONTENT_TYPE)
+        return Response(body if shows_tenants else _without_tenants(body), media_type=CONTENT_TYPE)
+
+    async def _may_see_tenants(self, request: Request, door: Door | None) -> bool:
+        """Raises ApiError for a key that is sent and does not open them."""
+        if door is None:
+            return True
+        try:
+            await door.admit(request.scope)
+        except ApiError:
+            if "authorization" in request.headers:
+                raise
+            return False
+        except DatabaseError:  # a scrape is wanted most while something is down
+            return False
+        return True
+
+
+def _without_tenants(body: bytes) -> bytes:
+    return b"".join(line for line in body.splitlines(keepends=True) if not _OF_TENANT.search(line))
 
 
 async def _state(name: str, check: Awaitable[None]) -> State:

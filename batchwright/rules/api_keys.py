@@ -88,8 +88,8 @@ def opens(key: ApiKey, kept: Kept | None) -> bool:
 
 
 def needed(method: str, path: str) -> Scope:
-    """The scope of a request: `admin` below /admin and for /v1/stats, else by its method."""
-    if path in ("/admin", "/v1/stats") or path.startswith("/admin/"):
+    """The scope of a request: `admin` below /admin, for /v1/stats and all metrics, else by its method."""
+    if path in ("/admin", "/v1/stats", "/metrics") or path.startswith("/admin/"):
         return Scope.ADMIN
     return Scope.READ if method in ("GET", "HEAD") else Scope.WRITE
 

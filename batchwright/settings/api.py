@@ -18,6 +18,11 @@ class ApiSettings(BaseSettings):
     api_cors_origins: list[str] = Field(
         default=[], description="origins whose web pages may call the API, as a JSON list; unset: none"
     )
+    api_hosts: list[str] = Field(
+        default=[],
+        description="more names by which an API without authentication may be called, as a JSON list; "
+        "loopback addresses and names of the machine always may",
+    )
     api_header_seconds: float = Field(15.0, gt=0, description="time for a request's headers to come")
     api_silence_seconds: float = Field(
         60.0, gt=0, description="longest silence in a request's body, and of a client that reads no answer"

@@ -37,7 +37,7 @@ class Case:
 
 CASES = [
     Case(
-        "least", {}, {"Deployment": 4, "Job": 1, "NetworkPolicy": 2, "PodDisruptionBudget": 4, "Service": 1}
+        "least", {}, {"Deployment": 4, "Job": 1, "NetworkPolicy": 3, "PodDisruptionBudget": 4, "Service": 1}
     ),
     Case("pools", {"workers": POOLS}, {"Deployment": 4, "PodDisruptionBudget": 3}),
     Case("no setup", {"setup": {"enabled": False}}, {"Job": 0}),
@@ -104,11 +104,19 @@ CASES = [
                 "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"port": 5432}]}],
             }
         },
-        {"NetworkPolicy": 2},
+        {"NetworkPolicy": 3},
     ),
     Case(
         "monitored",
-        {"monitoring": {"monitors": True, "rules": True, "dashboards": True, "labels": {"release": "prom"}}},
+        {
+            "monitoring": {
+                "monitors": True,
+                "rules": True,
+                "dashboards": True,
+                "labels": {"release": "prom"},
+                "apiKey": {"existingSecret": "scrapes"},
+            }
+        },
         {"ServiceMonitor": 1, "PodMonitor": 1, "ConfigMap": 2},
     ),
     Case(

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from batchwright.rules.ids import safe_name
 from batchwright.settings import Settings, load, registry_of
-from tests.unit.deploy.chart import Values, at, check, names, notes, one, pods, render, with_least
+from tests.unit.deploy.chart import Resource, Values, at, check, names, notes, one, pods, render, with_least
 from tests.unit.deploy.files import image_environment
 from tests.unit.deploy.test_chart import POOLS, TLS, scaled
 
@@ -157,6 +157,87 @@ def test_the_setup_runs_where_the_values_say_as_on_a_cluster_of_which_all_nodes_
     job = one(render(with_least(setup=where)), "Job", "batchwright-setup")
     check(job)
     assert {name: job.at(f"spec.template.spec.{name}") for name in where} == where
+
+
+def test_the_setup_connects_to_no_more_than_the_rest_and_nobody_to_it() -> None:
+    database: JsonValue = {"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"port": 5432}]}
+    made = render(with_least(networkPolicy={"egress": [database]}))
+    job, policy = one(made, "Job", "batchwright-setup"), one(made, "NetworkPolicy", "batchwright-setup")
+    assert policy.at("spec.policyTypes") == ["Ingress", "Egress"]
+    assert policy.at("spec.ingress") == []
+    assert policy.at("spec.egress") == one(made, "NetworkPolicy", "batchwright-worker").at("spec.egress")
+    # It is there before the job whose pods it selects, and gone with it.
+    said = policy.metadata.annotations
+    assert said["helm.sh/hook"] == job.metadata.annotations["helm.sh/hook"]
+    assert int(said["helm.sh/hook-weight"]) < 0
+    wanted, labels = policy.at("spec.podSelector.matchLabels"), job.at("spec.template.metadata.labels")
+    assert isinstance(wanted, dict)
+    assert isinstance(labels, dict)
+    assert wanted.items() <= labels.items()
+
+
+def test_every_pod_is_under_a_policy() -> None:
+    made = render(with_least(workers=POOLS))
+    policies = [each.at("spec.podSelector.matchLabels") for each in made if each.kind == "NetworkPolicy"]
+    for each in made:
+        labels = each.at("spec.template.metadata.labels")
+        if isinstance(labels, dict):
+            assert any(
+                isinstance(wanted, dict) and wanted.items() <= labels.items() for wanted in policies
+            ), each.metadata.name
+
+
+def test_the_setup_has_no_key_of_payloads_or_backends() -> None:
+    values = with_least(
+        temporal={"tls": TLS},
+        payloadKeys={"existingSecret": "payloads", "ids": ["new"]},
+        registry={"existingSecret": "backend-keys", "config": {"models": {}}},
+        settings={"backends": []},
+    )
+    made = pods(render(values))
+    secrets = {
+        name: {str(at(volume, "secret.secretName")) for volume in pod.volumes if "secret" in volume}
+        for name, pod in made.items()
+    }
+    assert secrets.pop("batchwright-setup") == {"tls"}
+    assert all(each == {"tls", "payloads", "backend-keys"} for each in secrets.values())
+
+
+def test_labels_of_the_values_do_not_stand_for_those_that_select_pods() -> None:
+    made = render(with_least(podLabels={"app.kubernetes.io/component": "api", "team": "x"}))
+    components = {each.metadata.name: _component(each) for each in made if each.kind in ("Deployment", "Job")}
+    assert {name for name, component in components.items() if component == "api"} == {"batchwright-api"}
+
+
+def _component(resource: Resource) -> JsonValue:
+    labels = resource.at("spec.template.metadata.labels")
+    assert isinstance(labels, dict)
+    assert labels["team"] == "x"
+    return labels["app.kubernetes.io/component"]
+
+
+def test_pods_come_before_whom_the_values_say() -> None:
+    pools: JsonValue = [
+        {"name": "io", "roles": ["io", "control"]},
+        {"name": "gpu", "roles": ["inference"], "priorityClassName": "low"},
+    ]
+    values = with_least(
+        api={"priorityClassName": "high"}, workerDefaults={"priorityClassName": "middle"}, workers=pools
+    )
+    made = render(values)
+    for resource in made:
+        check(resource)
+    found = {
+        each.metadata.name: each.at("spec.template.spec.priorityClassName")
+        for each in made
+        if each.kind in ("Deployment", "Job")
+    }
+    assert found == {
+        "batchwright-api": "high",
+        "batchwright-worker-io": "middle",
+        "batchwright-worker-gpu": "low",
+        "batchwright-setup": None,
+    }
 
 
 def test_a_node_is_asked_for_the_disk_of_pods_that_do_io_unless_the_values_say() -> None:

@@ -62,6 +62,11 @@ def test_a_container_of_ours_has_no_more_rights_than_it_needs(name: str) -> None
     assert [volume.target for volume in service.volumes if not isinstance(volume, str)] == [spool]
 
 
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_container_gains_rights_while_it_runs(name: str) -> None:
+    assert SERVICES[name].security_opt == ["no-new-privileges:true"]
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_only_settings_that_there_are_are_set(name: str) -> None:
     names = {each for each in OURS[name].environment if each.startswith("BATCHWRIGHT_")}

@@ -84,13 +84,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end -}}
 
-{{/* Files that all containers have. */}}
-{{- define "batchwright.mounts" -}}
+{{- define "batchwright.tlsMount" -}}
 {{- if .Values.temporal.tls.existingSecret }}
 - name: temporal-tls
   mountPath: /etc/batchwright/temporal-tls
   readOnly: true
 {{- end }}
+{{- end -}}
+
+{{/* Files of the containers that last. */}}
+{{- define "batchwright.mounts" -}}
+{{- include "batchwright.tlsMount" . }}
 {{- if .Values.payloadKeys.existingSecret }}
 - name: payload-keys
   mountPath: /etc/batchwright/payload-keys
@@ -109,21 +113,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
 {{/* Arguments: root, spool (its size). */}}
-{{- define "batchwright.volumes" -}}
+{{- define "batchwright.setupVolumes" -}}
 - name: spool
   emptyDir: {sizeLimit: {{ .spool }}}
 {{- with .root.Values.temporal.tls.existingSecret }}
 - name: temporal-tls
   secret: {secretName: {{ . }}, defaultMode: 0440}
 {{- end }}
+{{- end -}}
+
+{{/* The same. */}}
+{{- define "batchwright.volumes" -}}
+{{- include "batchwright.setupVolumes" . }}
 {{- with .root.Values.payloadKeys.existingSecret }}
 - name: payload-keys
   secret: {secretName: {{ . }}, defaultMode: 0440}
 {{- end }}
 {{- if .root.Values.registry.config }}
-# Optional: the setup has this volume too, and comes before it.
 - name: registry
-  configMap: {name: {{ include "batchwright.fullname" .root }}-registry, optional: true}
+  configMap: {name: {{ include "batchwright.fullname" .root }}-registry}
 {{- end }}
 {{- with .root.Values.registry.existingSecret }}
 - name: backend-keys
@@ -212,8 +220,11 @@ topologySpreadConstraints:
 {{- include "batchwright.nodes" .placement }}
 {{- end -}}
 
-{{/* Which nodes a pod may be on. Argument: what says so in the values. */}}
+{{/* Which nodes a pod may be on, and before whom. Argument: what says so in the values. */}}
 {{- define "batchwright.nodes" -}}
+{{- with .priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
 {{- with .nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
@@ -235,8 +246,8 @@ affinity:
 {{- toYaml (merge (dict "requests" $requests) .resources) -}}
 {{- end -}}
 
-{{/* One container's shared parts. Argument: root. */}}
-{{- define "batchwright.container" -}}
+{{/* What all containers share. Argument: root. */}}
+{{- define "batchwright.anyContainer" -}}
 image: {{ include "batchwright.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 securityContext:
@@ -244,5 +255,35 @@ securityContext:
 volumeMounts:
   - name: spool
     mountPath: /var/spool/batchwright
+{{- end -}}
+
+{{/* The same of those that last. */}}
+{{- define "batchwright.container" -}}
+{{ include "batchwright.anyContainer" . }}
   {{- with include "batchwright.mounts" . }}{{ . | trim | nindent 2 }}{{ end }}
+{{- end -}}
+
+{{/* The same of the setup, which needs no key of payloads or backends. */}}
+{{- define "batchwright.setupContainer" -}}
+{{ include "batchwright.anyContainer" . }}
+  {{- with include "batchwright.tlsMount" . }}{{ . | trim | nindent 2 }}{{ end }}
+{{- end -}}
+
+{{- define "batchwright.policyTypes" -}}
+policyTypes:
+  - Ingress
+  {{- if .Values.networkPolicy.egress }}
+  - Egress
+  {{- end }}
+{{- end -}}
+
+{{/* What pods may connect to; where nothing is said, to all. */}}
+{{- define "batchwright.egress" -}}
+{{- with .Values.networkPolicy.egress -}}
+egress:
+  - ports:
+      - {port: 53, protocol: UDP}
+      - {port: 53, protocol: TCP}
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
