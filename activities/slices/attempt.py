@@ -234,16 +234,19 @@ class SliceAttempt:
         return SliceResult(completed=sink.completed, failed=sink.failed)
 
     def _tell_waiting(self, settled: int) -> None:
-        """While the turn goes on: what settles moves; what cannot be stored, or only be tried, waits."""
+        """While the turn goes on: what settles moves; what cannot be stored, or only be tried, waits.
+
+        Also where something settles that was in flight when the backends broke.
+        """
         waiting, request = self._tools.waiting, self._request
-        if self._settled is not None and settled > self._settled:
-            waiting.moves(request.tenant, request.batch_id, request.model)
-        elif self._sink.is_overdue:
+        if self._sink.is_overdue:
             reason = "its results cannot be stored now"
             waiting.waits(request.tenant, request.batch_id, request.model, reason, _LAST_FLUSH_SECONDS)
         elif (circuit := self._shut()) is not None:  # a trial may take long
             reason = reason_of(circuit)
             waiting.waits(request.tenant, request.batch_id, request.model, reason, _TRIAL_SECONDS)
+        elif self._settled is not None and settled > self._settled:
+            waiting.moves(request.tenant, request.batch_id, request.model)
         self._settled = settled
 
     def _shut(self) -> Circuit | None:
@@ -267,9 +270,12 @@ class SliceAttempt:
         if end is End.DEFERRED:
             raise self._deferral()
         goes_on = end in (End.TURN_OVER, End.DRAINED)
-        if self._turn is not None and self._turn.has_sent and not (goes_on and self._shut()):
-            tools.waiting.moves(request.tenant, request.batch_id, request.model)
-            tools.deferrals.forget(request.batch_id, request.model)
+        if self._turn is not None and self._turn.has_sent:
+            is_shut = self._shut() is not None
+            if not is_shut:
+                tools.waiting.moves(request.tenant, request.batch_id, request.model)
+            if not (goes_on and is_shut):
+                tools.deferrals.forget(request.batch_id, request.model)
         if goes_on:
             raise _next_turn(Failure.TURN_OVER, f"slice {request.number} goes on in its next turn", 0.001)
         return counts.model_copy(update={"finished": end is End.FINISHED})

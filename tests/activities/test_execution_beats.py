@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
+import httpx
 import pytest
 from temporalio.testing import ActivityEnvironment
 
@@ -13,9 +14,23 @@ from activities.slices import ownership
 from activities.slices.ownership import Ownership, Word, is_fresh
 from activities.slices.waiting import WaitingSignals
 from batchwright.contracts.batch import WaitingReason
+from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceResult
 from batchwright.database.errors import DatabaseUnavailable
-from tests.activities.execution_house import FakeServer, eventually
+from tests.activities.execution_house import (
+    BATCH,
+    MODEL,
+    TENANT,
+    FakeServer,
+    House,
+    content_of,
+    eventually,
+    line_of,
+    ok,
+    plan_slice,
+    request,
+    status,
+)
 from tests.fakes.database import MemoryDatabase
 
 
@@ -122,6 +137,31 @@ async def test_a_fresh_attempt_has_no_beat_yet() -> None:
 
 def test_several_beats_fit_into_the_time_an_attempt_trusts_one() -> None:
     assert ownership.BEAT_SECONDS <= 2
+
+
+async def test_what_was_in_flight_when_the_backend_broke_takes_no_reason_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("activities.slices.gate.PATIENCE_SECONDS", 0.0)
+    house, broken = House(ok), asyncio.Event()
+    await plan_slice(house.storage, [line_of(n) for n in range(2)])
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        if content_of(request) == "1":
+            return status(403)
+        await broken.wait()
+        return ok("0")
+
+    house.answer = answer
+    house.next_worker()  # which beats at once
+    house.tools.waiting.waits(TENANT, BATCH, MODEL, "told by another slice", 60.0)
+    slice = asyncio.create_task(house.failure(request()))
+    await eventually(lambda: house.circuit(MODEL).is_open)
+    broken.set()
+    assert (await slice).type == Failure.DEFERRED
+    await house.tools.waiting.settle()
+    assert "" not in [told.reason for _, told in house.told]
+    assert "refuses" in house.told[-1][1].reason
 
 
 class Told:
