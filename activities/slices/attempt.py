@@ -234,10 +234,7 @@ class SliceAttempt:
         return SliceResult(completed=sink.completed, failed=sink.failed)
 
     def _tell_waiting(self, settled: int) -> None:
-        """While the turn goes on: what settles moves; what cannot be stored, or only be tried, waits.
-
-        Also where something settles that was in flight when the backends broke.
-        """
+        """While the turn goes on: what cannot be stored, or only be tried, waits; what settles else moves."""
         waiting, request = self._tools.waiting, self._request
         if self._sink.is_overdue:
             reason = "its results cannot be stored now"

@@ -29,6 +29,7 @@ CANCEL_GRACE = 30.0
 MOST_DISPATCH, MOST_EXPIRED, MOST_CANCELLED = 1.0, 10.0, CANCEL_GRACE + 10.0
 MOST_TOLD = 10.0
 _TENTHS = "{:.1f}"
+_LATE = "late steps"
 _ENDS = [*(f"window {name}" for name in WINDOWS), *(f"cancel {name}" for name in CANCELS)]
 
 
@@ -37,8 +38,10 @@ class Report:
 
     def __init__(self, say: Console) -> None:
         self._say = say
-        self.windows = _table("the window closes", "last request after", "`expired` after", "files took")
-        self.cancels = _table("a cancel", "last request after", "`cancelled` after", "files took")
+        self.windows = _table(
+            "the window closes", "last request after", "`expired` after", "files took", _LATE
+        )
+        self.cancels = _table("a cancel", "last request after", "`cancelled` after", "files took", _LATE)
         self.reasons = _columns("a batch waits, and says why; seconds", *PLACES)
         self.broken: list[str] = []
 
@@ -120,12 +123,13 @@ def _columns(title: str, *columns: str) -> Table:
     return found
 
 
-def _shown(end: End, due: float, stop: float) -> tuple[str, str, str]:
+def _shown(end: End, due: float, stop: float) -> tuple[str, str, str, str]:
     last = _after(end, stop)
     return (
         "none was sent" if last is None else _TENTHS.format(last),
         _TENTHS.format(end.seen_at - due),
         _TENTHS.format(end.finalizing),
+        str(end.late_steps),
     )
 
 

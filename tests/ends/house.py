@@ -5,7 +5,7 @@ import json
 import signal
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -14,8 +14,10 @@ from openai import AsyncOpenAI
 from openai.types import Batch
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
+from temporalio.service import RPCError
 
-from batchwright.rules.ids import request_id
+from batchwright.contracts.names import model_run_id
+from batchwright.rules.ids import request_id, safe_name
 from batchwright.settings import load
 from batchwright.temporal import connect
 from tests.e2e.backend import Backend
@@ -41,6 +43,9 @@ class End:
     seen_at: float  # in its last status
     last_asked_at: float | None  # None: no line of it reached the backend
     finalizing: float  # seconds from when its files were ordered the last time
+    late_steps: (
+        int  # of its workflows, which whoever had them did not take or do within Temporal's ten seconds
+    )
 
     @property
     def settled(self) -> int:
@@ -153,10 +158,19 @@ class House:
         asked = [entry.last_asked_at for entry in (await self.backend.ledger()).entries if entry.key in mine]
         files_ordered_at = await self._files_ordered_at(batch)
         finalizing = seen_at - files_ordered_at if files_ordered_at else 0.0
-        return End(done, seen_at, max(asked, default=None), finalizing)
+        return End(done, seen_at, max(asked, default=None), finalizing, await self._late_steps(batch))
 
     async def _has_ended(self, batch: Batch) -> bool:
         return await self.status(batch) in ENDED
+
+    async def _late_steps(self, batch: Batch) -> int:
+        runs = [batch.id, *(model_run_id(batch.id, safe_name(model)) for model in MODELS)]
+        found = 0
+        for run in runs:
+            with suppress(RPCError):  # it was never started
+                async for event in self.temporal.get_workflow_handle(run).fetch_history_events():
+                    found += event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT
+        return found
 
     async def _files_ordered_at(self, batch: Batch) -> float:
         """The last time; 0.0: not at all."""
