@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 from openai.types import Batch
-from temporalio.client import WorkflowExecutionStatus
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.common import WorkflowIDReusePolicy
+from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.contracts.names import CONTROL_QUEUE
 from batchwright.database.driver import connect as connect_database
@@ -129,6 +132,84 @@ async def test_a_batch_whose_plan_vanishes_fails_visibly_and_is_resumed(house: S
         await check_conservation(client, done, lines)
     assert (failed.status, done.status) == ("failed", "completed")
     assert await shows(house, r'batchwright_step_failures_total{.*type="PlanDamaged".*} [1-9]')
+
+
+async def test_a_batch_that_cannot_end_when_its_window_closes_is_seen_and_ends_once_the_storage_is_mended(
+    house: Stack,
+) -> None:
+    """Something else lies where the storage's directory was."""
+    await house.heal()
+    await house.faults(kind="slow", seconds=1.0, rate=1.0)
+    lines = chat_lines(MODELS, each=400)
+    aside = house.objects.with_name("aside")
+    async with house.client() as client:
+        batch = await submit(client, lines, "20s")
+        await settled(client, batch.id, 10)
+        house.objects.rename(aside)
+        house.objects.touch()
+        try:
+            await until(lambda: shows(house, r"batchwright_batches_past_deadline [1-9]"))
+        finally:
+            house.objects.unlink()
+            aside.rename(house.objects)
+        done = await ended(client, batch.id)
+        await check_conservation(client, done, lines)
+    await house.heal()
+    assert done.status == "expired"
+
+
+async def test_a_live_batch_whose_run_is_lost_is_seen_repaired_and_resumed(
+    house: Stack, tmp_path: Path
+) -> None:
+    server = await connect(load(temporal_address=house.now.temporal))
+    await house.heal()
+    await house.faults(kind="slow", seconds=1.0, rate=1.0)
+    lines = chat_lines(MODELS, each=100)
+    async with house.client() as client:
+        batch = await submit(client, lines)
+        await settled(client, batch.id, 10)
+        lost = server.get_workflow_handle(batch.id)
+        await lost.terminate()
+        await delete(server, batch.id)
+        database = await connect_database(house.now.postgres)
+        older = "UPDATE batches SET created_at = created_at - interval '1 hour' WHERE id = $1"
+        await database.execute(older, batch.id)
+        await database.close()
+        run(block("BatchwrightAuditStale"), shell(house), tmp_path)
+        await until(lambda: differences(house, "run_missing", 1))
+        await batchwright("audit", "--repair", **settings_of(house))
+        failed = await client.batches.retrieve(batch.id)
+        await house.heal()
+        resumed = await client.post(f"/batches/{batch.id}/x/resume", cast_to=Batch)
+        done = await ended(client, resumed.id)
+        await check_conservation(client, done, lines)
+    assert (failed.status, done.status) == ("failed", "completed")
+
+
+async def delete(server: Client, run: str) -> None:
+    """From Temporal, until it knows the run no more."""
+    execution = WorkflowExecution(workflow_id=run)
+    await server.workflow_service.delete_workflow_execution(
+        DeleteWorkflowExecutionRequest(namespace=server.namespace, workflow_execution=execution)
+    )
+
+    async def is_gone() -> bool:
+        try:
+            await server.get_workflow_handle(run).describe()
+        except RPCError as error:
+            return error.status is RPCStatusCode.NOT_FOUND
+        return False
+
+    await until(is_gone)
+
+
+def settings_of(house: Stack) -> dict[str, str]:
+    """Of a command that asks everything but the API; what the shell has."""
+    return {
+        name.removeprefix("BATCHWRIGHT_").lower(): value
+        for name, value in shell(house).items()
+        if name.startswith("BATCHWRIGHT_")
+    }
 
 
 async def test_a_step_that_fails_for_a_reason_nobody_expected_is_seen_and_goes_on_once_that_is_mended(
