@@ -8,7 +8,8 @@ import pytest
 from batchwright.database.pool import Database
 from batchwright.database.rows import RateChange
 from batchwright.rules.rates import ALL_MODELS
-from tests.integration.test_worker_process import temporal, worker
+from tests.integration.clusters import cluster
+from tests.integration.test_worker_process import worker
 
 pytestmark = pytest.mark.integration
 OWN = '{"llama": {"requests_per_second": 20}}'
@@ -22,7 +23,7 @@ async def test_rates_changed_at_run_time_that_the_settings_leave_nothing_of_end_
 ) -> None:
     await database.rates.change(ALL_MODELS, 15, datetime.now(UTC), anything)
     async with (
-        temporal() as address,
+        cluster(is_set_up=True) as address,
         worker(tmp_path, temporal_address=address, database_url=database_url, models=OWN) as process,
     ):
         _, said = await process.communicate()
