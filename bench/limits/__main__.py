@@ -1,18 +1,25 @@
 """`python -m bench.limits`: the table of docs/scheduling.md."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from bench.limits.limits import LIMITS, SHARED
+from bench.limits.limits import LIMITS, SHARED, Limit
 from bench.limits.scenarios import SCENARIOS
-from bench.limits.simulation import Result, runs
+from bench.limits.simulation import Result, Scenario, runs
 
+SEEDS = 20
 _COLUMNS = ("limit", "goodput", "in trouble", "refused", "timed out", "waiting", "held up", "recovery")
-_HEADS = f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}"
+HEADS = f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}"
 
 
-def _row(name: str, result: Result) -> str:
+def limits_of(scenario: Scenario) -> dict[str, Callable[[], Limit]]:
+    """Those that are compared in it, by name."""
+    return {**LIMITS, **(SHARED if scenario.bursts else {})}
+
+
+def row(name: str, result: Result) -> str:
     cells = (
         f"{result.goodput:.0%}",
         f"{result.in_trouble:.0%}" if result.in_trouble else "",
@@ -25,12 +32,12 @@ def _row(name: str, result: Result) -> str:
     return f"| {name} | " + " | ".join(cells) + " |"
 
 
-def run(seeds: Annotated[int, typer.Option(min=1, help="Runs of each, by seed.")] = 20) -> None:
+def run(seeds: Annotated[int, typer.Option(min=1, help="Runs of each, by seed.")] = SEEDS) -> None:
     """Compare in-flight limits at an engine in trouble, on a virtual clock."""
     for scenario in SCENARIOS:
-        print(f"\n**{scenario.name}**\n\n{_HEADS}")
-        for name, make in {**LIMITS, **(SHARED if scenario.bursts else {})}.items():
-            print(_row(name, runs(scenario, make, range(seeds))))
+        print(f"\n**{scenario.name}**\n\n{HEADS}")
+        for name, make in limits_of(scenario).items():
+            print(row(name, runs(scenario, make, range(seeds))))
 
 
 def main() -> None:
