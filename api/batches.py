@@ -113,18 +113,18 @@ class BatchRoutes:
         tenant = tenant_of(request, self._services.settings)
         if not is_batch_id(batch_id):
             raise no_batch(batch_id)
-        row, told = await asyncio.gather(
-            self._batches.get(tenant, batch_id), self._reasons.told(tenant, batch_id), return_exceptions=True
-        )
-        if isinstance(row, BaseException):
-            raise row
-        if row is None:
+        read = self._batches.get_waiting(tenant, batch_id, self._services.clock())
+        found, served = await asyncio.gather(read, self._reasons.served(), return_exceptions=True)
+        if isinstance(found, BaseException):
+            raise found
+        if found is None:
             raise no_batch(batch_id)
+        row, told = found
         if row.status.is_terminal:
             return answer(batch_object(row))
-        if isinstance(told, BaseException):
-            raise told
-        waiting = self._reasons.of(row, told)
+        if isinstance(served, BaseException):
+            raise served
+        waiting = self._reasons.of(row, told, served)
         paused = any(each.model is None and each.reason == PAUSED for each in waiting)
         return answer(batch_object(row, paused=paused, waiting=waiting))
 

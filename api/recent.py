@@ -9,10 +9,14 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 _MOST = 10_000
+_STILL_YOUNG = 0.5  # of its life; after it the next one is read while this one is used
 
 
 class Recent(Generic[Key, Value]):
-    """Values by key, each at most `seconds` old. What `read` raises is raised, and not kept."""
+    """Values by key, each at most `seconds` old. What `read` raises is raised, and not kept.
+
+    Whoever asks often waits for none but the first.
+    """
 
     def __init__(
         self,
@@ -28,14 +32,22 @@ class Recent(Generic[Key, Value]):
         """Whoever asks while it is read waits for that: polls that come at once ask the database once."""
         now = self._clock()
         read_at, value = self._kept.get(key, (0.0, None))
-        if value is not None and now - read_at < self._seconds:
+        age = now - read_at
+        if value is not None and age < self._seconds * _STILL_YOUNG:
             return value
+        reading = self._reading_of(key, now)
+        if value is not None and age < self._seconds:
+            return value
+        return await asyncio.shield(reading)  # one that leaves does not take it from the others
+
+    def _reading_of(self, key: Key, now: float) -> "asyncio.Task[Value]":
+        """The one that is under way; one that takes longer than a value lives is not waited for."""
         began_at, reading = self._reading.get(key, (0.0, None))
         if reading is None or now - began_at >= self._seconds:
             reading = asyncio.create_task(self._read_anew(key, now))
             self._reading[key] = now, reading
             reading.add_done_callback(partial(self._ended, key))
-        return await asyncio.shield(reading)  # one that leaves does not take it from the others
+        return reading
 
     async def _read_anew(self, key: Key, now: float) -> Value:
         value = await self._read(key)

@@ -1,9 +1,7 @@
 """Why a batch waits, as the API shows it: what was told, and what nobody is there to tell."""
 
-import asyncio
 from collections.abc import Collection
 from datetime import timedelta
-from typing import NamedTuple
 
 from api.objects import WaitingObject
 from api.recent import Recent
@@ -20,36 +18,28 @@ PAUSED = "paused"
 _FRESH = timedelta(seconds=FRESH_SECONDS)
 
 
-class Told(NamedTuple):
-    """`served` are the queues that some worker polls."""
-
-    reasons: list[Waiting]
-    served: Collection[str]
-
-
 class Reasons:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._table = services.database.waiting
         self._served = Recent(self._polled, services.recent_seconds)
 
-    async def told(self, tenant: str, batch_id: str) -> Told:
-        """What there is to know of a batch beside its row, read while that is read."""
-        reasons = self._table.of_batch(tenant, batch_id, self._services.clock())
-        return Told(*await asyncio.gather(reasons, self._served.get(_FRESH)))
+    async def served(self) -> Collection[str]:
+        """The queues that some worker polls."""
+        return await self._served.get(_FRESH)
 
-    def of(self, row: BatchRow, told: Told) -> list[WaitingObject]:
+    def of(self, row: BatchRow, told: list[Waiting], served: Collection[str]) -> list[WaitingObject]:
         """Of a batch that has not ended; none where all goes on. A model has at most one of each source."""
         if row.status not in LIVE:
             return []
-        said = {each.reason for each in told.reasons if not each.model}
-        known = {each.model for each in told.reasons if each.model and is_unpolled(each.reason)}
+        said = {each.reason for each in told if not each.model}
+        known = {each.model for each in told if each.model and is_unpolled(each.reason)}
         unserved = [
             each
-            for each in _unserved(row, told.served)
+            for each in _unserved(row, served)
             if each.model not in known and (each.model or each.reason not in said)
         ]
-        return [*map(_object, told.reasons), *unserved]
+        return [*map(_object, told), *unserved]
 
     async def paused(self, row: BatchRow) -> None:
         order, now = row.order, self._services.clock()

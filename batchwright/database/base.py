@@ -30,7 +30,7 @@ from batchwright.database.rows import (
 )
 from batchwright.database.tenants_base import ApiKeysTable, OrganizationsTable, TenantsTable
 from batchwright.database.uploads_base import ClaimsTable, UploadsTable
-from batchwright.database.waiting_base import WaitingTable
+from batchwright.database.waiting_base import Waiting, WaitingTable
 from batchwright.database.workers_base import WorkersTable
 
 
@@ -65,6 +65,12 @@ class BatchesTable(Protocol):
         ...
 
     async def get(self, tenant: str, batch_id: str) -> BatchRow | None: ...
+
+    async def get_waiting(
+        self, tenant: str, batch_id: str, at: datetime
+    ) -> tuple[BatchRow, list[Waiting]] | None:
+        """The same, and why it waits `at` that time as far as it was told, as `WaitingTable.of_batch`."""
+        ...
 
     async def page(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[BatchRow], bool]:
         """Newest first, and whether there are more. Raises UnknownCursor."""

@@ -9,10 +9,12 @@ from batchwright.contracts.openai import BatchStatus, Endpoint, Usage, Validatio
 from batchwright.database.counts import add_told
 from batchwright.database.driver import Row
 from batchwright.database.rows import BatchRow, ModelCount
+from batchwright.database.waiting_base import Waiting
 
 _METADATA = TypeAdapter(dict[str, str])
 _ERRORS = TypeAdapter(list[ValidationError])
 _MODELS = TypeAdapter(list[ModelCount])
+_WAITING = TypeAdapter(list[Waiting])
 
 
 class _Columns(BaseModel):
@@ -68,6 +70,11 @@ def batch_row(record: Row) -> BatchRow:
     columns = _Columns.model_validate(dict(record.items()))
     row = BatchRow.model_validate(columns, from_attributes=True)
     return add_told(row, columns.told_models or [])
+
+
+def waiting_of(told: str | None) -> list[Waiting]:
+    """Of a JSON array of rows; None: there is none."""
+    return [] if told is None else _WAITING.validate_json(told)
 
 
 def json_of_metadata(metadata: dict[str, str] | None) -> str | None:

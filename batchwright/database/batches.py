@@ -6,7 +6,13 @@ from datetime import datetime
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai import BatchStatus, ValidationError
 from batchwright.database.base import BatchesTable
-from batchwright.database.batch_rows import batch_row, json_of_errors, json_of_metadata, json_of_models
+from batchwright.database.batch_rows import (
+    batch_row,
+    json_of_errors,
+    json_of_metadata,
+    json_of_models,
+    waiting_of,
+)
 from batchwright.database.connection import Connections
 from batchwright.database.counts import as_ended
 from batchwright.database.dead_letters import DeadLetters
@@ -15,6 +21,7 @@ from batchwright.database.errors import UnknownBatch
 from batchwright.database.files import LAST, Files, position_of
 from batchwright.database.rows import BatchRow, ModelCount, Outcome
 from batchwright.database.sql import queries
+from batchwright.database.waiting_base import Waiting
 from batchwright.rules.states import cancel_comes_first
 
 
@@ -23,6 +30,7 @@ class BatchQueries:
     pin_input: str
     insert: str
     get: str
+    get_waiting: str
     lock: str
     position: str
     page: str
@@ -68,6 +76,14 @@ class Batches(BatchesTable):
             return None
         record = await self._connections.fetchrow(self._sql.get, tenant, batch_id)
         return None if record is None else batch_row(record)
+
+    async def get_waiting(
+        self, tenant: str, batch_id: str, at: datetime
+    ) -> tuple[BatchRow, list[Waiting]] | None:
+        if not batch_id.isprintable():
+            return None
+        record = await self._connections.fetchrow(self._sql.get_waiting, tenant, batch_id, at)
+        return None if record is None else (batch_row(record), waiting_of(record["waiting"]))
 
     async def page(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[BatchRow], bool]:
         async with self._connections.session() as session:

@@ -18,6 +18,7 @@ from batchwright.database.rows import (
     Outcome,
     SliceProgress,
 )
+from batchwright.database.waiting_base import Waiting
 from batchwright.rules.states import cancel_comes_first
 from tests.fakes.audits import MemoryAudits
 from tests.fakes.callbacks import MemoryCallbacks
@@ -46,6 +47,12 @@ class MemoryBatches(BatchesTable):
     async def get(self, tenant: str, batch_id: str) -> BatchRow | None:
         row = self._rows.enter().batches.get((tenant, batch_id))
         return row and self._seen(row)
+
+    async def get_waiting(
+        self, tenant: str, batch_id: str, at: datetime
+    ) -> tuple[BatchRow, list[Waiting]] | None:
+        row = await self.get(tenant, batch_id)
+        return row and (row, await MemoryWaiting(self._rows).of_batch(tenant, batch_id, at))
 
     async def page(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[BatchRow], bool]:
         rows = [row for row in self._rows.enter().batches.values() if row.order.tenant == tenant]

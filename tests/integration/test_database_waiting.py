@@ -64,3 +64,19 @@ async def test_an_end_takes_all_of_a_batch_back(any_database: DatabaseLike) -> N
     await any_database.waiting.tell(told)
     await any_database.batches.end(mine.tenant, mine.batch_id, BatchStatus.CANCELLED, [], START)
     assert await any_database.waiting.of_batch(mine.tenant, mine.batch_id, START) == []
+
+
+async def test_a_batch_is_read_together_with_what_it_waits_for(any_database: DatabaseLike) -> None:
+    mine, at = an_order(), START + timedelta(seconds=5)
+    batches, tenant, id = any_database.batches, mine.tenant, mine.batch_id
+    assert await batches.get_waiting(tenant, id, at) is None
+    await batches.upsert(mine)
+    row = await batches.get(tenant, id)
+    assert await batches.get_waiting(tenant, id, at) == (row, [])
+    first = waiting(id).model_copy(update={"tenant": tenant, "since": START + timedelta(microseconds=1)})
+    changes = {"model": "a", "source": Source.FLEET}, {"model": "z", "until": START + timedelta(seconds=4)}
+    for told in (first, *[first.model_copy(update=change) for change in changes]):
+        await any_database.waiting.tell(told)
+    await any_database.waiting.tell(waiting("another").model_copy(update={"tenant": tenant}))
+    assert await batches.get_waiting(tenant, id, at) == (row, [first.model_copy(update=changes[0]), first])
+    assert await batches.get_waiting("stranger", id, at) is None

@@ -27,6 +27,38 @@ async def test_a_value_is_read_once_in_its_time_and_then_again() -> None:
     assert await source.recent.get("a") == 2
 
 
+async def test_who_asks_often_does_not_wait_while_the_next_one_is_read() -> None:
+    source, gate, ended = Source(), asyncio.Event(), asyncio.Event()
+
+    async def read(key: str) -> int:
+        if source.reads:
+            await gate.wait()
+            ended.set()
+        return await source.read(key)
+
+    recent = Recent(read, 1.0, lambda: source.now)
+    assert await recent.get("a") == 1
+    source.now = 0.5
+    assert [await recent.get("a"), await recent.get("a")] == [1, 1]
+    gate.set()
+    async with asyncio.timeout(60):
+        await ended.wait()
+    assert source.reads == ["a", "a"]
+    source.now = 0.9
+    assert await recent.get("a") == 2
+    assert source.reads == ["a", "a"]
+
+
+async def test_a_failure_beside_a_value_that_is_good_is_nobodys_until_it_is_too_old() -> None:
+    source = Source()
+    assert await source.recent.get("a") == 1
+    source.fails, source.now = True, 0.6
+    assert await source.recent.get("a") == 1
+    source.now = 1.0
+    with pytest.raises(OSError, match="away"):
+        await source.recent.get("a")
+
+
 async def test_each_key_has_its_own() -> None:
     source = Source()
     assert [await source.recent.get(key) for key in "abab"] == [1, 2, 1, 2]

@@ -18,6 +18,15 @@ FROM batches b
 LEFT JOIN LATERAL told(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
 WHERE b.tenant = $1 AND b.id = $2
 
+-- name: get_waiting
+-- The same, and what is told of its waiting: every poll of a live batch asks for both.
+SELECT b.*, told_models, told_usage, (
+    SELECT jsonb_agg(w ORDER BY w.model COLLATE "C", w.source COLLATE "C") FROM waiting w
+    WHERE w.tenant = b.tenant AND w.batch_id = b.id AND w.until > $3) AS waiting
+FROM batches b
+LEFT JOIN LATERAL told(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
+WHERE b.tenant = $1 AND b.id = $2
+
 -- name: lock
 SELECT id FROM batches WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE
 
