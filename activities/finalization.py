@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from activities import memory
 from activities.ending import clean, count_end, count_skipped, tell_end, trace_end
 from activities.errors import failure, translated
 from activities.finalize.collect import Collector
@@ -63,6 +64,7 @@ class Finalization(FinalizationActivities):
                 row = await self._end(request)
             trace_end(row)
             await clean(self._storage, self._database.files, order)
+        await asyncio.to_thread(memory.give_back, memory.of_this_process(), request.total)
         return FinalizeResult(status=row.status, completed=row.completed, failed=row.failed, usage=row.usage)
 
     async def _end(self, request: FinalizeRequest) -> BatchRow:
@@ -83,18 +85,16 @@ class Finalization(FinalizationActivities):
         order = request.order
         if request.status is BatchStatus.COMPLETED:
             await self._database.batches.start_finalizing(order.tenant, order.batch_id, _now())
-        with Spool(self._settings.spool_dir) as spool:
-            settled = Settled(spool)
+        with Spool(self._settings.spool_dir) as spool, Settled(spool) as settled:
             choice, models = await self._settle_all(request, spool, settled)
             files = Files(self._storage, self._settings, order, request.status)
             output, error = await files.write(settled, choice, _now())
-            usage = await asyncio.to_thread(settled.usage, choice)
             letters = await asyncio.to_thread(self._dead_letters, order, settled, choice)
         outcome = Outcome(
             status=request.status,
             completed=len(choice.output),
             failed=len(choice.error),
-            usage=usage,
+            usage=choice.usage,
             models=models,
             output=output,
             error=error,
@@ -140,10 +140,9 @@ class Finalization(FinalizationActivities):
             before += await collector.take_root(keys.adopted_root(request.prefix))
         await collector.take_all(keys.results_root(order.tenant, order.batch_id))
         choice = await asyncio.to_thread(settled.choose)
-        completed = settled.offsets_of(choice.output)
-        missing = await find_missing(
-            self._storage, request.prefix, request.models, settled.offsets(), completed
-        )
+        offsets = await asyncio.to_thread(lambda: [settled.offsets_of(part) for part in choice[:2]])
+        missing = await find_missing(self._storage, request.prefix, request.models, *offsets)
+        del offsets
         _check(request, choice, missing, before)
         if missing:
             await self._settle_missing(request, missing, settled)

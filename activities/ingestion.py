@@ -1,5 +1,6 @@
 """Ingestion: from the input file to plans, shards and slices, or to a failed validation."""
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -9,6 +10,7 @@ from uuid import uuid4
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from activities import memory
 from activities.ending import count_refused, count_skipped, size_bucket, trace_end
 from activities.errors import translated
 from activities.heartbeat import beating
@@ -84,6 +86,7 @@ class Ingestion(IngestionActivities):
                 return _as_it_ended(row)
             self._count_wait(order)
             result = await self._ingest(order)
+        await asyncio.to_thread(memory.give_back, memory.of_this_process(), result.total)
         seconds = time.monotonic() - started
         if not result.failed:
             _tell(result, seconds)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import uvloop
 
+from activities import memory
 from batchwright import settings as knobs
 from batchwright.settings.misspelt import warn_of_misspelt
 from batchwright.storage.base import StorageError
@@ -60,6 +61,7 @@ def run() -> None:
     """`main`, then an exit that skips the interpreter's: the SDK's threads abort there now and then."""
     # A request makes hundreds of short-lived objects and no cycles: the default collects every few requests.
     gc.set_threshold(50_000, 20, 100)
+    memory.keep_large_pieces_apart(memory.of_this_process())
     code = main()
     logging.shutdown()
     sys.stdout.flush()

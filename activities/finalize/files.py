@@ -33,7 +33,7 @@ class Files:
         """The output and the error file; None where there is no line for it."""
         return [
             await self._write(kind, settled, entries, at) if entries else None
-            for kind, entries in zip(KINDS, choice, strict=True)
+            for kind, entries in zip(KINDS, (choice.output, choice.error), strict=True)
         ]
 
     async def _write(self, kind: str, settled: Settled, entries: "array[int]", at: datetime) -> FileRow:

@@ -42,16 +42,18 @@ class Missing:
         at = bisect_left(self._packed, offset << _LENGTH_BITS)
         return at < len(self._packed) and self._packed[at] >> _LENGTH_BITS == offset
 
-    def compare(self, share: ModelShare, plan: bytes, settled: "array[int]", completed: "array[int]") -> None:
-        """Adds the plan's lines that are not among the ascending `settled`, of which some are `completed`."""
-        lines = successes = 0
+    def compare(self, share: ModelShare, plan: bytes, completed: "array[int]", failed: "array[int]") -> None:
+        """Adds the plan's lines that are in neither of these, which are ascending."""
+        lines = successes = failures = 0
         for offset, length, _ in unpack_entries(plan):
             lines += 1
-            if _has(settled, offset):
-                self.found += 1
-                successes += _has(completed, offset)
+            if _has(completed, offset):
+                successes += 1
+            elif _has(failed, offset):
+                failures += 1
             else:
                 self._packed.append(offset << _LENGTH_BITS | length)
+        self.found += successes + failures
         self._packed.sort()
         before = share.adopted_completed, share.adopted_failed
         count = ModelCount(
@@ -81,11 +83,11 @@ async def find_missing(
     storage: Storage,
     prefix: str,
     models: list[ModelShare],
-    settled: "array[int]",
     completed: "array[int]",
+    failed: "array[int]",
 ) -> Missing:
     missing = Missing()
     for share in models:
         plan = await read_plan(storage, prefix, share)
-        await asyncio.to_thread(missing.compare, share, plan, settled, completed)
+        await asyncio.to_thread(missing.compare, share, plan, completed, failed)
     return missing

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -30,9 +31,19 @@ class Spool(Scratch):
             self.write(data)
         return start
 
-    def read_into(self, target: memoryview, position: int) -> None:
-        """Fills `target` with what was appended at `position`."""
+    def read_parts(self, places: Sequence[tuple[int, int]], ending: bytes) -> bytearray:
+        """What was appended at these positions, of these lengths; `ending` behind each."""
+        parts = bytearray(sum([length for _, length in places]) + len(places) * len(ending))
+        room, at, read = memoryview(parts), 0, os.preadv
         with self._lock:
-            done = os.preadv(self.file.fileno(), [target], position)
-        if done != len(target):
-            raise StorageUnavailable(f"The scratch file in {self.directory} gives back less than it got.")
+            number = self.file.fileno()
+            for position, length in places:
+                end = at + length
+                if read(number, [room[at:end]], position) != length:
+                    raise self._lost()
+                at = end + len(ending)
+                parts[end:at] = ending
+        return parts
+
+    def _lost(self) -> Exception:
+        return StorageUnavailable(f"The scratch file in {self.directory} gives back less than it got.")

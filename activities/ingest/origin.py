@@ -76,15 +76,14 @@ async def _copy_segments(
 ) -> None:
     """Of a batch that never got its files: whatever of its segments is there, in the input's order."""
     tenant, batch_id = row.order.tenant, row.order.batch_id
-    with Collected(settings.spool_dir) as collected:
-        settled = Settled(collected)
+    with Collected(settings.spool_dir) as collected, Settled(collected) as settled:
         collector = Collector(storage, collected, settled)
         async for info in storage.list(keys.ingest_root(tenant, batch_id)):
             if "/adopted/" in info.key:
                 await collector.take(info.key)
         await collector.take_all(keys.results_root(tenant, batch_id))
         choice = await asyncio.to_thread(settled.choose)
-        for spool, entries in zip(spools, choice, strict=True):
+        for spool, entries in zip(spools, (choice.output, choice.error), strict=True):
             blocks = settled.blocks(entries)
             while block := await spool.off_loop(next, blocks, None):
                 await spool.off_loop(spool.write, memoryview(block))

@@ -22,7 +22,13 @@ _CRC = struct.Struct("<I")
 _CHECKED = struct.Struct(_HEADER.format + "I")  # the header and the crc behind it
 _INDEX = struct.Struct("<BBHqIQ")  # kind, flags, spare, offset, length, position of the payload
 _TRAILER = struct.Struct("<QII8s")
-_SUCCESS, _FINAL = 1, 2
+_TOKENS = struct.Struct("<4I")  # the end of the header
+SUCCESS, FINAL = 1, 2  # flags
+TOKENS_BYTES = _TOKENS.size + _CRC.size  # before a payload
+
+
+# Kind, flags, offset in the input, position and length of the payload, and the four numbers of tokens.
+Walked = tuple[int, int, int, int, int, int, int, int, int]
 
 
 class SegmentDamaged(ValueError):
@@ -85,7 +91,7 @@ class SegmentWriter:
 
     def add(self, record: Record) -> None:
         kind, offset, payload, usage = record.kind, record.offset, record.payload, record.usage
-        flags, length = record.success * _SUCCESS | record.final * _FINAL, len(payload)
+        flags, length = record.success * SUCCESS | record.final * FINAL, len(payload)
         tokens = usage.input_tokens, usage.cached_tokens, usage.output_tokens, usage.reasoning_tokens
         try:
             header = _HEADER.pack(kind, flags, 0, offset, length, *tokens)
@@ -98,7 +104,7 @@ class SegmentWriter:
 
     def copy(self, data: bytes, place: Located) -> None:
         """A record of the segment `data`, byte for byte."""
-        flags = place.success * _SUCCESS | place.final * _FINAL
+        flags = place.success * SUCCESS | place.final * FINAL
         end, head = place.position + place.length, _HEADER.size + _CRC.size
         position = len(self._data) + head
         self._index.append(_INDEX.pack(place.kind, flags, 0, place.offset, place.length, position))
@@ -114,7 +120,7 @@ def read_index(data: bytes) -> list[IndexEntry]:
     """What a segment holds, from its footer alone. Raises SegmentDamaged."""
     start, end, _ = _footer(data)
     return [
-        IndexEntry(Kind(kind), bool(flags & _SUCCESS), offset, length, position)
+        IndexEntry(Kind(kind), bool(flags & SUCCESS), offset, length, position)
         for kind, flags, _, offset, length, position in _INDEX.iter_unpack(data[start:end])
     ]
 
@@ -128,19 +134,32 @@ def read_records(data: bytes) -> Iterator[Record]:
 
 def locate_records(data: bytes) -> Iterator[Located]:
     """The same without copying payloads, for whoever reads many segments."""
+    for kind, flags, offset, position, length, *tokens in walk_records(data):
+        success, final = flags & SUCCESS != 0, flags & FINAL != 0
+        i, c, o, r = tokens
+        yield Located(kind, success, offset, position, length, (i, c, o, r), final)
+
+
+def walk_records(data: bytes) -> Iterator[Walked]:
+    """The same in the plainest form."""
     end, _, count = _footer(data)
     view, position = memoryview(data), 0
+    unpack, crc32, head, checked = _CHECKED.unpack_from, zlib.crc32, _HEADER.size, _CHECKED.size
     for _ in range(count):
-        start = position + _CHECKED.size
+        start = position + checked
         if start > end:
             raise SegmentDamaged("the footer counts more records than there are")
-        kind, flags, _, offset, length, i, c, o, r, crc = _CHECKED.unpack_from(data, position)
-        own = zlib.crc32(view[position : start - _CRC.size])
+        kind, flags, _, offset, length, i, c, o, r, crc = unpack(data, position)
+        own = crc32(view[position : position + head])
         position = start + length
-        if position > end or zlib.crc32(view[start:position], own) != crc:
+        if position > end or crc32(view[start:position], own) != crc:
             raise SegmentDamaged(f"the record of the line at {offset} is damaged")
-        success, final = flags & _SUCCESS != 0, flags & _FINAL != 0
-        yield Located(kind, success, offset, start, length, (i, c, o, r), final)
+        yield kind, flags, offset, start, length, i, c, o, r
+
+
+def tokens_before(head: bytes) -> tuple[int, ...]:
+    """The tokens of the record whose payload follows the `TOKENS_BYTES` of `head`."""
+    return _TOKENS.unpack_from(head)
 
 
 def _footer(data: bytes) -> tuple[int, int, int]:

@@ -29,6 +29,10 @@ async def in_thread(call: Callable[[], T]) -> T:
                 await asyncio.wait([running])
         running.exception()  # taken note of; the cancellation is what the caller hears
         raise
+    finally:
+        # What failed has this frame in its traceback: with the future in it both, and all that their callers
+        # hold, would wait for the garbage collector.
+        del running
 
 
 class NewFile:
