@@ -27,7 +27,7 @@ from batchwright.rules.lines import parse_line
 from batchwright.rules.ordering import ModelLines, PlanLine
 from batchwright.rules.plan import SLICE_BYTES, pack_entry, pack_slice
 from batchwright.rules.segments import Kind, Record, SegmentWriter
-from batchwright.rules.slicing import LEAST_LINES, Slicer
+from batchwright.rules.slicing import LEAST_LINES, Slicer, fewest_lines
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 
@@ -157,7 +157,8 @@ class Publisher:
         """With a rate a slice is a number of whole turns, for each costs the same of it, full or not."""
         settings, pacing = self._settings, self._rates.pacing_of(model)
         if pacing is None:
-            return Slicer(settings.slice_lines, settings.slice_bytes, plan_lines=lines)
+            fewest = fewest_lines(settings.in_flight_of(model))
+            return Slicer(settings.slice_lines, settings.slice_bytes, plan_lines=lines, fewest=fewest)
         most = min(settings.slice_lines, LEAST_LINES)
         return Slicer(most - most % pacing.lines, settings.slice_bytes)
 

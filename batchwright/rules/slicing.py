@@ -1,5 +1,7 @@
 """Cutting a plan into slices: by lines, bytes and work units, whichever comes first."""
 
+import math
+
 from batchwright.rules.lines import Body, read_count
 from batchwright.rules.plan import SliceRecord
 from batchwright.rules.usual import UsualBody
@@ -8,9 +10,11 @@ SLICE_WORK_UNITS = 16_384  # about 256 requests for 16,000 tokens each
 _UNIT_BYTES = 512
 _UNIT_TOKENS = 256
 MAX_WORK_UNITS = 0xFFFF
-LEAST_LINES = 256  # of a slice that others follow; as many as a segment holds
+LEAST_LINES = 256  # of a large plan's slice that others follow; as many as a segment holds
 GROWN_BYTES = 1024 * 1024  # of a slice with more lines: a worker has room for many such shards at once
 _OF_WHAT_IS_LEFT = 8
+_EQUAL_SLICES = 16  # of a plan: as many as four workers hold
+_FEWEST_LINES, _ANSWERS = 64, 2  # of an equal slice; as many times a worker has requests in flight
 
 
 def work_units(body: Body | UsualBody, asked: int) -> int:
@@ -31,11 +35,24 @@ def _most_tokens(body: Body | UsualBody) -> int | None:
     )
 
 
-def lines_of_next(left: int, most: int) -> int:
-    """How many lines the next slice of a plan may have of which `left` are in none yet.
+def fewest_lines(in_flight: int) -> int:
+    """Of an equal slice, where a worker has `in_flight` requests of the model at once.
 
-    A share of them: large slices cost less, and the last ones are small, so that workers end together.
+    It keeps a worker busy for two answers: long enough for the next one to be fetched meanwhile.
     """
+    return min(max(_FEWEST_LINES, _ANSWERS * in_flight), LEAST_LINES)
+
+
+def lines_of_next(plan: int, left: int, most: int, fewest: int) -> int:
+    """How many lines the next slice of a plan of `plan` lines may have, of which `left` are in none yet.
+
+    Workers hold several slices each. Of a small plan that is nearly all, so that it has equal ones, enough of
+    them for several workers. A large plan has large ones first, which cost less, and small ones last, so that
+    workers end together.
+    """
+    equal = math.ceil(plan / max(1, min(_EQUAL_SLICES, plan // fewest)))
+    if equal <= most:
+        return equal
     return min(most, max(LEAST_LINES, left // _OF_WHAT_IS_LEFT))
 
 
@@ -52,10 +69,14 @@ class Slicer:
         max_units: int = SLICE_WORK_UNITS,
         *,
         plan_lines: int | None = None,
+        fewest: int = LEAST_LINES,
     ) -> None:
-        """`plan_lines`: how many will come, of which each slice gets a share; None: all it may have."""
+        """`plan_lines`: how many will come, of which each slice gets a share; None: all it may have.
+
+        No share is less than `fewest` lines.
+        """
         self._most, self._max_bytes, self._max_units = max_lines, max_bytes, max_units
-        self._plan_lines = plan_lines
+        self._plan_lines, self._fewest = plan_lines, fewest
         self._number = self._first_entry = self._shard_offset = 0
         self._entries = self._bytes = self._units = 0
         self._max_lines = self._lines()
@@ -83,7 +104,8 @@ class Slicer:
     def _lines(self) -> int:
         if self._plan_lines is None:
             return self._most
-        return lines_of_next(self._plan_lines - self._first_entry, self._most)
+        left = self._plan_lines - self._first_entry
+        return lines_of_next(self._plan_lines, left, self._most, self._fewest)
 
     def _record(self) -> SliceRecord:
         return SliceRecord(

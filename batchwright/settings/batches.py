@@ -40,7 +40,7 @@ class BatchSettings(BaseSettings):
         1024,
         ge=1,
         le=10_000,
-        description="lines per slice at most; more than 256 where its model has 8 times as many left, and "
-        "as far as they are 1 MiB",
+        description="lines per slice at most; a 16th of its model's lines, of more than 16 times as many an "
+        "eighth of what is left; more than 256 as far as they are 1 MiB",
     )
     slice_bytes: int = Field(4 * _MIB, ge=1024, description="bytes per slice at most, or one line")

@@ -67,15 +67,15 @@ async def test_every_bad_line_of_an_input_is_reported(stack: Stack) -> None:
 
 async def test_a_slice_that_outlives_several_turns_asks_each_line_once(stack: Stack) -> None:
     async with stack.client() as client:
-        await stack.faults(model=MODELS[0], kind="slow", seconds=0.5, rate=1.0)
+        await stack.faults(model=MODELS[0], kind="slow", seconds=1.0, rate=1.0)
         # One slice; at 20 in flight it takes three turns of 2 s.
-        lines = chat_lines(MODELS[:1], each=240, user="of several turns")
+        lines = chat_lines(MODELS[:1], each=120, user="of several turns")
         batch = await ended(client, (await submit(client, lines)).id)
         await check_conservation(client, batch, lines)
         output = await lines_of(client, batch.output_file_id)
     assert batch.status == "completed"
     assert await stack.asked(user="of several turns") == {line.id: 1 for line in output}
-    assert len(output) == 240
+    assert len(output) == 120
 
 
 async def test_a_small_batch_of_one_tenant_does_not_wait_for_a_large_one_of_another(stack: Stack) -> None:

@@ -7,7 +7,14 @@ from msgspec import Raw
 
 from batchwright.rules.lines import prompt_bytes, read_body
 from batchwright.rules.plan import SliceRecord
-from batchwright.rules.slicing import GROWN_BYTES, LEAST_LINES, MAX_WORK_UNITS, Slicer, work_units
+from batchwright.rules.slicing import (
+    GROWN_BYTES,
+    LEAST_LINES,
+    MAX_WORK_UNITS,
+    Slicer,
+    fewest_lines,
+    work_units,
+)
 
 PLANS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 20)), max_size=60)
 
@@ -18,9 +25,9 @@ def cut(plan: list[tuple[int, int]], *, lines: int = 3, size: int = 60, units: i
     return [record for record in [*slices, slicer.finish()] if record is not None]
 
 
-def cut_in_shares(lines: int, *, length: int = 100, most: int = 1024) -> list[int]:
+def cut_in_shares(lines: int, *, length: int = 100, most: int = 1024, fewest: int = 64) -> list[int]:
     """How many lines each slice of a plan of `lines` has."""
-    slicer = Slicer(most, 4 * GROWN_BYTES, plan_lines=lines)
+    slicer = Slicer(most, 4 * GROWN_BYTES, plan_lines=lines, fewest=fewest)
     slices = [*(slicer.add(length, 1) for _ in range(lines)), slicer.finish()]
     return [record.entries for record in slices if record is not None]
 
@@ -69,8 +76,21 @@ def test_a_large_plan_has_large_slices_first_and_small_ones_last() -> None:
     assert len(sizes) == 60
 
 
-def test_a_small_plan_has_slices_as_small_as_they_get() -> None:
-    assert cut_in_shares(1000) == [256, 256, 256, 232]
+@pytest.mark.parametrize("lines", [1600, 4000, 16_384])
+def test_a_plan_that_is_not_large_has_sixteen_equal_slices(lines: int) -> None:
+    sizes = cut_in_shares(lines)
+    assert len(sizes) == 16
+    assert max(sizes) - min(sizes) < 16
+
+
+def test_a_small_plan_has_fewer_slices_instead_of_smaller_ones() -> None:
+    assert cut_in_shares(400) == [67, 67, 67, 67, 67, 65]
+    assert cut_in_shares(127) == [127]
+    assert cut_in_shares(1000, fewest=256) == [334, 334, 332]
+
+
+def test_an_equal_slice_lasts_for_two_answers_within_bounds() -> None:
+    assert [fewest_lines(in_flight) for in_flight in (1, 32, 50, 128, 1000)] == [64, 64, 100, 256, 256]
 
 
 def test_a_bound_below_the_least_holds_for_every_slice() -> None:
@@ -87,7 +107,8 @@ def test_a_slice_of_more_lines_than_the_least_is_small_in_bytes() -> None:
 def test_no_slice_is_more_than_a_share_of_what_is_left_nor_less_without_need(lines: int, most: int) -> None:
     left = lines
     for size in cut_in_shares(lines, length=1, most=most):
-        assert size == min(left, most, max(LEAST_LINES, left // 8))
+        share = -(-lines // max(1, min(16, lines // 64)))
+        assert size == min(left, share if share <= most else min(most, max(LEAST_LINES, left // 8)))
         left -= size
     assert left == 0
 
