@@ -85,12 +85,14 @@ class Publisher:
         self._settings = settings
         self._order = order
         self._prefix = prefix
+        self._total = 0  # lines of the input
 
     async def publish(self, scanner: Scanner, spool: Spool) -> list[ModelShare]:
         """A few models at once, each a piece at a time; once the window is over plans only, no slices.
 
         Of a very large input it is one after another.
         """
+        self._total = scanner.total
         ranks = array("I")
         if self._settings.plan_order == "prefix" and not self._window.is_over:
             ranks = await spool.off_loop(scanner.prefixes.ranks, spool.read_line)
@@ -157,7 +159,7 @@ class Publisher:
         """With a rate a slice is a number of whole turns, for each costs the same of it, full or not."""
         settings, pacing = self._settings, self._rates.pacing_of(model)
         if pacing is None:
-            fewest = fewest_lines(settings.in_flight_of(model))
+            fewest = fewest_lines(settings.in_flight_of(model), self._total)
             return Slicer(settings.slice_lines, settings.slice_bytes, plan_lines=lines, fewest=fewest)
         most = min(settings.slice_lines, LEAST_LINES)
         return Slicer(most - most % pacing.lines, settings.slice_bytes)

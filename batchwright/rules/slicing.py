@@ -15,6 +15,7 @@ GROWN_BYTES = 1024 * 1024  # of a slice with more lines: a worker has room for m
 _OF_WHAT_IS_LEFT = 8
 _EQUAL_SLICES = 16  # of a plan: as many as four workers hold
 _FEWEST_LINES, _ANSWERS = 64, 2  # of an equal slice; as many times a worker has requests in flight
+_SMALL_SLICES = 256  # of all models of a batch, about
 
 
 def work_units(body: Body | UsualBody, asked: int) -> int:
@@ -35,12 +36,13 @@ def _most_tokens(body: Body | UsualBody) -> int | None:
     )
 
 
-def fewest_lines(in_flight: int) -> int:
+def fewest_lines(in_flight: int, total: int) -> int:
     """Of an equal slice, where a worker has `in_flight` requests of the model at once.
 
-    It keeps a worker busy for two answers: long enough for the next one to be fetched meanwhile.
+    It keeps a worker busy for two answers: long enough for the next one to be fetched meanwhile. A batch of
+    `total` lines of many models has enough slices with larger ones.
     """
-    return min(max(_FEWEST_LINES, _ANSWERS * in_flight), LEAST_LINES)
+    return min(max(_FEWEST_LINES, _ANSWERS * in_flight, total // _SMALL_SLICES), LEAST_LINES)
 
 
 def lines_of_next(plan: int, left: int, most: int, fewest: int) -> int:

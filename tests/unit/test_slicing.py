@@ -90,7 +90,17 @@ def test_a_small_plan_has_fewer_slices_instead_of_smaller_ones() -> None:
 
 
 def test_an_equal_slice_lasts_for_two_answers_within_bounds() -> None:
-    assert [fewest_lines(in_flight) for in_flight in (1, 32, 50, 128, 1000)] == [64, 64, 100, 256, 256]
+    assert [fewest_lines(in_flight, 10_000) for in_flight in (1, 32, 50, 128, 1000)] == [
+        64,
+        64,
+        100,
+        256,
+        256,
+    ]
+
+
+def test_equal_slices_are_larger_where_a_batch_has_many() -> None:
+    assert [fewest_lines(10, total) for total in (16_000, 50_000, 1_000_000)] == [64, 195, 256]
 
 
 def test_a_bound_below_the_least_holds_for_every_slice() -> None:
