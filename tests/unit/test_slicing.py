@@ -15,6 +15,7 @@ from batchwright.rules.slicing import (
     fewest_lines,
     work_units,
 )
+from bench.slices_shared import Case, of_possible, ours, shares
 
 PLANS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 20)), max_size=60)
 
@@ -97,6 +98,11 @@ def test_an_equal_slice_lasts_for_two_answers_within_bounds() -> None:
         256,
         256,
     ]
+
+
+def test_equal_slices_are_shared_more_evenly_by_workers() -> None:
+    case = Case(lines=1000, models=1, workers=4, in_flight=10, seconds=2.0)
+    assert of_possible(case, ours, runs=3) > of_possible(case, shares, runs=3)
 
 
 def test_equal_slices_are_larger_where_a_batch_has_many() -> None:
