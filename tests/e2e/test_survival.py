@@ -31,7 +31,7 @@ def settled_requests(objects: Path, batch_id: str) -> set[str]:
 async def test_a_killed_worker_loses_nothing_and_asks_no_settled_line_again(stack: Stack) -> None:
     async with stack.client() as client:
         for model in MODELS:
-            await stack.faults(model=model, kind="slow", seconds=0.2, rate=1.0)
+            await stack.faults(model=model, kind="slow", seconds=0.4, rate=1.0)
         lines = chat_lines(MODELS, each=300, user="of a killed worker")
         batch = await submit(client, lines)
         await settled(client, batch.id, 100)
@@ -57,7 +57,7 @@ async def test_a_killed_worker_loses_nothing_and_asks_no_settled_line_again(stac
 @pytest.mark.parametrize("part", ["temporal", "postgres", "api", "simulator"])
 async def test_a_killed_part_costs_time_and_no_line(stack: Stack, part: Part) -> None:
     async with stack.client() as client:
-        await stack.faults(model=MODELS[0], kind="slow", seconds=0.2, rate=1.0)
+        await stack.faults(model=MODELS[0], kind="slow", seconds=0.4, rate=1.0)
         lines = chat_lines(MODELS, each=150)
         batch = await submit(client, lines)
         await settled(client, batch.id, 50)

@@ -13,7 +13,7 @@ from tests.operations.guide import block, environment, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 SMALL = chat_lines(MODELS, each=2)
-LARGE = chat_lines(MODELS, each=300)
+LARGE = chat_lines(MODELS, each=600)
 
 
 async def slower(stack: Stack, seconds: float) -> None:
