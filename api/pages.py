@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from api.errors import ApiError, error_response
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-_OF_THE_MACHINE = (".localhost", ".local", ".internal", ".test")  # nobody can register one
+_OF_THE_MACHINE = (".localhost", ".local", ".internal", ".svc", ".test")  # nobody can register one
 
 
 class Pages:

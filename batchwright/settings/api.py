@@ -21,7 +21,7 @@ class ApiSettings(BaseSettings):
     api_hosts: list[str] = Field(
         default=[],
         description="more names by which an API without authentication may be called, as a JSON list; "
-        "loopback addresses and names of the machine always may",
+        "loopback addresses and names of the machine or of a cluster (`.svc`) always may",
     )
     api_header_seconds: float = Field(15.0, gt=0, description="time for a request's headers to come")
     api_silence_seconds: float = Field(

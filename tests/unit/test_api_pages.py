@@ -38,7 +38,10 @@ async def test_programs_own_pages_and_those_that_are_listed_are_let_through() ->
             (host, 200)
             for host in ("localhost:8000", "127.0.0.1:8000", "[::1]:8000", "LOCALHOST.", "build-7")
         ],
-        *[(host, 200) for host in ("host.docker.internal:8000", "batch.example.com:8000")],
+        *[
+            (host, 200)
+            for host in ("host.docker.internal:8000", "batchwright-api.ns.svc", "batch.example.com:8000")
+        ],
         *[(host, 421) for host in ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "[::1.x")],
         ("localhost.evil.example.", 421),
     ],
