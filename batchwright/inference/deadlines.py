@@ -6,12 +6,15 @@ from functools import partial
 
 
 class Watch:
-    """One exchange that is under way; `overdue` is called once, if it still is when its time is up."""
+    """One exchange that is under way; `overdue` is called once, if it still is when its time is up.
 
-    __slots__ = ("_lane", "at", "overdue")
+    Whoever sets `overdue` later than at once asks first whether it `is_over`.
+    """
+
+    __slots__ = ("_lane", "at", "is_over", "overdue")
 
     def __init__(self, lane: "_Lane", at: float) -> None:
-        self._lane, self.at = lane, at
+        self._lane, self.at, self.is_over = lane, at, False
         self.overdue: Callable[[], None] = _nothing
 
     def end(self) -> None:
@@ -50,6 +53,7 @@ class Deadlines:
         loop, lane = asyncio.get_running_loop(), self._lanes[seconds]
         while (first := next(iter(lane), None)) is not None and first.at <= loop.time():
             first.end()
+            first.is_over = True
             first.overdue()
         if first is not None:
             self._timers[seconds] = loop.call_at(first.at, partial(self._due, seconds))
@@ -58,4 +62,4 @@ class Deadlines:
 
 
 def _nothing() -> None:
-    """Of a watch whose exchange has no connection yet: connecting has a limit of its own."""
+    """Of a watch whose exchange has no connection yet: once it has one, it looks whether its time is up."""

@@ -42,6 +42,9 @@ class SocketEngine(Engine):
         self._under_way += 1
         try:
             connection = self._kept_one(origin) or await self._connect(origin)
+            if watch.is_over:  # it went by while connecting
+                connection.abort()
+                raise TimeoutError
             watch.overdue = connection.overdue
             silence = _silence(request) if request.first_byte or request.idle else None
             answer = await connection.exchange(_head(request), request.body, most_bytes, silence)

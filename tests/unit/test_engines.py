@@ -111,7 +111,7 @@ async def test_silence_is_no_answer_in_time(engine: str, pieces: tuple[bytes, ..
         await answering(*pieces)(reader, writer)
         await reader.read()
 
-    outcome = await ask(stall, engine, request_timeout_seconds=0.1)
+    outcome = await ask(stall, engine, request_timeout_seconds=0.5)
     assert (outcome.verdict, outcome.code) == (retries.NO_ANSWER_IN_TIME, LineCode.REQUEST_TIMEOUT)
 
 

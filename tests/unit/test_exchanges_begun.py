@@ -101,7 +101,7 @@ async def test_an_answer_packed_wrongly_is_told_as_unreadable() -> None:
 
 
 async def test_one_that_takes_too_long_is_told_and_closes_its_connection() -> None:
-    async with warm(then(b""), request_timeout_seconds=0.05) as begun:
+    async with warm(then(b""), request_timeout_seconds=0.5) as begun:
         begun.begin()
         assert (await begun.outcomes.get()).verdict is retries.NO_ANSWER_IN_TIME
         assert begun.begin() is None

@@ -5,13 +5,15 @@ import gzip
 import socket
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
 
 from batchwright.contracts.errors import LineCode
-from batchwright.inference.engine import Target
-from batchwright.inference.socket_engine import probe
+from batchwright.inference.deadlines import Deadlines
+from batchwright.inference.engine import Request, Target
+from batchwright.inference.socket_engine import SocketEngine, probe
 from batchwright.rules import retries
 from tests.unit.sockets import HEAD, Serve, answering, ask, client, read_request, served
 
@@ -27,6 +29,32 @@ def counting(serve: Serve) -> tuple[list[None], Serve]:
         await serve(reader, writer)
 
     return connections, counted
+
+
+async def test_a_connection_that_takes_all_of_a_requests_time_is_not_asked_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    connect = loop.create_connection
+
+    async def late(*args: Any, **options: Any) -> Any:
+        connected = await connect(*args, **options)
+        over = asyncio.Event()
+        Deadlines().start(0.05).overdue = over.set  # begun after the request's own
+        await over.wait()
+        return connected
+
+    monkeypatch.setattr(loop, "create_connection", late)
+    engine = SocketEngine(connect_seconds=60)
+    async with served(_mute) as target:
+        request = Request(b"POST", target, [], b"{}")
+        with pytest.raises(TimeoutError):
+            await engine.exchange(request, most_bytes=1024, seconds=0.05)
+    await engine.aclose()
+
+
+async def _mute(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    await reader.read()
 
 
 async def test_an_interim_answer_is_not_the_answer() -> None:
