@@ -45,7 +45,7 @@ async def shapes(api: Api) -> None:
         }
     }
     assert set(wrong.json()["error"]) == {"message", "type", "param", "code"}
-    assert wrong.headers["allow"] == "GET, POST"
+    assert wrong.headers["allow"] == "GET, HEAD, POST"
 
 
 @TABLE.row("Errors", "every answer has an `x-request-id`, the caller's own if it is harmless")

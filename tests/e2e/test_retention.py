@@ -73,7 +73,7 @@ async def test_what_is_past_its_life_goes_and_what_is_in_use_stays(stack: Stack)
     async with stack.client() as client:
         done = await ended(client, (await submit(client, chat_lines(MODELS, each=2))).id)
         files = (done.input_file_id, done.output_file_id)
-        await stack.faults(kind="slow", seconds=5.0, rate=1.0)
+        await stack.faults(kind="slow", seconds=20.0, rate=1.0)  # it is live to the end
         lines = chat_lines(MODELS[:1], each=40)
         live = await submit(client, lines)
         await outlive(stack, *files, live.input_file_id)
