@@ -88,13 +88,17 @@ def remove(path: Path, root: Path) -> int:
     """Deletes the file, then its folders as far up as they are empty; how many files there were.
 
     `rmdir` refuses a folder that a put has just filled; one that a put is about to fill is made again.
+    Without the file its folders may still be there: whoever deleted it was killed in between.
     """
+    removed = 1
     try:
         path.unlink()
-    except (FileNotFoundError, NotADirectoryError):
+    except NotADirectoryError:
         return 0
+    except FileNotFoundError:
+        removed = 0
     prune(path.parent, root)
-    return 1
+    return removed
 
 
 def prune(folder: Path, root: Path) -> None:

@@ -64,6 +64,16 @@ async def test_deletion_prunes_empty_folders_and_no_others(storage: LocalStorage
     assert files_of(root) == [".tmp", "a", "a/e"]
 
 
+async def test_folders_that_a_killed_deletion_left_empty_go_with_the_next_one(
+    storage: LocalStorage, root: Path
+) -> None:
+    await storage.put("a/b/one", b"1")
+    await storage.put("a/two", b"2")
+    (root / "a" / "b" / "one").unlink()
+    await storage.delete("a/b/one")
+    assert sorted(path.name for path in (root / "a").iterdir()) == ["two"]
+
+
 async def test_a_put_survives_the_pruning_of_its_folder(storage: LocalStorage) -> None:
     """Two threads fill and empty the same folders at once; whatever the order, no put fails or is lost."""
 
