@@ -16,7 +16,7 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from batchwright.telemetry.series import CounterSeries, GaugeSeries, HistogramSeries, Page, Series
-from batchwright.telemetry.wording import Place, in_words, literal
+from batchwright.telemetry.wording import Form, Place
 
 _Series = TypeVar("_Series", bound=Series)
 _Key = TypeVar("_Key", bound=tuple[str, ...])
@@ -33,10 +33,10 @@ class Family(Collector, Generic[_Series]):
         self.name, self.meaning, self.label_names = name, meaning, tuple(labels)
         self._made, self._page = made, Page()
         said = meaning.replace("\\", r"\\").replace("\n", r"\n")
-        self._title = literal(f"# HELP {name} {said}\n# TYPE {name} {self.kind}\n")
+        self._title = f"# HELP {name} {said}\n# TYPE {name} {self.kind}\n"
         self._series: dict[tuple[str, ...], _Series] = {}
-        self._form: bytes | None = None  # of the series there are, once they were shown
-        self._text = b""  # as it was last shown
+        self._form: Form | None = None  # of the series there are, once they were shown
+        self._shown: list[bytes] = []  # the last time
         self._only: _Series | None = None
         if not labels:
             self._only = self._series[()] = made(Place(name, {}), self._page)
@@ -84,18 +84,24 @@ class Family(Collector, Generic[_Series]):
         with self._page.lock:
             self._drop([key for key in self._series if key])
 
-    def text(self) -> bytes:
+    def pieces(self) -> Sequence[bytes]:
+        """Its text, to be put together at once with all others'. For one thread; any may count meanwhile."""
         page = self._page
         if not (page.is_stale or page.asks):
-            return self._text
+            if len(self._shown) > 1:
+                self._shown = [b"".join(self._shown)]  # it seems to rest
+            return self._shown
         with page.lock:
             page.is_stale = False  # first: what is counted from here on is shown the next time, at least
             series = [*self._series.values()]
             if self._form is None:
-                self._form = "".join([self._title, *[one.form() for one in series]]).encode()
+                self._form = Form("".join([self._title, *[one.form() for one in series]]))
             form = self._form
-        self._text = text = form % tuple(self._numbers(series))
-        return text
+        self._shown = form.fill(self._numbers(series))
+        return self._shown
+
+    def text(self) -> bytes:
+        return b"".join(self.pieces())
 
     @abstractmethod
     def _numbers(self, series: Sequence[_Series]) -> list[float]:
@@ -122,7 +128,7 @@ class Counter(Family[CounterSeries]):
         self.only.inc(amount)
 
     def _numbers(self, series: Sequence[CounterSeries]) -> list[float]:
-        return [in_words(one.value) for one in series]
+        return [one.value for one in series]
 
 
 class Gauge(Family[GaugeSeries]):
@@ -152,7 +158,7 @@ class Gauge(Family[GaugeSeries]):
                 self._drop([*self._series.keys() - values.keys()])
 
     def _numbers(self, series: Sequence[GaugeSeries]) -> list[float]:
-        return [in_words(one.value) for one in series]
+        return [one.value for one in series]
 
 
 class Histogram(Family[HistogramSeries]):
@@ -177,5 +183,5 @@ class Histogram(Family[HistogramSeries]):
         with self._page.lock:
             for one in series:
                 numbers += accumulate(one.counts)
-            numbers[self._width - 1 :: self._width] = [in_words(one.sum) for one in series]
+            numbers[self._width - 1 :: self._width] = [one.sum for one in series]
         return numbers

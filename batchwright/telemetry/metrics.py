@@ -75,7 +75,10 @@ class Metrics(
         """All there is, in Prometheus' text format, to be put together once: copying a large text is dear."""
         for look in self.before_shown:
             look()
-        return [*[family.text() for family in self._families], self._process.text()]
+        found: list[bytes] = []
+        for family in self._families:
+            found += family.pieces()
+        return found + self._process.pieces()
 
     def shown(self) -> bytes:
         return b"".join(self.pieces())

@@ -1,34 +1,61 @@
-"""What prometheus_client collects of the process itself: memory, CPU, open files, garbage."""
+"""What prometheus_client tells of the process itself: memory, CPU, open files, garbage."""
 
+import gc
+import os
 import re
+import resource
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from batchwright.telemetry.wording import NUMBER, in_words, literal
+from batchwright.telemetry.wording import NUMBER, Form
 
 _NUMBER = re.compile(r"^([^#].*) \S+$", re.MULTILINE)
+_MEMORY, _OPEN = Path("/proc/self/statm"), "/proc/self/fd"
+_GARBAGE = {
+    "python_gc_objects_collected_total": "collected",
+    "python_gc_objects_uncollectable_total": "uncollectable",
+    "python_gc_collections_total": "collections",
+}
 
 
 class OwnProcess:
-    """Its lines are put into words once; they stay the same as long as their number does."""
+    """Its words, and what never changes, are asked of prometheus_client once; what does is read here.
+
+    Where there is no /proc, nothing is told of memory, CPU and files.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """`registry` has what is shown here too."""
-        self._registry = CollectorRegistry()
-        self._form, self._lines = b"", 0
+        own = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
-            registry.register(collector(registry=self._registry))
+            registry.register(collector(registry=own))
+        self._form = Form(_NUMBER.sub(rf"\1 {NUMBER}", generate_latest(own).decode()))
+        self._numbers = {
+            (sample.name, sample.labels.get("generation", "")): sample.value
+            for metric in own.collect()
+            for sample in metric.samples
+        }
+        self._has_proc = ("process_open_fds", "") in self._numbers
+        self._page = os.sysconf("SC_PAGE_SIZE")
 
-    def text(self) -> bytes:
-        metrics = [*self._registry.collect()]
-        numbers = [in_words(sample.value) for metric in metrics for sample in metric.samples]
-        if len(numbers) != self._lines:
-            self._form, self._lines = self._words(), len(numbers)
-        return self._form % tuple(numbers)
+    def pieces(self) -> list[bytes]:
+        if self._has_proc:
+            self._look()
+        for generation, counts in enumerate(gc.get_stats()):
+            for name, kind in _GARBAGE.items():
+                self._numbers[name, str(generation)] = float(counts[kind])
+        return self._form.fill([*self._numbers.values()])
 
-    def _words(self) -> bytes:
-        said = literal(generate_latest(self._registry).decode())
-        return _NUMBER.sub(rf"\1 {NUMBER}", said).encode()
+    def _look(self) -> None:
+        virtual, resident, *_ = _MEMORY.read_bytes().split()
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        numbers = self._numbers
+        numbers["process_virtual_memory_bytes", ""] = float(virtual) * self._page
+        numbers["process_resident_memory_bytes", ""] = float(resident) * self._page
+        numbers["process_cpu_seconds_total", ""] = used.ru_utime + used.ru_stime
+        numbers["process_open_fds", ""] = float(len(os.listdir(_OPEN)))
+        numbers["process_max_fds", ""] = float(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

@@ -8,7 +8,7 @@ from itertools import accumulate
 from threading import Lock
 from time import perf_counter
 
-from batchwright.telemetry.wording import INFINITE, Place, Sample
+from batchwright.telemetry.wording import INFINITE, NUMBER, Place, Sample
 
 
 class Page:
@@ -109,8 +109,9 @@ class HistogramSeries(Series):
         self.sum = 0.0
 
     def form(self) -> str:
-        buckets = [self.place.line("_bucket", "%d.0", le=le) for le in self._les]
-        return "".join([*buckets, self.place.line("_count", "%d.0"), self.place.line("_sum")])
+        whole = f"{NUMBER}.0"  # counts are integers, and shown as all numbers are
+        buckets = [self.place.line("_bucket", whole, le=le) for le in self._les]
+        return "".join([*buckets, self.place.line("_count", whole), self.place.line("_sum")])
 
     def observe(self, amount: float) -> None:
         bucket, page = bisect_left(self._bounds, amount), self.page

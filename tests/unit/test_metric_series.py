@@ -107,12 +107,23 @@ def test_what_the_process_needs_is_shown_with_the_numbers_of_now() -> None:
     with tempfile.TemporaryFile():
         opened.append(_open_files(own))
     assert opened[1] == opened[0] + 1
-    names = {name for name, _, _ in read(own.text().decode())}
+    shown = {name: value for name, labels, value in _own(own) if not labels}
+    told = {name: value for name, labels, value in read(generate_latest(registry).decode()) if not labels}
+    for name in ("process_max_fds", "process_start_time_seconds"):
+        assert shown[name] == told[name]
+    for name in ("process_virtual_memory_bytes", "process_resident_memory_bytes"):
+        assert shown[name] == pytest.approx(told[name], rel=0.2)
+    assert shown["process_cpu_seconds_total"] == pytest.approx(told["process_cpu_seconds_total"], abs=5)
+    names = {name for name, _, _ in _own(own)}
     assert names == {name for name, _, _ in read(generate_latest(registry).decode())}
 
 
+def _own(own: OwnProcess) -> Shown:
+    return read(b"".join(own.pieces()).decode())
+
+
 def _open_files(own: OwnProcess) -> float:
-    [found] = [value for name, _, value in read(own.text().decode()) if name == "process_open_fds"]
+    [found] = [value for name, _, value in _own(own) if name == "process_open_fds"]
     return found
 
 
@@ -137,12 +148,15 @@ def test_every_number_is_read_as_it_is(value: float) -> None:
     assert read(gauge.text().decode()) == {("some", (), value)}
 
 
-@given(st.floats())
-def test_any_number_is_written_as_python_writes_it(value: float) -> None:
-    gauge = Gauge("some", "Some")
-    gauge.set(value)
-    shown = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}.get(repr(value), repr(value + 0.0))
-    assert gauge.text().endswith(f"\nsome {shown}\n".encode())
+@given(st.lists(st.floats(), min_size=1, max_size=5))
+def test_numbers_side_by_side_are_each_read_as_what_they_are(values: list[float]) -> None:
+    gauge = Gauge("some", "Some", ["at"])
+    for place, value in enumerate(values):
+        gauge.labels(place).set(value)
+    shown = [line.rpartition(" ")[2] for line in gauge.text().decode().splitlines() if line[0] != "#"]
+    assert [repr(float(word)) for word in shown] == [repr(value + 0.0) for value in values]
+    words = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}
+    assert all(word == words.get(repr(float(word)), word) for word in shown)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\x85\u2028\u2029")))
