@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from openai.types import Batch
@@ -45,6 +46,16 @@ async def until_spent(stack: Stack, tenant: str, tokens: int) -> None:
         return (await used(stack, tenant))["tokens_per_day"] == tokens
 
     await until(is_so)
+
+
+async def a_day_that_lasts() -> None:
+    """Budgets begin anew at midnight (UTC), which must not come within what follows."""
+
+    async def is_far() -> bool:
+        now = datetime.now(UTC)
+        return (now + timedelta(minutes=4)).date() == now.date()
+
+    await until(is_far)
 
 
 async def until_enqueued(stack: Stack, tenant: str, lines: int) -> None:
@@ -94,6 +105,7 @@ async def test_a_budget_that_is_used_up_refuses_the_rest_of_the_lines_of_that_te
 ) -> None:
     stack = quota_stack
     await stack.heal()
+    await a_day_that_lasts()
     lines = chat_lines([FREE, SLOW], each=150)
     async with stack.client("green") as client, stack.client("other") as other:
         unlimited = await ended(other, (await submit(other, lines)).id)

@@ -10,6 +10,7 @@ from batchwright.database.tenant_rows import KeyRow, OrganizationRow
 from batchwright.database.upload_rows import UploadRow
 from batchwright.rules.api_keys import Kept, Scope
 from batchwright.rules.quotas import Enqueued, Excess, Limits, Quota
+from tests.fakes.spent import tell_spent, this_day
 from tests.integration.rows import LONG_AGO, START, a_file, after, an_order, an_outcome, told
 
 TIGHT = Limits(enqueued_lines=10, enqueued_tokens=1000)
@@ -45,28 +46,27 @@ async def test_quotas_of_its_own_are_set_one_by_one_and_cleared(any_database: Da
     assert [row.tenant for row in await quotas.all()] == ["u"]
 
 
-TODAY = datetime.now(UTC).date()
-
-
 async def test_what_workers_have_spent_is_added_up_and_told_twice_it_counts_once(
     any_database: DatabaseLike,
 ) -> None:
-    quotas, yesterday = any_database.quotas, TODAY - timedelta(days=1)
+    quotas, today = any_database.quotas, this_day()
+    yesterday = today - timedelta(days=1)
     for _ in range(2):
-        await quotas.tell_spent("a", TODAY, [Spent("t", "", 10), Spent("t", "key_1", 5), Spent("u", "", 7)])
-    await quotas.tell_spent("a", TODAY, [Spent("t", "", 9)])  # what was overtaken
-    await quotas.tell_spent("a", TODAY, [])
-    await quotas.tell_spent("b", TODAY, [Spent("t", "key_1", 100)])
+        of_a = (Spent("t", "", 10), Spent("t", "key_1", 5), Spent("u", "", 7))
+        await tell_spent(quotas, "a", *of_a, today=today)
+    await tell_spent(quotas, "a", Spent("t", "", 9), today=today)  # what was overtaken
+    await tell_spent(quotas, "a", today=today)
+    await tell_spent(quotas, "b", Spent("t", "key_1", 100), today=today)
     await quotas.tell_spent("a", yesterday, [Spent("t", "", 1000)])
-    assert sorted(await quotas.spent_by_others("b", TODAY)) == [
+    assert sorted(await quotas.spent_by_others("b", today)) == [
         Spent("t", "", 10),
         Spent("t", "key_1", 5),
         Spent("u", "", 7),
     ]
-    assert await quotas.spent_by_others("a", TODAY) == [Spent("t", "key_1", 100)]
-    assert sum(spent.tokens for spent in await quotas.spent_by_others("", TODAY)) == 122
+    assert await quotas.spent_by_others("a", today) == [Spent("t", "key_1", 100)]
+    assert sum(spent.tokens for spent in await quotas.spent_by_others("", today)) == 122
     assert [(await quotas.used(tenant)).tokens_per_day for tenant in ("t", "u", "v")] == [115, 7, 0]
-    await quotas.forget_spent(TODAY)
+    await quotas.forget_spent(today)
     assert await quotas.spent_by_others("", yesterday) == []
     assert (await quotas.used("t")).tokens_per_day == 115
 
@@ -79,7 +79,7 @@ async def test_a_key_has_a_budget_of_its_own_until_it_is_taken_back(any_database
     assert await quotas.key_budget("t", "key_1") == KeyBudget(None, 0)
     assert (await quotas.key_budgets(), await keys.limit("key_2", 1)) == ({}, None)
     assert await keys.limit("abc", 50) == row.model_copy(update={"tokens_per_day": 50})
-    await quotas.tell_spent("a", TODAY, [Spent("t", "key_1", 20), Spent("t", "", 1)])
+    await tell_spent(quotas, "a", Spent("t", "key_1", 20), Spent("t", "", 1))
     assert (await quotas.key_budgets(), await quotas.key_budget("t", "key_1")) == (
         {"key_1": 50},
         KeyBudget(50, 20),
@@ -101,9 +101,9 @@ async def test_tenants_of_an_organization_share_its_budget(any_database: Databas
     group = OrganizationRow(name="group", created_at=START, tokens_per_day=100, tenants=["t", "u"])
     empty = OrganizationRow(name="another", created_at=after(1), tenants=[])
     assert await quotas.organizations() == [empty, group]
-    await quotas.tell_spent("a", TODAY, [Spent("t", "", 10), Spent("t", "key", 5), Spent("v", "", 7)])
-    await quotas.tell_spent("b", TODAY, [Spent("u", "", 20)])
-    await quotas.tell_spent("b", TODAY - timedelta(days=1), [Spent("u", "", 1000)])
+    await tell_spent(quotas, "a", Spent("t", "", 10), Spent("t", "key", 5), Spent("v", "", 7))
+    await tell_spent(quotas, "b", Spent("u", "", 20))
+    await quotas.tell_spent("b", this_day() - timedelta(days=1), [Spent("u", "", 1000)])
     for tenant in ("t", "u"):
         assert await quotas.organization_of(tenant) == OrganizationBudget("group", 100, 35)
     assert await quotas.organization_of("v") is None

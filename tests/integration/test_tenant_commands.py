@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from datetime import UTC, datetime
 
 import pytest
 
@@ -10,6 +9,7 @@ from batchwright.database.pool import Database
 from batchwright.database.quotas_base import Spent
 from batchwright.rules.api_keys import Scope, opens, parse
 from starter.stack.ports import free_port
+from tests.fakes.spent import tell_spent
 from tests.integration.commands import Ended, batchwright
 
 pytestmark = pytest.mark.integration
@@ -59,8 +59,7 @@ async def test_a_key_has_a_budget_and_shows_what_it_used_today(
 ) -> None:
     await operator("tenants", "create", "blue")
     made = json.loads((await operator("keys", "create", "blue", "--tokens-per-day", "50", "--json")).said[0])
-    today = datetime.now(UTC).date()
-    await database.quotas.tell_spent("w", today, [Spent("blue", made["id"], 20)])
+    await tell_spent(database.quotas, "w", Spent("blue", made["id"], 20))
     assert "20 of 50" in " ".join((await operator("keys", "list")).said)
     raised = await operator("keys", "limit", made["prefix"], "--tokens-per-day", "90")
     assert (raised.code, "90 tokens a day" in raised.complained) == (0, True)
@@ -78,8 +77,7 @@ async def test_an_organization_from_the_first_day_to_the_last(operator: Operator
     assert json.loads(made.said[0]).items() >= {"name": "group", "tokens_per_day": 50, "used": 0}.items()
     added = await operator("organizations", "add", "group", "red", "blue")
     assert (added.code, added.complained) == (0, "group has 50 tokens a day. Tenants: blue, red.\n")
-    today = datetime.now(UTC).date()
-    await database.quotas.tell_spent("w", today, [Spent("blue", "", 20), Spent("red", "key", 5)])
+    await tell_spent(database.quotas, "w", Spent("blue", "", 20), Spent("red", "key", 5))
     listed = " ".join((await operator("organizations", "list")).said)
     assert "25 of 50" in listed
     assert "blue, red" in listed

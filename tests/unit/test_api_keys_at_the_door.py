@@ -14,6 +14,7 @@ from batchwright.database.quotas_base import Spent
 from batchwright.rules.api_keys import ApiKey, Scope, new_key
 from tests.fakes.api import House, error_of, open_house, read
 from tests.fakes.keys import made_key
+from tests.fakes.spent import tell_spent
 
 
 @pytest.fixture
@@ -50,8 +51,8 @@ async def test_a_batch_knows_its_key_and_the_key_what_is_left_of_its_budget(hous
     [row] = await house.database.api_keys.all("blue")
     assert order.policy.caller.key_id == row.id
     await house.database.api_keys.limit(row.id, 100)
-    spent = [Spent("blue", row.id, 30), Spent("blue", "key_other", 50)]
-    await house.database.quotas.tell_spent("w", datetime.now(UTC).date(), spent)
+    spent = (Spent("blue", row.id, 30), Spent("blue", "key_other", 50))
+    await tell_spent(house.database.quotas, "w", *spent)
     limits = read(await asked(house, key, path="/v1/x/limits"), LimitsObject)
     assert limits.key is not None
     assert (limits.key.limit, limits.key.used, limits.key.left) == (100, 30, 70)

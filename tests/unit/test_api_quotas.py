@@ -12,6 +12,7 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.quotas_base import Spent
 from batchwright.rules.quotas import Enqueued, Limits, Quota
 from tests.fakes.api import LINE, House, error_of, open_house, read
+from tests.fakes.spent import tell_spent
 
 BODY = {"input_file_id": "file-0", "endpoint": "/v1/chat/completions", "completion_window": "24h"}
 UPLOAD = {"filename": "a", "purpose": "user_data", "mime_type": "a/b"}
@@ -55,8 +56,7 @@ async def test_limits_show_what_is_allowed_used_and_left() -> None:
 
 async def test_limits_show_what_is_left_of_the_budget_of_the_day() -> None:
     async with open_house(max_tokens_per_day=1000) as house:
-        today = datetime.now(UTC).date()
-        await house.database.quotas.tell_spent("w", today, [Spent("default", "", 300), Spent("other", "", 9)])
+        await tell_spent(house.database.quotas, "w", Spent("default", "", 300), Spent("other", "", 9))
         assert (await limits(house))[Quota.TOKENS_PER_DAY] == (1000, 300, 700)
         await put(house, tokens_per_day=200)
         assert (await limits(house))[Quota.TOKENS_PER_DAY] == (200, 300, 0)
@@ -72,9 +72,7 @@ async def test_limits_show_the_budget_of_the_tenants_organization() -> None:
         await organizations.create("group", 1000, datetime.now(UTC))
         for tenant in ("default", "other"):
             await organizations.add("group", tenant)
-        await quotas.tell_spent(
-            "w", datetime.now(UTC).date(), [Spent("default", "", 300), Spent("other", "", 9)]
-        )
+        await tell_spent(quotas, "w", Spent("default", "", 300), Spent("other", "", 9))
         shared = read(await house.http.get("/v1/x/limits"), LimitsObject).organization
         assert shared is not None
         assert (shared.name, shared.quota) == ("group", Quota.TOKENS_PER_DAY)
