@@ -98,6 +98,7 @@ class Execution(ExecutionActivities):
     def __init__(self) -> None:
         self.requests: list[SliceRequest] = []
         self.behaviours: dict[int | str, SliceBehaviour] = {}
+        self._ended = 0
         self._changed = asyncio.Condition()
 
     @activity.defn
@@ -106,7 +107,20 @@ class Execution(ExecutionActivities):
             self.requests.append(request)
             self._changed.notify_all()
         behaviour = self.behaviours.get(request.number) or self.behaviours.get(request.model) or finishes
-        return await behaviour(request)
+        try:
+            return await behaviour(request)
+        finally:
+            async with self._changed:
+                self._ended += 1
+                self._changed.notify_all()
+
+    async def ended(self, times: int) -> None:
+        """Returns when that many of the started slices are at work no more.
+
+        A resume comes after this: a workflow that hears of it together with the pause has never paused.
+        """
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._ended >= times)
 
     async def asked(self, times: int) -> None:
         """Returns when slices have been started `times` times altogether."""

@@ -144,6 +144,7 @@ async def test_a_run_paused_twice_starts_its_slices_anew_each_time(house: House)
         for asked in (1, 2):
             await house.execution.asked(asked)
             await run.signal(ModelRunWorkflow.pause)
+            await house.execution.ended(asked)
             await run.signal(ModelRunWorkflow.resume)
         await house.execution.asked(3)
         await run.signal(ModelRunWorkflow.stop)

@@ -25,8 +25,10 @@ async def test_a_paused_batch_goes_on_where_it_was(house: House) -> None:
     async with house.workers():
         batch = await house.start()
         await house.settled(slices=1)
+        await house.execution.asked(2)
         await batch.signal(BatchWorkflow.pause)
         assert (await state_of(batch)).paused
+        await house.execution.ended(2)
         house.execution.behaviours[1] = finishes
         await batch.signal(BatchWorkflow.resume)
         assert (await batch.result()).status == BatchStatus.COMPLETED

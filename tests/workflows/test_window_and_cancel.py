@@ -169,21 +169,13 @@ async def test_a_cancel_whose_slices_never_answer_waits_no_longer_than_their_gra
 
 async def test_a_pause_outlasts_every_worker_and_a_resume_after_their_return_goes_on(house: House) -> None:
     house.cached_workflows = 0
-    given_back = asyncio.Semaphore(0)
-
-    async def until_paused(request: SliceRequest) -> SliceResult:
-        result = await until_cancelled(request)
-        given_back.release()
-        return result
-
-    house.execution.behaviours["m"] = until_paused
+    house.execution.behaviours["m"] = until_cancelled
     async with house.workers():
         batch = await house.start()
         await house.execution.asked(SLICES)
         await batch.signal(BatchWorkflow.pause)
         assert (await state_of(batch)).paused
-        for _ in range(SLICES):
-            await given_back.acquire()
+        await house.execution.ended(SLICES)
     house.execution.behaviours["m"] = finishes
     async with house.workers():
         assert (await state_of(batch)).paused
