@@ -192,3 +192,18 @@ async def test_looking_goes_on_when_the_database_is_back() -> None:
     database.rows.failing = None
     await eventually(lambda: known.is_fresh)
     looking.cancel()
+
+
+async def test_a_database_that_is_away_is_told_once_each_time_it_goes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    database = MemoryDatabase()
+    known = known_of(database)
+    looking = asyncio.create_task(known.run())
+    told: list[int] = []
+    for failing in (None, DatabaseUnavailable("away"), None, DatabaseUnavailable("away")):
+        database.rows.failing = failing
+        await asyncio.sleep(10 * MAX_AGE_SECONDS)
+        told.append(len(caplog.records))
+    looking.cancel()
+    assert told == [0, 1, 1, 2]

@@ -105,6 +105,12 @@ def test_models_that_nobody_serves_take_nothing() -> None:
     assert effective({ALL_MODELS: 50, "a": 20}, {}).left(["b"]) == 50
 
 
+def test_what_is_left_may_be_the_least_that_a_rate_can_be_and_no_less() -> None:
+    assert effective({ALL_MODELS: 2 * LEAST, "a": LEAST}, {}).left(["a"]) == LEAST
+    with pytest.raises(RatesConflict):
+        effective({ALL_MODELS: 2 * LEAST, "a": 1.001 * LEAST}, {}).left(["a"])
+
+
 @pytest.mark.parametrize("own", [{"a": 0.1, "b": 0.2}, {"a": 0.4}])
 def test_rates_that_leave_nothing_are_a_conflict_that_names_both_sides(own: dict[str, float]) -> None:
     with pytest.raises(RatesConflict, match=r"0\.3 requests/s over all .*a: 0\."):
