@@ -40,8 +40,9 @@ test: install ## units, real servers, whole stacks that lose their parts
 test-slow: install $(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed ## more chaos, conformance, S3, encryption, traces, containers, peers: a stack each
 	$(RUN)pytest -n 2 --dist loadfile -m slow
 
+# In a process of its own, for a client of Temporal's may abort the one that it lived in when that ends.
 test-observability: install $(TOOLS)/prometheus ## dashboards and alerts against a real Prometheus
-	PATH="$(CURDIR)/$(TOOLS)/prometheus:$$PATH" $(RUN)pytest -m prometheus tests/observability
+	PATH="$(CURDIR)/$(TOOLS)/prometheus:$$PATH" $(RUN)pytest -n 1 -m prometheus tests/observability
 
 $(TOOLS)/prometheus:
 	tests/tools/prometheus $@

@@ -5,13 +5,11 @@ import asyncio
 import errno
 import ipaddress
 import logging
-import os
 import signal
 import socket
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Never
 
 import uvicorn
 import uvloop
@@ -20,6 +18,7 @@ from api.app import build_app
 from api.opening import open_services
 from api.protocol import bounded
 from batchwright.database.errors import DatabaseError
+from batchwright.leaving import leave
 from batchwright.settings import Settings, SettingsError, load
 from batchwright.settings.misspelt import warn_of_misspelt
 from batchwright.storage.base import StorageUnavailable
@@ -144,14 +143,5 @@ def _give_up(reason: object, code: int) -> int:
     return code
 
 
-def _run() -> Never:
-    """`main`, then an exit that skips the interpreter's, which takes apart every schema for a second."""
-    code = main()
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 if __name__ == "__main__":
-    _run()
+    leave(main())

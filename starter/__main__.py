@@ -1,11 +1,12 @@
 """`batchwright`: the command line, put together."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Never
 
 import typer
 from typer.core import TyperGroup
 
+from batchwright.leaving import run_and_leave
 from starter.later import Later
 
 # Their options are the process's own, and so is their help.
@@ -113,8 +114,8 @@ def batchwright(
     """OpenAI-compatible batches against any OpenAI-compatible backend."""
 
 
-def main() -> None:
-    app(prog_name="batchwright")
+def main() -> Never:
+    run_and_leave(lambda: app(prog_name="batchwright"))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from tests.fakes.database import MemoryDatabase
 from tests.fakes.s3 import S3Server, moto_server, real_server
 from tests.fakes.storage import MemoryStorage
 
+pytest_plugins = ["tests.second_tries"]
+
 # What tests ask is on this machine, whatever proxy its variables name for the world.
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = ",".join(
     filter(None, ("127.0.0.1,localhost", os.environ.get("NO_PROXY") or os.environ.get("no_proxy")))

@@ -4,14 +4,15 @@ import argparse
 import asyncio
 import gc
 import logging
-import os
 import sys
 from collections.abc import Sequence
+from typing import Never
 
 import uvloop
 
 from activities import memory
 from batchwright import settings as knobs
+from batchwright.leaving import leave
 from batchwright.settings.misspelt import warn_of_misspelt
 from batchwright.storage.base import StorageError
 from batchwright.telemetry.logging import configure
@@ -57,13 +58,9 @@ def _options() -> argparse.ArgumentParser:
     return parser
 
 
-def run() -> None:
-    """`main`, then an exit that skips the interpreter's: the SDK's threads abort there now and then."""
+def run() -> Never:
+    """`main`, then the process's end."""
     # A request makes hundreds of short-lived objects and no cycles: the default collects every few requests.
     gc.set_threshold(50_000, 20, 100)
     memory.keep_large_pieces_apart(memory.of_this_process())
-    code = main()
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    leave(main())

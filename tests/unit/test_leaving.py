@@ -1,0 +1,66 @@
+"""How processes end."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# What the SDK's threads do now and then while the interpreter takes itself apart.
+_ABORTS = "import atexit, os; atexit.register(os.abort)\n"
+
+
+def run(code: str, stdout: int = subprocess.PIPE) -> "subprocess.CompletedProcess[str]":
+    told = {**os.environ, "PYTHONUNBUFFERED": ""}
+    return subprocess.run(
+        [sys.executable, "-c", code], stdout=stdout, stderr=subprocess.PIPE, text=True, env=told, timeout=120
+    )
+
+
+def left(main: str) -> str:
+    return (
+        f"{_ABORTS}import sys\nfrom batchwright.leaving import run_and_leave\nrun_and_leave(lambda: {main})"
+    )
+
+
+@pytest.mark.parametrize("argument", ["--version", "--help"])
+def test_the_command_line_ends_before_the_interpreter_could_abort_it(argument: str) -> None:
+    told = f"import sys; sys.argv = ['batchwright', {argument!r}]; from starter.__main__ import main; main()"
+    ended = run(_ABORTS + told)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "batchwright" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("main", "code"),
+    [("None", 0), ("3", 3), ("sys.exit()", 0), ("sys.exit(4)", 4), ("sys.exit('no')", 1), ("1 / 0", 1)],
+)
+def test_the_code_is_what_the_interpreter_would_have_made_of_it(main: str, code: int) -> None:
+    assert run(left(main)).returncode == code
+
+
+def test_what_went_wrong_is_told_as_ever() -> None:
+    assert run(left("sys.exit('no')")).stderr == "no\n"
+    assert run(left("1 / 0")).stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_all_that_was_printed_is_written() -> None:
+    ended = run(left("print('x' * 100_000)"))
+    assert (ended.returncode, len(ended.stdout)) == (0, 100_001)
+
+
+def test_a_disk_that_is_full_is_not_a_success() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = run(left("print('result')"), full.fileno())
+    assert (ended.returncode, ended.stderr) == (120, "<stdout>: [Errno 28] No space left on device\n")
+
+
+def test_a_reader_who_went_away_is_no_noise() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = run(left("print('result')"), writing)
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (120, "")
