@@ -1,6 +1,7 @@
 """The execution phase: the turns of a slice."""
 
 import asyncio
+from collections import Counter
 
 from temporalio import activity
 
@@ -14,6 +15,7 @@ from batchwright.contracts.execution import ExecutionActivities, SliceRequest, S
 class Execution(ExecutionActivities):
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
+        self.running: Counter[tuple[str, str]] = Counter()  # slices, by batch and model
 
     @activity.defn
     async def run_slice(self, request: SliceRequest) -> SliceResult:
@@ -32,11 +34,22 @@ class Execution(ExecutionActivities):
         check_needs(self._tools, request)
         if queue := await moved(self._tools.rates, request):
             return SliceResult(goes_on_at=queue)
-        attempt = SliceAttempt(self._tools, request)
-        running = asyncio.create_task(attempt.run())
-        while not running.done():
-            try:
-                await asyncio.wait([running])
-            except asyncio.CancelledError:
-                attempt.cancelled()
-        return running.result()
+        place = request.batch_id, request.model
+        self.running[place] += 1
+        try:
+            return await _turn(SliceAttempt(self._tools, request))
+        finally:
+            self.running[place] -= 1
+            if not self.running[place]:
+                del self.running[place]
+
+
+async def _turn(attempt: SliceAttempt) -> SliceResult:
+    """In a task of its own; a cancel is told to the attempt, which then ends by itself."""
+    running = asyncio.create_task(attempt.run())
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError:
+            attempt.cancelled()
+    return running.result()

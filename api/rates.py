@@ -12,9 +12,8 @@ from api.errors import ApiError, invalid_value, missing
 from api.objects import answer
 from api.responses import errors
 from api.services import Services
-from batchwright.contracts.names import DISPATCH_QUEUE, inference_queue
+from batchwright.contracts.names import DISPATCH_QUEUE
 from batchwright.database.rows import RateChange
-from batchwright.rules.ids import safe_name
 from batchwright.rules.rates import ALL_MODELS, LEAST, MOST, RatesConflict, effective
 from batchwright.rules.rates import Rates as RatesInEffect
 
@@ -127,15 +126,10 @@ def _objects(rates: RatesInEffect) -> list[RateObject]:
             model=name or None,
             requests_per_second=rate.requests_per_second,
             source="change" if rate.changed else "setting",
-            queue=_queue(rates, name),
+            queue=DISPATCH_QUEUE if name == ALL_MODELS else rates.queue_of(name),
         )
         for name, rate in sorted(rates.entries.items())
     ]
-
-
-def _queue(rates: RatesInEffect, name: str) -> str:
-    is_shared = name == ALL_MODELS or rates.is_shared(name)
-    return DISPATCH_QUEUE if is_shared else inference_queue(safe_name(name))
 
 
 def _shared(rates: RatesInEffect, served: frozenset[str]) -> float | None:

@@ -9,6 +9,7 @@ from temporalio.service import RPCError
 
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.telemetry.metrics import Metrics
+from worker.broken_runs import BrokenRuns
 from worker.budgets import BudgetWatch
 from worker.outlook import Outlook
 from worker.queues import QueueWatch
@@ -28,6 +29,7 @@ class Observer:
         self,
         outlook: Outlook,
         queues: QueueWatch,
+        runs: BrokenRuns,
         metrics: Metrics,
         retained: Retained,
         budgets: BudgetWatch,
@@ -35,7 +37,7 @@ class Observer:
         every_seconds: float,
         now: Callable[[], datetime] = _now,
     ) -> None:
-        self._outlook, self._queues, self._metrics = outlook, queues, metrics
+        self._outlook, self._queues, self._runs, self._metrics = outlook, queues, runs, metrics
         self._retained, self._budgets = retained, budgets
         self._every, self._now = every_seconds, now
         self._failing: set[str] = set()
@@ -49,6 +51,7 @@ class Observer:
     async def look(self) -> None:
         """Once; never raises for a database or a server that is away."""
         await self._try("batches", self._outlook.look(self._now()))
+        await self._try("runs", self._runs.look())
         await self._try("retention", self._retained.look())
         await self._try("budgets", self._budgets.look(self._now()))
         await self._try("queues", self._queues.look(self._outlook.models))

@@ -21,11 +21,13 @@ class Outlook:
         self._fleet, self._metrics = fleet, metrics
         self._speeds = Speeds()
         self.models: frozenset[str] = frozenset()  # with lines left, at the last look
+        self.batches: frozenset[str] = frozenset()  # live then
 
     async def look(self, now: datetime) -> None:
         """Raises DatabaseUnavailable; what was shown stays."""
         batches = await self._fleet.live()
         left = await self._fleet.lines_left()
+        self.batches = frozenset(batch.id for batch in batches)
         self._show_statuses(batches, now)
         self._show_models(left)
         self._show_tenants(batches, now)

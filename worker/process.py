@@ -22,7 +22,7 @@ from batchwright.inference.clients import Clients
 from batchwright.inference.hooks import Hooks
 from batchwright.inference.rates import FleetRates
 from batchwright.inference.senders import chat_executors
-from batchwright.rules.polled import BEAT_SECONDS, polls
+from batchwright.rules.polled import BEAT_SECONDS, polls, runs
 from batchwright.settings import Settings
 from batchwright.storage.observed import Component
 from batchwright.storage.opening import open_storage
@@ -199,7 +199,11 @@ async def _tell_stats(parts: Parts, inference: InferenceWorkers, queues: Callabl
     """A row a worker, so that the fleet can be counted."""
     worker_id, started_at = f"{socket.gethostname()}:{os.getpid()}", datetime.now(UTC)
     while True:
-        stats = {"in_flight": float(inference.tools.permits.used), **polls(queues())}
+        stats = {
+            "in_flight": float(inference.tools.permits.used),
+            **polls(queues()),
+            **runs(inference.running),
+        }
         with contextlib.suppress(DatabaseUnavailable):  # said by others; the next beat tells all anyway
             await parts.database.workers.beat(
                 worker_id,

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 
@@ -16,7 +17,7 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.rows import Unsettled
 from batchwright.database.waiting_base import Source, Waiting
 from batchwright.rules.ids import safe_name
-from batchwright.rules.polled import FRESH_SECONDS, nobody_polls, polled
+from batchwright.rules.polled import FRESH_SECONDS, nobody_polls, polled, running
 from batchwright.rules.rates import Pacing
 from worker.queues import Queues, QueueState
 
@@ -25,6 +26,7 @@ _EVERY_SECONDS = 2.5
 _PATIENCE_SECONDS = 5.0  # a model that settles something at least so often does not wait
 _HOLDS_SECONDS = 30.0
 _FORGOTTEN = timedelta(hours=1)
+_UNANSWERED = "its slices that run have had no answer lately, and its others wait for them"
 _Part = tuple[str, str, str]  # tenant, batch, model; without a model: the whole batch
 # What the next step of a batch is done by a worker that reads and writes files.
 _FILES_ARE_NEXT = (BatchStatus.VALIDATING, BatchStatus.FINALIZING, BatchStatus.CANCELLING)
@@ -65,7 +67,7 @@ class Reasons:
         now = self._now()
         beats = await self._database.workers.beats(now - timedelta(seconds=FRESH_SECONDS))
         served = polled(beat.stats for beat in beats)
-        reasons = await self._of_models(served, now)
+        reasons = await self._of_models(served, running(beat.stats for beat in beats), now)
         if IO_QUEUE not in served:
             reasons |= await self._of_files(now)
         for part, reason in reasons.items():
@@ -84,19 +86,25 @@ class Reasons:
             if each.status in _FILES_ARE_NEXT or each.expires_at <= now
         }
 
-    async def _of_models(self, served: Collection[str], now: datetime) -> dict[_Part, str]:
+    async def _of_models(
+        self, served: Collection[str], run: Collection[tuple[str, str]], now: datetime
+    ) -> dict[_Part, str]:
+        """`run` are the batches and models of which slices run."""
         unsettled = await self._database.fleet.unsettled()
         still = self._still(unsettled, now)
+        queues = [self._queue_of(each.model) or inference_queue(safe_name(each.model)) for each in unsettled]
+        batches = {(queue, each.batch_id) for queue, each in zip(queues, unsettled, strict=True)}
+        sharing = Counter(queue for queue, _ in batches)
         states: dict[str, QueueState] = {}
         found: dict[_Part, str] = {}
-        for each in unsettled:
-            queue = self._queue_of(each.model) or inference_queue(safe_name(each.model))
+        for each, queue in zip(unsettled, queues, strict=True):
             if queue not in served:
                 found[_part(each)] = nobody_polls(queue)
             elif _part(each) in still:
                 if queue not in states:
                     states[queue] = await self._queues.describe(queue)
-                if reason := self._turn_of_others(each.model, states[queue]):
+                is_own = sharing[queue] == 1 or (each.batch_id, each.model) in run
+                if reason := self._turn_of_others(each.model, states[queue], is_own=is_own):
                     found[_part(each)] = reason
         return found
 
@@ -109,13 +117,14 @@ class Reasons:
         patience = timedelta(seconds=_PATIENCE_SECONDS)
         return {part for part, (_, since) in self._moved.items() if now - since >= patience}
 
-    def _turn_of_others(self, model: str, queue: QueueState) -> str:
+    def _turn_of_others(self, model: str, queue: QueueState, *, is_own: bool) -> str:
+        """`is_own`: no others' turn, for slices of the batch run, or no other batch has any there."""
         if not queue.depth:
             return ""  # its slices run, or say themselves why not
         pacing = self._rates(model)
         if pacing is not None:
             return f"held by a rate of {pacing.requests_per_second:g} requests a second"
-        return _behind(queue.depth)
+        return _UNANSWERED if is_own else _behind(queue.depth)
 
     async def _wait(self, part: _Part, reason: str, now: datetime) -> None:
         tenant, batch_id, model = part

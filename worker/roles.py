@@ -1,6 +1,6 @@
 """The wiring: which workers a process runs, and what they are made of. Nothing else builds real parts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -32,6 +32,7 @@ from batchwright.storage.base import Storage
 from batchwright.storage.observed import Component, seen_as
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal import Connection
+from worker.broken_runs import BrokenRuns, ServerRuns
 from worker.budgets import BudgetWatch
 from worker.fleet import Make
 from worker.following import FollowingWorker
@@ -138,6 +139,11 @@ class InferenceWorkers:
         )
         self._execution = Execution(self.tools)
 
+    @property
+    def running(self) -> Mapping[tuple[str, str], int]:
+        """Slices that run, by batch and model."""
+        return self._execution.running
+
     def pollers(self, models: frozenset[str]) -> dict[str, Make]:
         """By task queue: one of each model, and the one that models without a rate of their own share."""
         settings = self._parts.settings
@@ -170,9 +176,12 @@ def observer(parts: Parts) -> Observer:
     registry, metrics = parts.registry, parts.metrics
     queues = QueueWatch(ServerQueues(parts.temporal), lambda: registry.known, metrics)
     outlook = Outlook(parts.database.fleet, metrics)
+    runs = BrokenRuns(ServerRuns(parts.temporal), outlook, metrics)
     retained = Retained(parts.database.retention, parts.database.audits, metrics)
     budgets = BudgetWatch(parts.database.quotas, parts.settings.quotas.tokens_per_day, metrics)
-    return Observer(outlook, queues, metrics, retained, budgets, every_seconds=parts.settings.observe_seconds)
+    return Observer(
+        outlook, queues, runs, metrics, retained, budgets, every_seconds=parts.settings.observe_seconds
+    )
 
 
 def reasons(parts: Parts) -> Reasons:

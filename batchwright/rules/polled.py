@@ -1,11 +1,11 @@
-"""Which task queues somebody polls, as workers say with their beats: Temporal forgets after minutes only."""
+"""Who polls which queue and runs whose slices, as workers say with their beats: Temporal forgets late."""
 
 from collections.abc import Iterable, Mapping
 
 BEAT_SECONDS = 2.5
 # Three beats, so that one that is late counts as no death.
 FRESH_SECONDS = 3 * BEAT_SECONDS
-_PREFIX = "polls "
+_PREFIX, _RUNS = "polls ", "runs "
 _NOBODY = "no worker polls its queue"
 
 
@@ -14,13 +14,29 @@ def polls(queues: Iterable[str]) -> dict[str, float]:
     return {f"{_PREFIX}{queue}": 1.0 for queue in queues}
 
 
-def is_poll(name: str) -> bool:
-    return name.startswith(_PREFIX)
+def runs(slices: Mapping[tuple[str, str], int]) -> dict[str, float]:
+    """How many slices of a batch and model a worker runs, by their ids and names, as it tells it there."""
+    return {f"{_RUNS}{batch_id} {model}": float(count) for (batch_id, model), count in slices.items()}
+
+
+def is_number(name: str) -> bool:
+    """Whether it is one of a worker's own numbers, and none of these two."""
+    return not name.startswith((_PREFIX, _RUNS))
 
 
 def polled(told: Iterable[Mapping[str, float]]) -> frozenset[str]:
     """The queues that one of these workers polls."""
-    return frozenset(name.removeprefix(_PREFIX) for stats in told for name in stats if is_poll(name))
+    return _named(_PREFIX, told)
+
+
+def running(told: Iterable[Mapping[str, float]]) -> frozenset[tuple[str, str]]:
+    """Batches and models of which one of these workers runs a slice."""
+    parted = (name.partition(" ") for name in _named(_RUNS, told))
+    return frozenset((batch_id, model) for batch_id, _, model in parted)
+
+
+def _named(prefix: str, told: Iterable[Mapping[str, float]]) -> frozenset[str]:
+    return frozenset(name.removeprefix(prefix) for stats in told for name in stats if name.startswith(prefix))
 
 
 def nobody_polls(queue: str) -> str:

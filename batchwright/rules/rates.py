@@ -85,10 +85,13 @@ class Rates:
 
     def elsewhere(self, model: str, queue: str) -> str:
         """The queue on which the model's slices belong, if it is not this one; else empty."""
-        shared = self.is_shared(model)
-        if shared == (queue == DISPATCH_QUEUE):
+        if self.is_shared(model) == (queue == DISPATCH_QUEUE):
             return ""
-        return DISPATCH_QUEUE if shared else inference_queue(safe_name(model))
+        return self.queue_of(model)
+
+    def queue_of(self, model: str) -> str:
+        """The queue on which its slices belong."""
+        return DISPATCH_QUEUE if self.is_shared(model) else inference_queue(safe_name(model))
 
     def _of(self, name: str) -> float:
         return self.entries[name].requests_per_second if name in self.entries else 0.0

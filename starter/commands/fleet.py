@@ -16,7 +16,7 @@ from batchwright.database.pool import Database
 from batchwright.database.rows import WorkerBeat
 from batchwright.inference.catalog import Catalog, Source
 from batchwright.rules.ids import safe_name
-from batchwright.rules.polled import is_poll
+from batchwright.rules.polled import is_number
 from batchwright.settings import Settings
 from batchwright.temporal import TemporalUnavailable, connect
 from batchwright.temporal.errors import refused
@@ -80,7 +80,7 @@ def workers(json: JsonLine = False) -> None:
     if not found:
         stderr().print("No worker is alive; `batchwright worker` starts one.")
         return
-    names = sorted({name for beat in found for name in beat.stats if not is_poll(name)})
+    names = sorted({name for beat in found for name in beat.stats if is_number(name)})
     table = columns("worker", "seen", *names)
     for beat in found:
         seen = f"{max(0, (datetime.now(UTC) - beat.beat_at).total_seconds()):.0f} s ago"

@@ -201,7 +201,8 @@ class House:
         )
 
     async def run(self, request: SliceRequest) -> SliceResult:
-        return await self.environment.run(Execution(self.tools).run_slice, request)
+        self.execution = Execution(self.tools)
+        return await self.environment.run(self.execution.run_slice, request)
 
     def start(self, request: SliceRequest) -> "asyncio.Task[SliceResult]":
         return asyncio.create_task(self.run(request))

@@ -43,6 +43,19 @@ async def test_every_line_is_asked_once_and_settled() -> None:
         assert line["response"]["request_id"] == "r-1"
 
 
+async def test_a_slice_that_runs_is_known_by_its_batch_and_model_and_forgotten_when_it_ends() -> None:
+    seen: list[dict[tuple[str, str], int]] = []
+
+    def reply(content: str) -> httpx.Response:
+        seen.append(dict(house.execution.running))
+        return ok(content)
+
+    house = House(reply)
+    await plan_slice(house.storage, [line_of(0)])
+    await house.run(request())
+    assert (seen, dict(house.execution.running)) == ([{(BATCH, MODEL): 1}], {})
+
+
 async def test_bodies_go_out_byte_for_byte_with_the_lines_own_id() -> None:
     house = House(ok, backend_api_key="secret")
     odd = b'{"model":"m" , "big":12345678901234567890,"messages":[{"content":"\\u00e9\\/7"}]}'

@@ -1,5 +1,6 @@
 """The audit on a running stack: an older database, and a run that somebody terminated."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,7 +14,8 @@ from batchwright.database.pool import open_database
 from batchwright.settings import load
 from batchwright.storage.local import LocalStorage
 from batchwright.temporal import connect
-from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit
+from tests.clients import http_client
+from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -39,6 +41,14 @@ async def audit(stack: Stack) -> Report:
         await database.close()
 
 
+async def without_run(stack: Stack, count: int) -> bool:
+    """Whether so many live batches whose run was ended from outside are the most that a process shows."""
+    async with http_client() as http:
+        pages = [(await http.get(url)).text for url in stack.now.metrics]
+    shown = re.findall("^batchwright_batches_without_run (.+)$", "\n".join(pages), re.MULTILINE)
+    return max(map(float, shown)) == count
+
+
 async def test_an_older_database_gets_the_ends_and_files_that_its_runs_know(stack: Stack) -> None:
     async with stack.client() as client:
         lines = chat_lines(MODELS, each=5)
@@ -62,7 +72,9 @@ async def test_a_terminated_run_leaves_a_failed_batch_that_can_be_resumed(stack:
         await settled(client, batch.id, 20)
         settings = load(temporal_address=stack.now.temporal, temporal_namespace=stack.now.namespace)
         await (await connect(settings)).get_workflow_handle(batch.id).terminate()
+        await until(lambda: without_run(stack, 1))
         await audit(stack)
+        await until(lambda: without_run(stack, 0))
         failed = await client.batches.retrieve(batch.id)
         await stack.heal()
         resumed = await client.post(f"/batches/{batch.id}/x/resume", cast_to=Batch)

@@ -8,7 +8,7 @@ import pytest
 
 from api.objects import BatchObject, BatchPage, WaitingObject
 from batchwright.contracts.batch import BatchState, WaitingReason
-from batchwright.contracts.names import CONTROL_QUEUE, IO_QUEUE, inference_queue
+from batchwright.contracts.names import CONTROL_QUEUE, DISPATCH_QUEUE, IO_QUEUE, inference_queue
 from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
 from batchwright.database.rows import ModelCount, Outcome
 from batchwright.database.waiting_base import Source, Waiting
@@ -241,6 +241,26 @@ async def test_a_batch_without_any_worker_says_so_without_one(house: House) -> N
         (None, "no worker polls its queue io"),
         ("llama", f"no worker polls its queue {inference_queue(safe_name('llama'))}"),
     ]
+
+
+async def test_models_that_share_a_rate_wait_for_a_worker_of_the_queue_that_they_share(house: House) -> None:
+    await house.http.put("/admin/rates", json={"model": None, "requests_per_second": 5})
+    batch_id = await begun(house, "llama", "qwen")
+    now = datetime.now(UTC)
+    await house.database.workers.beat("one:1", polls([CONTROL_QUEUE, IO_QUEUE]), now)
+    waiting = read(await house.http.get(f"/v1/batches/{batch_id}"), BatchObject).x_batchwright.waiting
+    assert waiting == [
+        WaitingObject(model=model, reason=nobody_polls(DISPATCH_QUEUE)) for model in ("llama", "qwen")
+    ]
+
+
+async def test_a_shared_queue_that_somebody_polls_is_nothing_to_wait_for(house: House) -> None:
+    await house.http.put("/admin/rates", json={"model": None, "requests_per_second": 5})
+    batch_id = await begun(house, "llama")
+    queues = [CONTROL_QUEUE, IO_QUEUE, DISPATCH_QUEUE]
+    await house.database.workers.beat("one:1", polls(queues), datetime.now(UTC))
+    waiting = read(await house.http.get(f"/v1/batches/{batch_id}"), BatchObject).x_batchwright.waiting
+    assert waiting in ([], None)
 
 
 async def test_a_paused_batch_says_so_until_it_is_resumed(house: House) -> None:

@@ -21,6 +21,7 @@ COUNTS = {
     "batchwright_batches_at_risk",
     "batchwright_batches_past_deadline",
     "batchwright_batches_waiting",
+    "batchwright_batches_without_run",
     "batchwright_chat_microbatch_size",
     "batchwright_items",
     "batchwright_jobs",

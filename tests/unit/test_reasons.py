@@ -9,7 +9,7 @@ from batchwright.contracts.names import IO_QUEUE, inference_queue
 from batchwright.contracts.openai import Endpoint
 from batchwright.database.rows import ModelCount, SliceProgress
 from batchwright.rules.ids import new_batch_id, safe_name
-from batchwright.rules.polled import polls
+from batchwright.rules.polled import polls, runs
 from batchwright.rules.rates import Pacing
 from tests.fakes.database import MemoryDatabase
 from worker.queues import Queues, QueueState
@@ -17,6 +17,7 @@ from worker.reasons import Reasons
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 QUEUE = inference_queue(safe_name("llama"))
+UNANSWERED = "its slices that run have had no answer lately, and its others wait for them"
 
 
 class OneQueue(Queues):
@@ -29,13 +30,14 @@ class OneQueue(Queues):
 
 
 class House:
-    """A batch of 100 lines of one model; time passes when it is told to."""
+    """A batch of 100 lines of one model, and another that may begin; time passes when it is told to."""
 
     def __init__(self) -> None:
         self.database, self.queues = MemoryDatabase(), OneQueue()
         self.at = START
         self.rate: Pacing | None = None
         self.told: list[WaitingReason] = []
+        self.told_other: list[WaitingReason] = []
         self.order = BatchOrder(
             batch_id=new_batch_id(),
             tenant="acme",
@@ -46,23 +48,26 @@ class House:
             expires_at=START + timedelta(days=1),
         )
 
-    async def begin(self) -> None:
-        batches = self.database.batches
-        await batches.upsert(self.order)
+        self.other = self.order.model_copy(update={"batch_id": new_batch_id(), "tenant": "globex"})
+
+    async def begin(self, order: BatchOrder) -> None:
+        await self.database.batches.upsert(order)
         models = [ModelCount(model="llama", lines=100)]
-        await batches.begin("acme", self.order.batch_id, total=100, models=models, at=START)
+        await self.database.batches.begin(order.tenant, order.batch_id, total=100, models=models, at=START)
 
     async def _tell(self, batch_id: str, reason: WaitingReason) -> None:
-        assert batch_id == self.order.batch_id
-        self.told.append(reason)
+        (self.told if batch_id == self.order.batch_id else self.told_other).append(reason)
 
     def worker(self) -> Reasons:
         return Reasons(
             self.database, self.queues, lambda _: self.rate, lambda _: "", self._tell, lambda: self.at
         )
 
-    async def beat(self, *queues: str) -> None:
-        await self.database.workers.beat("one:1", polls(queues or [QUEUE, IO_QUEUE]), self.at)
+    async def beat(self, *queues: str, of: BatchOrder | None = None) -> None:
+        """A worker's, which runs slices of that batch."""
+        slices = {} if of is None else {(of.batch_id, "llama"): 4}
+        stats = {**polls(queues or [QUEUE, IO_QUEUE]), **runs(slices)}
+        await self.database.workers.beat("one:1", stats, self.at)
 
     async def settle(self, lines: int) -> None:
         progress = SliceProgress(
@@ -85,7 +90,7 @@ class House:
 @pytest.fixture
 async def house() -> House:
     house = House()
-    await house.begin()
+    await house.begin(house.order)
     return house
 
 
@@ -127,6 +132,7 @@ async def test_a_model_that_settles_nothing_while_others_wait_too_says_so(
     house: House, depth: int, rate: Pacing | None, reason: str
 ) -> None:
     house.queues.depth, house.rate = depth, rate
+    await house.begin(house.other)
     worker = house.worker()
     await house.beat()
     await worker.look()
@@ -137,6 +143,33 @@ async def test_a_model_that_settles_nothing_while_others_wait_too_says_so(
     await house.settle(1)
     await worker.look()
     assert house.reasons == [reason, ""]
+
+
+@pytest.mark.parametrize("tells", [True, False], ids=["its worker tells", "an older worker"])
+async def test_a_batch_alone_in_its_queue_is_behind_nobody(house: House, *, tells: bool) -> None:
+    house.queues.depth = 28
+    worker = house.worker()
+    for _ in range(2):
+        await house.beat(of=house.order if tells else None)
+        await worker.look()
+        house.at += timedelta(seconds=5)
+    assert house.reasons == [UNANSWERED]
+    await house.settle(1)
+    await house.beat()
+    await worker.look()
+    assert house.reasons == [UNANSWERED, ""]
+
+
+async def test_of_two_batches_the_one_whose_slices_run_is_behind_nobody(house: House) -> None:
+    house.queues.depth = 28
+    await house.begin(house.other)
+    worker = house.worker()
+    for _ in range(2):
+        await house.beat(of=house.other)
+        await worker.look()
+        house.at += timedelta(seconds=5)
+    assert house.reasons == ["behind 10 or more other slices in its queue"]
+    assert [told.reason for told in house.told_other] == [UNANSWERED]
 
 
 async def test_a_model_that_settles_lines_does_not_wait(house: House) -> None:

@@ -13,6 +13,7 @@ from batchwright.database.rows import ModelCount
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.database import MemoryDatabase
 from tests.integration.rows import after, an_order, told
+from worker.broken_runs import BatchRuns, BrokenRuns
 from worker.budgets import BudgetWatch
 from worker.observer import Observer
 from worker.outlook import Outlook
@@ -37,6 +38,22 @@ class Server(Queues):
         return self.states.get(queue, EMPTY)
 
 
+class Broken(BatchRuns):
+    """Runs by batch, those that were ended from outside only: whether another one goes on."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, bool] = {}
+        self.failing = False
+
+    async def broken(self) -> frozenset[str]:
+        if self.failing:
+            raise RPCError("away", RPCStatusCode.UNAVAILABLE, b"")
+        return frozenset(self.runs)
+
+    async def is_open(self, batch_id: str) -> bool:
+        return self.runs[batch_id]
+
+
 class Watch:
     """An observer with its database, server and clock."""
 
@@ -49,8 +66,17 @@ class Watch:
         queues = QueueWatch(self.server, lambda: self.served, self.metrics)
         retained = Retained(self.database.retention, self.database.audits, self.metrics)
         self.budgets = BudgetWatch(self.database.quotas, 0, self.metrics)
+        self.runs = Broken()
+        runs = BrokenRuns(self.runs, outlook, self.metrics)
         self.observer = Observer(
-            outlook, queues, self.metrics, retained, self.budgets, every_seconds=15, now=lambda: self.now
+            outlook,
+            queues,
+            runs,
+            self.metrics,
+            retained,
+            self.budgets,
+            every_seconds=15,
+            now=lambda: self.now,
         )
 
     async def look(self, at: datetime) -> None:
@@ -138,6 +164,33 @@ async def test_a_batch_that_outlives_its_window_is_counted() -> None:
     assert watch.shown("batches_past_deadline") == 0
     await watch.look(after(101))
     assert watch.shown("batches_past_deadline") == 1
+
+
+async def test_a_live_batch_whose_run_was_terminated_is_counted_until_another_one_goes_on() -> None:
+    watch = Watch()
+    await watch.batch("batch_1")
+    await watch.batch("batch_2")
+    await watch.look(after(1))
+    assert watch.shown("batches_without_run") == 0
+    watch.runs.runs = {"batch_1": False, "batch_of_last_week": False}
+    await watch.look(after(2))
+    assert watch.shown("batches_without_run") == 1
+    watch.runs.failing = True
+    await watch.look(after(3))
+    assert watch.shown("batches_without_run") == 1
+    assert watch.shown("observed_timestamp_seconds", source="runs") == after(2).timestamp()
+    watch.runs.failing, watch.runs.runs = False, {"batch_1": True}
+    await watch.look(after(4))
+    assert watch.shown("batches_without_run") == 0
+
+
+async def test_a_batch_that_ended_needs_no_run() -> None:
+    watch = Watch()
+    await watch.batch("batch_1")
+    watch.runs.runs = {"batch_1": False}
+    await watch.database.batches.end("t", "batch_1", BatchStatus.FAILED, [], after(1))
+    await watch.look(after(2))
+    assert watch.shown("batches_without_run") == 0
 
 
 async def test_what_ended_leaves_no_series_behind() -> None:

@@ -25,9 +25,13 @@ class FleetMetrics:
         self.past_deadline = declare.gauge(
             "batches_past_deadline", "Live batches whose window has closed: they should end within moments"
         )
+        self.without_run = declare.gauge(
+            "batches_without_run",
+            "Live batches whose workflow was terminated, or else ended from outside: nothing works on them",
+        )
         self.observed_at = declare.gauge(
             "observed_timestamp_seconds",
-            "When `batches`, `retention`, `budgets` and `queues` were last looked at",
+            "When `batches`, `runs`, `retention`, `budgets` and `queues` were last looked at",
             ["source"],
         )
 
