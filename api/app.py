@@ -22,6 +22,7 @@ from api.health import HealthRoutes
 from api.limits import LimitRoutes
 from api.meter import Meter
 from api.models import ModelRoutes
+from api.organizations import OrganizationRoutes
 from api.pages import Pages
 from api.quotas import QuotaRoutes
 from api.rates import RateRoutes
@@ -56,7 +57,7 @@ def build_app(services: Services) -> FastAPI:
     settings = services.settings
     of_tenants = (FileRoutes, UploadRoutes, BatchRoutes, ModelRoutes, LimitRoutes)
     counted = [routes(services).router() for routes in of_tenants]
-    kinds = (RateRoutes, QuotaRoutes, RegistryRoutes, DeadLetterRoutes, StatsRoutes)
+    kinds = (RateRoutes, QuotaRoutes, OrganizationRoutes, RegistryRoutes, DeadLetterRoutes, StatsRoutes)
     of_operators = [routes(services).router() for routes in kinds]
     keys, closed = _described_keys(settings), refusals(settings)
     tenant, meter = documented(settings), Depends(Meter(services))

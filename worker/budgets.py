@@ -1,12 +1,15 @@
 """What control workers show of budgets of tokens: how much of today's is used, and how many are used up."""
 
 from collections import Counter
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 from batchwright.database.quotas_base import QuotasTable
 from batchwright.database.tenant_rows import OrganizationRow
 from batchwright.telemetry.labels import leading
 from batchwright.telemetry.metrics import Metrics
+
+_SHORT = 0.9  # as alerts have it
 
 
 class BudgetWatch:
@@ -32,8 +35,12 @@ class BudgetWatch:
         budgets = {tenant: self._budget(own.get(tenant)) for tenant in used.keys() | own.keys()}
         self._show_organizations(organizations, used)
         self._show_tenants({tenant: budget for tenant, budget in budgets.items() if budget}, used)
-        exhausted = sum(0 < limit <= used_by_key[key] for key, limit in keys.items())
-        self._metrics.budgets_exhausted.labels("key").set(exhausted)
+        self._count("key", [used_by_key[key] / limit for key, limit in keys.items() if limit])
+
+    def _count(self, of: str, parts: Collection[float]) -> None:
+        """`parts`: how much of each is used."""
+        self._metrics.budgets_exhausted.labels(of).set(sum(part >= 1 for part in parts))
+        self._metrics.budgets_short.labels(of).set(sum(part > _SHORT for part in parts))
 
     def _budget(self, own: int | None) -> int:
         return self._default if own is None else own
@@ -46,7 +53,7 @@ class BudgetWatch:
         named = leading(parts, metrics.tenants.most)
         metrics.organization_budget.replace({(name,): budgets[name] for name in named})
         metrics.organization_spent.replace({(name,): spent[name] for name in named})
-        metrics.budgets_exhausted.labels("organization").set(sum(part >= 1 for part in parts.values()))
+        self._count("organization", parts.values())
 
     def _show_tenants(self, budgets: dict[str, int], used: Counter[str]) -> None:
         metrics = self._metrics
@@ -54,4 +61,4 @@ class BudgetWatch:
         named = leading(parts, metrics.tenants.most)
         metrics.tenant_budget.replace({(tenant,): budgets[tenant] for tenant in named})
         metrics.tenant_spent.replace({(tenant,): used[tenant] for tenant in named})
-        metrics.budgets_exhausted.labels("tenant").set(sum(part >= 1 for part in parts.values()))
+        self._count("tenant", parts.values())

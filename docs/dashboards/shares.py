@@ -208,14 +208,30 @@ _BUDGETS = Row(
             "percentunit",
         ),
         Panel(
+            "Budgets of organizations",
+            "The same of all tenants of an organization together. At 1 the lines of each are refused.",
+            [
+                Query(
+                    "max by (organization) (batchwright_organization_tokens_used) / "
+                    "(max by (organization) (batchwright_organization_token_budget) > 0)",
+                    "{{organization}}",
+                )
+            ],
+            "percentunit",
+        ),
+        Panel(
             "Lines refused",
             "A minute, because a budget of the tenant, its organization or its API key is used up.",
             rates("batchwright_quota_refusals_total", "tenant", _BUDGET, every_minute=True),
         ),
         Panel(
-            "Used up",
-            "Budgets of tenants, organizations and API keys that have nothing left until 00:00 UTC.",
-            gauges("max", "batchwright_token_budgets_exhausted", "of"),
+            "Short or used up",
+            "Budgets of tenants, organizations and API keys that have less than a tenth left, and those that "
+            "have nothing until 00:00 UTC.",
+            [
+                Query("max by (of) (batchwright_token_budgets_short)", "{{of}}: short"),
+                Query("max by (of) (batchwright_token_budgets_exhausted)", "{{of}}: used up"),
+            ],
         ),
     ],
 )

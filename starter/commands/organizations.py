@@ -1,6 +1,5 @@
 """`batchwright organizations`: tenants that share one budget, in the database as `tenants` and `keys` are."""
 
-from collections import Counter
 from datetime import UTC, datetime
 from typing import Annotated, NoReturn
 
@@ -8,6 +7,7 @@ import typer
 from pydantic import BaseModel
 
 from batchwright.database.pool import Database
+from batchwright.database.spent import spent_by_organizations
 from batchwright.database.tenant_rows import OrganizationRow
 from batchwright.rules.ids import is_tenant
 from batchwright.rules.quotas import MOST
@@ -144,13 +144,8 @@ def delete(name: _Name) -> None:
 
 
 async def _all(database: Database) -> list[Organization]:
-    used = Counter[str]()
-    for spent in await database.quotas.spent_by_others("", datetime.now(UTC).date()):
-        used[spent.tenant] += spent.tokens
-    return [
-        Organization(**row.model_dump(), used=sum(used[tenant] for tenant in row.tenants))
-        for row in await database.quotas.organizations()
-    ]
+    found = await spent_by_organizations(database.quotas, datetime.now(UTC).date())
+    return [Organization(**row.model_dump(), used=used) for row, used in found]
 
 
 async def _look(database: Database, name: str) -> Organization | None:

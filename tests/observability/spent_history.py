@@ -29,10 +29,12 @@ async def leave_jobs(stack: Stack, client: AsyncOpenAI, upstream: str) -> None:
 
 
 async def leave_refusals(stack: Stack, upstream: str) -> None:
-    """A tenant that has used up its budget."""
+    """A tenant that has used up its budget, and its organization a part of another."""
     quotas = {"tenant": BUDGETED, "tokens_per_day": 1}
     async with http_client() as http:
         (await http.put(f"{stack.now.api}/admin/quotas", json=quotas)).raise_for_status()
+        group = {"tenants": [BUDGETED], "tokens_per_day": 1_000_000}
+        (await http.put(f"{stack.now.api}/admin/organizations/group", json=group)).raise_for_status()
     async with stack.client(BUDGETED) as client:
 
         async def is_refused() -> bool:

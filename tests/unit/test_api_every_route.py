@@ -105,6 +105,10 @@ TABLE: dict[str, tuple[Scope | str | None, list[Call]]] = {
     "PUT /admin/quotas": (ADMIN, []),
     "DELETE /admin/quotas": (ADMIN, []),
     "GET /admin/quotas/{tenant}": (ADMIN, []),
+    "GET /admin/organizations": (ADMIN, []),
+    "GET /admin/organizations/{name}": (ADMIN, []),
+    "PUT /admin/organizations/{name}": (ADMIN, []),
+    "DELETE /admin/organizations/{name}": (ADMIN, []),
     "GET /admin/models": (ADMIN, []),
     "PUT /admin/models/{model}": (ADMIN, []),
     "DELETE /admin/models/{model}": (ADMIN, []),
@@ -200,7 +204,7 @@ async def test_what_is_another_tenants_is_as_what_does_not_exist(route: str, hou
 async def test_a_route_opens_to_the_scope_it_needs_and_to_no_other(route: str, house: House) -> None:
     wanted, _ = TABLE[route]
     method, path = route.split(" ")
-    names: list[str] = ["file_id", "upload_id", "batch_id", "model", "tenant", "letter_id", "token"]
+    names: list[str] = ["file_id", "upload_id", "batch_id", "model", "tenant", "letter_id", "token", "name"]
     path = path.format_map(dict.fromkeys(names, "x"))
     without = await house.http.request(method, path)
     if wanted is OPEN:

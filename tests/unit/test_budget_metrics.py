@@ -107,5 +107,25 @@ async def test_of_keys_is_told_how_many_have_nothing_left_and_not_which() -> Non
     await watch.database.quotas.tell_spent("w", TODAY, [Spent("acme", key.id, 50)])
     await watch.watch.look(NOW)
     assert watch.shown("token_budgets_exhausted", of="key") == 1
+    assert watch.shown("token_budgets_short", of="key") == 1
     assert key.id not in watch.metrics.shown().decode()
     assert watch.shown("tenant_tokens_used", tenant="acme") is None  # it has no budget
+
+
+async def test_budgets_are_short_before_they_are_used_up() -> None:
+    watch = Watch()
+    await watch.database.organizations.create("group", 1000, NOW)
+    for tenant, tokens in (("calm", 90), ("short", 91), ("gone", 100)):
+        await watch.allow(tenant, 100)
+        await watch.spend(tenant, tokens)
+        await watch.database.organizations.add("group", tenant)
+    key = await watch.database.api_keys.limit((await made_key(watch.database, "rich")).prefix, 100)
+    assert key is not None
+    await watch.database.quotas.tell_spent("w", TODAY, [Spent("rich", key.id, 95)])
+    await watch.watch.look(NOW)
+    shown = [watch.shown("token_budgets_short", of=of) for of in ("tenant", "organization", "key")]
+    assert shown == [2, 0, 1]
+    assert watch.shown("token_budgets_exhausted", of="key") == 0
+    await watch.database.organizations.limit("group", 300)
+    await watch.watch.look(NOW)
+    assert watch.shown("token_budgets_short", of="organization") == 1

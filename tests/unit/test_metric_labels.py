@@ -44,6 +44,7 @@ COUNTS = {
     "batchwright_tenant_token_budget",
     "batchwright_tenant_tokens_used",
     "batchwright_token_budgets_exhausted",
+    "batchwright_token_budgets_short",
     "batchwright_total_workers",
 }
 

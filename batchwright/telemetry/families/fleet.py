@@ -80,3 +80,8 @@ class FleetMetrics:
             "Budgets of tokens that are used up today, of a `tenant`, `organization` or `key`",
             ["of"],
         )
+        self.budgets_short = declare.gauge(
+            "token_budgets_short",
+            "The same of which more than nine tenths are used, also those that are used up",
+            ["of"],
+        )
