@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 
 import httpx
@@ -25,6 +26,7 @@ _PARTS: dict[Kind, tuple[Part, ...]] = {
     Kind.KILL_POSTGRES: ("postgres",),
     Kind.KILL_EVERYTHING: ("api", "temporal", "postgres"),
 }
+_FROZEN: dict[Kind, Part] = {Kind.FREEZE_API: "api", Kind.FREEZE_TEMPORAL: "temporal"}
 _FAULTS = {Kind.OUTAGE: "503", Kind.HANG: "hang"}
 # How long each model takes, so that a batch lasts some seconds and is met in the middle of things.
 _LATENCY = {MODELS[0]: 0.4, MODELS[1]: 0.15, MODELS[2]: 0.05}
@@ -81,6 +83,10 @@ class Disturber:
             self.kills += len(self._stack.kill(part))
         if fault := _FAULTS.get(kind):
             await self._fault(what, fault)
+        elif part := _FROZEN.get(kind):
+            await self._freeze_part(part, what.seconds)
+        elif kind is Kind.KILL_POSTGRES_TWICE:
+            await self._kill_twice(what.seconds)
         elif kind is Kind.FILL_DISK:
             with no_room_for([*self._workers.pids, *self._stack.now.pids.api]):
                 await asyncio.sleep(what.seconds)
@@ -108,6 +114,26 @@ class Disturber:
         if pid in self._workers.pids:
             os.kill(pid, signal.SIGCONT)
 
+    async def _freeze_part(self, part: Part, seconds: float) -> None:
+        """Its connections stay open, and nothing comes from them."""
+        pids = self._stack.now.pids.of(part)
+        _signal(pids, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            _signal(pids, signal.SIGCONT)
+
+    async def _kill_twice(self, seconds: float) -> None:
+        """The second time so many seconds after there is a process again: it starts, recovers or just is."""
+        [first] = self._stack.kill("postgres")
+        self.kills += 1
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while (second := self._stack.postmaster) in (None, first):
+            assert time.monotonic() < until, "PostgreSQL was not started again"
+            await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(seconds)
+        self.kills += _signal([second], signal.SIGKILL)
+
     async def _fault(self, what: Disturbance, kind: str) -> None:
         model = MODELS[int(what.choice * len(MODELS))]
         await self._stack.heal()
@@ -126,3 +152,13 @@ class Disturber:
     async def _answered(self, http: httpx.AsyncClient) -> int:
         answer = await http.get(self._stack.simulator + "/admin/ledger?entries=false")
         return answer.raise_for_status().json()["answered"]
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> int:
+    """How many of them there were."""
+    met = 0
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+            met += 1
+    return met

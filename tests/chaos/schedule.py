@@ -19,6 +19,9 @@ class Kind(StrEnum):
     KILL_API = "API killed"
     KILL_TEMPORAL = "Temporal killed"
     KILL_POSTGRES = "PostgreSQL killed"
+    KILL_POSTGRES_TWICE = "PostgreSQL killed, and again while it recovers"
+    FREEZE_API = "API frozen"
+    FREEZE_TEMPORAL = "Temporal frozen"
     KILL_EVERYTHING = "workers, API, Temporal and PostgreSQL killed together"
     OUTAGE = "model answers 503"
     HANG = "model hangs"
@@ -57,6 +60,9 @@ _MIX: dict[Kind, tuple[int, tuple[float, float]]] = {
     Kind.KILL_API: (3, (0, 0)),
     Kind.KILL_TEMPORAL: (3, (0, 0)),
     Kind.KILL_POSTGRES: (3, (0, 0)),
+    Kind.KILL_POSTGRES_TWICE: (2, (0, 0.3)),
+    Kind.FREEZE_API: (2, (3, 12)),
+    Kind.FREEZE_TEMPORAL: (3, (5, 20)),
     Kind.KILL_EVERYTHING: (1, (0, 0)),
     Kind.OUTAGE: (3, (3, 15)),
     Kind.HANG: (2, (2, 5)),

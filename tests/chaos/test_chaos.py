@@ -6,7 +6,7 @@ from tests.chaos.run import Size, chaos
 from tests.chaos.schedule import KILLS, OF_DISK, OF_S3, Kind, disturbances, once_each
 
 SECONDS, LEAST = 40, 2
-ON_S3, ON_DISK = 17, 4
+ON_S3, ON_DISK = 91, 164
 OF_KILLS, SMALL = 70, Size(workers=1, at_once=3, largest=90)
 PARTS = {Kind.KILL_API, Kind.KILL_TEMPORAL, Kind.KILL_POSTGRES}
 

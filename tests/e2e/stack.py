@@ -89,6 +89,14 @@ class Stack:
     def objects(self) -> Path:
         return self._data / "objects"
 
+    @property
+    def postmaster(self) -> int | None:
+        """The pid in PostgreSQL's data: there before it is ready, and still after a kill."""
+        try:
+            return int((self._data / "postgres" / "data" / "postmaster.pid").read_text().split()[0])
+        except (FileNotFoundError, IndexError):
+            return None
+
     def client(self, tenant: str = "default") -> AsyncOpenAI:
         """Without the certificates of the world, which take longer to read than a request."""
         return AsyncOpenAI(
