@@ -111,6 +111,15 @@ async def behind_others(place: Place) -> AsyncGenerator[Wait]:
 
 
 @asynccontextmanager
+async def alone_with_a_slow_backend(place: Place) -> AsyncGenerator[Wait]:
+    """Its own slices have every slot."""
+    await place.staff(_STEERS, _WRITES, _ASKS)
+    await place.backend.faults(kind="slow", seconds=40.0, rate=1.0)
+    async with place.batch(_MANY) as batch:
+        yield Wait(batch, ("its slices that run have had no answer lately",), time.time())
+
+
+@asynccontextmanager
 async def paused(place: Place) -> AsyncGenerator[Wait]:
     await place.staff(_STEERS, _WRITES, _ASKS)
     await place.backend.faults(kind="slow", seconds=0.5, rate=1.0)
@@ -173,6 +182,7 @@ REASONS: dict[str, Scenario] = {
         the_backend_refuses_our_key,
         held_by_a_rate,
         behind_others,
+        alone_with_a_slow_backend,
         paused,
         its_input_cannot_be_read,
         its_results_cannot_be_stored,
