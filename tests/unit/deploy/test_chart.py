@@ -135,11 +135,22 @@ CASES = [
             "temporal": {"tls": TLS, "uiUrl": "https://temporal.example.com"},
             "api": {
                 "nodeSelector": {"pool": "web"},
+                "priorityClassName": "high",
                 "tolerations": [{"operator": "Exists"}],
                 "affinity": {"podAntiAffinity": {}},
                 "service": {"type": "LoadBalancer", "annotations": {"internal": "true"}},
             },
-            "workerDefaults": {"nodeSelector": {"pool": "batch"}, "tolerations": [{"operator": "Exists"}]},
+            "workerDefaults": {
+                "nodeSelector": {"pool": "batch"},
+                "priorityClassName": "low",
+                "tolerations": [{"operator": "Exists"}],
+            },
+            "setup": {
+                "nodeSelector": {"pool": "batch"},
+                "priorityClassName": "low",
+                "tolerations": [{"operator": "Exists"}],
+                "affinity": {"podAntiAffinity": {}},
+            },
         },
     ),
 ]
