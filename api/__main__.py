@@ -39,9 +39,8 @@ class _Server(uvicorn.Server):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0 after a signal, 1 where something it needs is not there, 2 for a wrong setting."""
-    argparse.ArgumentParser("api", description="The HTTP API. BATCHWRIGHT_* variables set it up.").parse_args(
-        arguments
-    )
+    about = "Serves the HTTP API. BATCHWRIGHT_* variables set it up."
+    argparse.ArgumentParser("batchwright api", description=about).parse_args(arguments)
     try:
         settings = load()
         _check_reach(settings)

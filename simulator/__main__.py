@@ -86,7 +86,7 @@ def run(
 def main() -> None:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command()(run)
-    app(prog_name="simulator")
+    app(prog_name="batchwright simulator")
 
 
 if __name__ == "__main__":

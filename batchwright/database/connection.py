@@ -136,5 +136,13 @@ def translated(
             f"PostgreSQL at {where} refuses BATCHWRIGHT_DATABASE_URL: {error}"
         ) from error
     except driver.PASSING as error:
-        reason = str(error) or type(error).__name__
-        raise kind(f"PostgreSQL does not answer at {where} (BATCHWRIGHT_DATABASE_URL): {reason}") from error
+        raise kind(
+            f"PostgreSQL does not answer at {where} (BATCHWRIGHT_DATABASE_URL): {_reason(error)}."
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """In words, where the driver's own are Python's."""
+    if isinstance(error, ConnectionRefusedError):
+        return "the connection was refused"
+    return str(error).rstrip(".") or type(error).__name__

@@ -133,7 +133,7 @@ class SocketEngine(Engine):
         except TimeoutError as error:
             raise httpx.ConnectTimeout(f"no connection within {self._connect_seconds:g} s") from error
         except OSError as error:
-            raise httpx.ConnectError(str(error) or type(error).__name__) from error
+            raise httpx.ConnectError(_words(error)) from error
         probe(transport.get_extra_info("socket"))
         return made
 
@@ -182,6 +182,13 @@ def probe(connected: socket.socket) -> None:
         option: int | None = getattr(socket, name, None)  # not every system has all of them
         if option is not None:
             connected.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _words(error: OSError) -> str:
+    """Without Python's number and the address: tenants read it too."""
+    if isinstance(error, ConnectionRefusedError):
+        return "the connection was refused"
+    return error.strerror or str(error) or type(error).__name__
 
 
 def _silence(request: Request) -> Silence:

@@ -14,6 +14,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from batchwright.temporal.errors import is_unknown_namespace
 from batchwright.temporal.namespace import RPC_TIMEOUT
 
 _PREFIX = "WORKER_DEPLOYMENT_VERSION_STATUS_"
@@ -97,7 +98,7 @@ async def _described(client: Client, deployment: str) -> WorkerDeploymentInfo | 
     try:
         answer = await client.workflow_service.describe_worker_deployment(request, timeout=RPC_TIMEOUT)
     except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
+        if error.status is RPCStatusCode.NOT_FOUND and not is_unknown_namespace(error):
             return None
         raise
     return answer.worker_deployment_info

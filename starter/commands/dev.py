@@ -10,7 +10,7 @@ from batchwright.settings import Settings, SettingsError, load
 from starter.output import stderr, stdout
 from starter.stack.errors import StackError
 from starter.stack.running import until_signal
-from starter.stack.view import complain, panel
+from starter.stack.view import complain, panel, use
 
 if TYPE_CHECKING:
     from starter.stack.plan import DevOptions
@@ -106,4 +106,6 @@ def _show(info: "StackInfo", options: "DevOptions", json: bool) -> None:
     if json:
         print(info.model_dump_json(), flush=True)
     else:
-        stdout().print(panel(info, options.backends, with_keys=options.settings.auth == "api_key"))
+        console = stdout()
+        console.print(panel(info, options.backends))
+        use(console, info, with_keys=options.settings.auth == "api_key")

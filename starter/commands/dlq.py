@@ -62,7 +62,10 @@ def list_letters(
 def retry(
     letter: _Letter, window: _Window = None, json: Json = False, url: Url = None, tenant: Tenant = None
 ) -> None:
-    """Make a batch of one letter's line; asked again, it names the batch that was made."""
+    """Make a batch of one letter's line.
+
+    Once: a second call names the batch that was made.
+    """
     with connected(url, tenant) as client:
         made = client.retry_letter(letter, window)
     if json:
@@ -101,7 +104,10 @@ def retry_all(
 
 @dlq.command("delete")
 def delete(letter: _Letter, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """Take a letter off the list; the line stays in the error file of its batch."""
+    """Take a letter off the list.
+
+    The line stays in the error file of its batch.
+    """
     with connected(url, tenant) as client:
         deleted = client.delete_letter(letter)
     if json:

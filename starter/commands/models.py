@@ -112,7 +112,10 @@ def remove(model: Model, json: Json = False, url: Url = None, tenant: Tenant = N
 
 @models.command("revert")
 def revert(model: Model, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """Take a change back: the registry's file holds again, or what backends list."""
+    """Take a change back.
+
+    The registry's file holds again, or what backends list.
+    """
     with connected(url, tenant) as client:
         _print(client.revert_model(model), json)
 

@@ -17,7 +17,7 @@ from starter.output import Exit, print_json, stderr, stdout, stop
 from starter.tables import columns
 
 organizations = typer.Typer(
-    help="Make and change organizations: tenants with one budget of tokens.",
+    help="Make and change organizations of tenants.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -39,7 +39,10 @@ class Organizations(BaseModel):
 
 @organizations.callback()
 def commands() -> None:
-    """Make and change organizations: tenants with one budget of tokens."""
+    """Make and change organizations of tenants.
+
+    The tenants of one share a budget of tokens a day.
+    """
 
 
 @organizations.command("create")
@@ -51,7 +54,10 @@ def create(
     ] = None,
     json: JsonLine = False,
 ) -> None:
-    """Make an organization; `batchwright organizations add` says which tenants are in it."""
+    """Make an organization.
+
+    `batchwright organizations add` puts tenants in it.
+    """
     _check(name, "an organization's")
 
     async def make(database: Database) -> tuple[bool, Organization | None]:
@@ -137,7 +143,10 @@ def remove(name: _Name, tenants: _Tenants, json: JsonLine = False) -> None:
 
 @organizations.command("delete")
 def delete(name: _Name) -> None:
-    """Delete an organization; its tenants stay, and have their own budgets alone."""
+    """Delete an organization; its tenants stay.
+
+    They have their own budgets alone from then on.
+    """
     if not asked(lambda database: database.organizations.delete(name)):
         _stop_unknown(name)
     stderr().print(f"Deleted the organization {name}.", markup=False)

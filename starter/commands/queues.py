@@ -16,9 +16,9 @@ def queues(
     ] = None,
     json: JsonLine = False,
 ) -> None:
-    """Show what waits in Temporal's task queues, and who takes it.
+    """Show what waits in Temporal's task queues.
 
-    A queue without pollers moves nothing. Limits are of slices per second.
+    Pollers are who takes it; a queue without any moves nothing. Limits are of slices per second.
     With models, as the backends name them, only the names of their queues are
     printed, a line each, and nothing is asked.
     """

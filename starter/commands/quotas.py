@@ -92,7 +92,10 @@ def set_quotas(
 
 @quotas.command("clear")
 def clear(of: _OF, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """Take all of a tenant's own back: what the settings say holds again, and every model may be used."""
+    """Take all of a tenant's own back.
+
+    What the settings say holds again, and every model may be used.
+    """
     with connected(url, tenant) as client:
         _print(client.clear_quotas(of), json)
 

@@ -50,7 +50,7 @@ def commands() -> None:
 
 @rollout.command("show")
 def show(deployment: Deployment = None, json: JsonLine = False) -> None:
-    """Show the builds, newest first, and how many live batches need each.
+    """Show the builds, newest first, with their live batches.
 
     The workers of a build may go once it is not current and has no batches.
     """
@@ -58,6 +58,9 @@ def show(deployment: Deployment = None, json: JsonLine = False) -> None:
     found = _answered(settings, lambda client: builds(client, name))
     if json:
         return print_json(Builds(deployment=name, builds=found))
+    if not found:
+        told = f"No worker of the deployment {name!r} has polled yet"
+        return stderr().print(f"{told}: new batches wait for unversioned workers.", markup=False)
     stdout().print(_table(found))
     if not any(build.status == "current" for build in found):
         stderr().print("No build is current: new batches wait for unversioned workers.", markup=False)

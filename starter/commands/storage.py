@@ -33,7 +33,10 @@ def commands() -> None:
 
 @storage.command("check")
 def check(json: Json = False) -> None:
-    """Write, read and delete a small object, as every process does when it starts."""
+    """Write, read and delete a small object.
+
+    As every process does when it starts.
+    """
     _with_storage(lambda storage: storage.check())
     print(jsonlib.dumps({"storage": "ok"}) if json else "The storage takes objects and gives them back.")
 
@@ -45,7 +48,10 @@ def sweep(
     ] = 24.0,
     json: Json = False,
 ) -> None:
-    """End unfinished uploads (S3) or delete unfinished files (a directory) that their writers abandoned."""
+    """Clear away what writers left unfinished.
+
+    Uploads to S3, or files of a directory, that their writers abandoned.
+    """
     swept = _with_storage(lambda storage: storage.sweep(timedelta(hours=hours)))
     print(jsonlib.dumps({"swept": swept}) if json else f"{swept} unfinished objects swept.")
 

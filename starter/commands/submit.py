@@ -110,7 +110,7 @@ def _upload(client: Client, path: Path) -> FileObject:
         if not error.refused:
             raise
         hint = f" `batchwright validate {path}` shows where." if "jsonl" in str(error) else ""
-        stop(f"{path} is not taken: {error}{hint}")
+        stop(f"{path} is not taken: {str(error).rstrip('.')}.{hint}")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from starter.output import Exit, stderr, stop
 def validate(
     file: Annotated[Path, typer.Argument(help="Requests, one JSON object a line.", show_default=False)],
     endpoint: Annotated[
-        Endpoint, typer.Option(help="Where each request is to go.")
+        Endpoint, typer.Option(metavar="<str>", help="Where each request is to go.")
     ] = Endpoint.CHAT_COMPLETIONS,
     profile: Annotated[
         Profile | None, typer.Option(help="What is accepted beyond OpenAI. [BATCHWRIGHT_PROFILE]")

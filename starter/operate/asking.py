@@ -32,7 +32,7 @@ def answered(asking: Awaitable[_Answer], *silences: type[Exception], code: Exit 
     except UnknownTenant as error:  # it did answer
         stop(str(error), Exit.FAILED)
     except (DatabaseError, *silences) as error:
-        stop(f"{error}{_stack_here()}", code)
+        stop(f"{str(error).rstrip('.')}{_stack_here() or '.'}", code)
 
 
 def _stack_here() -> str:

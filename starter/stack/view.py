@@ -10,19 +10,29 @@ from starter.stack.state import StackInfo
 from starter.tables import facts
 
 # What makes one, with those settings, and where the command line looks for it.
-_FIRST_KEY = """{program} tenants create default
-export BATCHWRIGHT_API_KEY=$({program} keys create default)"""
+_FIRST_KEY = (
+    "{program} tenants create default",
+    "export BATCHWRIGHT_API_KEY=$({program} keys create default)",
+)
 
 
-def panel(info: StackInfo, backends: tuple[str, ...], *, with_keys: bool = False) -> Panel:
+def panel(info: StackInfo, backends: tuple[str, ...]) -> Panel:
     """The addresses, within 80 columns."""
     table = facts()
-    for name, value in _addresses(info, backends, with_keys):
+    for name, value in _addresses(info, backends):
         table.add_row(name, Text(value))
     return Panel(table, title="Batchwright", subtitle="Ctrl-C stops it", title_align="left", expand=False)
 
 
-def _addresses(info: StackInfo, backends: tuple[str, ...], with_keys: bool) -> list[tuple[str, str]]:
+def use(console: Console, info: StackInfo, *, with_keys: bool = False) -> None:
+    """The commands for another terminal, unbroken however narrow this one is: they are there to be copied."""
+    console.print("In another terminal:")
+    first_key = _FIRST_KEY if with_keys else ()
+    for line in (f". {info.data}/dev.env", *first_key, "{program} submit FILE --wait", "{program} doctor"):
+        console.print(Text(f"  {line.format(program=program())}"), soft_wrap=True)
+
+
+def _addresses(info: StackInfo, backends: tuple[str, ...]) -> list[tuple[str, str]]:
     inference = f"simulator at {info.simulator}" if info.simulator else ", ".join(backends)
     return [
         ("API", f"{info.api}/v1 (described at /docs)"),
@@ -30,10 +40,8 @@ def _addresses(info: StackInfo, backends: tuple[str, ...], with_keys: bool) -> l
         ("Temporal", f"{info.temporal}, namespace {info.namespace}"),
         ("PostgreSQL", info.postgres),
         ("Inference", inference),
-        ("Data, logs", f"{info.data}, {info.data}/logs"),
-        ("Settings", f". {info.data}/dev.env  (for doctor, models, workers, keys ...)"),
-        *([("Keys", _FIRST_KEY.format(program=program()))] if with_keys else []),
-        ("Try", f"{program()} submit FILE --wait --url {info.api}"),
+        ("Data", str(info.data)),
+        ("Logs", f"{info.data}/logs"),
     ]
 
 

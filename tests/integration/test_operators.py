@@ -236,6 +236,7 @@ async def test_a_database_that_is_not_there_is_one_sentence(command: str) -> Non
     ended = await batchwright(command, database_url=f"postgresql://nobody@127.0.0.1:{free_port()}/none")
     assert (ended.code, ended.said) == (3, [])
     assert ended.complained.startswith("PostgreSQL does not answer at ")
+    assert ended.complained.rstrip().endswith("(BATCHWRIGHT_DATABASE_URL): the connection was refused.")
     assert len(ended.complained.splitlines()) == 1
 
 

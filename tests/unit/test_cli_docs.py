@@ -74,3 +74,14 @@ def test_the_simulator_is_documented(monkeypatch: pytest.MonkeyPatch) -> None:
     assert options(section(page, "Options")) == options(shown("simulator"))
     assert {kind for kind in KINDS if f"| `{kind}` |" not in page} == set()
     assert {endpoint for endpoint in ENDPOINTS if f"`{endpoint}`" not in page} == set()
+
+
+@pytest.mark.parametrize("command", LISTED, ids=[command.name for command in LISTED])
+def test_help_is_80_columns_wide_and_breaks_no_summary_off(
+    command: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["batchwright"])  # which `worker` replaces
+    monkeypatch.delitem(sys.modules, f"{command.name}.__main__", raising=False)  # of another test
+    help_ = CliRunner().invoke(app, [command.name or "", "--help"], env={"COLUMNS": "80"}).output
+    assert max(len(line) for line in help_.splitlines()) <= 80
+    assert re.findall(r"^  \S.*\.\.\.$", help_.partition("Commands:")[2], flags=re.MULTILINE) == []

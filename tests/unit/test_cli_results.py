@@ -131,7 +131,7 @@ def test_what_can_be_no_id_is_said_so_before_anybody_is_asked(cli: Cli, typed: s
         (b"", "is empty"),
         (gzip.compress(LINE.encode()), "packed with gzip: unpack it first"),
         (LINE.encode("utf-16"), "`iconv -f utf-16 -t utf-8`"),
-        (LINE.encode()[:10], "Must be .jsonl `batchwright validate "),
+        (LINE.encode()[:10], "Must be .jsonl. `batchwright validate "),
     ],
     ids=["empty", "packed", "utf-16", "cut short"],
 )

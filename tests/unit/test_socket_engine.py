@@ -191,6 +191,16 @@ async def test_an_answer_comes_over_tls(authority: ssl.SSLContext) -> None:
     assert outcome.status == 200
 
 
+async def test_a_backend_that_refuses_connections_is_told_of_in_words() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and nobody listens
+        target = Target.of(f"http://127.0.0.1:{unused.getsockname()[1]}/v1/chat/completions")
+        async with client() as sender:
+            outcome = await sender.send(target, b"{}", "batch_req_1")
+    assert outcome.verdict == retries.NOT_SENT
+    assert outcome.message == "The backend could not be reached: the connection was refused"
+
+
 async def test_a_certificate_for_another_host_is_refused_before_anything_is_sent(
     authority: ssl.SSLContext,
 ) -> None:

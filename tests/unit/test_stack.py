@@ -21,7 +21,7 @@ from starter.stack.part import Part, PartProcess, how_it_ended, last_lines
 from starter.stack.plan import Addresses, environment, worker_parts
 from starter.stack.ports import claim, free_port, is_free
 from starter.stack.state import Pids, StackInfo, end_leftovers, note_processes
-from starter.stack.view import panel
+from starter.stack.view import panel, use
 
 PIDS = Pids(dev=1, temporal=2, postgres=3, simulator=4, api=[5], worker=[6, 7])
 INFO = StackInfo(
@@ -190,15 +190,21 @@ def test_the_panel_fits_80_columns_and_shows_every_address() -> None:
         assert str(value) in shown
 
 
-def test_the_panel_of_a_stack_with_keys_says_how_to_make_one() -> None:
+def test_a_stack_with_keys_says_how_to_make_one() -> None:
     console = Console(width=80)
     with console.capture() as capture:
-        console.print(panel(INFO, (), with_keys=True))
+        use(console, INFO, with_keys=True)
     shown = capture.get()
-    assert max(len(line) for line in shown.splitlines()) <= 80
     assert f". {INFO.data}/dev.env" in shown
     assert "batchwright tenants create default" in shown
     assert "BATCHWRIGHT_API_KEY=$(batchwright keys create default)" in shown
+
+
+def test_the_commands_under_the_panel_are_never_broken_over_lines() -> None:
+    console = Console(width=20)
+    with console.capture() as capture:
+        use(console, INFO)
+    assert capture.get().splitlines()[1:3] == [f"  . {INFO.data}/dev.env", "  batchwright submit FILE --wait"]
 
 
 def test_a_list_setting_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
