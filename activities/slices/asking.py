@@ -21,7 +21,8 @@ from batchwright.inference.hooks import Call
 from batchwright.inference.limits import Permit
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.routes import Lane, Route, Sending, Sends
-from batchwright.rules.retries import NOT_NOW, Category
+from batchwright.rules.retries import NOT_NOW
+from batchwright.telemetry.traffic import CHAT, GROUPED_CHAT
 
 
 class Flight(Struct, eq=False):
@@ -33,6 +34,7 @@ class Flight(Struct, eq=False):
     job_since: float | None = None  # Unix seconds: it goes on with a job that runs since then
     exchange: Exchange | None = None  # where nobody awaits it
     outcome: Outcome | None = None  # of that, where more than its answer follows
+    seconds: float = 0.0  # that took
 
 
 class Asking:
@@ -55,6 +57,7 @@ class Asking:
         self._traffic, self._budget = tools.traffic, tools.budget
         self._extra, self._has_hooks = passed_on(request), bool(tools.hooks)
         self._joins = tools.senders.joins(route.model, request.endpoint)
+        self._chat = CHAT if request.endpoint is Endpoint.CHAT_COMPLETIONS else ""
 
     def begin(self, flight: Flight, ended: Callable[[Outcome], None]) -> bool:
         """Whether the request went out at once; `ended` is told what came of it, which is yet to be `heard`.
@@ -75,10 +78,15 @@ class Asking:
 
     def heard(self, flight: Flight, outcome: Outcome) -> Outcome:
         """What came of a request that went out at once, counted, as its line shows it."""
-        sending = flight.sending
+        sending, model = flight.sending, self._route.model
         lane, endpoint = sending.lane, self._request.endpoint
-        self._count(flight, outcome, lane.circuit.clock() - sending.begun.sent_at)
-        if lane.model != self._route.model or endpoint is Endpoint.EMBEDDINGS:
+        flight.seconds = seconds = lane.circuit.clock() - sending.begun.sent_at
+        category = outcome.verdict.category
+        place = model, lane.backend.url
+        self._traffic.ended(
+            *place, status=outcome.status, category=category, seconds=seconds, chat=self._chat
+        )
+        if lane.model != model or endpoint is Endpoint.EMBEDDINGS:
             outcome = self._route.shown(lane, endpoint, flight.request.body, outcome)
         self._learn(flight, outcome)
         return outcome
@@ -143,11 +151,14 @@ class Asking:
         """A request that has ended: a job that cannot be asked after now has not."""
         if flight.line.attempt.job is not None and outcome.verdict.budget in NOT_NOW:
             return
-        traffic, category = self._traffic, outcome.verdict.category
-        model, url = self._route.model, flight.sending.lane.backend.url
-        traffic.ended(model, url, status=outcome.status, category=category, seconds=seconds)
-        is_answer = category is Category.NONE
-        traffic.chatted(self._request.endpoint, grouped=grouped, is_answer=is_answer, seconds=seconds)
+        self._traffic.ended(
+            self._route.model,
+            flight.sending.lane.backend.url,
+            status=outcome.status,
+            category=outcome.verdict.category,
+            seconds=seconds,
+            chat=GROUPED_CHAT if grouped and self._chat else self._chat,
+        )
 
     def _passes_on(self, flight: Flight, outcome: Outcome, refused: Sequence[Lane]) -> bool:
         """What one backend does not take goes to the next at once, with the same permit."""

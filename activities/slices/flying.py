@@ -64,7 +64,7 @@ class Flying:
                     flight.outcome = outcome
                     self._crew.launch(flight)
                     return
-                self._judge.keep(flight.line, flight.request, outcome, flight.sending)
+                self._judge.keep(flight.line, flight.request, outcome, flight.sending, flight.seconds)
                 self._work.unsettled -= 1
         except Exception as error:
             self._break(error)

@@ -54,6 +54,7 @@ class Judge:
         tally: Tally,
     ) -> None:
         self._batch_id, self._model = request.batch_id, request.model
+        self._request_ids = ids.RequestIds(request.batch_id)
         self._sink, self._patience, self._tally = sink, retries, tally
         self._closes_at = request.closes_at.timestamp()
         self._retries, self._fallbacks, self._dead = metrics.retries, metrics.fallbacks, metrics.dead_letters
@@ -68,7 +69,7 @@ class Judge:
             custom_id, body = read_request(data)
         except LineDamaged as error:
             raise PlanDamaged(f"{self._batch_id}: the line at {line.offset}: {error}") from error
-        return Request(ids.request_id(self._batch_id, line.offset), custom_id, body)
+        return Request(self._request_ids.of(line.offset), custom_id, body)
 
     def reject(self, line: Line, data: bytes, message: str) -> None:
         """Settles a line that may not be sent. Raises PlanDamaged."""
@@ -90,15 +91,16 @@ class Judge:
 
         `job_since`: its job was submitted then, in Unix seconds, by an earlier turn or worker.
         """
+        circuit, begun = sending.lane.circuit, sending.begun
+        sent_for = circuit.clock() - begun.sent_at
+        seconds = sent_for if job_since is None else max(time.time() - job_since, 0.0)
         if outcome.verdict is SUCCESS:
-            self.keep(line, request, outcome, sending, job_since=job_since)
+            self.keep(line, request, outcome, sending, seconds)
             return True
         if outcome.verdict.category is Category.POLICY:
             return self._settle_unsent(line, request, outcome, sending)
-        circuit, begun = sending.lane.circuit, sending.begun
         if line.attempt.job is None or outcome.verdict.budget not in NOT_NOW:  # else its job goes on
-            sent_for = circuit.clock() - begun.sent_at
-            self._tally.took.append(sent_for if job_since is None else max(time.time() - job_since, 0.0))
+            self._tally.took.append(seconds)
         budget = outcome.verdict.budget
         if budget is Budget.ATTEMPT:
             budget = self._blamed(line, request, outcome, sending)
@@ -121,20 +123,11 @@ class Judge:
         self._sink.add(self._record(line, request, outcome))
         return True
 
-    def keep(
-        self,
-        line: Line,
-        request: Request,
-        outcome: Outcome,
-        sending: Sending,
-        *,
-        job_since: float | None = None,
-    ) -> None:
-        """Settles a line by a success."""
+    def keep(self, line: Line, request: Request, outcome: Outcome, sending: Sending, seconds: float) -> None:
+        """Settles a line by a success, which took `seconds`."""
         lane = sending.lane
         circuit, usage = lane.circuit, outcome.usage or tokens_of(outcome.body)
-        sent_for = circuit.clock() - sending.begun.sent_at
-        self._tally.took.append(sent_for if job_since is None else max(time.time() - job_since, 0.0))
+        self._tally.took.append(seconds)
         if circuit.is_open:
             self._succeeded(sending)
         else:

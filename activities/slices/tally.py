@@ -1,11 +1,12 @@
 """What became of a slice's lines, in numbers that are noted here and shown in /metrics together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from activities.slices.permissions import Permissions
 from batchwright.contracts.execution import SliceRequest
 from batchwright.rules.usage import Tokens
 from batchwright.telemetry.metrics import Metrics
+from batchwright.telemetry.series import CounterSeries
 from batchwright.telemetry.traffic import TrafficMeter
 
 
@@ -28,43 +29,49 @@ class Tally:
         self.errors = metrics.request_errors.labels(model)
         self._prompt = metrics.prompt_tokens.labels(model)
         self._generated = metrics.generation_tokens.labels(model)
-        self._results = [
+        self._errors, self._successes = (
             (metrics.results.labels(model, result), metrics.tenant_results.labels(tenant, result))
             for result in ("error", "success")
-        ]
+        )
         self.took: list[float] = []  # seconds of requests; like these numbers not shown yet
-        self._settled, self._read, self._written, self._unspent = [0, 0], 0, 0, 0
+        self._answers: dict[str, list[Tokens]] = {}  # of successes, by the backend's URL
+        self._failed, self._unspent = 0, 0
 
     def answered(self, url: str, usage: Tokens) -> None:
         """A line has its result, by the backend at `url`."""
-        self._settled[True] += 1
-        self._read += usage.input_tokens
-        self._written += usage.output_tokens
+        answers = self._answers.get(url)
+        if answers is None:
+            answers = self._answers[url] = []
+        answers.append(usage)
         self._unspent += usage.input_tokens + usage.output_tokens
         if self._permissions.edition is None:  # somebody has a budget of them
             self._tell_spent()
-        self._traffic.used(self._model, url, usage)
 
     def failed(self) -> None:
         """A line ends in the error file."""
-        self._settled[False] += 1
+        self._failed += 1
         self.errors.inc()
 
     def show(self) -> None:
         """In /metrics, what was noted since the last time."""
-        for counters, count in zip(self._results, self._settled, strict=True):
-            if count:
-                for counter in counters:
-                    counter.inc(count)
-        self._settled = [0, 0]
         if self.took:
             self._seconds.observe_all(self.took)
             self.took.clear()
-        self._prompt.inc(self._read)
-        self._generated.inc(self._written)
-        self._read = self._written = 0
+        self._count(self._errors, self._failed)
+        self._failed = 0
+        for url, answers in self._answers.items():
+            self._count(self._successes, len(answers))
+            self._prompt.inc(sum(usage.input_tokens for usage in answers))
+            self._generated.inc(sum(usage.output_tokens for usage in answers))
+            self._traffic.used(self._model, url, answers)
+        self._answers.clear()
         self._tell_spent()
         self._traffic.show()
+
+    def _count(self, counters: Sequence[CounterSeries], lines: int) -> None:
+        if lines:
+            for counter in counters:
+                counter.inc(lines)
 
     def _tell_spent(self) -> None:
         tokens, self._unspent = self._unspent, 0

@@ -4,39 +4,37 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from msgspec import Struct
 
-class Watch:
+
+class Watch(Struct, eq=False):
     """One exchange that is under way; `overdue` is called once, if it still is when its time is up.
 
     Whoever sets `overdue` later than at once asks first whether it `is_over`.
     """
 
-    __slots__ = ("_lane", "at", "is_over", "overdue")
-
-    def __init__(self, lane: "_Lane", at: float) -> None:
-        self._lane, self.at, self.is_over = lane, at, False
-        self.overdue: Callable[[], None] = _nothing
+    lane: "dict[Watch, None]"  # of the same patience, so that the first is always the next to be due
+    at: float
+    overdue: Callable[[], None]
+    is_over: bool = False
 
     def end(self) -> None:
-        self._lane.pop(self, None)
-
-
-# Watches of the same patience, so that the first is always the next to be due.
-_Lane = dict[Watch, None]
+        self.lane.pop(self, None)
 
 
 class Deadlines:
     """Of one event loop."""
 
     def __init__(self) -> None:
-        self._lanes: dict[float, _Lane] = {}
+        self._lanes: dict[float, dict[Watch, None]] = {}
         self._timers: dict[float, asyncio.TimerHandle] = {}
 
     def start(self, seconds: float) -> Watch:
         """To be ended by its `end`, whatever comes."""
-        loop = asyncio.get_running_loop()
-        lane = self._lanes.setdefault(seconds, {})
-        watch = Watch(lane, loop.time() + seconds)
+        loop, lane = asyncio.get_running_loop(), self._lanes.get(seconds)
+        if lane is None:
+            lane = self._lanes[seconds] = {}
+        watch = Watch(lane, loop.time() + seconds, _nothing)
         lane[watch] = None
         if seconds not in self._timers:
             self._timers[seconds] = loop.call_at(watch.at, partial(self._due, seconds))

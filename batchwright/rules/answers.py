@@ -9,6 +9,7 @@ from batchwright.contracts.errors import LineCode
 
 MAX_TEXT_BYTES = 64 * 1024
 _BREAKS = re.compile(rb"[\r\n]+")
+_RESULT = b'{"id":"%b","custom_id":%b,"response":{"status_code":%d,"request_id":%b,"body":%b},"error":null}'
 
 
 def result_line(
@@ -25,14 +26,12 @@ def result_line(
     Line breaks of `body` are dropped: in JSON they can only stand outside strings.
     A body that is not JSON becomes a JSON string, cut at 64 KiB.
     """
-    backend_id = _quoted(backend_request_id) if backend_request_id else '""'
-    head = (
-        f'{{"id":"{request_id}","custom_id":{_quoted(custom_id)},"response":{{'
-        f'"status_code":{status_code},"request_id":{backend_id},"body":'
-    )
     if known_json and b"\n" not in body and b"\r" not in body:
-        return b'%b%b},"error":null}' % (head.encode(), body.strip())
-    return b"".join((head.encode(), json_value(body, known_json), b'},"error":null}'))
+        value = body.strip()
+    else:
+        value = json_value(body, known_json)
+    own_id, asked_as = request_id.encode(), _quoted(custom_id).encode()
+    return _RESULT % (own_id, asked_as, status_code, _quoted(backend_request_id).encode(), value)
 
 
 def error_line(request_id: str, custom_id: str, code: LineCode, message: str) -> bytes:

@@ -43,6 +43,18 @@ def request_id(batch_id: str, offset: int) -> str:
     return "batch_req_" + blake2b(b"%b/%d" % (batch_id.encode(), offset), digest_size=16).hexdigest()
 
 
+class RequestIds:
+    """The same for many lines of a batch: what they have in common is hashed once."""
+
+    def __init__(self, batch_id: str) -> None:
+        self._begun = blake2b(b"%b/" % batch_id.encode(), digest_size=16)
+
+    def of(self, offset: int) -> str:
+        digest = self._begun.copy()
+        digest.update(b"%d" % offset)
+        return "batch_req_" + digest.hexdigest()
+
+
 def tenant_hash(tenant: str) -> str:
     """What stands for a tenant in storage keys."""
     return _digest(tenant, 8)

@@ -38,11 +38,11 @@ def pack_entry(entry: tuple[int, int, int]) -> bytes:
     return _ENTRY.pack(*entry)
 
 
-def unpack_entries(data: bytes) -> Iterator[PlanEntry]:
-    """Raises PlanDamaged where `data` is not a whole number of entries."""
+def unpack_entries(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """The fields of each PlanEntry. Raises PlanDamaged where `data` is not a whole number of entries."""
     if len(data) % ENTRY_BYTES:
         raise PlanDamaged(f"a plan of {len(data)} bytes is not a multiple of {ENTRY_BYTES}")
-    return (PlanEntry(*fields) for fields in _ENTRY.iter_unpack(data))
+    return _ENTRY.iter_unpack(data)
 
 
 def pack_slice(record: SliceRecord) -> bytes:

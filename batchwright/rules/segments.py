@@ -97,10 +97,11 @@ class SegmentWriter:
             header = _HEADER.pack(kind, flags, 0, offset, length, *tokens)
         except struct.error:  # more tokens than fit, or fewer than none
             header = _HEADER.pack(kind, flags, 0, offset, length, *map(_u32, tokens))
-        self._data += header
-        self._data += _CRC.pack(zlib.crc32(payload, zlib.crc32(header)))
-        self._index.append(_INDEX.pack(kind, flags, 0, offset, length, len(self._data)))
-        self._data += payload
+        data = self._data
+        data += header
+        data += _CRC.pack(zlib.crc32(payload, zlib.crc32(header)))
+        self._index.append(_INDEX.pack(kind, flags, 0, offset, length, len(data)))
+        data += payload
 
     def copy(self, data: bytes, place: Located) -> None:
         """A record of the segment `data`, byte for byte."""

@@ -1,7 +1,7 @@
 """What is counted of one thing: the numbers, and the form that says where each of them is shown."""
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
@@ -121,12 +121,15 @@ class HistogramSeries(Series):
             page.is_stale = True
 
     def observe_all(self, amounts: Sequence[float]) -> None:
-        """The same of many, for half of what each costs by itself."""
-        page, counts = self.page, self.counts
+        """The same of many, for a fraction of what each costs: bounds are looked up, not amounts."""
+        page, counts, ordered, before = self.page, self.counts, sorted(amounts), 0
         with page.lock:
-            for amount in amounts:
-                counts[bisect_left(self._bounds, amount)] += 1
-            self.sum += sum(amounts)
+            for bucket, bound in enumerate(self._bounds):
+                up_to = bisect_right(ordered, bound, before)
+                counts[bucket] += up_to - before
+                before = up_to
+            counts[len(self._bounds)] += len(ordered) - before
+            self.sum += sum(ordered)
             page.is_stale = True
 
     @contextmanager

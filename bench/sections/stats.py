@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from batchwright.contracts.openai import Endpoint, Usage
+from batchwright.contracts.openai import Usage
 from batchwright.contracts.registry import BackendConfig, ModelConfig
 from batchwright.inference.backends import Registry
 from batchwright.inference.catalog import ListedModel
@@ -13,7 +13,7 @@ from batchwright.rules.retries import Category
 from batchwright.rules.traffic import LaneTraffic, added_up
 from batchwright.settings import load
 from batchwright.telemetry.metrics import Metrics
-from batchwright.telemetry.traffic import TrafficMeter
+from batchwright.telemetry.traffic import CHAT, TrafficMeter
 from bench.options import Options
 from bench.results import Figure, Target
 from bench.section import Section
@@ -70,15 +70,15 @@ class _Worker:
         started = time.process_time()
         for number in range(requests):
             self._count(*lanes[number % len(lanes)], failed=number % 10 == 9)
+        for model, backend in lanes:
+            self.meter.used(model, backend, [_USAGE] * (requests // len(lanes)))
         self.meter.show()
         return time.process_time() - started
 
     def _count(self, model: str, backend: str, *, failed: bool) -> None:
         metrics, meter = self.metrics, self.meter
         status, category = (500, Category.UPSTREAM_5XX) if failed else (200, Category.NONE)
-        meter.ended(model, backend, status=status, category=category, seconds=0.5)
-        meter.chatted(Endpoint.CHAT_COMPLETIONS, grouped=False, is_answer=not failed, seconds=0.5)
-        meter.used(model, backend, _USAGE)
+        meter.ended(model, backend, status=status, category=category, seconds=0.5, chat=CHAT)
         metrics.request_seconds.labels(model).observe(0.5)
         metrics.results.labels(model, "success").inc()
         metrics.tenant_results.labels(metrics.tenants("acme"), "success").inc()

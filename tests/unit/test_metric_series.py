@@ -212,3 +212,13 @@ def test_all_there_is_is_shown_and_no_name_twice() -> None:
 
 def _labels(model: str, backend: str, status: str) -> tuple[tuple[str, str], ...]:
     return ("backend", backend), ("model", model), ("status", status)
+
+
+@given(st.lists(st.sampled_from([0.0, 0.05, 0.1, 0.5, 1.0, 3.0, 2e6]) | st.floats(0, 2e6)))
+def test_many_amounts_are_counted_as_each_by_itself(amounts: list[float]) -> None:
+    together, single = (Histogram("took_seconds", "Took", (), (0.1, 1, 1209600)) for _ in range(2))
+    together.only.observe_all(amounts)
+    for amount in amounts:
+        single.observe(amount)
+    assert together.only.counts == single.only.counts
+    assert together.only.sum == pytest.approx(single.only.sum)

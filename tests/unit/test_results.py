@@ -5,7 +5,7 @@ import pytest
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.openai import Usage
 from batchwright.rules.answers import error_line, result_line
-from batchwright.rules.ids import request_id
+from batchwright.rules.ids import RequestIds, request_id
 from batchwright.rules.results import (
     HEAD_BYTES,
     ResultDamaged,
@@ -58,3 +58,10 @@ def test_the_usage_is_that_of_the_answer() -> None:
 def test_half_a_line_is_damaged() -> None:
     with pytest.raises(ResultDamaged):
         settles(LINE[:-5])
+
+
+def test_ids_of_many_requests_are_those_of_each() -> None:
+    ids = RequestIds("batch_1")
+    assert [ids.of(offset) for offset in (0, 7, 2**40)] == [
+        request_id("batch_1", offset) for offset in (0, 7, 2**40)
+    ]

@@ -2,13 +2,13 @@
 
 import pytest
 
-from batchwright.contracts.openai import Endpoint, Usage
+from batchwright.contracts.openai import Usage
 from batchwright.rules.retries import Category
 from batchwright.rules.traffic import LaneTraffic, Share, Traffic, added_up
 from batchwright.telemetry.families.declare import S2_SECONDS, S2_TOKENS
 from batchwright.telemetry.families.microbatch import SHARES
 from batchwright.telemetry.metrics import Metrics
-from batchwright.telemetry.traffic import TrafficMeter
+from batchwright.telemetry.traffic import GROUPED_CHAT, TrafficMeter
 from worker.steps import show_slots
 
 A, B = "http://a", "http://b"
@@ -40,8 +40,8 @@ class Meter:
         self.metrics = Metrics()
         self.meter = TrafficMeter(self.metrics)
 
-    def ended(self, status: int, category: Category = Category.NONE) -> None:
-        self.meter.ended("m", A, status=status, category=category, seconds=0.5)
+    def ended(self, status: int, category: Category = Category.NONE, chat: str = "") -> None:
+        self.meter.ended("m", A, status=status, category=category, seconds=0.5, chat=chat)
 
     def counted(self, name: str, **labels: str) -> float | None:
         self.meter.show()
@@ -95,15 +95,15 @@ def test_a_slice_that_found_nobody_counts_as_an_error_of_its_model() -> None:
 
 def test_chats_count_by_how_they_are_sent() -> None:
     one = Meter()
-    one.meter.chatted(Endpoint.CHAT_COMPLETIONS, grouped=True, is_answer=False, seconds=1)
-    one.meter.chatted(Endpoint.EMBEDDINGS, grouped=False, is_answer=True, seconds=1)
+    one.ended(500, Category.UPSTREAM_5XX, GROUPED_CHAT)
+    one.ended(200)
     assert one.counted("chat_items_executed_total", mode="sync_microbatch", status="error") == 1
     assert one.counted("chat_items_executed_total", mode="concurrent", status="success") is None
 
 
 def test_tokens_count_where_the_backend_tells_them() -> None:
     one = Meter()
-    one.meter.used("m", A, Usage(input_tokens=300))
+    one.meter.used("m", A, [Usage(input_tokens=300)])
     assert one.counted("request_tokens_bucket", model="m", backend=A, type="prompt", le="500.0") == 1
     assert one.counted("request_tokens_count", model="m", backend=A, type="completion") is None
 
