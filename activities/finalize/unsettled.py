@@ -55,7 +55,7 @@ class Unsettled:
         places = unpack_entries(plan)
         lines = whole_lines(self._storage.read(keys.shard(self._request.prefix, safe)))
         async for some in lines:
-            pairs = [(offset, line) for line, (offset, _, _) in zip(some, places, strict=False)]
+            pairs = [(place.offset, line) for line, place in zip(some, places, strict=False)]
             wanted = [pair for pair in pairs if pair[0] in self._missing]
             await asyncio.to_thread(self._add, wanted)
 

@@ -72,7 +72,7 @@ class Gate:
     def _lets_send(self, now: float) -> bool:
         return (
             now <= self._sink.overdue_at
-            and now < self._owner.trusted_until
+            and self._owner.may_send
             and self._permissions.is_fresh
             and not self._route.wait()
             and self._budget.has_room

@@ -35,10 +35,7 @@ class Beat(Protocol):
 
 
 class Ownership:
-    """`may_send` is false once the last acknowledged beat is old enough for the slice to be another's.
-
-    That is `trusted_until`, on the clock, for whoever knows what time it is.
-    """
+    """`may_send` is false once the last acknowledged beat is old enough for the slice to be another's."""
 
     def __init__(
         self,
@@ -49,11 +46,11 @@ class Ownership:
         self._beat, self._clock = beat, clock
         timeout = heartbeat_timeout.total_seconds() if heartbeat_timeout else float("inf")
         self._trusted = max(timeout - _SAFETY_SECONDS, BEAT_SECONDS)
-        self.trusted_until = clock() + self._trusted  # the attempt was just handed out
+        self._acknowledged = clock()  # the attempt was just handed out
 
     @property
     def may_send(self) -> bool:
-        return self._clock() < self.trusted_until
+        return self._clock() - self._acknowledged < self._trusted
 
     async def run(
         self, details: Callable[[], SliceResult], heard: Callable[[Word], None], *, at_once: bool
@@ -65,7 +62,7 @@ class Ownership:
             began = self._clock()
             word = await self._beat(details())
             if word is not Word.NO_ANSWER:
-                self.trusted_until = began + self._trusted
+                self._acknowledged = began
             if word not in (Word.GO_ON, Word.NO_ANSWER):
                 heard(word)
             if word is Word.LOST:

@@ -17,8 +17,8 @@ from batchwright.rules.plan import (
     SLICE_BYTES,
     PlanDamaged,
     SliceRecord,
-    unpack_entries,
     unpack_slice,
+    walk_entries,
 )
 from batchwright.rules.segments import Kind, Located, locate_records
 from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage, StorageUnavailable
@@ -221,7 +221,7 @@ async def read_work(
 def _open_lines(
     request: SliceRequest, record: SliceRecord, entries: bytes, data: bytes, stored: Stored
 ) -> list[Line]:
-    planned = list(unpack_entries(entries))
+    planned = list(walk_entries(entries))
     if len(data) != record.shard_bytes or not len(planned) == record.entries == data.count(b"\n"):
         raise PlanDamaged(
             f"{request.batch_id}: plan and shard of {request.model!r} disagree at slice {record.number}"

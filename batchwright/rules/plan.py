@@ -38,8 +38,13 @@ def pack_entry(entry: tuple[int, int, int]) -> bytes:
     return _ENTRY.pack(*entry)
 
 
-def unpack_entries(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """The fields of each PlanEntry. Raises PlanDamaged where `data` is not a whole number of entries."""
+def unpack_entries(data: bytes) -> Iterator[PlanEntry]:
+    """Raises PlanDamaged where `data` is not a whole number of entries."""
+    return map(PlanEntry._make, walk_entries(data))
+
+
+def walk_entries(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """The same in the plainest form."""
     if len(data) % ENTRY_BYTES:
         raise PlanDamaged(f"a plan of {len(data)} bytes is not a multiple of {ENTRY_BYTES}")
     return _ENTRY.iter_unpack(data)
