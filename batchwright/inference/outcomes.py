@@ -45,8 +45,7 @@ def judged(status: int, headers: dict[bytes, bytes], body: bytes) -> Outcome:
     """An answer, looked at."""
     usage = tokens_if_plain(body) if status == 200 else None
     if usage is not None:
-        request_id = headers.get(b"x-request-id", b"").decode(errors="replace")
-        return Outcome(retries.SUCCESS, status, body, request_id, usage=usage)
+        return Outcome(retries.SUCCESS, status, body, _id_of(headers), usage=usage)
     outcome = as_it_is(status, headers, body)
     if outcome.verdict is not retries.SUCCESS or (problem := problem_of(status, body)) is None:
         return outcome
@@ -58,16 +57,20 @@ def judged(status: int, headers: dict[bytes, bytes], body: bytes) -> Outcome:
 def as_it_is(status: int, headers: dict[bytes, bytes], body: bytes, message: str = "") -> Outcome:
     """By its status; `message` says what happened, where that is more than the status."""
     verdict = retries.judge_answer(status, headers, body)
-    request_id = headers.get(b"x-request-id", b"").decode(errors="replace")
     if verdict.budget is Budget.SETTLED:
-        return Outcome(verdict, status, body, request_id)
+        return Outcome(verdict, status, body, _id_of(headers))
     if 300 <= status < 400:
         message = f"The backend redirects{_whereto(headers)} ({status}), which is not followed."
     if verdict is retries.BEHIND_IS_AWAY:
         message = f"The backend answered {status}, for it cannot reach what is behind it."
     message = message or f"The backend answered {status}."
     wait = retries.asked_wait(headers, datetime.now(UTC))
-    return Outcome(verdict, status, body, request_id, message=message, retry_after=wait)
+    return Outcome(verdict, status, body, _id_of(headers), message=message, retry_after=wait)
+
+
+def _id_of(headers: dict[bytes, bytes]) -> str:
+    found = headers.get(b"x-request-id")
+    return "" if found is None else found.decode(errors="replace")
 
 
 def unreadable(message: str, detail: str = "") -> Outcome:
