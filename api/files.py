@@ -124,7 +124,8 @@ class FileRoutes:
         try:
             row = await self._files.delete(tenant, file_id) if is_file_id(file_id) else None
         except FileInUse as error:
-            raise conflict(f"Cannot delete file '{file_id}': batch '{error.batch_id}' uses it.") from None
+            told = f"Cannot delete file '{file_id}': batch '{error.batch_id}' uses it until it ends."
+            raise conflict(told) from None
         if row is None:
             raise no_file(file_id)
         await discard_object(row.storage_key, self._services)

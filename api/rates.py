@@ -91,7 +91,9 @@ class RateRoutes:
             return ALL_MODELS
         model = check_text(value, "model")
         if model not in await self._services.models.served():
-            message = f"The model '{model}' does not exist: no backend serves it."
+            message = (
+                f"The model '{model}' does not exist: no backend serves it; GET /v1/models lists the others."
+            )
             raise ApiError(404, message, code="model_not_found", param="model")
         return model
 

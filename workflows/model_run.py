@@ -76,7 +76,7 @@ class ModelRunWorkflow:
                 await self._tell_parent()
                 await workflow.wait_condition(self._can_go_on)
         await self._stop()
-        self._show()
+        self._show(ended=True)
         if self._failure is not None:
             raise self._given_up(self._failure)
         finished = self._done == run.slices
@@ -264,9 +264,11 @@ class ModelRunWorkflow:
         except FailureError:
             workflow.logger.warning("the batch took no progress of its model run")
 
-    def _show(self) -> None:
-        state = "paused" if self._paused else "stopping" if self._ending else "running"
+    def _show(self, *, ended: bool = False) -> None:
         done = f"{self._done} of {self._run.slices} slices done"
+        if ended:
+            return workflow.set_current_details(f"**ended**, {done}")
+        state = "paused" if self._paused else "stopping" if self._ending else "running"
         workflow.set_current_details(f"**{state}**, {done}, {len(self._outstanding)} outstanding")
 
     def _given_up(self, error: ActivityError) -> ApplicationError:

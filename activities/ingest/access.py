@@ -31,4 +31,5 @@ def not_allowed(model: str) -> str:
 
 
 def not_served(model: str) -> str:
-    return f"The model '{model[:_SHOWN_NAME]}' is not served by any backend."
+    shown = model[:_SHOWN_NAME]
+    return f"The model '{shown}' is not served by any backend; GET /v1/models lists those that are."

@@ -193,8 +193,8 @@ class Publisher:
         if model:
             return LineCode.MODEL_NOT_FOUND, not_served(model)
         endpoint = self._order.endpoint.value
-        message = f"The request names no model, and there is no default model for {endpoint}."
-        return LineCode.MODEL_NOT_FOUND, message
+        why = f"The request names no model, and there is no default model for {endpoint}"
+        return LineCode.MODEL_NOT_FOUND, f"{why}: name one in `model`."
 
     async def _publish_map(self, shares: list[ModelShare], total: int) -> None:
         """Written last: an attempt without it was not finished."""

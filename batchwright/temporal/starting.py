@@ -31,7 +31,7 @@ async def start_batch(client: Client, order: BatchOrder) -> bool:
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
             execution_timeout=_longest(order),
-            static_summary=f"{order.endpoint} within {order.completion_window}, for {order.tenant}",
+            static_summary=f"{order.endpoint} within {order.completion_window}, for tenant {order.tenant}",
             search_attributes=_search_attributes(order),
             rpc_timeout=_RPC_TIMEOUT,
         )

@@ -167,7 +167,7 @@ async def test_a_line_for_an_unserved_model_is_settled() -> None:
     batch = await a_batch(a_line("1"), a_line("2", "x"))
     result = await batch.ingest()
     offset = len(a_line("1")) + 1
-    message = "The model 'x' is not served by any backend."
+    message = "The model 'x' is not served by any backend; GET /v1/models lists those that are."
     line = error_line(request_id(BATCH_ID, offset), "2", LineCode.MODEL_NOT_FOUND, message)
     assert batch.unserved(result) == [Record(Kind.SETTLED, offset, line)]
     assert (result.total, result.unserved, [share.lines for share in result.models]) == (2, 1, [1])
@@ -204,7 +204,7 @@ async def test_the_default_model_serves_lines_without_one() -> None:
 async def test_without_a_default_model_such_a_line_is_settled() -> None:
     batch = await a_batch(a_line("1", None), endpoint=RESPONSES)
     (record,) = batch.unserved(await batch.ingest())
-    assert b"names no model, and there is no default model for /v1/responses" in record.payload
+    assert b"no default model for /v1/responses: name one in `model`." in record.payload
 
 
 async def test_no_line_is_refused_while_no_backend_has_answered_yet() -> None:

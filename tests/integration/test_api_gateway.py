@@ -65,7 +65,7 @@ async def test_a_started_batch_can_be_found_by_what_it_is(client: Client, gatewa
     assert run.typed_search_attributes.get(search.TENANT) == "blue"
     assert run.typed_search_attributes.get(search.STATUS) == "validating"
     assert run.typed_search_attributes.get(search.DEADLINE) == order.expires_at
-    assert await run.static_summary() == "/v1/embeddings within 1h, for blue"
+    assert await run.static_summary() == "/v1/embeddings within 1h, for tenant blue"
 
 
 async def test_the_run_gets_its_order_as_it_was_given(client: Client, gateway: ClientGateway) -> None:

@@ -5,6 +5,7 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
+from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
@@ -37,6 +38,8 @@ async def test_no_more_slices_are_outstanding_than_the_policy_allows(house: Hous
     async with house.workers():
         run = await house.start_run(await house.model_run(slices=9, policy=policy(outstanding_slices=3)))
         assert await run.result() == ModelRunResult(finished=True, completed=90)
+        shown = await run.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    assert shown.current_details == "**ended**, 9 of 9 slices done"
     assert most <= 3
     assert sorted(request.number for request in house.execution.requests) == list(range(9))
 
