@@ -65,7 +65,7 @@ async def test_an_older_database_gets_the_ends_and_files_that_its_runs_know(stac
 
 
 async def test_a_terminated_run_leaves_a_failed_batch_that_can_be_resumed(stack: Stack) -> None:
-    await stack.faults(kind="slow", seconds=1, rate=1.0)
+    await stack.faults(model=MODELS[0], kind="hang", rate=1.0)  # so that it does not end before
     async with stack.client() as client:
         lines = chat_lines(MODELS, each=60)
         batch = await submit(client, lines)

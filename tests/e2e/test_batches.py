@@ -81,7 +81,7 @@ async def test_a_slice_that_outlives_several_turns_asks_each_line_once(stack: St
 async def test_a_small_batch_of_one_tenant_does_not_wait_for_a_large_one_of_another(stack: Stack) -> None:
     async with stack.client("large") as large, stack.client("small") as small:
         await stack.faults(model=MODELS[1], kind="slow", seconds=0.3, rate=1.0)
-        first = await submit(large, chat_lines(MODELS[1:2], each=1500))
+        first = await submit(large, chat_lines(MODELS[1:2], each=6000))
         await settled(large, first.id, 1)
         second = await ended(small, (await submit(small, chat_lines(MODELS[1:2], each=20))).id)
         assert second.status == "completed"
@@ -92,7 +92,7 @@ async def test_a_small_batch_of_one_tenant_does_not_wait_for_a_large_one_of_anot
 
 async def test_a_cancelled_batch_keeps_what_was_settled(stack: Stack) -> None:
     async with stack.client() as client:
-        await stack.faults(model=MODELS[2], kind="slow", seconds=0.5, rate=1.0)
+        await stack.faults(model=MODELS[2], kind="hang", rate=1.0)  # so that it ends only by the cancel
         lines = chat_lines(MODELS, each=200)
         batch = await submit(client, lines)
         await settled(client, batch.id, 100)
@@ -133,7 +133,7 @@ async def test_a_window_that_closes_keeps_what_was_settled(stack: Stack) -> None
     assert batch.finalizing_at is None
     assert batch.expired_at is not None
     assert batch.expires_at is not None
-    assert 0 <= batch.expired_at - batch.expires_at <= 20
+    assert 0 <= batch.expired_at - batch.expires_at <= 60
     assert {line.error and line.error.code for line in errors} == {"batch_expired"}
     assert {line.custom_id for line in errors} == {line["custom_id"] for line in lines[2 :: len(MODELS)]}
 

@@ -98,7 +98,7 @@ async def test_equal_lines_are_asked_once_and_each_is_answered_also_when_a_worke
 
 async def test_a_batch_that_is_cancelled_and_resumed_has_every_line_once(own_stack: Stack) -> None:
     stack, sent = own_stack, lines("cancelled")
-    await stack.faults(kind="slow", seconds=1.0, rate=1.0)
+    await stack.faults(model=MODELS[0], kind="hang", rate=1.0)  # so that it ends only by the cancel
     async with stack.client() as client:
         first = await submit(client, sent)
         await settled(client, first.id, 10)

@@ -34,7 +34,12 @@ async def test_an_outage_of_one_of_three_models_delays_it_and_fails_no_line(stac
         assert halfway.request_counts is not None
         assert halfway.request_counts.failed == 0
         assert halfway.status == "in_progress"
-        assert await reasons(stack, batch.id) == {MODELS[0]: "the backend takes nothing now: it answered 503"}
+
+        async def says_why() -> bool:
+            why = "the backend takes nothing now: it answered 503"
+            return await reasons(stack, batch.id) == {MODELS[0]: why}
+
+        await until(says_why)
         await stack.heal()
         done = await ended(client, batch.id)
         await check_conservation(client, done, lines)

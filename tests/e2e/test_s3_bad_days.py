@@ -52,7 +52,7 @@ async def batch_through(house: House, code: str, *what: str) -> Batch:
     lines = chat_lines(MODELS, each=150)
     async with house.stack.client() as client:
         for model in MODELS:
-            await house.stack.faults(model=model, kind="slow", seconds=0.4, rate=1.0)
+            await house.stack.faults(model=model, kind="slow", seconds=1.0, rate=1.0)
         batch = await submit(client, lines)
         await settled(client, batch.id, 50)
         house.refuse(code, *what)

@@ -55,12 +55,15 @@ async def test_a_resumed_batch_sends_only_what_had_not_settled_also_when_its_wor
 ) -> None:
     stack, sent = own_stack, lines("resumed", 600)
     await stack.heal()
+    await stack.faults(model=MODELS[0], kind="hang", rate=1.0)  # so that it ends only by the cancel
     await stack.faults(kind="slow", seconds=1.0, rate=1.0)
     async with stack.client() as client:
         first = await submit(client, sent)
         await settled(client, first.id, 60)
         await client.batches.cancel(first.id)
         first = await ended(client, first.id)
+        await stack.heal()
+        await stack.faults(kind="slow", seconds=1.0, rate=1.0)
         before = await asked(stack)
         done = {line.custom_id for line in await lines_of(client, first.output_file_id)}
         done |= {line.custom_id for line in await lines_of(client, first.error_file_id) if line.error is None}

@@ -64,8 +64,8 @@ async def test_a_change_reaches_turns_and_queue_of_a_run_under_way(address: str)
     fleet = RatedFleet(address, models={"a": {"requests_per_second": 0.2}})
     async with fleet.workers() as client:
         running = asyncio.create_task(fleet.run(client, "a", slices=3, lines=20))
-        await eventually(lambda: len(fleet.sends) == 2)
-        assert len(fleet.turns) == 2
+        await eventually(lambda: len(fleet.sends) >= 2)
+        assert len(fleet.turns) < 10  # of the 60 that it would take
         await fleet.change("a", 1000)
         assert await running == ModelRunResult(finished=True, completed=60)
     assert len(fleet.sends) == 60

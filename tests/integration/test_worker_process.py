@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 @asynccontextmanager
 async def worker(tmp_path: Path, options: Sequence[str] = (), **settings: str) -> AsyncGenerator[Process]:
-    chosen = {"storage_dir": str(tmp_path / "objects"), "startup_seconds": "1", **settings}
+    chosen = {"storage_dir": str(tmp_path / "objects"), "startup_seconds": "240", **settings}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, *options, "-m", "worker"),
         env={**os.environ, **{f"BATCHWRIGHT_{name.upper()}": value for name, value in chosen.items()}},
@@ -156,7 +156,7 @@ async def test_a_postgresql_that_is_not_there_is_one_sentence(tmp_path: Path) ->
     url = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
     async with (
         cluster(is_set_up=True) as address,
-        worker(tmp_path, temporal_address=address, database_url=url) as process,
+        worker(tmp_path, temporal_address=address, database_url=url, startup_seconds="1") as process,
     ):
         _, said = await process.communicate()
     assert process.returncode == 1
@@ -169,7 +169,7 @@ async def test_a_namespace_without_search_attributes_is_one_sentence_with_the_re
 ) -> None:
     async with (
         cluster() as address,
-        worker(tmp_path, temporal_address=address, database_url=database_url) as process,
+        worker(tmp_path, temporal_address=address, database_url=database_url, startup_seconds="1") as process,
     ):
         _, said = await process.communicate()
     assert process.returncode == 1
@@ -185,7 +185,11 @@ async def test_a_namespace_that_is_not_there_is_one_sentence_with_the_remedy(
     async with (
         cluster(is_set_up=True) as address,
         worker(
-            tmp_path, temporal_address=address, database_url=database_url, temporal_namespace="nowhere"
+            tmp_path,
+            temporal_address=address,
+            database_url=database_url,
+            temporal_namespace="nowhere",
+            startup_seconds="1",
         ) as process,
     ):
         _, said = await process.communicate()

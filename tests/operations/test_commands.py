@@ -47,7 +47,8 @@ async def test_one_sees_what_there_is(house: Stack, tmp_path: Path) -> None:
 
 
 async def test_one_steers_a_batch_that_runs(house: Stack, tmp_path: Path) -> None:
-    for model in MODELS:
+    await house.faults(model=MODELS[0], kind="hang", rate=1.0)  # so that it ends only by the cancel
+    for model in MODELS[1:]:
         await house.faults(model=model, kind="slow", seconds=0.5, rate=1.0)
     async with house.client() as client:
         batch = await submit(client, chat_lines(MODELS, each=600))
@@ -163,7 +164,7 @@ async def test_a_live_batch_whose_run_is_lost_is_seen_and_goes_on_once_it_is_rep
 ) -> None:
     server = await connect(load(temporal_address=house.now.temporal))
     await house.heal()
-    await house.faults(kind="slow", seconds=1.0, rate=1.0)
+    await house.faults(kind="slow", seconds=5.0, rate=1.0)
     lines = chat_lines(MODELS, each=100)
     async with house.client() as client:
         batch = await submit(client, lines)

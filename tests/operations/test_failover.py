@@ -72,7 +72,7 @@ async def house(replicated: Replicated, tmp_path: Path) -> AsyncGenerator[House]
     await migrate(dsn)
     api, metrics, simulator = (free_port() for _ in range(3))
     backend = f"http://{LOOPBACK}:{simulator}"
-    slow = (f"--fault={model}:slow=0.2@1.0" for model in MODELS)
+    slow = (f"--fault={model}:slow=1.0@1.0" for model in MODELS)
     async with cluster(is_set_up=True) as address:
         told = {
             "BATCHWRIGHT_DATABASE_URL": dsn.replace(f":{replicated.primary.port}/", f":{proxy.port}/"),

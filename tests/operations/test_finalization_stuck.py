@@ -71,7 +71,7 @@ async def test_files_that_cannot_be_written_are_written_once_the_directory_is_me
         writer = await fleet.start("control,io", BATCHWRIGHT_METRICS_PORT=metrics.port)
         await fleet.start("inference")
         backend = Backend(house.simulator)
-        await backend.faults(kind="slow", seconds=2.0, rate=1.0)
+        await backend.faults(kind="slow", seconds=5.0, rate=1.0)
         batch = await submit(client, LINES)
 
         async def has_begun() -> bool:
@@ -87,7 +87,7 @@ async def test_files_that_cannot_be_written_are_written_once_the_directory_is_me
             writer.signal(signal.SIGCONT)
             await until(cannot_write)
             stuck = await client.batches.retrieve(batch.id)
-            assert await metrics.show(r'oldest_job_age_seconds{status="finalizing"} \d')
+            await until(lambda: metrics.show(r'oldest_job_age_seconds{status="finalizing"} \d'))
             why = await pending(house, batch.id)
             told = run(broken is full, house)
         done = await ended(client, batch.id)
