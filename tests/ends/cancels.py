@@ -9,7 +9,8 @@ from openai import ConflictError
 from openai.types import Batch
 
 from tests.e2e.batches import submit
-from tests.ends.house import End, House, Lines, until
+from tests.ends.house import End, House, Lines
+from tests.ends.scene import until
 from tests.ends.windows import FEW, LINES, MANY
 from tests.integration.commands import batchwright
 

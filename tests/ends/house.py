@@ -4,7 +4,7 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -13,22 +13,17 @@ from pathlib import Path
 from openai import AsyncOpenAI
 from openai.types import Batch
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import Client
 from temporalio.service import RPCError
 
 from batchwright.contracts.names import model_run_id
 from batchwright.rules.ids import request_id, safe_name
-from batchwright.settings import load
-from batchwright.temporal import connect
-from tests.e2e.backend import Backend
 from tests.e2e.batches import ENDED, chat_lines, check_conservation, submit
-from tests.e2e.fleet import Fleet, Worker, workers
-from tests.e2e.stack import MODELS, Stack, dev
+from tests.e2e.fleet import Worker
+from tests.e2e.stack import MODELS
+from tests.ends.scene import Scene, parts, until
 
 Lines = list[dict[str, object]]
 ANSWER_SECONDS = 0.5
-_LOOK_SECONDS = 0.1
-_END_SECONDS = 400.0
 _MORE = {
     "BATCHWRIGHT_MIN_WINDOW_SECONDS": "1",
     "BATCHWRIGHT_SLICE_LINES": "20",  # so that each batch has more slices than there are slots
@@ -43,9 +38,7 @@ class End:
     seen_at: float  # in its last status
     last_asked_at: float | None  # None: no line of it reached the backend
     finalizing: float  # seconds from when its files were ordered the last time
-    late_steps: (
-        int  # of its workflows, which whoever had them did not take or do within Temporal's ten seconds
-    )
+    late_steps: int  # of its workflows, that were not taken or done within Temporal's ten seconds
 
     @property
     def settled(self) -> int:
@@ -55,36 +48,17 @@ class End:
 
 
 @dataclass
-class House:
+class House(Scene):
     """`io` steers and writes files, `hands` ask the backend."""
 
-    stack: Stack
-    fleet: Fleet
-    temporal: Client
     load_lines: int  # of each model
     io: Worker | None = None
     hands: list[Worker] = field(default_factory=list[Worker])
     _load: str | None = None
-    _scenarios: int = 0
-
-    @property
-    def tenant(self) -> str:
-        """Another one each time: whoever had slices cancelled waits a while for its turn among tenants."""
-        return f"tenant-{self._scenarios}"
-
-    def __post_init__(self) -> None:
-        self.client = self.stack.client(self.tenant)
-
-    @property
-    def backend(self) -> Backend:
-        return Backend(self.stack.simulator)
 
     async def ready(self) -> None:
         """Every worker is there, and a batch of another tenant has more to do than they can."""
-        self._scenarios += 1
-        await self.client.close()
-        self.client = self.stack.client(self.tenant)
-        await self.backend.heal()
+        await super().ready()
         await self.backend.faults(kind="slow", seconds=ANSWER_SECONDS, rate=1.0)
         await self.start_io()
         while len(self.hands) < 2:
@@ -188,12 +162,6 @@ def requests_of(batch: Batch, lines: Lines) -> set[str]:
     return {request_id(batch.id, offset) for offset in accumulate(sizes[:-1], initial=0)}
 
 
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(_END_SECONDS):
-        while not await condition():  # noqa: ASYNC110 - the condition is another process's
-            await asyncio.sleep(_LOOK_SECONDS)
-
-
 async def _is(client: AsyncOpenAI, batch_id: str | None, status: str) -> bool:
     assert batch_id is not None
     return (await client.batches.retrieve(batch_id)).status == status
@@ -202,14 +170,9 @@ async def _is(client: AsyncOpenAI, batch_id: str | None, status: str) -> bool:
 @asynccontextmanager
 async def house(logs: Path, load_lines: int, **settings: str) -> AsyncGenerator[House]:
     """On ports and in directories of its own, gone at the end."""
-    told = {**_MORE, **settings}
-    with dev("--workers", "0", data=None, **told) as stack:
-        temporal = await connect(
-            load(temporal_address=stack.now.temporal, temporal_namespace=stack.now.namespace)
-        )
-        async with workers(stack, logs, **told) as fleet:
-            there = House(stack, fleet, temporal, load_lines)
-            try:
-                yield there
-            finally:
-                await there.client.close()
+    async with parts(logs, {**_MORE, **settings}) as found:
+        there = House(found, load_lines)
+        try:
+            yield there
+        finally:
+            await there.client.close()

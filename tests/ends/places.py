@@ -13,23 +13,18 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from openai import AsyncOpenAI, ConflictError
+from openai import ConflictError
 from temporalio.api.sdk.v1 import WorkflowMetadata
-from temporalio.client import Client
 from temporalio.service import RPCError
 
-from batchwright.settings import load
-from batchwright.temporal import connect
 from tests.clients import http_client
-from tests.e2e.backend import Backend
 from tests.e2e.batches import submit
-from tests.e2e.fleet import Fleet, Worker, workers
-from tests.e2e.stack import Stack, dev
+from tests.e2e.fleet import Worker
+from tests.ends.scene import Scene, parts, until
 from tests.integration.commands import batchwright
 
 Lines = list[dict[str, object]]
 PLACES = ("API", "`status`", "`watch`", "Web UI")
-_LOOK_SECONDS = 0.2
 _SEEN_SECONDS = 300.0
 
 
@@ -54,32 +49,9 @@ class Frozen:
 
 
 @dataclass
-class Place:
-    """Each scenario has a tenant of its own."""
-
-    stack: Stack
-    fleet: Fleet
-    temporal: Client
+class Place(Scene):
     logs: Path
     hands: dict[str, Worker] = field(default_factory=dict[str, Worker])  # by role
-    _scenarios: int = 0
-
-    def __post_init__(self) -> None:
-        self.client: AsyncOpenAI = self.stack.client(self.tenant)
-
-    @property
-    def tenant(self) -> str:
-        return f"tenant-{self._scenarios}"
-
-    @property
-    def backend(self) -> Backend:
-        return Backend(self.stack.simulator)
-
-    async def ready(self) -> None:
-        self._scenarios += 1
-        await self.client.close()
-        self.client = self.stack.client(self.tenant)
-        await self.backend.heal()
 
     async def staff(self, *roles: str) -> None:
         """Exactly these workers, one of each role; who is too many is killed."""
@@ -193,12 +165,6 @@ class Place:
         return found.current_details
 
 
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = _SEEN_SECONDS) -> None:
-    async with asyncio.timeout(seconds):
-        while not await condition():  # noqa: ASYNC110 - the condition is another process's
-            await asyncio.sleep(_LOOK_SECONDS)
-
-
 def _packed(text: str) -> str:
     """Tables break lines anywhere."""
     return re.sub(r"[\s│]+", "", text)
@@ -207,14 +173,9 @@ def _packed(text: str) -> str:
 @asynccontextmanager
 async def place(logs: Path, **settings: str) -> AsyncGenerator[Place]:
     """On ports and in directories of its own, gone at the end."""
-    told = {"BATCHWRIGHT_SLICE_LINES": "20", **settings}
-    with dev("--workers", "0", data=None, **told) as stack:
-        temporal = await connect(
-            load(temporal_address=stack.now.temporal, temporal_namespace=stack.now.namespace)
-        )
-        async with workers(stack, logs, **told) as fleet:
-            there = Place(stack, fleet, temporal, logs)
-            try:
-                yield there
-            finally:
-                await there.client.close()
+    async with parts(logs, {"BATCHWRIGHT_SLICE_LINES": "20", **settings}) as found:
+        there = Place(found, logs)
+        try:
+            yield there
+        finally:
+            await there.client.close()

@@ -18,7 +18,8 @@ from rich.console import Console
 from tests.e2e.batches import chat_lines, submit
 from tests.e2e.stack import MODELS
 from tests.ends.__main__ import SETTINGS
-from tests.ends.house import ANSWER_SECONDS, House, house, until
+from tests.ends.house import ANSWER_SECONDS, House, house
+from tests.ends.scene import until
 
 TENANTS = ("busy-a", "busy-b", "busy-c")
 _BUSY = chat_lines(MODELS, each=400)

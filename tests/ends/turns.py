@@ -11,7 +11,7 @@ from temporalio.worker import Worker
 from batchwright.contracts.execution import ModelRunResult, SliceRequest, SliceResult
 from batchwright.contracts.names import CONTROL_QUEUE, inference_queue
 from batchwright.temporal import DATA_CONVERTER
-from tests.ends.house import until
+from tests.ends.scene import until
 from tests.integration.clusters import started
 from tests.workflows.house import POLICY, House
 from tests.workflows.steps import FINISHED
