@@ -1,0 +1,82 @@
+"""The how-tos as a test follows them: their shell and Python blocks, one after another, in one shell a page.
+
+What stands for something of the reader's (an address, a key, a folder) is replaced as `Followed.here` says.
+A block that needs what a test has not is named in `NOT_RUN`, by words of it, with the reason.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tests.operations.guide import DOCS
+
+_FENCED = re.compile(r"^```(?P<kind>\w*)[^\n]*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_CLIENT = """from openai import OpenAI
+from openai.types import Batch
+client = OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="unused")
+"""
+
+NOT_RUN = {
+    "docker": "Docker: tests/e2e/test_compose.py runs the services without it",
+    "kubectl": "a Kubernetes: tests/cluster",
+    "helm install": "a Kubernetes: tests/cluster",
+    "tcld": "an account at Temporal Cloud",
+    "us-east-1.aws.api.temporal.io": "an account at Temporal Cloud",
+    "aws s3api": "an account at AWS",
+    "my-bucket/batches": "settings of a process: tests/integration/test_storage_s3.py",
+    "BATCHWRIGHT_S3_ENDPOINT_URL": "settings of a process: tests/integration/test_storage_s3.py",
+    "batchwright worker": "serves until it is stopped: tests/activities/test_execution_hooks.py",
+    "batchwright codec-server": "serves until it is stopped: tests/integration/test_codec_server.py",
+    "temporal workflow show": "needs that server: tests/integration/test_codec_server.py",
+    "batchwright dev": "serves until it is stopped: tests/integration/test_stack_dev.py",
+    "curl": "asks the stack of a block that is not run",
+    "class Executor": "code of a backend, in parts",
+    "BATCHWRIGHT_MODELS='{": "settings of a process: tests/e2e/test_rates.py",
+    "BATCHWRIGHT_REQUESTS_PER_SECOND": "settings of a process: tests/integration/test_worker_rates.py",
+    "BATCHWRIGHT_REGISTRY": "settings of a process: tests/unit/test_registry_file.py",
+    "BATCHWRIGHT_PASS_HEADERS": "settings of a process: tests/e2e/test_passed_headers.py",
+    "BATCHWRIGHT_CALLBACK_URL": "settings of a process: tests/integration/test_callback_pushes.py",
+}
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A page, what its placeholders are here, and what stands in Python before its first block."""
+
+    page: str
+    here: Mapping[str, str] = field(default_factory=dict[str, str])
+    python: str = ""
+
+    def script(self, here: Mapping[str, str]) -> str:
+        """For bash; `here` are the replacements of all pages."""
+        text = "\n".join(_runnable(kind, text, self.python) for kind, text in blocks(self.page))
+        for there, ours in {**self.here, **here}.items():
+            text = text.replace(there, ours)
+        return text
+
+
+def pages() -> list[str]:
+    return sorted(path.name for path in (DOCS / "how-to").glob("*.md"))
+
+
+def blocks(page: str) -> Iterator[tuple[str, str]]:
+    """Kind and text of those that can be run: shell, Python, and the requests of a `.jsonl` file."""
+    for found in _FENCED.finditer((DOCS / "how-to" / page).read_text()):
+        kind, text = found["kind"], found["text"]
+        is_requests = kind == "json" and text.startswith('{"custom_id"')
+        if (kind in ("sh", "python") or is_requests) and not any(words in text for words in NOT_RUN):
+            yield kind, text
+
+
+def left_out(page: str) -> set[str]:
+    """The words of `NOT_RUN` that keep a block of the page from running."""
+    text = "".join(found["text"] for found in _FENCED.finditer((DOCS / "how-to" / page).read_text()))
+    return {words for words in NOT_RUN if words in text}
+
+
+def _runnable(kind: str, text: str, python: str) -> str:
+    if kind == "json":
+        return f"cat > requests.jsonl <<'REQUESTS'\n{text}REQUESTS\n"
+    if kind == "python":
+        return f"python - <<'PYTHON'\n{_CLIENT}{python}{text}PYTHON\n"
+    return text

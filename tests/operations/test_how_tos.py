@@ -1,0 +1,81 @@
+"""Who follows a how-to to the letter gets to its end."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batchwright.rules.api_keys import parse
+from tests.e2e.stack import Stack, dev
+from tests.integration.commands import batchwright
+from tests.operations.guide import Block, environment, run
+from tests.operations.how_tos import NOT_RUN, Followed, blocks, left_out, pages
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+_FILE = 'file = client.files.create(file=open("requests.jsonl", "rb"), purpose="batch")\n'
+_BATCH = """first = client.batches.create(
+    input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+)
+client.batches.cancel(first.id)
+while first.status != "cancelled":
+    first = client.batches.retrieve(first.id)
+"""
+_MADE = 'input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"'
+# The last one changes the models that all are served from.
+FOLLOWED = [
+    Followed("submit-a-batch.md"),
+    Followed("run-with-compose.md"),
+    Followed("ask-equal-lines-once.md", python=_FILE),
+    Followed("authenticate.md", here={"https://batches.example.com/v1": "http://127.0.0.1:8000/v1"}),
+    Followed("check-requests-with-hooks.md"),
+    Followed(
+        "connect-to-temporal.md",
+        here={"temporal.example.com:7233": "$TEMPORAL_ADDRESS", "=batches\n": "=of-a-how-to\n"},
+    ),
+    Followed("encrypt-payloads.md", here={"/run/secrets/": "./"}),
+    Followed("give-second-chances.md", python=_FILE + _BATCH),
+    Followed("keep-and-delete.md"),
+    Followed("limit-rates.md", here={"llama-3.1-70b": "llama-3.1-8b"}),
+    Followed("limit-tenants.md"),
+    Followed("store-in-s3.md"),
+    Followed("use-job-backends.md"),
+    Followed("several-backends.md", here={"create(...,": f"create({_MADE},"}, python=_FILE),
+]
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    with dev(data=None, BATCHWRIGHT_PASS_HEADERS="X-Team, X-Cost-Centre") as stack:
+        yield stack
+
+
+async def a_key(stack: Stack, tenant: str) -> str:
+    """As commands name it."""
+    await batchwright("tenants", "create", tenant, database_url=stack.now.postgres)
+    made = await batchwright("keys", "create", tenant, database_url=stack.now.postgres)
+    key = parse(made.said[0])
+    assert key is not None, made.complained
+    return f"bw_{key.prefix}"
+
+
+@pytest.mark.parametrize("followed", FOLLOWED, ids=lambda followed: followed.page)
+async def test_its_blocks_can_be_run_one_after_another(
+    stack: Stack, followed: Followed, tmp_path: Path
+) -> None:
+    here = {
+        "http://127.0.0.1:8000": stack.now.api,
+        "bw_k3v9x0q2m4tz": await a_key(stack, "blue"),
+    }
+    (tmp_path / "requests.jsonl").write_text(next(text for _, text in blocks("submit-a-batch.md")))
+    script = Block(followed.page, followed.page, followed.script(here), needs_a_cluster=False)
+    await asyncio.to_thread(run, script, environment(stack.now), tmp_path)
+
+
+def test_every_how_to_with_a_block_is_followed() -> None:
+    assert {page for page in pages() if any(blocks(page))} == {followed.page for followed in FOLLOWED}
+
+
+def test_what_keeps_a_block_from_running_is_in_some_block() -> None:
+    assert set(NOT_RUN) == set[str]().union(*map(left_out, pages()))
