@@ -112,7 +112,7 @@ def _facts(batch: Batch) -> list[tuple[str, str]]:
     return [
         ("batch", batch.id),
         ("status", coloured(batch)),
-        ("settled", counts(batch.request_counts)),
+        ("settled", counts(batch.request_counts) if batch.request_counts.total else ""),
         ("endpoint", batch.endpoint),
         ("window", batch.completion_window),
         ("made of", _origin(batch)),

@@ -96,7 +96,9 @@ def list_keys(
     if json:
         return print_json(Keys(keys=found))
     if not found:
-        stderr().print("There is no key; `batchwright keys create TENANT` makes one.")
+        whose = f"Tenant {tenant!r} has no key" if tenant else "There is no key"
+        create = f"`batchwright keys create {tenant or 'TENANT'}` makes one."
+        stderr().print(f"{whose}; {create}", markup=False)
         return
     table = columns("tenant", "key", "scopes", "state", "last used", "tokens today", "label")
     for row in found:

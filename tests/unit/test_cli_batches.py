@@ -103,6 +103,13 @@ def test_status_shows_models_and_why_they_wait(cli: Cli, tmp_path: Path) -> None
     assert max(len(line) for line in shown.splitlines()) <= 80
 
 
+def test_status_counts_no_lines_before_they_are_known(cli: Cli, tmp_path: Path) -> None:
+    row = cli.submitted(tmp_path)
+    shown = cli.run("status", row.order.batch_id).stdout
+    assert "validating" in shown
+    assert "lines" not in shown
+
+
 def test_status_lists_the_first_errors_of_validation(cli: Cli, tmp_path: Path) -> None:
     row = cli.submitted(tmp_path)
     errors = [ValidationError(code="invalid_url", message="Bad.", line=number) for number in range(1, 13)]
