@@ -145,6 +145,8 @@ def make_order(creation: Creation, tenant: str, created_at: datetime, settings: 
             heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
             slice_seconds=settings.slice_seconds,
             outstanding_slices=settings.outstanding_slices,
+            inline_slices=settings.inline_slices,
+            few_steps=True,
             continue_as_new_events=settings.continue_as_new_events,
             deduplicate=creation.deduplicate,
             caller=creation.caller,

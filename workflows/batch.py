@@ -41,7 +41,7 @@ class BatchWorkflow:
         self._progress: dict[str, ModelProgress] = {}
         self._waiting: dict[str, WaitingReason] = {}
         self._all_finished = True
-        self._runs = ModelRuns(order, wanted=self._wanted, note=self._note_model)
+        self._runs = ModelRuns(order, wanted=self._wanted, moved=self._note_progress, note=self._note_model)
 
     @workflow.signal
     def cancel(self) -> None:
@@ -72,14 +72,8 @@ class BatchWorkflow:
 
     @workflow.signal
     def progress(self, progress: ModelProgress) -> None:
-        """From a model run, now and then. What moves does not wait, whichever worker said so and is gone."""
-        before = self._progress.get(progress.model)
-        if before is not None and progress.slices_done > before.slices_done:
-            told = self._waiting.get(progress.model)
-            if told is not None and not told.stays:
-                del self._waiting[progress.model]
-        self._progress[progress.model] = progress
-        self._show()
+        """From a model run, now and then."""
+        self._note_progress(progress)
 
     @workflow.query
     def state(self) -> BatchState:
@@ -154,6 +148,16 @@ class BatchWorkflow:
         if self._ending is not None:
             return Wanted.STOPPED
         return Wanted.PAUSED if self._paused else Wanted.RUNNING
+
+    def _note_progress(self, progress: ModelProgress) -> None:
+        """What moves does not wait, whichever worker said so and is gone."""
+        before = self._progress.get(progress.model)
+        if before is not None and progress.slices_done > before.slices_done:
+            told = self._waiting.get(progress.model)
+            if told is not None and not told.stays:
+                del self._waiting[progress.model]
+        self._progress[progress.model] = progress
+        self._show()
 
     def _note_model(self, share: ModelShare, result: ModelRunResult | None, error: str) -> None:
         self._waiting.pop(share.model, None)

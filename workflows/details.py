@@ -15,13 +15,13 @@ _SHOWN_MODELS = 20
 def show_start(order: BatchOrder) -> None:
     """Sets what the start had to set too, if it did not: a run started by hand is found like any other."""
     known = workflow.info().typed_search_attributes
-    workflow.upsert_search_attributes(  # pyright: ignore[reportUnknownMemberType]
-        [
-            STATUS.value_set(BatchStatus.VALIDATING),
-            *([] if TENANT in known else [TENANT.value_set(order.tenant)]),
-            *([] if DEADLINE in known else [DEADLINE.value_set(order.expires_at)]),
-        ]
-    )
+    missing = [
+        *([] if order.policy.few_steps and STATUS in known else [STATUS.value_set(BatchStatus.VALIDATING)]),
+        *([] if TENANT in known else [TENANT.value_set(order.tenant)]),
+        *([] if DEADLINE in known else [DEADLINE.value_set(order.expires_at)]),
+    ]
+    if missing:
+        workflow.upsert_search_attributes(missing)  # pyright: ignore[reportUnknownMemberType]
 
 
 def show_status(status: BatchStatus, models: Sequence[str] = ()) -> None:

@@ -24,6 +24,8 @@ class BatchPolicy(Message):
     heartbeat_timeout_seconds: float = 30.0
     slice_seconds: float = 30.0  # a slice's turn
     outstanding_slices: int = 32  # scheduled at once per model
+    inline_slices: int = 0  # a batch with no more of them, of all models, has no model runs of their own
+    few_steps: bool = False  # nothing is set in Temporal that the start has set
     deduplicate: bool = False  # lines that ask the same are asked once; as the client wants it
     caller: Caller = Caller()
     continue_as_new_events: int = (

@@ -23,6 +23,13 @@ class BatchSettings(BaseSettings):
         30.0, ge=1, description="a slice's turn, from its first permit; without one it ends as late"
     )
     outstanding_slices: int = Field(32, ge=1, le=500, description="scheduled at once per model run")
+    inline_slices: int = Field(
+        16,
+        ge=0,
+        le=64,
+        description="a batch with at most so many slices, of all its models, has no model runs of its own, "
+        "and so takes half the steps; 0: every batch has them",
+    )
     continue_as_new_events: int = Field(
         0,
         ge=0,

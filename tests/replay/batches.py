@@ -13,6 +13,7 @@ from batchwright.contracts.names import DISPATCH_QUEUE
 from batchwright.contracts.openai import BatchStatus
 from tests.e2e.batches import until
 from tests.replay.early_ends import EARLY_ENDS, Scenario, cancelled
+from tests.replay.few_slices import FEW_SLICES
 from tests.workflows.house import POLICY, BatchHandle, House, state_of
 from tests.workflows.steps import FINISHED, Belongs, fails, finishes, ingested, share, until_cancelled
 from workflows.batch import BatchWorkflow
@@ -186,6 +187,7 @@ SCENARIOS: dict[str, Scenario] = {
         failed_by_one_model,
         moved_to_another_queue,
         *EARLY_ENDS,
+        *FEW_SLICES,
         paused_while_validating,
         expired_while_paused,
         cancelled_while_paused,

@@ -47,7 +47,12 @@ async def test_a_batch_is_answered_with_every_key_of_the_contract(house: House) 
 
 
 async def test_the_run_gets_all_that_the_row_needs() -> None:
-    settings = {"tenant_weights": {"blue": 3.0}, "cancel_grace_seconds": 7.0, "outstanding_slices": 5}
+    settings = {
+        "tenant_weights": {"blue": 3.0},
+        "cancel_grace_seconds": 7.0,
+        "outstanding_slices": 5,
+        "inline_slices": 3,
+    }
     async with open_house(**settings) as house:
         batch = read(
             await house.post(
@@ -67,7 +72,7 @@ async def test_the_run_gets_all_that_the_row_needs() -> None:
         expires_at=order.expires_at,
         output_expires_after_seconds=3600,
         weight=3.0,
-        policy=BatchPolicy(cancel_grace_seconds=7.0, outstanding_slices=5),
+        policy=BatchPolicy(cancel_grace_seconds=7.0, outstanding_slices=5, inline_slices=3, few_steps=True),
     )
     assert order.created_at.microsecond == 0
 
