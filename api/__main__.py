@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import errno
+import gc
 import ipaddress
 import logging
 import signal
@@ -106,6 +107,9 @@ async def _open_and_serve(settings: Settings, listener: socket.socket, stop: _St
             ws="none",
         )
         stop.server = _Server(config)
+        config.load()  # all that stays, with the application's own
+        gc.collect()
+        gc.freeze()  # a full collection would go over it again and again, while requests wait
         host, port = listener.getsockname()[:2]
         logger.info("the API listens", extra={"host": host, "port": port})
         await stop.server.serve(sockets=[listener])
@@ -143,4 +147,6 @@ def _give_up(reason: object, code: int) -> int:
 
 
 if __name__ == "__main__":
+    # A request makes hundreds of short-lived objects and few cycles: the default collects every few requests.
+    gc.set_threshold(50_000, 20, 100)
     leave(main())
