@@ -9,7 +9,7 @@ from batchwright.settings.otel import variable
 from batchwright.telemetry.collectors import Counter, Gauge, Histogram
 from batchwright.telemetry.metrics import Metrics
 from bench import page
-from docs import chart, errors, registry
+from docs import chart, errors, records, registry
 from docs.dashboards.machinery import STORAGE, WORKER
 from docs.dashboards.overview import OVERVIEW
 from docs.dashboards.shares import MODEL, TENANT
@@ -29,6 +29,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "registry.md": registry.page(GENERATED),
         **{DASHBOARDS / f"{board.uid.removeprefix('batchwright-')}.json": board.render() for board in BOARDS},
         **chart.pages(),
+        **records.pages(GENERATED),
         **page.pages(),
     }
 
