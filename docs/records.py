@@ -7,8 +7,8 @@ _INTRO = """\
 # Decisions
 
 {generated}
-What somebody will ask "why?" about: what was chosen, what was measured, what else there was. Numbers are never used twice, and some
-were given to what was not decided in the end.
+What somebody will ask "why?" about: what was chosen, what was measured, what else there was. Numbers are
+never used twice, and some were given to what was not decided in the end.
 
 """
 

@@ -24,11 +24,11 @@ class BatchSettings(BaseSettings):
     )
     outstanding_slices: int = Field(32, ge=1, le=500, description="scheduled at once per model run")
     inline_slices: int = Field(
-        16,
+        0,
         ge=0,
         le=64,
         description="a batch with at most so many slices, of all its models, has no model runs of its own, "
-        "and so takes half the steps; 0: every batch has them",
+        "and so takes half the steps: for many small batches, 16; 0: every batch has them",
     )
     continue_as_new_events: int = Field(
         0,

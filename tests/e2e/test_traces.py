@@ -63,7 +63,6 @@ def traced() -> Iterator[Traced]:
             "BATCHWRIGHT_SLICE_LINES": "50",
             "BATCHWRIGHT_OUTSTANDING_SLICES": "2",
             "BATCHWRIGHT_CONTINUE_AS_NEW_EVENTS": "15",
-            "BATCHWRIGHT_INLINE_SLICES": "3",
         }
         with dev("--workers", "2", data=None, **settings) as stack:
             yield Traced(stack, taken)

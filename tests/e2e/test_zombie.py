@@ -10,6 +10,8 @@ import pytest
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client
 
+from batchwright.contracts.names import model_run_id
+from batchwright.rules.ids import safe_name
 from batchwright.settings import load
 from batchwright.temporal import connect
 from starter.stack.ports import free_port
@@ -38,7 +40,7 @@ def one_more_backend() -> Generator[Backend]:
 
 async def held(server: Client, batch_id: str, attempt: int) -> bool:
     """Whether every slice is with a worker, for at least the `attempt`th time."""
-    run = await server.get_workflow_handle(batch_id).describe()
+    run = await server.get_workflow_handle(model_run_id(batch_id, safe_name(MODEL))).describe()
     pending = run.raw_description.pending_activities
     started = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
     return len(pending) == SLICES and all(
