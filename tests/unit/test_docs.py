@@ -18,7 +18,7 @@ PAGES = pages()
 API = (ROOT / "docs/reference/api.md").read_text()
 
 
-@pytest.mark.parametrize("path", list(PAGES), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", list(PAGES), ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_generated_page_is_up_to_date(path: Path) -> None:
     assert path.read_text() == PAGES[path], "run `make docs`"
 
