@@ -82,6 +82,6 @@ class FleetMetrics:
         )
         self.budgets_short = declare.gauge(
             "token_budgets_short",
-            "The same of which more than nine tenths are used, also those that are used up",
+            "Budgets of tokens of which more than nine tenths are used today, also those that are used up",
             ["of"],
         )
