@@ -86,7 +86,7 @@ async def _log_statements(stack: Stack) -> None:
 
 
 def _statements(stack: Stack) -> int:
-    return sum(len(_STATEMENT.findall(log.read_bytes())) for log in Path(stack.data).rglob("postgres*.log"))
+    return len(_STATEMENT.findall((Path(stack.data) / "logs" / "postgres.log").read_bytes()))
 
 
 async def _events(stack: Stack, batch_id: str) -> int:
