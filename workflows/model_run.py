@@ -1,5 +1,6 @@
 """One model's share of a batch as a workflow of its own, for as long as it takes."""
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from temporalio import workflow
@@ -51,11 +52,12 @@ class _OwnHistory(Slices):
         super().__init__(run)
         self._told = (workflow.now(), self._done)
 
-    def _history_is_long(self) -> bool:
+    def _renewal(self) -> Callable[[], Awaitable[None]] | None:
         if not self._schedulable:
-            return False
+            return None
         limit, info = self._run.policy.continue_as_new_events, workflow.info()
-        return info.is_continue_as_new_suggested() or 0 < limit <= info.get_current_history_length()
+        is_long = info.is_continue_as_new_suggested() or 0 < limit <= info.get_current_history_length()
+        return self._continue_as_new if is_long else None
 
     async def _continue_as_new(self) -> None:
         """Returns, without having continued, when the run is to end or pause instead."""

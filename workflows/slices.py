@@ -1,6 +1,7 @@
 """The slices of one model: some at a time, until done, stopped or out of time."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from temporalio import workflow
@@ -63,8 +64,8 @@ class Slices:
         while not self._ending and self._has_more():
             if self._paused:
                 await self._pause()
-            elif self._history_is_long():
-                await self._continue_as_new()
+            elif (renew := self._renewal()) is not None:
+                await renew()
             else:
                 self._fill()
                 await self._tell()
@@ -105,7 +106,7 @@ class Slices:
         """Whether the main loop has anything to do: asked after every event, so it stays cheap."""
         if self._ending or self._paused or not self._has_more():
             return True
-        return self._schedulable and (self._has_room() or self._history_is_long())
+        return self._schedulable and (self._has_room() or self._renewal() is not None)
 
     # Scheduling
 
@@ -216,12 +217,12 @@ class Slices:
 
     # What the workflow that holds them makes of it
 
-    def _history_is_long(self) -> bool:
-        """Asked while something is left to schedule: the rest of a run always fits."""
-        return False
+    def _renewal(self) -> Callable[[], Awaitable[None]] | None:
+        """What goes on with a new history, where this one is long; None: it fits.
 
-    async def _continue_as_new(self) -> None:
-        raise NotImplementedError
+        Asked while something is left to schedule: the rest of a run always fits.
+        """
+        return None
 
     async def _tell(self) -> None:
         """After each change of what is scheduled."""
