@@ -69,7 +69,7 @@ class BatchesTable(Protocol):
     async def get_waiting(
         self, tenant: str, batch_id: str, at: datetime
     ) -> tuple[BatchRow, list[Waiting]] | None:
-        """The same, and why it waits `at` that time as far as it was told, as `WaitingTable.of_batch`."""
+        """The same, and why it waits `at` that time as far as it was told, by model."""
         ...
 
     async def page(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[BatchRow], bool]:

@@ -12,7 +12,6 @@ from batchwright.database.waiting_base import Source, Waiting, WaitingTable
 class WaitingQueries:
     tell: str
     take_back: str
-    of_batch: str
     of_source: str
     forget: str
 
@@ -33,10 +32,6 @@ class WaitingReasons(WaitingTable):
         return (
             await self._connections.fetchrow(self._sql.take_back, tenant, batch_id, model, source) is not None
         )
-
-    async def of_batch(self, tenant: str, batch_id: str, at: datetime) -> list[Waiting]:
-        records = await self._connections.fetch(self._sql.of_batch, tenant, batch_id, at)
-        return [Waiting.model_validate(dict(record.items())) for record in records]
 
     async def of_source(self, source: Source, at: datetime) -> list[Waiting]:
         records = await self._connections.fetch(self._sql.of_source, source, at)

@@ -36,10 +36,6 @@ class WaitingTable(Protocol):
         """Whether there was one."""
         ...
 
-    async def of_batch(self, tenant: str, batch_id: str, at: datetime) -> list[Waiting]:
-        """What holds, by model."""
-        ...
-
     async def of_source(self, source: Source, at: datetime) -> list[Waiting]:
         """What holds, of all batches."""
         ...

@@ -21,10 +21,6 @@ class MemoryWaiting(WaitingTable):
     async def take_back(self, tenant: str, batch_id: str, model: str, source: Source) -> bool:
         return self._rows.enter().waiting.pop((tenant, batch_id, model, source), None) is not None
 
-    async def of_batch(self, tenant: str, batch_id: str, at: datetime) -> list[Waiting]:
-        told = self._rows.enter().waiting
-        return [told[key] for key in sorted(told) if key[:2] == (tenant, batch_id) and told[key].until > at]
-
     async def of_source(self, source: Source, at: datetime) -> list[Waiting]:
         return [
             each for each in self._rows.enter().waiting.values() if each.source is source and each.until > at

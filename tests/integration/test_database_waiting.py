@@ -29,7 +29,7 @@ async def test_a_repeat_renews_and_keeps_its_beginning(any_database: DatabaseLik
     table = any_database.waiting
     assert await table.tell(waiting())
     assert not await table.tell(waiting(at=20))
-    [told] = await table.of_batch("acme", "b", START + timedelta(seconds=45))
+    [told] = await table.of_source(Source.WORKER, START + timedelta(seconds=45))
     assert (told.since, told.until) == (START, START + timedelta(seconds=50))
 
 
@@ -46,7 +46,7 @@ async def test_each_source_takes_back_its_own(any_database: DatabaseLike) -> Non
     await table.tell(waiting(reason="nobody", source=Source.FLEET))
     assert await table.take_back("acme", "b", "m", Source.WORKER)
     assert not await table.take_back("acme", "b", "m", Source.WORKER)
-    assert [each.reason for each in await table.of_batch("acme", "b", START)] == ["nobody"]
+    assert await table.of_source(Source.WORKER, START) == []
     assert [each.reason for each in await table.of_source(Source.FLEET, START)] == ["nobody"]
 
 
@@ -63,7 +63,7 @@ async def test_an_end_takes_all_of_a_batch_back(any_database: DatabaseLike) -> N
     told = waiting(mine.batch_id).model_copy(update={"tenant": mine.tenant})
     await any_database.waiting.tell(told)
     await any_database.batches.end(mine.tenant, mine.batch_id, BatchStatus.CANCELLED, [], START)
-    assert await any_database.waiting.of_batch(mine.tenant, mine.batch_id, START) == []
+    assert await any_database.waiting.of_source(Source.WORKER, START) == []
 
 
 async def test_a_batch_is_read_together_with_what_it_waits_for(any_database: DatabaseLike) -> None:

@@ -16,6 +16,28 @@ async def begun(house: House, window: timedelta = DAY) -> BatchHandle:
     return await house.start(await house.order(window, WITHIN))
 
 
+async def begun_and_asked(house: House) -> BatchHandle:
+    """Its two slices run until they are cancelled."""
+    house.execution.behaviours["m"] = until_cancelled
+    batch = await begun(house)
+    await house.execution.asked(2)
+    return batch
+
+
+async def paused_and_resumed(house: House, batch: BatchHandle) -> None:
+    """Until its end."""
+    await batch.signal(BatchWorkflow.pause)
+    house.execution.behaviours["m"] = finishes
+    await batch.signal(BatchWorkflow.resume)
+    await batch.result()
+
+
+def one_fails_for_good(house: House) -> None:
+    """Of two models; the other's slices run until they are cancelled."""
+    house.ingestion.result = ingested(share("m"), share("n", 1))
+    house.execution.behaviours = {"m": until_cancelled, "n": fails}
+
+
 async def few_slices_completed(house: House) -> None:
     house.ingestion.result = ingested(share("m", 3), share("n", 1))
     await (await begun(house)).result()
@@ -27,25 +49,15 @@ async def few_slices_expired(house: House) -> None:
 
 
 async def few_slices_cancelled(house: House) -> None:
-    house.execution.behaviours["m"] = until_cancelled
-    batch = await begun(house)
-    await house.execution.asked(2)
-    await cancelled(batch)
+    await cancelled(await begun_and_asked(house))
 
 
 async def few_slices_paused(house: House) -> None:
-    house.execution.behaviours["m"] = until_cancelled
-    batch = await begun(house)
-    await house.execution.asked(2)
-    await batch.signal(BatchWorkflow.pause)
-    house.execution.behaviours["m"] = finishes
-    await batch.signal(BatchWorkflow.resume)
-    await batch.result()
+    await paused_and_resumed(house, await begun_and_asked(house))
 
 
 async def few_slices_failed(house: House) -> None:
-    house.ingestion.result = ingested(share("m"), share("n", 1))
-    house.execution.behaviours = {"m": until_cancelled, "n": fails}
+    one_fails_for_good(house)
     await (await begun(house)).result()
 
 

@@ -8,6 +8,7 @@ from batchwright.contracts.batch import BatchOrder, WaitingReason
 from batchwright.contracts.names import IO_QUEUE, inference_queue
 from batchwright.contracts.openai import Endpoint
 from batchwright.database.rows import ModelCount, SliceProgress
+from batchwright.database.waiting_base import Source
 from batchwright.rules.ids import new_batch_id, safe_name
 from batchwright.rules.polled import polls, runs
 from batchwright.rules.rates import Pacing
@@ -213,5 +214,5 @@ async def test_a_batch_that_dispatches_needs_nobody_who_reads_files_until_its_wi
 async def test_a_reason_nobody_renews_runs_out(house: House) -> None:
     await house.worker().look()
     waiting = house.database.waiting
-    assert await waiting.of_batch("acme", house.order.batch_id, house.at)
-    assert await waiting.of_batch("acme", house.order.batch_id, house.at + timedelta(seconds=31)) == []
+    assert await waiting.of_source(Source.FLEET, house.at)
+    assert await waiting.of_source(Source.FLEET, house.at + timedelta(seconds=31)) == []

@@ -16,6 +16,7 @@ from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.execution import SliceRequest
 from batchwright.contracts.finalization import FinalizeRequest
 from batchwright.contracts.openai import BatchStatus, Endpoint
+from batchwright.database.waiting_base import Source
 from batchwright.rules.ids import new_batch_id
 from tests.fakes.database import MemoryDatabase
 from worker.waits import Telling
@@ -106,8 +107,7 @@ class House:
         await self.attempt(step, given, does, number=2)
 
     async def reasons(self) -> list[str]:
-        """What the API shows of it."""
-        return [told.reason for told in await self.table.of_batch("acme", ORDER.batch_id, NOW)]
+        return [told.reason for told in await self.table.of_source(Source.WORKER, NOW)]
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from batchwright.contracts.openai import BatchStatus
 from batchwright.contracts.search import DEADLINE, MODELS, STATUS, TENANT
 from batchwright.temporal.starting import start_batch
 from tests.e2e.batches import until
-from tests.replay.few_slices import WITHIN, begun
+from tests.replay.few_slices import WITHIN, begun, begun_and_asked, one_fails_for_good, paused_and_resumed
 from tests.workflows.house import BatchHandle, House, state_of
-from tests.workflows.steps import Belongs, fails, finishes, ingested, share, until_cancelled
+from tests.workflows.steps import Belongs, finishes, ingested, share, until_cancelled
 from workflows.batch import BatchWorkflow
 
 pytestmark = pytest.mark.integration
@@ -75,10 +75,8 @@ async def test_a_batch_paused_during_ingestion_starts_no_slice_until_resumed(hou
 
 @pytest.mark.parametrize("first", [None, "pause"], ids=["at once", "after a pause"])
 async def test_a_cancel_ends_the_slices_and_the_batch(house: House, first: str | None) -> None:
-    house.execution.behaviours["m"] = until_cancelled
     async with house.workers():
-        batch = await begun(house)
-        await house.execution.asked(2)
+        batch = await begun_and_asked(house)
         if first is not None:
             await batch.signal(first)
         await batch.signal(BatchWorkflow.cancel)
@@ -86,10 +84,8 @@ async def test_a_cancel_ends_the_slices_and_the_batch(house: House, first: str |
 
 
 async def test_a_cancel_from_the_web_ui_ends_it_as_cancelled(house: House) -> None:
-    house.execution.behaviours["m"] = until_cancelled
     async with house.workers():
-        batch = await begun(house)
-        await house.execution.asked(2)
+        batch = await begun_and_asked(house)
         await batch.cancel()
         assert (await batch.result()).status == BatchStatus.CANCELLED
 
@@ -104,8 +100,7 @@ async def test_the_window_closes_on_its_slices(house: House) -> None:
 
 
 async def test_a_slice_that_fails_for_good_fails_the_batch_and_stops_the_other_models(house: House) -> None:
-    house.ingestion.result = ingested(share("m"), share("n", 1))
-    house.execution.behaviours = {"m": until_cancelled, "n": fails}
+    one_fails_for_good(house)
     async with house.workers(["m", "n"]):
         batch = await begun(house)
         assert (await batch.result()).status == BatchStatus.FAILED
@@ -121,20 +116,15 @@ async def test_slices_move_to_the_queue_where_they_belong(house: House) -> None:
 
 
 async def test_what_moves_no_longer_waits(house: House) -> None:
-    house.execution.behaviours["m"] = until_cancelled
     async with house.workers():
-        batch = await begun(house)
-        await house.execution.asked(2)
+        batch = await begun_and_asked(house)
         await batch.signal(BatchWorkflow.waiting, WaitingReason(model="m", reason="circuit open"))
         assert await state_of(batch) == BatchState(
             status=BatchStatus.IN_PROGRESS,
             models=[ModelProgress(model="m", lines=20, slices=2)],
             waiting=[WaitingReason(model="m", reason="circuit open")],
         )
-        await batch.signal(BatchWorkflow.pause)
-        house.execution.behaviours["m"] = finishes
-        await batch.signal(BatchWorkflow.resume)
-        await batch.result()
+        await paused_and_resumed(house, batch)
         assert (await state_of(batch)).waiting == []
 
 

@@ -11,11 +11,6 @@ RETURNING since
 -- name: take_back
 DELETE FROM waiting WHERE tenant = $1 AND batch_id = $2 AND model = $3 AND source = $4 RETURNING reason
 
--- name: of_batch
-SELECT tenant, batch_id, model, source, reason, since, until FROM waiting
-WHERE tenant = $1 AND batch_id = $2 AND until > $3
-ORDER BY model COLLATE "C", source COLLATE "C"
-
 -- name: of_source
 SELECT tenant, batch_id, model, source, reason, since, until FROM waiting
 WHERE source = $1 AND until > $2
