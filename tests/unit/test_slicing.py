@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from batchwright.rules.lines import prompt_bytes, read_body
+from batchwright.rules.lines import Line, prompt_bytes, read_body
 from batchwright.rules.plan import SliceRecord
 from batchwright.rules.slicing import (
     GROWN_BYTES,
@@ -15,6 +15,7 @@ from batchwright.rules.slicing import (
     fewest_lines,
     work_units,
 )
+from batchwright.rules.usual import usual_lines
 from bench.slices_shared import Case, of_possible, ours, shares
 
 PLANS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 20)), max_size=60)
@@ -136,6 +137,9 @@ def test_no_slice_is_more_than_a_share_of_what_is_left_nor_less_without_need(lin
         (b'{"messages":[]}', 2),
         (b'{"prompt":"x","max_tokens":257}', 3),
         (b'{"prompt":"x","max_completion_tokens":1024,"max_tokens":1}', 5),
+        (b'{"prompt":"x","max_output_tokens":513,"max_tokens":1}', 4),
+        (b'{"prompt":"x","max_completion_tokens":257,"max_output_tokens":1024}', 3),
+        (b'{"prompt":"x","max_completion_tokens":0,"max_tokens":257}', 3),
         (b'{"prompt":"x","max_tokens":-1}', 2),
         (b'{"prompt":"x","max_tokens":"many"}', 2),
         (b'{"prompt":"x","max_tokens":4000000000}', MAX_WORK_UNITS),
@@ -145,3 +149,6 @@ def test_no_slice_is_more_than_a_share_of_what_is_left_nor_less_without_need(lin
 def test_work_units_follow_the_prompt_and_the_tokens_asked_for(body: bytes, units: int) -> None:
     asked = read_body(Raw(body))
     assert work_units(asked, prompt_bytes(asked)) == units
+    [read_at_once] = usual_lines([Line(1, 0, 0, b'{"custom_id":"a","body":' + body + b"}")])
+    if read_at_once is not None:
+        assert work_units(read_at_once.body, prompt_bytes(read_at_once.body)) == units

@@ -3,7 +3,7 @@
 import pytest
 
 from batchwright.contracts.openai import Usage
-from batchwright.rules.usage import usage_of
+from batchwright.rules.usage import Tokens, tokens_if_plain, usage_of
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,19 @@ from batchwright.rules.usage import usage_of
 )
 def test_usage_is_read_from_every_endpoints_answer(body: bytes, usage: Usage) -> None:
     assert usage_of(body) == usage
+
+
+@pytest.mark.parametrize(
+    ("body", "tokens"),
+    [
+        (b'{"id":"x","usage":{"prompt_tokens":5}}', Tokens(5)),
+        ('{"id":"ä","usage":{"prompt_tokens":5}}'.encode(), Tokens(5)),
+        (b'{"id":"\xff","usage":{"prompt_tokens":5}}', None),
+        (b'{"error":null,"usage":{"prompt_tokens":5}}', None),
+        (b"[1]", None),
+    ],
+)
+def test_an_answer_is_plain_where_it_is_an_object_in_utf8_that_tells_of_no_error(
+    body: bytes, tokens: Tokens | None
+) -> None:
+    assert tokens_if_plain(body) == tokens
