@@ -19,7 +19,7 @@ from api.app import build_app
 from api.opening import open_services
 from api.protocol import bounded
 from batchwright.database.errors import DatabaseError
-from batchwright.leaving import leave
+from batchwright.leaving import run_and_leave
 from batchwright.settings import Settings, SettingsError, load
 from batchwright.settings.misspelt import warn_of_misspelt
 from batchwright.storage.base import StorageUnavailable
@@ -28,6 +28,10 @@ from batchwright.telemetry.logging import configure
 logger = logging.getLogger(__name__)
 
 _BINDING = (errno.EACCES, errno.EADDRINUSE, errno.EADDRNOTAVAIL)
+
+
+class _CannotListen(Exception):
+    """Another has the port, or it may not be had."""
 
 
 class _Server(uvicorn.Server):
@@ -52,15 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with _bound(settings) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(settings, listener))
-    except OSError as error:
-        if error.errno not in _BINDING:
-            raise
-        address = f"{settings.api_host}:{settings.api_port}"
-        return _give_up(f"The API cannot listen on {address} (BATCHWRIGHT_API_PORT): {error.strerror}.", 1)
     except SettingsError as error:
         return _give_up(error, 2)
-    except (DatabaseError, StorageUnavailable) as error:
+    except (_CannotListen, DatabaseError, StorageUnavailable) as error:
         return _give_up(error, 1)
+    except Exception:  # the edge of the process
+        logger.exception("the API failed")
+        return 1
 
 
 async def _serve(settings: Settings, listener: socket.socket) -> int:
@@ -133,11 +135,19 @@ def _check_reach(settings: Settings) -> None:
 
 @contextmanager
 def _bound(settings: Settings) -> Generator[socket.socket]:
-    """The port, taken before anything is opened. Raises OSError."""
+    """The port, taken before anything is opened. Raises _CannotListen."""
     family = socket.AF_INET6 if ":" in settings.api_host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((settings.api_host, settings.api_port))
+        try:
+            listener.bind((settings.api_host, settings.api_port))
+        except OSError as error:
+            if error.errno not in _BINDING:
+                raise
+            address = f"{settings.api_host}:{settings.api_port}"
+            raise _CannotListen(
+                f"The API cannot listen on {address} (BATCHWRIGHT_API_PORT): {error.strerror}."
+            ) from error
         yield listener
 
 
@@ -149,4 +159,4 @@ def _give_up(reason: object, code: int) -> int:
 if __name__ == "__main__":
     # A request makes hundreds of short-lived objects and few cycles: the default collects every few requests.
     gc.set_threshold(50_000, 20, 100)
-    leave(main())
+    run_and_leave(main)

@@ -12,7 +12,7 @@ import uvloop
 
 from activities import memory
 from batchwright import settings as knobs
-from batchwright.leaving import leave
+from batchwright.leaving import run_and_leave
 from batchwright.settings.misspelt import warn_of_misspelt
 from batchwright.storage.base import StorageError
 from batchwright.telemetry.logging import configure
@@ -63,4 +63,4 @@ def run() -> Never:
     # A request makes hundreds of short-lived objects and no cycles: the default collects every few requests.
     gc.set_threshold(50_000, 20, 100)
     memory.keep_large_pieces_apart(memory.of_this_process())
-    leave(main())
+    run_and_leave(main)

@@ -24,6 +24,42 @@ def left(main: str) -> str:
     )
 
 
+def process(module: str, breaks: str) -> "subprocess.CompletedProcess[str]":
+    """`python -m module`, in which what `breaks` names raises what nobody expects."""
+    place, _, name = breaks.rpartition(".")
+    return run(
+        f"{_ABORTS}import runpy, sys, {place}\n"
+        f"{place}.{name} = lambda *_: 1 / 0\n"
+        f"sys.argv = [{module!r}]\n"
+        f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    )
+
+
+@pytest.mark.parametrize("module", ["api", "worker"])
+def test_a_process_that_fails_as_nobody_expects_ends_before_the_interpreter_could_abort_it(
+    module: str,
+) -> None:
+    ended = process(module, "batchwright.settings.load")
+    assert ended.returncode == 1
+    assert ended.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+@pytest.mark.parametrize(
+    ("module", "serves", "told"),
+    [
+        ("api", "api.opening.open_services", "the API failed"),
+        ("worker", "worker.process.serve", "the worker failed"),
+    ],
+)
+def test_what_fails_while_a_process_serves_is_in_its_log(
+    monkeypatch: pytest.MonkeyPatch, module: str, serves: str, told: str
+) -> None:
+    monkeypatch.setenv("BATCHWRIGHT_API_PORT", "0")
+    ended = process(module, serves)
+    assert ended.returncode == 1
+    assert told in ended.stderr
+
+
 @pytest.mark.parametrize("argument", ["--version", "--help"])
 def test_the_command_line_ends_before_the_interpreter_could_abort_it(argument: str) -> None:
     told = f"import sys; sys.argv = ['batchwright', {argument!r}]; from starter.__main__ import main; main()"
