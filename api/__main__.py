@@ -42,10 +42,14 @@ class _Server(uvicorn.Server):
         yield
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0 after a signal, 1 where something it needs is not there, 2 for a wrong setting."""
+def take_no_options(arguments: Sequence[str] | None = None) -> None:
+    """But --help. Raises SystemExit."""
     about = "Serves the HTTP API. BATCHWRIGHT_* variables set it up."
     argparse.ArgumentParser("batchwright api", description=about).parse_args(arguments)
+
+
+def main() -> int:
+    """Exit code 0 after a signal, 1 where something it needs is not there, 2 for a wrong setting."""
     try:
         settings = load()
         _check_reach(settings)
@@ -157,6 +161,7 @@ def _give_up(reason: object, code: int) -> int:
 
 
 if __name__ == "__main__":
+    take_no_options()
     # A request makes hundreds of short-lived objects and few cycles: the default collects every few requests.
     gc.set_threshold(50_000, 20, 100)
     run_and_leave(main)

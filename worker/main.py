@@ -23,9 +23,13 @@ from worker.versioning import deployment
 logger = logging.getLogger(__name__)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 after a drain, 1 where something it needs is missing, 2 for a wrong setting or option."""
-    options = _options().parse_args(argv)
+class Options(argparse.Namespace):
+    roles: str
+    models: str
+
+
+def main(options: Options) -> int:
+    """Exit codes: 0 after a drain, 1 where something it needs is missing, 2 for a wrong setting or role."""
     try:
         settings = knobs.load()
         deployment(settings)
@@ -51,16 +55,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _options() -> argparse.ArgumentParser:
+def options_of(arguments: Sequence[str] | None = None) -> Options:
+    """Of this process, or as given. Raises SystemExit."""
     parser = argparse.ArgumentParser(prog="batchwright worker", description="Runs batches: polls Temporal.")
     parser.add_argument("--roles", default=",".join(Role), help="some of: %(default)s (default: all)")
     parser.add_argument("--models", default="", help="models to serve, by commas (default: all there are)")
-    return parser
+    return parser.parse_args(arguments, Options())
 
 
 def run() -> Never:
     """`main`, then the process's end."""
+    options = options_of()
     # A request makes hundreds of short-lived objects and no cycles: the default collects every few requests.
     gc.set_threshold(50_000, 20, 100)
     memory.keep_large_pieces_apart(memory.of_this_process())
-    run_and_leave(main)
+    run_and_leave(lambda: main(options))

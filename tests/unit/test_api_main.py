@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.__main__ import main
+from api.__main__ import main, take_no_options
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", ""])
@@ -10,7 +10,7 @@ def test_an_address_others_can_reach_is_refused(
     host: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("BATCHWRIGHT_API_HOST", host)
-    assert main([]) == 2
+    assert main() == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("BATCHWRIGHT_API_HOST is wrong: ")
     assert line.endswith(f"(it is {host!r}).")
@@ -22,14 +22,14 @@ def test_an_address_others_can_reach_is_taken_where_callers_say_who_they_are(
 ) -> None:
     monkeypatch.setenv("BATCHWRIGHT_API_HOST", "192.0.2.1")  # an address that no machine has
     monkeypatch.setenv("BATCHWRIGHT_AUTH", auth)
-    assert main([]) == 1
+    assert main() == 1
     assert capsys.readouterr().err.startswith("The API cannot listen on 192.0.2.1:8000 ")
 
 
 def test_no_address_is_refused_with_authentication_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATCHWRIGHT_API_HOST", "")
     monkeypatch.setenv("BATCHWRIGHT_AUTH", "api_key")
-    assert main([]) == 2
+    assert main() == 2
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_wrong_setting_of_access_is_named(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(f"BATCHWRIGHT_{name}", value)
-    assert main([]) == 2
+    assert main() == 2
     assert capsys.readouterr().err.startswith(f"BATCHWRIGHT_{name} is wrong: ")
 
 
@@ -53,12 +53,12 @@ def test_a_wrong_setting_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("BATCHWRIGHT_API_PORT", "many")
-    assert main([]) == 2
+    assert main() == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("BATCHWRIGHT_API_PORT is wrong: ")
 
 
 def test_an_argument_is_refused() -> None:
     with pytest.raises(SystemExit) as stopped:
-        main(["--port", "80"])
+        take_no_options(["--port", "80"])
     assert stopped.value.code == 2

@@ -11,7 +11,7 @@ from temporalio.worker import WorkerDeploymentConfig
 from batchwright.settings import load
 from starter.stack.ports import free_port
 from worker.drain import StopSignal
-from worker.main import main
+from worker.main import main, options_of
 from worker.roles import Role, roles_of
 from worker.versioning import deployment
 
@@ -31,7 +31,7 @@ def test_roles_are_named_by_commas(text: str, roles: Sequence[Role]) -> None:
 def test_a_wrong_role_is_refused_and_the_right_ones_are_named(
     text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--roles", text]) == 2
+    assert main(options_of(["--roles", text])) == 2
     assert "control, io, inference" in capsys.readouterr().err
 
 
@@ -39,7 +39,7 @@ def test_a_wrong_setting_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("BATCHWRIGHT_SLOTS_PER_MODEL", "many")
-    assert main([]) == 2
+    assert main(options_of([])) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("BATCHWRIGHT_SLOTS_PER_MODEL is wrong: ")
 
@@ -51,7 +51,7 @@ def test_half_a_version_is_refused(
     setting: str, missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(f"BATCHWRIGHT_{setting}", "x")
-    assert main([]) == 2
+    assert main(options_of([])) == 2
     assert capsys.readouterr().err.startswith(f"BATCHWRIGHT_{missing} is missing")
 
 
@@ -70,7 +70,7 @@ def test_a_temporal_that_is_not_there_is_one_sentence(
     address = f"127.0.0.1:{free_port()}"
     monkeypatch.setenv("BATCHWRIGHT_TEMPORAL_ADDRESS", address)
     monkeypatch.setenv("BATCHWRIGHT_STARTUP_SECONDS", "0")
-    assert main([]) == 1
+    assert main(options_of([])) == 1
     said = capsys.readouterr().err
     assert said.startswith(f"Temporal does not answer at {address} (BATCHWRIGHT_TEMPORAL_ADDRESS)")
 
