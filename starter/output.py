@@ -1,6 +1,7 @@
 """What the commands print, and the codes they exit with."""
 
 import os
+import shlex
 import shutil
 import sys
 from datetime import datetime
@@ -51,7 +52,7 @@ def program() -> str:
     """How whoever runs this calls `batchwright` again: by its path, where the name alone is not found."""
     called = Path(sys.argv[0])
     by_path = called.name == "batchwright" and shutil.which("batchwright") is None
-    return str(called) if by_path else "batchwright"
+    return shlex.quote(str(called)) if by_path else "batchwright"
 
 
 def stop(message: str, code: Exit = Exit.USAGE) -> NoReturn:

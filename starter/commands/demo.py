@@ -123,9 +123,9 @@ class Demonstration:
         return result
 
     async def _until_ended(self, client: Client, batch: Batch, end: float) -> Batch:
-        from starter.stack.trial_view import Bars
+        from starter.stack.trial_view import Bars, Reasons
 
-        bars = Bars(self._out, hidden=self._json)
+        bars, reasons = Bars(self._out, hidden=self._json), Reasons()
         with bars.progress:
             while not batch.status.is_terminal:
                 if time.monotonic() > end:
@@ -133,4 +133,6 @@ class Demonstration:
                 await asyncio.sleep(_LOOK_SECONDS)
                 batch = await asyncio.to_thread(client.batch, batch.id)
                 bars.show(batch)
+                for why in reasons.to_tell(batch, time.monotonic()):
+                    _say(f"It waits: {why}")
         return batch

@@ -79,11 +79,13 @@ class Addresses:
 
 def choose_addresses(options: DevOptions) -> Addresses:
     """Raises StackError where a wanted port is taken."""
+    wanted = {"--port": options.port, "--temporal-port": options.temporal_port, "--ui-port": options.ui_port}
+    api_port, temporal_port, ui_port = claim(wanted)
     simulator_port = None if options.backends else free_port()
     return Addresses(
-        api_port=claim(options.port, "--port"),
-        temporal_port=claim(options.temporal_port, "--temporal-port"),
-        ui_port=claim(options.ui_port, "--ui-port"),
+        api_port=api_port,
+        temporal_port=temporal_port,
+        ui_port=ui_port,
         backends=options.backends or (f"http://{LOOPBACK}:{simulator_port}",),
         simulator_port=simulator_port,
         metrics_ports=tuple(free_port() for _ in range(options.workers)),

@@ -5,6 +5,7 @@ import os
 import random
 import socket
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from starter.stack.errors import StackError
@@ -54,14 +55,20 @@ def is_free(port: int) -> bool:
     return True
 
 
-def claim(port: int, option: str) -> int:
-    """`port`, or a free one for 0.
+def claim(ports: Mapping[str, int]) -> list[int]:
+    """The ports of these options, a free one for each 0.
 
     Raises:
-        StackError: the port is taken; names `option` as the remedy.
+        StackError: some are taken; names them all, with the options that are the remedy.
     """
-    if port == 0:
-        return free_port()
-    if not is_free(port):
+    taken = {option: port for option, port in ports.items() if port and not is_free(port)}
+    if len(taken) == 1:
+        ((option, port),) = taken.items()
         raise StackError(f"Port {port} is in use: choose another with {option} (0: a free one).")
-    return port
+    if taken:
+        *others, last = (str(port) for port in taken.values())
+        options = " ".join(f"{option} 0" for option in taken)
+        raise StackError(
+            f"Ports {', '.join(others)} and {last} are in use: choose others, or free ones with {options}."
+        )
+    return [port or free_port() for port in ports.values()]

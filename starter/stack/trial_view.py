@@ -1,16 +1,17 @@
 """What `demo` shows of its batch, within 80 columns."""
 
+import shlex
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from rich.table import Table
 from rich.text import Text
 
-from starter.output import program
+from starter.output import program, reason
 from starter.stack.trial import DemoResult, first_line
-from starter.tables import facts
 from starter.views import Batch, ModelPart
 
 _SHOWN_CHARACTERS = 300
+_LASTING_SECONDS = 5.0
 
 
 class Bars:
@@ -40,6 +41,23 @@ class Bars:
         self.progress.update(bar, completed=settled, failed=failed)
 
 
+class Reasons:
+    """What a batch waits for: each once, and none that is over in a moment."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str | None, str], float] = {}
+        self._told: set[tuple[str | None, str]] = set()
+
+    def to_tell(self, batch: Batch, now: float) -> list[str]:
+        """`now` is in seconds of a monotonic clock."""
+        waits = {(why.model, why.reason): why for why in batch.waiting}
+        self._seen = {key: self._seen.get(key, now) for key in waits}
+        lasting = [key for key, since in self._seen.items() if now - since >= _LASTING_SECONDS]
+        new = [key for key in lasting if key not in self._told]
+        self._told.update(new)
+        return [reason(waits[key]) for key in new]
+
+
 def announce(console: Console, batch: Batch, ui: str) -> None:
     console.print(f"Batch [bold]{batch.id}[/bold]: 1,000 requests over three models,")
     console.print("some of them bad on purpose. Its workflow in the Temporal UI, while it runs:")
@@ -58,7 +76,12 @@ def conclude(console: Console, result: DemoResult) -> None:
         console.print(f"\nFirst {name} line:", style="dim")
         console.print(Text(_short(first_line(file))))
     console.print()
-    console.print(_files(result))
+    for name, file in (
+        ("input", result.input_file),
+        ("output", result.output_file),
+        ("errors", result.error_file),
+    ):
+        console.print(Text(f"{name:<8}{file}"), soft_wrap=True)
 
 
 def look_around(console: Console, result: DemoResult, *, is_running: bool) -> None:
@@ -68,22 +91,12 @@ def look_around(console: Console, result: DemoResult, *, is_running: bool) -> No
         console.print("The stack keeps running. Ctrl-C stops it.")
         return
     console.print("To look around, also in the Temporal UI, start the stack on this data again:")
-    console.print(Text(f"  {program()} dev --data {result.data / 'stack'}"), soft_wrap=True)
+    data, stack = (shlex.quote(str(path)) for path in (result.data, result.data / "stack"))
+    console.print(Text(f"  {program()} dev --data {stack}"), soft_wrap=True)
     console.print(
         Text(f"  http://127.0.0.1:8233{result.ui[result.ui.index('/namespaces') :]}"), soft_wrap=True
     )
-    console.print(Text(f"  rm -r {result.data}   when you have seen enough"), soft_wrap=True)
-
-
-def _files(result: DemoResult) -> Table:
-    table = facts()
-    for name, file in (
-        ("input", result.input_file),
-        ("output", result.output_file),
-        ("errors", result.error_file),
-    ):
-        table.add_row(name, str(file))
-    return table
+    console.print(Text(f"  rm -r {data}   # when you have seen enough"), soft_wrap=True)
 
 
 def _short(line: str) -> str:

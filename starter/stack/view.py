@@ -1,5 +1,7 @@
 """What `dev` and `demo` show of a stack."""
 
+import shlex
+
 from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
@@ -28,8 +30,10 @@ def use(console: Console, info: StackInfo, *, with_keys: bool = False) -> None:
     """The commands for another terminal, unbroken however narrow this one is: they are there to be copied."""
     console.print("In another terminal:")
     first_key = _FIRST_KEY if with_keys else ()
-    for line in (f". {info.data}/dev.env", *first_key, "{program} submit FILE --wait", "{program} doctor"):
-        console.print(Text(f"  {line.format(program=program())}"), soft_wrap=True)
+    commands = (*first_key, "{program} submit FILE --wait", "{program} doctor")
+    exports = f". {shlex.quote(f'{info.data}/dev.env')}"
+    for line in (exports, *(command.format(program=program()) for command in commands)):
+        console.print(Text(f"  {line}"), soft_wrap=True)
 
 
 def _addresses(info: StackInfo, backends: tuple[str, ...]) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from batchwright.settings import SettingsError, load
+from starter.output import program
 from starter.stack import ports, temporal
 from starter.stack.directory import StackDirectory
 from starter.stack.errors import StackError
@@ -84,7 +85,17 @@ def test_a_taken_port_is_refused_with_its_option() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(StackError, match=f"Port {port} is in use: choose another with --port"):
-            claim(port, "--port")
+            claim({"--port": port, "--ui-port": 0})
+
+
+def test_all_taken_ports_are_named_at_once_with_what_frees_the_user_of_them() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        first, second = one.getsockname()[1], other.getsockname()[1]
+        said = (
+            f"Ports {first} and {second} are in use: choose others, or free ones with --port 0 --ui-port 0."
+        )
+        with pytest.raises(StackError, match=said):
+            claim({"--port": first, "--temporal-port": 0, "--ui-port": second})
 
 
 def test_each_worker_has_a_port_and_a_log_of_its_own() -> None:
@@ -195,7 +206,7 @@ def test_a_stack_with_keys_says_how_to_make_one() -> None:
     with console.capture() as capture:
         use(console, INFO, with_keys=True)
     shown = capture.get()
-    assert f". {INFO.data}/dev.env" in shown
+    assert ". '/a [dir]/dev.env'" in shown
     assert "batchwright tenants create default" in shown
     assert "BATCHWRIGHT_API_KEY=$(batchwright keys create default)" in shown
 
@@ -204,7 +215,18 @@ def test_the_commands_under_the_panel_are_never_broken_over_lines() -> None:
     console = Console(width=20)
     with console.capture() as capture:
         use(console, INFO)
-    assert capture.get().splitlines()[1:3] == [f"  . {INFO.data}/dev.env", "  batchwright submit FILE --wait"]
+    assert capture.get().splitlines()[1:3] == [
+        "  . '/a [dir]/dev.env'",
+        "  batchwright submit FILE --wait",
+    ]
+
+
+def test_a_command_to_copy_names_a_program_with_spaces_in_its_path_as_a_shell_reads_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/my venv/bin/batchwright"])
+    monkeypatch.setenv("PATH", "")
+    assert program() == "'/my venv/bin/batchwright'"
 
 
 def test_a_list_setting_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

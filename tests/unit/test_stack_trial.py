@@ -1,6 +1,7 @@
 """The demo's batch."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,8 @@ from rich.console import Console
 
 from batchwright.contracts.openai import BatchStatus
 from starter.stack import trial
-from starter.stack.trial_view import Bars
-from starter.views import Batch, Counts, Extension, ModelPart
+from starter.stack.trial_view import Bars, Reasons, conclude, look_around
+from starter.views import Batch, Counts, Extension, ModelPart, Waiting
 
 
 def a_batch(status: BatchStatus, *parts: ModelPart, completed: int = 985, failed: int = 15) -> Batch:
@@ -70,3 +71,50 @@ def test_each_model_has_one_bar_that_fits_80_columns() -> None:
     assert "7/10" in row
     assert "1 failed" in row
     assert len(row) <= 80
+
+
+def a_result(folder: Path) -> trial.DemoResult:
+    return trial.DemoResult(
+        batch=a_batch(BatchStatus.COMPLETED),
+        as_expected=True,
+        seconds=1.0,
+        ui="http://127.0.0.1:20000/namespaces/default/workflows/batch_1",
+        data=folder,
+        input_file=folder / "input.jsonl",
+        output_file=folder / "output.jsonl",
+        error_file=folder / "errors.jsonl",
+    )
+
+
+def test_the_demos_last_commands_are_for_a_shell_whatever_is_in_the_folders_name(tmp_path: Path) -> None:
+    folder = tmp_path / "my things; all"
+    console = Console(width=80)
+    with console.capture() as capture:
+        look_around(console, a_result(folder), is_running=False)
+    lines = [line for line in capture.get().splitlines() if "my things" in line]
+    start, remove = (shlex.split(line, comments=True) for line in lines)
+    assert start[-2:] == ["--data", f"{folder}/stack"]
+    assert remove == ["rm", "-r", str(folder)]
+
+
+def test_the_demos_files_are_named_unbroken_however_narrow_the_terminal_is(tmp_path: Path) -> None:
+    for name in ("output.jsonl", "errors.jsonl"):
+        (tmp_path / name).write_text("{}\n")
+    console = Console(width=20)
+    with console.capture() as capture:
+        conclude(console, a_result(tmp_path))
+    for name in ("input.jsonl", "output.jsonl", "errors.jsonl"):
+        assert str(tmp_path / name) in capture.get()
+
+
+def test_the_demo_tells_once_what_its_batch_waits_for_and_nothing_that_is_over_in_a_moment() -> None:
+    reasons = Reasons()
+    waits = a_batch(BatchStatus.FINALIZING)
+    waits = waits.model_copy(
+        update={"x_batchwright": Extension(waiting=[Waiting(model="a", reason="the disk is full")])}
+    )
+    goes_on = a_batch(BatchStatus.IN_PROGRESS)
+    told = [reasons.to_tell(batch, now) for batch, now in ((waits, 0.0), (goes_on, 4.0), (waits, 6.0))]
+    assert told == [[], [], []]
+    assert reasons.to_tell(waits, 11.0) == ["a: the disk is full"]
+    assert reasons.to_tell(waits, 20.0) == []
