@@ -12,7 +12,13 @@ export UV_HTTP_TIMEOUT ?= 120
 .PHONY: help install demo dev test test-fast test-slow test-observability test-cluster conformance fuzz lint format docs chaos outage ends chances soak bench bench-compare profile clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ \
+		line = sprintf("  make %-18s", $$1); n = split($$2, words, " "); \
+		for (i = 1; i <= n; i++) { \
+			if (length(line) + 1 + length(words[i]) > 80) { print line; line = sprintf("%25s", "") } \
+			line = line " " words[i] \
+		} \
+		print line }'
 
 install: .venv/.installed ## .venv with the locked packages
 

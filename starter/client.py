@@ -33,11 +33,16 @@ _UPLOAD_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
 
 
 class ClientError(Exception):
-    """`passing`: the same call may succeed in a moment. `refused`: the API did nothing of what was asked."""
+    """`passing`: the same call may succeed in a moment. `refused`: the API did nothing of what was asked.
 
-    def __init__(self, message: str, *, passing: bool = False, refused: bool = False) -> None:
+    `code` is the API's, where it gave one.
+    """
+
+    def __init__(
+        self, message: str, *, passing: bool = False, refused: bool = False, code: str | None = None
+    ) -> None:
         super().__init__(message)
-        self.passing, self.refused = passing, refused
+        self.passing, self.refused, self.code = passing, refused, code
 
 
 class Client:
@@ -210,8 +215,10 @@ class Client:
             ) from None
 
     def _refusal(self, answer: httpx.Response) -> ClientError:
+        code = None
         try:
-            message = _ErrorBody.model_validate_json(answer.content).error.message
+            error = _ErrorBody.model_validate_json(answer.content).error
+            message, code = error.message, error.code
         except ValidationError:
             message = f"{self.url} answered {answer.status_code} without saying why; check BATCHWRIGHT_URL."
         if answer.status_code == 401:
@@ -220,6 +227,7 @@ class Client:
             message,
             passing=answer.status_code in (429, 502, 503, 504),
             refused=answer.is_client_error,
+            code=code,
         )
 
     @contextmanager
@@ -255,6 +263,7 @@ def _path(batch_id: str, below: str = "") -> str:
 
 class _ErrorDetail(BaseModel):
     message: str
+    code: str | None = None
 
 
 class _ErrorBody(BaseModel):

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -50,6 +50,21 @@ def connected(url: str | None, tenant: str | None) -> Generator[Client]:
             yield client
     except ClientError as error:
         stop(str(error))
+
+
+@contextmanager
+def served_model(model: str) -> Generator[None]:
+    """Where the API knows no such model, it is said with the command that lists them."""
+    try:
+        yield
+    except ClientError as error:
+        if error.code != "model_not_found":
+            raise
+        stop_without_model(model)
+
+
+def stop_without_model(model: str) -> NoReturn:
+    stop(f"There is no model {model}; `batchwright models` lists them.")
 
 
 def settings_or_stop(**options: str | None) -> Settings:

@@ -126,7 +126,7 @@ def slice_turns(run: ModelRun, number: int, now: datetime, queue: str = "") -> A
         cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         retry_policy=retries(),
         priority=_share(run.priority, run.tenant, run.weight),
-        summary=f"slice {number} of {run.slices}",
+        summary=f"slice {number + 1} of {run.slices}",
     )
 
 

@@ -48,6 +48,10 @@ class Audit:
         await self._all_runs()
         await self._counts()
         await self._all_files()
+        return self.so_far()
+
+    def so_far(self) -> Report:
+        """What was looked at and found until now."""
         return Report(
             differences=self._found,
             rows=self._rows,

@@ -274,7 +274,7 @@ class SliceAttempt:
             if not (goes_on and is_shut):
                 tools.deferrals.forget(request.batch_id, request.model)
         if goes_on:
-            raise _next_turn(Failure.TURN_OVER, f"slice {request.number} goes on in its next turn", 0.001)
+            raise _next_turn(Failure.TURN_OVER, f"slice {request.number + 1} goes on in its next turn", 0.001)
         return counts.model_copy(update={"finished": end is End.FINISHED})
 
     def _deferral(self) -> ApplicationError:

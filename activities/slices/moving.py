@@ -25,7 +25,7 @@ async def moved(rates: Rates, request: SliceRequest) -> str:
     queue = await rates.elsewhere(request.model, info.task_queue)
     if queue and request.moves and info.attempt == 1:
         raise ApplicationError(
-            f"slice {request.number} moves to {queue!r} unless the rates change again",
+            f"slice {request.number + 1} moves to {queue!r} unless the rates change again",
             type=Failure.TURN_OVER,
             category=ApplicationErrorCategory.BENIGN,
             next_retry_delay=timedelta(seconds=min(2.0 ** min(request.moves, 10), _LONGEST_SECONDS)),

@@ -1,5 +1,6 @@
 """`batchwright audit`: rows, runs, files and counts compared, and repaired where that is safe."""
 
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -35,7 +36,9 @@ def audit(
     Exits with 0 where nothing differs, or all of it was repaired, and with 1 where something is left.
     """
     settings = settings_or_stop()
-    report = answered(_audit(settings, repair), StorageError, TemporalUnavailable)
+    errors, looking = stderr(), Looking()
+    with errors.status(looking) if errors.is_terminal else nullcontext():
+        report = answered(_audit(settings, repair, looking), StorageError, TemporalUnavailable)
     if json:
         print_json(report)
     else:
@@ -43,13 +46,24 @@ def audit(
     raise typer.Exit(int(Exit.FAILED if report.left else Exit.COMPLETED))
 
 
-async def _audit(settings: Settings, repair: bool) -> Report:
+class Looking:
+    """What was compared so far, each time it is drawn."""
+
+    def __init__(self) -> None:
+        self.audit: Audit | None = None
+
+    def __rich__(self) -> str:
+        return "Connecting." if self.audit is None else f"{_compared(self.audit.so_far())} so far."
+
+
+async def _audit(settings: Settings, repair: bool, looking: Looking) -> Report:
     runs = TemporalRuns(await connect(settings))
 
     async def compare(database: Database) -> Report:
         async with open_storage(settings, Metrics(), Component.COLLECTOR) as storage:
             sources = Sources(database, storage, runs, settings, now=datetime.now(UTC), repair=repair)
-            report = await Audit(sources).run()
+            looking.audit = Audit(sources)
+            report = await looking.audit.run()
             await noted(database, report)
             return report
 
@@ -66,5 +80,10 @@ def _show(report: Report) -> None:
             repair = f"{one.repair} (done)" if one.repaired else one.repair or "none from here"
             table.add_row(one.kind, *map(plain, (one.tenant, one.id, one.what, repair)))
         stdout().print(table)
-    looked = f"{report.rows:,} live batches, {report.runs:,} runs and {report.files:,} files compared"
-    stderr().print(f"{looked}; {len(report.differences):,} differences, {report.left:,} left.", markup=False)
+    stderr().print(
+        f"{_compared(report)}; {len(report.differences):,} differences, {report.left:,} left.", markup=False
+    )
+
+
+def _compared(report: Report) -> str:
+    return f"{report.rows:,} live batches, {report.runs:,} runs and {report.files:,} files compared"

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from starter.commands.fleet import show_models
 from starter.operator_views import Place, RegisteredModel, RegisteredModels
-from starter.options import Json, JsonLine, Tenant, Url, connected
+from starter.options import Json, JsonLine, Tenant, Url, connected, served_model, stop_without_model
 from starter.output import print_json, stderr, stdout, stop
 from starter.tables import columns, plain
 
@@ -42,7 +42,7 @@ def show(model: Model, json: Json = False, url: Url = None, tenant: Tenant = Non
             return print_json(found) if json else _print(RegisteredModels(data=[found]), json)
     if model in page.removed:
         stop(f"{model} was taken away at run time; `batchwright models revert` brings it back.")
-    stop(f"There is no model {model}; `batchwright models` lists them.")
+    stop_without_model(model)
 
 
 @models.command("register")
@@ -106,7 +106,7 @@ def register(
 @models.command("remove")
 def remove(model: Model, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Take a model away, also one of the registry's file."""
-    with connected(url, tenant) as client:
+    with connected(url, tenant) as client, served_model(model):
         _print(client.remove_model(model), json)
 
 
@@ -117,7 +117,13 @@ def revert(model: Model, json: Json = False, url: Url = None, tenant: Tenant = N
     The registry's file holds again, or what backends list.
     """
     with connected(url, tenant) as client:
+        before = client.registered()
+        sources = {entry.model: entry.source for entry in before.data}
+        if model not in sources and model not in before.removed:
+            stop_without_model(model)
         _print(client.revert_model(model), json)
+    if model not in before.removed and sources[model] != "change":
+        stderr().print(f"{model} was not changed at run time: nothing was taken back.", markup=False)
 
 
 def _jobs(texts: list[str]) -> dict[str, str]:

@@ -42,9 +42,12 @@ def show(of: _OF, json: Json = False, url: Url = None, tenant: Tenant = None) ->
     """Show what holds for a tenant, and what it has taken."""
     with connected(url, tenant) as client:
         found = client.quotas_of(of)
+        has_own = of in _tenants(client.quotas())
     if json:
         return print_json(found)
     stdout().print(_limits(found))
+    if not has_own:
+        stderr().print(f"{of} has no quotas of its own: these are the settings'.", markup=False)
     stderr().print(f"Models: {_models(found.models)}.", style="dim", markup=False)
 
 
@@ -97,7 +100,15 @@ def clear(of: _OF, json: Json = False, url: Url = None, tenant: Tenant = None) -
     What the settings say holds again, and every model may be used.
     """
     with connected(url, tenant) as client:
+        had_own = of in _tenants(client.quotas())
         _print(client.clear_quotas(of), json)
+    if not had_own:
+        stderr().print(f"{of} had no quotas of its own: nothing was taken back.", markup=False)
+
+
+def _tenants(page: QuotaPage) -> set[str]:
+    """Those that have quotas of their own."""
+    return {row.tenant for row in page.data}
 
 
 def _number(text: str) -> int | None:

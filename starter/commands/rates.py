@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from starter.operator_views import Rate, RatePage
-from starter.options import Json, Tenant, Url, connected
+from starter.options import Json, Tenant, Url, connected, served_model
 from starter.output import print_json, stderr, stdout, stop
 from starter.tables import columns, plain
 
@@ -50,7 +50,7 @@ def set_rate(
     Workers follow within seconds.
     """
     model, rate = _target(what[:-1], all_models), _number(what[-1])
-    with connected(url, tenant) as client:
+    with connected(url, tenant) as client, served_model(model or ""):
         _print(client.set_rate(model, rate), json)
 
 
@@ -65,7 +65,12 @@ def clear_rate(
     """Take a change back: the settings hold again."""
     target = _target(model or [], all_models)
     with connected(url, tenant) as client:
+        changed = {rate.model for rate in client.rates().data if rate.source == "change"}
         _print(client.clear_rate(target), json)
+    if target not in changed:
+        of = "over all models" if target is None else f"of {target}"
+        said = f"The rate {of} was not changed at run time: nothing was taken back."
+        stderr().print(said, markup=False)
 
 
 def _target(names: list[str], all_models: bool) -> str | None:

@@ -58,9 +58,10 @@ class House:
         self.database, self.storage, self.runs = MemoryDatabase(), MemoryStorage(), MemoryRuns()
 
     async def audit(self, *, repair: bool = True) -> Report:
-        return await Audit(
-            Sources(self.database, self.storage, self.runs, load(), now=NOW, repair=repair)
-        ).run()
+        return await self.begun(repair=repair).run()
+
+    def begun(self, *, repair: bool = True) -> Audit:
+        return Audit(Sources(self.database, self.storage, self.runs, load(), now=NOW, repair=repair))
 
     async def live(self) -> None:
         await self.database.batches.upsert(an_order())

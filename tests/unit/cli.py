@@ -19,6 +19,7 @@ from batchwright.database.waiting_base import Source, Waiting
 from starter.__main__ import app
 from tests.fakes.api import House
 
+LISTING = "http://listing:8000"  # who lists models, where a test says so
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LATER = datetime(2036, 3, 1, 12, tzinfo=UTC)
 LINE = '{"custom_id": "a", "body": {"model": "llama", "messages": [{"role": "user", "content": "hi"}]}}\n'
@@ -137,7 +138,7 @@ def served() -> Generator[Cli]:
 
 def _started() -> Cli:
     """It serves until the process ends."""
-    house = House(pass_headers="x-team")
+    house = House(pass_headers="x-team", backends=[LISTING])
     # Its logging stays as it is: other tests of this process look at it.
     config = uvicorn.Config(house.app, log_config=None, access_log=False, lifespan="off", ws="none")
     server = uvicorn.Server(config)

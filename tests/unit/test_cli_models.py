@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from batchwright.contracts.registry import BackendConfig, ModelConfig
-from tests.unit.cli import Cli, run_now, served
+from tests.unit.cli import LISTING, Cli, run_now, served
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 ONE, TWO = "http://one:8000", "http://two:8000"
@@ -40,6 +40,15 @@ def test_a_model_is_registered_shown_taken_away_and_reverted(cli: Cli) -> None:
     assert "batchwright models revert" in gone.stderr
     reverted = cli.run("models", "revert", "org/new")
     assert (reverted.exit_code, "Taken away" in reverted.stderr) == (0, False)
+
+
+def test_of_a_model_that_was_not_changed_nothing_is_taken_back_and_that_is_said(cli: Cli) -> None:
+    run_now(cli.house.database.models.note(LISTING, ["llama"], datetime.now(UTC)))
+    reverted = cli.run("models", "revert", "llama")
+    assert reverted.exit_code == 0
+    assert reverted.stderr == "llama was not changed at run time: nothing was taken back.\n"
+    cli.run("models", "remove", "llama")
+    assert "nothing was taken back" not in cli.run("models", "revert", "llama").stderr
 
 
 def test_a_model_whose_backends_run_jobs_is_registered(cli: Cli) -> None:
@@ -94,7 +103,8 @@ def test_json_is_what_the_api_answers(cli: Cli) -> None:
         ),
         (("register", "a", "--backend", ONE, "--weight", "0"), "it must be more than 0"),
         (("register", "a", "--backend", ONE, "--fallback", "z"), "register it first"),
-        (("remove", "nobody"), "does not exist"),
+        (("remove", "nobody"), "There is no model nobody; `batchwright models` lists them."),
+        (("revert", "nobody"), "There is no model nobody; `batchwright models` lists them."),
         (("show", "nobody"), "There is no model nobody"),
     ],
 )

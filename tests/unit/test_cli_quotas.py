@@ -50,7 +50,11 @@ def test_quotas_are_set_shown_and_taken_back(cli: Cli) -> None:
         "1000",
     ]
     assert rows(cli.run("quotas", "set", "blue", "--no-models").stdout)[1][1] == "none"
-    assert cli.run("quotas", "clear", "blue").stdout == ""
+    cleared = cli.run("quotas", "clear", "blue")
+    assert (cleared.stdout, "nothing was taken back" in cleared.stderr) == ("", False)
+    again = cli.run("quotas", "clear", "blue")
+    assert again.exit_code == 0
+    assert "blue had no quotas of its own: nothing was taken back." in again.stderr
 
 
 def test_show_tells_what_holds_and_what_is_taken(cli: Cli, tmp_path: Path) -> None:
@@ -62,7 +66,13 @@ def test_show_tells_what_holds_and_what_is_taken(cli: Cli, tmp_path: Path) -> No
         ["live_batches", "5", "1", "4"],
         ["stored_bytes", "none", "96"],
     ]
-    assert "Models: llama." in shown.stderr
+    assert shown.stderr == "Models: llama.\n"
+
+
+def test_of_a_tenant_without_its_own_it_says_that_the_settings_hold(cli: Cli) -> None:
+    shown = cli.run("quotas", "show", "typo")
+    assert shown.exit_code == 0
+    assert shown.stderr == "typo has no quotas of its own: these are the settings'.\nModels: all.\n"
 
 
 def test_json_is_what_the_api_answers(cli: Cli) -> None:

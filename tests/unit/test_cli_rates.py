@@ -36,7 +36,18 @@ def test_rates_are_set_shown_and_taken_back(cli: Cli) -> None:
     assert cli.run("rates").stdout == changed.stdout
     cli.run("rates", "clear", "--all-models")
     assert "llama" in cli.run("rates").stdout
-    assert cli.run("rates", "clear", "llama").stdout == ""
+    cleared = cli.run("rates", "clear", "llama")
+    assert (cleared.stdout, "nothing was taken back" in cleared.stderr) == ("", False)
+
+
+def test_where_no_rate_was_set_it_is_said_that_nothing_was_taken_back(cli: Cli) -> None:
+    for arguments, what in (
+        (("llama",), "The rate of llama"),
+        (("--all-models",), "The rate over all models"),
+    ):
+        cleared = cli.run("rates", "clear", *arguments)
+        assert cleared.exit_code == 0
+        assert f"{what} was not changed at run time: nothing was taken back." in cleared.stderr
 
 
 def test_json_is_what_the_api_answers(cli: Cli) -> None:
@@ -58,7 +69,7 @@ def test_no_limit_is_shown_as_such(cli: Cli) -> None:
         (("set", "llama", "--all-models", "20"), "--all-models"),
         (("set", "llama", "fast"), "'fast' is no number"),
         (("set", "llama", "nan"), "'nan' is no number"),
-        (("set", "nobody", "20"), "no backend serves it"),
+        (("set", "nobody", "20"), "There is no model nobody; `batchwright models` lists them."),
         (("set", "llama", "0.00001"), "expected 0, for no limit, or 0.001"),
         (("clear",), "--all-models"),
     ],

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -97,3 +98,9 @@ def test_every_metric_that_a_page_names_is_one(page: Path) -> None:
 
 def _metrics(text: str) -> set[str]:
     return set(re.findall(r"\bbatchwright_[a-z_]+[a-z]", text))
+
+
+def test_make_lists_its_targets_within_80_columns() -> None:
+    told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "  make test-fast " in told
+    assert max(map(len, told.splitlines())) <= 80
