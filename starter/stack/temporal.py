@@ -25,6 +25,9 @@ _DYNAMIC_CONFIG = {
     # A queue's rate limit is divided among its partitions; one keeps it exact, and tenants' turns too.
     "matching.numTaskqueueReadPartitions": "1",
     "matching.numTaskqueueWritePartitions": "1",
+    # All batches share this server's only shard, which reads what is to be done next 20 times a second by
+    # default: each of the ten steps of a small batch then waited for up to 50 ms.
+    "history.transferProcessorMaxPollRPS": "100",
 }
 
 

@@ -50,6 +50,12 @@ def test_the_dev_server_keeps_its_state_in_a_file() -> None:
     assert values_of(command, "--db-filename") == ["/a dir/temporal.db"]
 
 
+def test_the_dev_server_does_not_let_the_steps_of_a_batch_wait_for_its_next_read() -> None:
+    command = temporal.dev_server_command(Path("temporal.db"), port=1, ui_port=2)
+    told = dict(value.split("=", 1) for value in values_of(command, "--dynamic-config-value"))
+    assert int(told["history.transferProcessorMaxPollRPS"]) >= 100
+
+
 def test_a_missing_dev_server_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> metadata.Distribution:
         raise metadata.PackageNotFoundError(name)
