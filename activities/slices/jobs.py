@@ -61,14 +61,14 @@ class Jobs:
         self._is_cancelled, self._batch = tools.is_cancelled, (request.tenant, request.batch_id)
         self._slice, self._route, self._extra = request, route, passed_on(request)
         self._judge, self._sink, self._stop = judge, sink, stop
-        self._following: dict[asyncio.Task[None], tuple[Line, Request, Lane]] = {}
+        self._following: dict[asyncio.Task[None], tuple[Line, Request, Lane, JobConfig]] = {}
         self._told: list[str] = []  # calls whose jobs have ended
 
     async def run(self, line: Line, request: Request, sending: Sending) -> Outcome:
         """Submits a job for the line and follows it to its end."""
         lane, since = sending.lane, time.time()
         config = _config_of(lane)
-        outcome = await self._submit(line, request, lane, since)
+        outcome = await self._submit(line, request, lane, config, since)
         if outcome.verdict is not retries.SUCCESS:
             return outcome
         told = jobs.taken(outcome, config, calls_back=lane.calls_back)
@@ -81,15 +81,21 @@ class Jobs:
         self._judge.submitted(line, Job(id=told.job_id, lane=lane.key, since=since))
         with contextlib.suppress(StorageUnavailable):  # the record stays open; the turn's end raises it
             await self._sink.close(lambda: self._stop.now() is None)
-        return await self.follow(line, request, sending)
+        return await self._follow(line, request, sending, config)
 
     async def follow(self, line: Line, request: Request, sending: Sending) -> Outcome:
-        """What came of the line's job. One that ended without an answer is the line's no more."""
+        """What came of the line's job. One that ended without an answer is the line's no more.
+
+        The registry may say otherwise meanwhile: a job is followed as the model was asked when this began.
+        """
+        return await self._follow(line, request, sending, _config_of(sending.lane))
+
+    async def _follow(self, line: Line, request: Request, sending: Sending, config: JobConfig) -> Outcome:
         lane, job = sending.lane, line.attempt.job
         assert job is not None
-        callback = self._callback(line, request, job.since, _config_of(lane))
-        with self._followed(line, request, lane), self._expected(lane, callback) as call:
-            outcome = self._shown(lane, request, await self._watch(request, sending, job, call))
+        callback = self._callback(line, request, job.since, config)
+        with self._followed(line, request, lane, config), self._expected(lane, callback) as call:
+            outcome = self._shown(lane, request, await self._watch(request, sending, config, job, call))
         if outcome.verdict.budget in NOT_NOW:
             return outcome
         self._counts.ended(lane, outcome, time.time() - job.since)
@@ -128,8 +134,10 @@ class Jobs:
     def _shown(self, lane: Lane, request: Request, outcome: Outcome) -> Outcome:
         return self._route.shown(lane, self._slice.endpoint, request.body, outcome)
 
-    async def _submit(self, line: Line, request: Request, lane: Lane, since: float) -> Outcome:
-        config, body, count = _config_of(lane), request.body, line.attempt.jobs
+    async def _submit(
+        self, line: Line, request: Request, lane: Lane, config: JobConfig, since: float
+    ) -> Outcome:
+        body, count = request.body, line.attempt.jobs
         extra = self._extra
         if lane.calls_back:
             url = self._callbacks.url(self._callback(line, request, since, config))
@@ -146,13 +154,14 @@ class Jobs:
         path = config.submit_endpoint or self._slice.endpoint
         return await self._route.submit(lane, path, body, request.request_id, key, extra)
 
-    async def _watch(self, request: Request, sending: Sending, job: Job, call: Call | None) -> Outcome:
+    async def _watch(
+        self, request: Request, sending: Sending, config: JobConfig, job: Job, call: Call | None
+    ) -> Outcome:
         """Until it ends, is given up, or cannot be asked after."""
         lane = sending.lane
-        config = _config_of(lane)
         until, wait, unclear = job.since + config.max_poll_time, config.poll_interval, 0
         while not await _is_called(call, min(wait, max(until - time.time(), 0.0))):
-            seen = await self._look(request, lane, job)
+            seen = await self._look(request, lane, config, job)
             if isinstance(seen, Told):
                 if seen.state is not State.GOES_ON:
                     return jobs.ended(seen, job.id)
@@ -168,12 +177,11 @@ class Jobs:
                         self._judge.lane_refused(seen, sending)
                     continue
             if time.time() >= until:
-                await self._give_up(request, lane, job)
+                await self._give_up(request, lane, config, job)
                 return jobs.overdue(config, job.id)
         return self._read(call, config, job)
 
-    async def _look(self, request: Request, lane: Lane, job: Job) -> Told | Outcome:
-        config = _config_of(lane)
+    async def _look(self, request: Request, lane: Lane, config: JobConfig, job: Job) -> Told | Outcome:
         if not config.poll_endpoint_template or not job.id:
             return jobs.GOES_ON
         target = Target.of(lane.backend.url + job_path(config.poll_endpoint_template, job.id))
@@ -194,9 +202,8 @@ class Jobs:
         found = jobs.called(told.body, config)
         return found if isinstance(found, Outcome) else jobs.ended(found, job.id)
 
-    async def _give_up(self, request: Request, lane: Lane, job: Job) -> bool:
+    async def _give_up(self, request: Request, lane: Lane, config: JobConfig, job: Job) -> bool:
         """Whether the backend was told that nobody waits for the job."""
-        config = _config_of(lane)
         if not config.cancel_endpoint_template or not job.id:
             return False
         target = Target.of(lane.backend.url + job_path(config.cancel_endpoint_template, job.id))
@@ -208,9 +215,9 @@ class Jobs:
             logger.info("a job could not be given up at its backend", extra=said)
         return True
 
-    async def _call_off(self, line: Line, request: Request, lane: Lane) -> None:
+    async def _call_off(self, line: Line, request: Request, lane: Lane, config: JobConfig) -> None:
         job = line.attempt.job
-        if job is not None and await self._give_up(request, lane, job):
+        if job is not None and await self._give_up(request, lane, config, job):
             self._counts.given_up(lane)
             self._judge.job_ended(line)
 
@@ -220,10 +227,10 @@ class Jobs:
         return Callback(request.request_id, line.attempt.jobs, expires_at)
 
     @contextlib.contextmanager
-    def _followed(self, line: Line, request: Request, lane: Lane) -> Generator[None]:
+    def _followed(self, line: Line, request: Request, lane: Lane, config: JobConfig) -> Generator[None]:
         task = asyncio.current_task()
         assert task is not None
-        self._following[task] = (line, request, lane)
+        self._following[task] = (line, request, lane, config)
         self._counts.running(lane, 1)
         try:
             yield

@@ -47,6 +47,8 @@ def read_registry(path: Path, secrets_dir: Path) -> RegistryConfig:
         found: object = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise SettingsError(f"BATCHWRIGHT_REGISTRY: {path}: {_said(error)}.") from None
+    except RecursionError:
+        raise SettingsError(f"BATCHWRIGHT_REGISTRY: {path}: it is nested too deeply.") from None
     try:
         config = RegistryConfig.model_validate(found)
     except ValidationError as error:
@@ -113,6 +115,8 @@ def _read(path: Path, name: str) -> str:
         ) from None
     except UnicodeDecodeError:
         raise SecretUnreadable(f"{name} names {path}, which is not text") from None
+    except ValueError:  # a NUL
+        raise SecretUnreadable(f"{name} names {str(path)!r}, which is no path: correct it") from None
 
 
 def _key(value: str, name: str) -> str:
@@ -122,18 +126,34 @@ def _key(value: str, name: str) -> str:
     return key
 
 
+_KINDS = {"int": "a whole number", "float": "a number", "timestamp": "a date"}
+
+
 class _Loader(yaml.SafeLoader):
     """Refuses a key that comes twice: the last would silently win."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key is a list or a map: it must be a name", key.start_mark
+                )
             if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
                 raise yaml.constructor.ConstructorError(
                     None, None, f"{key.value!r} comes twice: merge the two or rename one", key.start_mark
                 )
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
+        """PyYAML lets a value that is none of its kind out as Python's own error, without its place."""
+        try:
+            return super().construct_object(node, deep)  # pyright: ignore[reportUnknownMemberType]
+        except (ValueError, OverflowError):
+            kind = node.tag.rpartition(":")[2]
+            said = f"this is read as {_KINDS.get(kind, kind)} and is none: correct it, or put it in quotes"
+            raise yaml.constructor.ConstructorError(None, None, said, node.start_mark) from None
 
 
 def _said(error: yaml.YAMLError) -> str:
@@ -145,10 +165,12 @@ def _said(error: yaml.YAMLError) -> str:
 def _place(loc: Sequence[int | str]) -> str:
     """models.llama.backends, entry 1, weight"""
     text = ""
-    for part in loc:
+    for number, part in enumerate(loc):
         if part == "[key]":
             continue
-        if isinstance(part, int):
+        if isinstance(part, int) and loc[number + 1 : number + 2] == ("[key]",):
+            text += f".{part}"
+        elif isinstance(part, int):
             text += f", entry {part + 1}"
         else:
             text += ("." if text and not text[-1].isdigit() else ", " if text else "") + part
@@ -164,6 +186,8 @@ def remedy(error: ErrorDetails, within: Sequence[str] = ()) -> str:
             return "it must be given"
         case "value_error":
             return error["msg"].removeprefix("Value error, ")
+        case "string_type" if error["loc"][-1] == "[key]":
+            return "YAML reads this name as something else: put it in quotes"
         case _:
             return f"it must {what_must_be(error)}"
 

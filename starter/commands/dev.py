@@ -42,7 +42,8 @@ def dev(
 ) -> None:
     """Run the whole stack here, in the foreground.
 
-    Temporal, PostgreSQL, a simulated backend, API and workers; Ctrl-C stops them.
+    Temporal, PostgreSQL, a simulated backend, API and workers; Ctrl-C stops them. With
+    BATCHWRIGHT_REGISTRY, the backends of that file are asked, and none is simulated.
     """
     # Imported when it is used: it brings Temporal's client, which every other command would wait for.
     from starter.stack.plan import DevOptions
@@ -56,6 +57,7 @@ def dev(
         ui_port=ui_port,
         workers=workers,
         backends=tuple(settings.backends),
+        registry=settings.registry,
     )
     try:
         asyncio.run(_run(options, json))
@@ -107,5 +109,5 @@ def _show(info: "StackInfo", options: "DevOptions", json: bool) -> None:
         print(info.model_dump_json(), flush=True)
     else:
         console = stdout()
-        console.print(panel(info, options.backends))
+        console.print(panel(info, options.registry or ", ".join(options.backends)))
         use(console, info, with_keys=options.settings.auth == "api_key")

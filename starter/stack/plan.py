@@ -24,13 +24,16 @@ _OF_COMMANDS = (
     "BATCHWRIGHT_TEMPORAL_UI_URL",
     "BATCHWRIGHT_STORAGE_DIR",
     "BATCHWRIGHT_BACKENDS",
+    "BATCHWRIGHT_REGISTRY",
+    "BATCHWRIGHT_CALLBACK_URL",  # without these two a registry with backends that call back is refused
+    "BATCHWRIGHT_CALLBACK_SECRET",
 )
 MODELS = ("llama-3.1-8b", "qwen2.5-7b", "mistral-7b")
 
 
 @dataclass(frozen=True)
 class DevOptions:
-    """Ports: 0 means a free one. No `backends`: the simulator, with `simulator_arguments`."""
+    """Ports: 0 means a free one. Neither `backends` nor `registry`: the simulator, with its arguments."""
 
     data: Path
     settings: Settings
@@ -39,6 +42,7 @@ class DevOptions:
     ui_port: int = 0
     workers: int = 1
     backends: tuple[str, ...] = ()
+    registry: Path | None = None
     simulator_arguments: tuple[str, ...] = ()
     auth: str = ""  # of the API; empty: as the settings say
 
@@ -53,6 +57,7 @@ class Addresses:
     backends: tuple[str, ...]
     simulator_port: int | None
     metrics_ports: tuple[int, ...] = field(default=())
+    registry: Path | None = None  # in place of backends
 
     @property
     def api(self) -> str:
@@ -81,13 +86,14 @@ def choose_addresses(options: DevOptions) -> Addresses:
     """Raises StackError where a wanted port is taken."""
     wanted = {"--port": options.port, "--temporal-port": options.temporal_port, "--ui-port": options.ui_port}
     api_port, temporal_port, ui_port = claim(wanted)
-    simulator_port = None if options.backends else free_port()
+    simulator_port = None if options.backends or options.registry else free_port()
     return Addresses(
         api_port=api_port,
         temporal_port=temporal_port,
         ui_port=ui_port,
-        backends=options.backends or (f"http://{LOOPBACK}:{simulator_port}",),
+        backends=(f"http://{LOOPBACK}:{simulator_port}",) if simulator_port else options.backends,
         simulator_port=simulator_port,
+        registry=options.registry,
         metrics_ports=tuple(free_port() for _ in range(options.workers)),
     )
 
@@ -96,9 +102,9 @@ def environment(
     addresses: Addresses, directory: StackDirectory, database_url: str, auth: str = ""
 ) -> dict[str, str]:
     """What the API and the workers are told; the user's own BATCHWRIGHT_* stay where these do not decide."""
-    of_a_cluster = {f"BATCHWRIGHT_{name.upper()}" for name in temporal.OF_A_CLUSTER}
+    ours = {f"BATCHWRIGHT_{name.upper()}" for name in (*temporal.OF_A_CLUSTER, "backends", "registry")}
     return {
-        **{name: value for name, value in os.environ.items() if name not in of_a_cluster},
+        **{name: value for name, value in os.environ.items() if name not in ours},
         "PYTHONUNBUFFERED": "1",
         "BATCHWRIGHT_DATABASE_URL": database_url,
         "BATCHWRIGHT_TEMPORAL_ADDRESS": addresses.temporal,
@@ -106,7 +112,7 @@ def environment(
         "BATCHWRIGHT_TEMPORAL_TLS_SERVER_NAME": "",
         "BATCHWRIGHT_TEMPORAL_UI_URL": addresses.ui,
         "BATCHWRIGHT_STORAGE_DIR": str(directory.objects),
-        "BATCHWRIGHT_BACKENDS": json.dumps(addresses.backends),
+        **_inference(addresses),
         "BATCHWRIGHT_CALLBACK_URL": os.environ.get("BATCHWRIGHT_CALLBACK_URL") or addresses.api,
         "BATCHWRIGHT_CALLBACK_SECRET": os.environ.get("BATCHWRIGHT_CALLBACK_SECRET") or token_hex(32),
         "BATCHWRIGHT_API_HOST": LOOPBACK,
@@ -118,7 +124,9 @@ def environment(
 
 def exports(addresses: Addresses, told: Mapping[str, str]) -> str:
     """For a shell: what commands want that ask the API, PostgreSQL, Temporal, the storage or the backends."""
-    settings = {"BATCHWRIGHT_URL": addresses.api} | {name: told[name] for name in _OF_COMMANDS}
+    settings = {"BATCHWRIGHT_URL": addresses.api} | {
+        name: told[name] for name in _OF_COMMANDS if name in told
+    }
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in settings.items())
 
 
@@ -150,6 +158,12 @@ def worker_parts(addresses: Addresses, told: dict[str, str]) -> list[Part]:
         )
         for name, port in zip(names, ports, strict=True)
     ]
+
+
+def _inference(addresses: Addresses) -> dict[str, str]:
+    if addresses.registry is not None:
+        return {"BATCHWRIGHT_REGISTRY": str(addresses.registry.absolute())}
+    return {"BATCHWRIGHT_BACKENDS": json.dumps(addresses.backends)}
 
 
 def _python(module: str, *arguments: str) -> list[str]:

@@ -1,6 +1,7 @@
 """What `dev` and `demo` show of a stack."""
 
 import shlex
+from pathlib import Path
 
 from rich.console import Console
 from rich.panel import Panel
@@ -18,10 +19,10 @@ _FIRST_KEY = (
 )
 
 
-def panel(info: StackInfo, backends: tuple[str, ...]) -> Panel:
-    """The addresses, within 80 columns."""
+def panel(info: StackInfo, asked: Path | str = "") -> Panel:
+    """The addresses, within 80 columns; `asked` are the backends, where there is no simulator."""
     table = facts()
-    for name, value in _addresses(info, backends):
+    for name, value in _addresses(info, asked):
         table.add_row(name, Text(value))
     return Panel(table, title="Batchwright", subtitle="Ctrl-C stops it", title_align="left", expand=False)
 
@@ -36,8 +37,8 @@ def use(console: Console, info: StackInfo, *, with_keys: bool = False) -> None:
         console.print(Text(f"  {line}"), soft_wrap=True)
 
 
-def _addresses(info: StackInfo, backends: tuple[str, ...]) -> list[tuple[str, str]]:
-    inference = f"simulator at {info.simulator}" if info.simulator else ", ".join(backends)
+def _addresses(info: StackInfo, asked: Path | str) -> list[tuple[str, str]]:
+    inference = f"simulator at {info.simulator}" if info.simulator else str(asked)
     return [
         ("API", f"{info.api}/v1 (described at /docs)"),
         ("Temporal UI", info.ui),

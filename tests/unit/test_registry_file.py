@@ -29,6 +29,12 @@ WRONG = {
     "models:\n  a: {backends: [{url: 'http://x'}]}\n  a: {backends: [{url: 'http://y'}]}": (
         "line 3: 'a' comes twice: merge the two or rename one"
     ),
+    "models:\n  ? [a, b]\n  : {}": "line 2: a key is a list or a map: it must be a name",
+    "models: {7: {backends: [{url: 'http://x'}]}}": "models.7: YAML reads this name as something else: put",
+    "models: {a: {backends: [{url: 'http://x', model: 2024-13-45}]}}": "line 1: this is read as a date and",
+    "models: {a: {backends: [{url: 'http://x', weight: !!int x}]}}": "read as a whole number and is none",
+    "models: " + "[" * 5000: "it is nested too deeply",
+    "models: {a: {backends: [{url: 'http://x', api_key_file: \"a\\0b\"}]}}": "which is no path: correct it",
     "models: {a: {backends: []}}": "models.a.backends: it must have at least 1 of them",
     "models: {a: {}}": "models.a.backends: it must be given",
     "models: {a: {backends: [{}]}}": "models.a.backends, entry 1, url: it must be given",

@@ -19,7 +19,14 @@ from starter.stack import ports, temporal
 from starter.stack.directory import StackDirectory
 from starter.stack.errors import StackError
 from starter.stack.part import Part, PartProcess, how_it_ended, last_lines
-from starter.stack.plan import Addresses, environment, worker_parts
+from starter.stack.plan import (
+    Addresses,
+    DevOptions,
+    choose_addresses,
+    environment,
+    exports,
+    worker_parts,
+)
 from starter.stack.ports import claim, free_port, is_free
 from starter.stack.state import Pids, StackInfo, end_leftovers, note_processes
 from starter.stack.view import panel, use
@@ -124,6 +131,28 @@ def test_the_users_settings_reach_the_parts_and_addresses_are_ours(
     assert json.loads(told["BATCHWRIGHT_BACKENDS"]) == ["http://b"]
 
 
+def test_a_registry_is_in_place_of_the_simulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BATCHWRIGHT_REGISTRY", "models.yaml")
+    options = DevOptions(tmp_path, load(registry=None), registry=Path("models.yaml"))
+    addresses = choose_addresses(options)
+    told = environment(addresses, StackDirectory(tmp_path), "postgresql://ours")
+    assert addresses.simulator is None
+    assert told["BATCHWRIGHT_REGISTRY"] == str(tmp_path / "models.yaml")
+    assert "BATCHWRIGHT_BACKENDS" not in told
+    shell = exports(addresses, told)
+    assert f"export BATCHWRIGHT_REGISTRY={tmp_path}/models.yaml\n" in shell
+    assert f"export BATCHWRIGHT_CALLBACK_SECRET={told['BATCHWRIGHT_CALLBACK_SECRET']}\n" in shell
+
+
+def test_a_registry_is_not_for_a_stack_with_the_simulator(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BATCHWRIGHT_REGISTRY", "models.yaml")
+    told = environment(ADDRESSES, StackDirectory(tmp_path), "postgresql://ours")
+    assert "BATCHWRIGHT_REGISTRY" not in told
+
+
 def test_a_directory_has_one_owner_at_a_time(tmp_path: Path) -> None:
     first, second = StackDirectory(tmp_path), StackDirectory(tmp_path)
     first.open()
@@ -200,7 +229,7 @@ async def test_of_a_part_that_does_not_start_only_its_own_words_are_shown(tmp_pa
 def test_the_panel_fits_80_columns_and_shows_every_address() -> None:
     console = Console(width=80)
     with console.capture() as capture:
-        console.print(panel(INFO, ()))
+        console.print(panel(INFO))
     shown = capture.get()
     assert max(len(line) for line in shown.splitlines()) <= 80
     for value in (INFO.api, INFO.temporal, INFO.ui, INFO.simulator, INFO.data):
