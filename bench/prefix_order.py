@@ -87,7 +87,7 @@ def in_order(lines: Sequence[bytes], order: PlanOrder) -> list[bytes]:
         number, prefix_hash = prefixes.intern(asked, offset, len(line))
         body = _body(line)
         units = work_units(body, prompt_bytes(body))
-        plan.add(offset, len(line), number, prefix_hash, asked.rest, units)
+        plan.add(offset, len(line), number, prefix_hash, prefixes.note(number, asked.rest), units)
         places[offset] = line
         offset += len(line)
 

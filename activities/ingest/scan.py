@@ -9,10 +9,11 @@ from activities.ingest.adoption import Adoption
 from activities.ingest.twins import Twins
 from batchwright.contracts.openai import Endpoint, Profile
 from batchwright.database.rows import ModelCount
+from batchwright.rules.beginnings import NEEDED
 from batchwright.rules.checks import Limits, Request
 from batchwright.rules.findings import Code, Findings
 from batchwright.rules.lines import Line, prompt_bytes
-from batchwright.rules.ordering import HEAD, ModelLines, PlanOrder, Prefixes
+from batchwright.rules.ordering import ModelLines, PlanOrder, Prefixes
 from batchwright.rules.prefix import prompt_of
 from batchwright.rules.quotas import Enqueued, estimated_tokens
 from batchwright.rules.slicing import work_units
@@ -137,9 +138,10 @@ class Scanner:
         body, offset, length = request.body, line.offset, line.length
         asked = prompt_bytes(body)
         self._tokens += estimated_tokens(body, asked)
-        prompt = prompt_of(body, HEAD)
+        prompt = prompt_of(body, NEEDED)
         prefix, prefix_hash = self.prefixes.intern(prompt, offset, length)
-        lines.add(offset, length, prefix, prefix_hash, prompt.rest, work_units(body, asked))
+        note = self.prefixes.note(prefix, prompt.rest)
+        lines.add(offset, length, prefix, prefix_hash, note, work_units(body, asked))
 
 
 def plan_order(settings: Settings) -> PlanOrder:

@@ -62,7 +62,14 @@ class Spool(Scratch):
 
         Raises StorageUnavailable.
         """
-        return bytes(self.read_lines([(offset, length)]))
+        self._go_on()
+        try:
+            line = os.pread(self.file.fileno(), length, offset)
+        except OSError as error:
+            raise _unreadable(error) from error
+        if (missing := length - len(line)) > 1:
+            raise _unreadable(_cut_off(missing, offset))
+        return line + b"\n" if missing else line
 
     def read_lines(self, places: Sequence[tuple[int, int]]) -> bytearray:
         """The same for the lines at these offsets and of these lengths; neighbours are one read."""
@@ -70,7 +77,7 @@ class Spool(Scratch):
         try:
             return self._read_lines(places)
         except OSError as error:
-            raise StorageUnavailable(f"Ingestion cannot read the input's lines again: {error}.") from error
+            raise _unreadable(error) from error
 
     def _read_lines(self, places: Sequence[tuple[int, int]]) -> bytearray:
         lines = bytearray(sum([length for _, length in places]))
@@ -80,7 +87,7 @@ class Spool(Scratch):
             if offset != end:
                 part = room[filled : filled + end - start]
                 if (missing := len(part) - os.preadv(number, [part], start)) > 1:
-                    raise OSError(errno.EIO, f"{missing} bytes are missing at byte {start}")
+                    raise _cut_off(missing, start)
                 if missing:
                     part[-1:] = b"\n"  # the file ends without one
                 filled += len(part)
@@ -91,3 +98,11 @@ class Spool(Scratch):
     def _go_on(self) -> None:
         if self._stopped:
             raise SpoolStopped
+
+
+def _cut_off(missing: int, offset: int) -> OSError:
+    return OSError(errno.EIO, f"{missing} bytes are missing at byte {offset}")
+
+
+def _unreadable(error: OSError) -> StorageUnavailable:
+    return StorageUnavailable(f"Ingestion cannot read the input's lines again: {error}.")

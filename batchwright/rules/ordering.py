@@ -1,7 +1,7 @@
 """Dispatch order: a model's lines so that those with a common prompt prefix are neighbours (R17).
 
 A line takes 54 bytes until its model's plan is written; its text stays on disk and is read again where the
-beginnings of two texts do not tell which goes first.
+notes of two texts (`beginnings.py`) do not tell which goes first.
 """
 
 import heapq
@@ -13,6 +13,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from batchwright.rules.beginnings import HEAD, Beginnings, told
 from batchwright.rules.digests import Digests
 from batchwright.rules.lines import read_body_again
 from batchwright.rules.plan import PlanEntry
@@ -23,8 +24,7 @@ ReadLine = Callable[[int, int], bytes]  # of a line's offset and length
 
 _REMEMBERED = 2 * 1024 * 1024  # bytes of prefixes
 _ONE_MORE = 200  # bytes that remembering one costs beside its own
-HEAD = 32  # bytes of the rest of the prompt
-_ROW = struct.Struct(f">I{HEAD}sQIIH")  # rank, head, offset, length, prefix hash, work units
+_ROW = struct.Struct(f">I{HEAD}sQIIH")  # rank, note, offset, length, prefix hash, work units
 _pack_row = _ROW.pack
 _KEY = 4 + HEAD
 _PLACE = struct.Struct(f">{_KEY}xQIIH")  # what follows the key
@@ -55,6 +55,7 @@ class Prefixes:
         self._offsets = array("Q")
         self._lengths = array("I")
         self._hashes = array("I")
+        self._beginnings = Beginnings()
 
     def intern(self, prompt: Prompt, offset: int, length: int) -> tuple[int, int]:
         """The prefix's number and its system prompt's FNV-32a."""
@@ -69,6 +70,10 @@ class Prefixes:
             self._lengths.append(length)
             self._hashes.append(system_hash(prompt))
         return number, self._hashes[number]
+
+    def note(self, number: int, rest: bytes) -> bytes:
+        """Where the rest of a prompt stands among those of its prefix, which was interned just now."""
+        return self._beginnings.note(number, rest)
 
     def _remember(self, prompt: Prompt, size: int, number: int) -> None:
         if self._remembered + size > _REMEMBERED:
@@ -101,12 +106,12 @@ class ModelLines:
     def __len__(self) -> int:
         return len(self._rows) // _ROW.size
 
-    def add(self, offset: int, length: int, prefix: int, prefix_hash: int, rest: bytes, units: int) -> None:
-        """`prefix` is the number that Prefixes gave it."""
-        rank, head = prefix, rest[:HEAD]
+    def add(self, offset: int, length: int, prefix: int, prefix_hash: int, note: bytes, units: int) -> None:
+        """`prefix` and `note` are what Prefixes gave it."""
+        rank = prefix
         if self._order != "prefix":
-            rank, head = prefix_hash if self._order == "hash" else 0, b""
-        self._rows += _pack_row(rank, head, offset, length, prefix_hash, units)
+            rank, note = prefix_hash if self._order == "hash" else 0, b""
+        self._rows += _pack_row(rank, note, offset, length, prefix_hash, units)
 
     def entries(self) -> Iterator[PlanEntry]:
         """In no order, as often as one likes."""
@@ -143,7 +148,7 @@ def _rows_of(packed: bytearray | memoryview) -> Iterator[bytes]:
 
 
 def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes | bytearray]:
-    """Rows in the order of their keys; those of equal keys by the texts behind their heads."""
+    """Rows in the order of their keys; those of equal keys by the texts behind what their notes tell."""
     key, first, equal = b"", b"", bytearray()
     for row in rows:
         if first and row.startswith(key):
@@ -155,11 +160,12 @@ def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes
         elif first:
             yield first
         key, first = row[:_KEY], row
-    yield from _told_apart(equal or bytearray(first), read_line)
+    if first:
+        yield from _told_apart(equal or bytearray(first), read_line)
 
 
 def _told_apart(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | bytearray]:
-    """Rows of one key by the texts behind their heads; a head that ends in zero was the whole text."""
+    """Rows of one key by the texts behind what their notes tell; a note that ends in zero told it all."""
     if rows[:_KEY].endswith(b"\x00"):
         yield from _rows_of(rows)
         return
@@ -171,7 +177,7 @@ def _told_apart(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | bytear
         line = _plan_line(row(place))
         return prompt_again(read_line(line.offset, line.length)).rest[start : start + width]
 
-    yield from map(row, lexicographic(range(len(rows) // _ROW.size), read, HEAD))
+    yield from map(row, lexicographic(range(len(rows) // _ROW.size), read, told(rows[_KEY - HEAD : _KEY])))
 
 
 def _plan_line(row: bytes | bytearray) -> PlanLine:

@@ -15,7 +15,9 @@ from batchwright.rules.ordering import ModelLines, PlanOrder, Prefixes
 from batchwright.rules.prefix import Prompt, lexicographic, prompt_of, system_hash
 from tests.unit.texts import texts
 
-TEXTS = st.text(alphabet="ab", max_size=4) | st.sampled_from(["x" * 60 + "b", "x" * 60 + "a", "x" * 300, "ä"])
+TEXTS = st.text(alphabet="ab", max_size=4) | st.sampled_from(
+    ["x" * 60 + "b", "x" * 60 + "a", "x" * 300, "x" * 1100 + "b", "x" * 1100 + "a", "ä"]
+)
 REQUESTS = st.lists(st.tuples(st.none() | TEXTS, TEXTS), max_size=30)
 
 
@@ -140,8 +142,9 @@ class Input:
         self.places: dict[int, bytes] = {}
         for line in self.lines:
             self.places[offset] = line
-            number, fnv = prefixes.intern(self.prompt(line), offset, len(line))
-            lines.add(offset, len(line), number, fnv, self.prompt(line).rest, 1)
+            prompt = self.prompt(line)
+            number, fnv = prefixes.intern(prompt, offset, len(line))
+            lines.add(offset, len(line), number, fnv, prefixes.note(number, prompt.rest), 1)
             offset += len(line)
         found = lines.in_order(prefixes.ranks(self._read), self._read)
         return [self._read(line.entry.offset, line.entry.length) for line in found]
