@@ -17,6 +17,7 @@ from batchwright.contracts.batch import WaitingReason
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceResult
 from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.waiting_base import Source
 from tests.activities.execution_house import (
     BATCH,
     MODEL,
@@ -228,11 +229,11 @@ async def test_a_reason_of_a_worker_that_is_gone_is_taken_back_by_the_one_that_g
     goes_on = Told(gone)
     gone.signals.waits("t", "b", "m", "away", 60.0)
     await gone.signals.settle()
-    assert [each.reason for each in await gone.table.of_batch("t", "b", datetime.now(UTC))] == ["away"]
+    assert [each.reason for each in await gone.table.of_source(Source.WORKER, datetime.now(UTC))] == ["away"]
     goes_on.signals.moves("t", "b", "m")
     await goes_on.signals.settle()
     assert goes_on.reasons == [("b", "m", "")]
-    assert await gone.table.of_batch("t", "b", datetime.now(UTC)) == []
+    assert await gone.table.of_source(Source.WORKER, datetime.now(UTC)) == []
 
 
 async def test_what_another_worker_took_back_is_told_again() -> None:
