@@ -33,6 +33,7 @@ from api.services import Services
 from api.stats import StatsRoutes
 from api.tenants import documented
 from api.uploads import UploadRoutes
+from api.users import UserRoutes
 from batchwright.settings import Settings
 
 _DESCRIPTION = (
@@ -57,7 +58,8 @@ def build_app(services: Services) -> FastAPI:
     settings = services.settings
     of_tenants = (FileRoutes, UploadRoutes, BatchRoutes, ModelRoutes, LimitRoutes)
     counted = [routes(services).router() for routes in of_tenants]
-    kinds = (RateRoutes, QuotaRoutes, OrganizationRoutes, RegistryRoutes, DeadLetterRoutes, StatsRoutes)
+    of_budgets = (RateRoutes, QuotaRoutes, OrganizationRoutes, UserRoutes)
+    kinds = (*of_budgets, RegistryRoutes, DeadLetterRoutes, StatsRoutes)
     of_operators = [routes(services).router() for routes in kinds]
     keys, closed = _described_keys(settings), refusals(settings)
     tenant, meter = documented(settings), Depends(Meter(services))

@@ -9,7 +9,7 @@ from api.objects import answer
 from api.responses import errors
 from api.services import Services
 from api.tenants import key_id_of, tenant_of
-from batchwright.database.quotas_base import OrganizationBudget
+from batchwright.database.quotas_base import SharedBudget
 from batchwright.rules.quotas import Quota
 
 
@@ -20,7 +20,7 @@ class LimitObject(BaseModel):
     left: int | None = Field(description="null: there is no limit")
 
 
-class OrganizationLimit(LimitObject):
+class SharedLimit(LimitObject):
     name: str
 
 
@@ -29,7 +29,10 @@ class LimitsObject(BaseModel):
     tenant: str
     data: list[LimitObject]
     key: LimitObject | None = Field(description="the budget of the API key that asks; null: none asks")
-    organization: OrganizationLimit | None = Field(
+    user: SharedLimit | None = Field(
+        description="the budget of all keys of the user whose key asks; null: it is nobody's, or none asks"
+    )
+    organization: SharedLimit | None = Field(
         description="the budget of all tenants of the organization together; null: the tenant is in none"
     )
     models: list[str] | None = Field(description="those that may be used; null: every one")
@@ -53,21 +56,23 @@ class LimitRoutes:
 async def limits_of(services: Services, tenant: str, key_id: str = "") -> LimitsObject:
     """Raises DatabaseUnavailable."""
     key = await services.database.quotas.key_budget(tenant, key_id) if key_id else None
-    shared = await services.database.quotas.organization_of(tenant)
+    user = await services.database.quotas.user_of(tenant, key_id) if key_id else None
+    organization = await services.database.quotas.organization_of(tenant)
     own, used = await services.database.quotas.get(tenant), await services.database.quotas.used(tenant)
     limits, taken = own.limits(services.settings.quotas), used._asdict()
     return LimitsObject(
         tenant=tenant,
         data=[_limit(quota, limits.of(quota), taken[quota]) for quota in Quota],
         key=None if key is None else _limit(Quota.TOKENS_PER_DAY, key.limit or 0, key.used),
-        organization=None if shared is None else _shared(shared),
+        user=None if user is None else _shared(user),
+        organization=None if organization is None else _shared(organization),
         models=None if own.models is None else sorted(own.models),
     )
 
 
-def _shared(found: OrganizationBudget) -> OrganizationLimit:
+def _shared(found: SharedBudget) -> SharedLimit:
     limit = _limit(Quota.TOKENS_PER_DAY, found.limit or 0, found.used)
-    return OrganizationLimit(name=found.name, **limit.model_dump())
+    return SharedLimit(name=found.name, **limit.model_dump())
 
 
 def _limit(quota: Quota, limit: int, used: int) -> LimitObject:

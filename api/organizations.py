@@ -6,23 +6,18 @@ from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Request, Response
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field
 
-from api.bodies import check_text, integer_of, json_body, read_object, refuse_unknown, wrong_type
-from api.errors import ApiError, conflict, invalid_value
+from api.bodies import json_body, read_object, refuse_unknown
+from api.budgets import MOST_IN_ONE, NAME, Budget, budget_of, checked_name, texts_of
+from api.errors import ApiError, conflict
 from api.objects import answer
 from api.parameters import pattern_schema
 from api.responses import errors
 from api.services import Services
 from batchwright.database.spent import spent_by_organizations
-from batchwright.rules.ids import is_tenant
-from batchwright.rules.quotas import MOST
 
 logger = logging.getLogger(__name__)
-
-_MOST_TENANTS = 1_000
-_LIST = TypeAdapter(list[object])
-_NAME = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
 class OrganizationObject(BaseModel):
@@ -42,8 +37,8 @@ class OrganizationList(BaseModel):
 class OrganizationUpdate(BaseModel):
     """What is not named stays as it is. A budget of null or 0: none. `tenants` are all that are in it."""
 
-    tokens_per_day: Annotated[int, Field(ge=0, le=MOST)] | None = None
-    tenants: list[Annotated[str, Field(pattern=_NAME)]] = Field([], max_length=_MOST_TENANTS)
+    tokens_per_day: Budget | None = None
+    tenants: list[Annotated[str, Field(pattern=NAME)]] = Field([], max_length=MOST_IN_ONE)
 
 
 class DeletedOrganization(BaseModel):
@@ -52,7 +47,7 @@ class DeletedOrganization(BaseModel):
     deleted: Literal[True] = True
 
 
-_Name = Annotated[str, Path(), pattern_schema(_NAME)]
+_Name = Annotated[str, Path(), pattern_schema(NAME)]
 
 
 class OrganizationRoutes:
@@ -84,14 +79,14 @@ class OrganizationRoutes:
 
     async def get(self, name: _Name) -> Response:
         """An organization, with what it has used today."""
-        return answer(await self._found(_checked(name, "name")))
+        return answer(await self._found(checked_name(name, "name")))
 
     async def put(self, request: Request, name: _Name) -> Response:
         """Make an organization, or change its budget and its tenants."""
-        _checked(name, "name")
+        checked_name(name, "name")
         fields = await read_object(request)
         refuse_unknown(fields, OrganizationUpdate.model_fields)
-        budget, tenants = _budget(fields), _tenants(fields)
+        budget, tenants = budget_of(fields), _tenants(fields)
         await self._check_free(name, tenants)
         made = await self._organizations.create(name, budget, self._clock())
         if not made and "tokens_per_day" in fields:
@@ -104,7 +99,7 @@ class OrganizationRoutes:
 
     async def delete(self, name: _Name) -> Response:
         """Delete an organization; its tenants stay, and have their own budgets alone."""
-        if not await self._organizations.delete(_checked(name, "name")):
+        if not await self._organizations.delete(checked_name(name, "name")):
             raise _unknown(name)
         logger.info("an organization was deleted", extra={"organization": name})
         return answer(DeletedOrganization(name=name))
@@ -153,34 +148,5 @@ def _taken(tenant: str, place: str) -> ApiError:
     return conflict(message, param="tenants")
 
 
-def _checked(name: str, param: str) -> str:
-    if not is_tenant(name):
-        message = (
-            f"Invalid value for '{param}': expected 1 to 64 letters, digits, '.', '_' or '-', the first of "
-            "them a letter or digit."
-        )
-        raise invalid_value(param, message)
-    return name
-
-
-def _budget(fields: Mapping[str, object]) -> int | None:
-    name = "tokens_per_day"
-    if fields.get(name) is None:
-        return None
-    budget = integer_of(fields, name)
-    if not 0 <= budget <= MOST:
-        message = f"Invalid value for '{name}': expected 0, for no budget, to {MOST}, but got {budget}."
-        raise invalid_value(name, message)
-    return budget or None
-
-
 def _tenants(fields: Mapping[str, object]) -> Sequence[str]:
-    value = fields.get("tenants", [])
-    if not isinstance(value, list):
-        raise wrong_type("tenants", "an array", value)
-    params = [(one, f"tenants[{at}]") for at, one in enumerate(_LIST.validate_python(value))]
-    if len(params) > _MOST_TENANTS:
-        raise invalid_value(
-            "tenants", f"Invalid value for 'tenants': expected at most {_MOST_TENANTS} names."
-        )
-    return [_checked(check_text(one, param), param) for one, param in params]
+    return [checked_name(name, f"tenants[{at}]") for at, name in enumerate(texts_of(fields, "tenants"))]

@@ -9,13 +9,13 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field, TypeAdapter
 
 from api.bodies import check_text, integer_of, json_body, read_object, refuse_unknown, text_of, wrong_type
+from api.budgets import NAME, checked_name
 from api.errors import invalid_value
 from api.limits import LimitsObject, limits_of
 from api.objects import answer
 from api.parameters import pattern_schema
 from api.responses import errors
 from api.services import Services
-from batchwright.rules.ids import is_tenant
 from batchwright.rules.quotas import MOST, Quota
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,6 @@ logger = logging.getLogger(__name__)
 _MAX_MODELS = 1_000
 _MAX_NAME_CHARACTERS = 256
 _LIST = TypeAdapter(list[object])
-_TENANT = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _Limit = Annotated[int, Field(ge=0, le=MOST)]
 _Model = Annotated[str, Field(min_length=1, max_length=_MAX_NAME_CHARACTERS, pattern=r"^[^\x00]+$")]
 
@@ -62,7 +61,7 @@ class QuotaList(BaseModel):
 class QuotaUpdate(BaseModel):
     """What is not named stays as it is; null takes it back."""
 
-    tenant: str = Field(pattern=_TENANT)
+    tenant: str = Field(pattern=NAME)
     live_batches: _Limit | None = None
     stored_bytes: _Limit | None = None
     enqueued_lines: _Limit | None = None
@@ -90,23 +89,23 @@ class QuotaRoutes:
         """The tenants that have anything of their own."""
         return await self._answer()
 
-    async def get(self, tenant: Annotated[str, Path(), pattern_schema(_TENANT)]) -> Response:
+    async def get(self, tenant: Annotated[str, Path(), pattern_schema(NAME)]) -> Response:
         """What holds for a tenant, and what it has taken."""
-        return answer(await limits_of(self._services, _tenant(tenant)))
+        return answer(await limits_of(self._services, checked_name(tenant, "tenant")))
 
     async def put(self, request: Request) -> Response:
         """Change a tenant's own quotas, or the models it may use."""
         fields = await read_object(request)
         refuse_unknown(fields, QuotaUpdate.model_fields)
-        tenant = _tenant(text_of(fields, "tenant"))
+        tenant = checked_name(text_of(fields, "tenant"), "tenant")
         changes = _changes(fields)
         await self._quotas.change(tenant, changes, self._services.clock())
         logger.info("quotas were changed", extra={"of_tenant": tenant, "changed": ",".join(changes)})
         return await self._answer()
 
-    async def delete(self, tenant: Annotated[str, Query(), pattern_schema(_TENANT)] = "") -> Response:
+    async def delete(self, tenant: Annotated[str, Query(), pattern_schema(NAME)] = "") -> Response:
         """Take everything back that is a tenant's own. Without anything there is nothing to do."""
-        await self._quotas.clear(_tenant(tenant))
+        await self._quotas.clear(checked_name(tenant, "tenant"))
         logger.info("quotas were cleared", extra={"of_tenant": tenant})
         return await self._answer()
 
@@ -122,16 +121,6 @@ class QuotaRoutes:
             for row in await self._quotas.all()
         ]
         return answer(QuotaList(defaults=defaults, data=data))
-
-
-def _tenant(name: str) -> str:
-    if not is_tenant(name):
-        message = (
-            "Invalid value for 'tenant': expected 1 to 64 letters, digits, '.', '_' or '-', the first of "
-            "them a letter or digit."
-        )
-        raise invalid_value("tenant", message)
-    return name
 
 
 def _changes(fields: Mapping[str, object]) -> dict[str, object]:

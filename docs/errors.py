@@ -48,8 +48,8 @@ CODES: dict[LineCode, Told] = {
     ),
     LineCode.POLICY_REJECTED: Told(
         "The tenant may not use the line's model, or may not any more; the API key that created the batch "
-        "was revoked or has expired; the budget of tokens of the tenant, of its organization or of that "
-        "key is used up; or a hook of the operator's refused it. The message says which.",
+        "was revoked or has expired; the budget of tokens of the tenant, of its organization, of that key "
+        "or of its user is used up; or a hook of the operator's refused it. The message says which.",
         "`GET /v1/models` lists what the tenant may use, `GET /v1/x/limits` what is left of its budgets: "
         "retry the batch with another key, or when the day in UTC is over or the budget raised. A hook has a "
         "message of its own.",

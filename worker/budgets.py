@@ -15,8 +15,8 @@ _SHORT = 0.9  # as alerts have it
 class BudgetWatch:
     """`default` is the budget of tenants that have none of their own, 0: no limit.
 
-    The tenants, and the organizations, that have used the largest part of theirs have a label. Keys are only
-    counted: their ids are no labels.
+    The tenants, and the organizations, that have used the largest part of theirs have a label. Users and
+    keys are only counted: their names and ids are no labels.
     """
 
     def __init__(self, table: QuotasTable, default: int, metrics: Metrics) -> None:
@@ -25,16 +25,18 @@ class BudgetWatch:
     async def look(self, now: datetime) -> None:
         """Raises DatabaseUnavailable; what was shown stays."""
         own = {row.tenant: row.own.tokens_per_day for row in await self._table.all()}
-        keys = await self._table.key_budgets()
+        keys, users = await self._table.key_budgets(), await self._table.limited_users()
         organizations = {row.name: row for row in await self._table.organizations() if row.tokens_per_day}
         used, used_by_key = Counter[str](), Counter[str]()
-        if self._default or any(own.values()) or any(keys.values()) or organizations:
+        if self._default or any(own.values()) or any(keys.values()) or organizations or users:
             for spent in await self._table.spent_by_others("", now.astimezone(UTC).date()):
                 used[spent.tenant] += spent.tokens
                 used_by_key[spent.key_id] += spent.tokens
         budgets = {tenant: self._budget(own.get(tenant)) for tenant in used.keys() | own.keys()}
         self._show_organizations(organizations, used)
         self._show_tenants({tenant: budget for tenant, budget in budgets.items() if budget}, used)
+        by_user = [(sum(used_by_key[key] for key in user.keys), user.tokens_per_day) for user in users]
+        self._count("user", [tokens / limit for tokens, limit in by_user if limit])
         self._count("key", [used_by_key[key] / limit for key, limit in keys.items() if limit])
 
     def _count(self, of: str, parts: Collection[float]) -> None:

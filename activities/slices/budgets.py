@@ -1,4 +1,4 @@
-"""Budgets of tokens a day, of tenants, of organizations and of API keys: asked before each line is sent.
+"""Budgets of tokens a day, of tenants, organizations, users and API keys: asked before each line is sent.
 
 What its own lines have used a process knows at once, what those of others have as of its last look. So what
 is used beyond a budget is at most what was in flight when it ran out, and what other workers were answered
@@ -9,11 +9,12 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from secrets import token_hex
 
+from activities.slices.shares import Group, Shares
 from batchwright.database.quotas_base import OwnQuotas, QuotasTable, Spent
 
 _NOBODY = date.min
@@ -26,18 +27,21 @@ class _Sum:
 
     by_tenant: Counter[str] = field(default_factory=Counter[str])
     by_key: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
-    by_organization: Counter[str] = field(default_factory=Counter[str])
+    by_group: Counter[Group] = field(default_factory=Counter[Group])
     is_told: bool = True
 
-    def add(self, tenant: str, key_id: str, tokens: int) -> None:
+    def add(self, tenant: str, key_id: str, tokens: int, shares: Shares) -> None:
         self.by_tenant[tenant] += tokens
         self.by_key[tenant, key_id] += tokens
+        for group in shares.of(tenant, key_id):
+            self.by_group[group] += tokens
 
-    def group(self, organizations: Mapping[str, str]) -> None:
-        """Adds up anew what organizations have used, of the tenants that are in them now."""
-        self.by_organization.clear()
-        for tenant, organization in organizations.items():
-            self.by_organization[organization] += self.by_tenant[tenant]
+    def group(self, shares: Shares) -> None:
+        """Adds up anew what those have used who share a budget now."""
+        self.by_group.clear()
+        for (tenant, key_id), tokens in self.by_key.items():
+            for group in shares.of(tenant, key_id):
+                self.by_group[group] += tokens
 
     def rows(self) -> list[Spent]:
         return [Spent(tenant, key_id, tokens) for (tenant, key_id), tokens in self.by_key.items()]
@@ -57,8 +61,7 @@ class TokenBudgets:
         self._others, self._others_on = _Sum(), _NOBODY
         self._tenants: Mapping[str, int] = {}
         self._keys: Mapping[str, int] = {}
-        self._organizations: Mapping[str, int] = {}
-        self._organization_of: Mapping[str, str] = {}  # by tenant, of those that have a budget
+        self._shares = Shares()
         self._cleared_on = _NOBODY
 
     def exhausted(self, tenant: str, key_id: str) -> str:
@@ -72,19 +75,14 @@ class TokenBudgets:
                 f"The budget of {limit} tokens a day of the API key {key_id} is used up; "
                 "it begins anew at 00:00 UTC."
             )
-        return self._exhausted_together(tenant)
-
-    def _exhausted_together(self, tenant: str) -> str:
-        organization = self._organization_of.get(tenant)
-        if organization is None:
-            return ""
-        limit = self._organizations[organization]
-        if self._spent(lambda of: of.by_organization[organization]) < limit:
-            return ""
-        return (
-            f"The budget of {limit} tokens a day of your organization {organization} is used up; "
-            "it begins anew at 00:00 UTC."
-        )
+        for group in self._shares.of(tenant, key_id):
+            limit = self._shares.limits[group]
+            if self._spent(lambda of, group=group: of.by_group[group]) >= limit:
+                return (
+                    f"The budget of {limit} tokens a day of {group.whose} is used up; "
+                    "it begins anew at 00:00 UTC."
+                )
+        return ""
 
     def spend(self, tenant: str, key_id: str, tokens: int) -> None:
         """A line of such a batch was answered."""
@@ -93,9 +91,7 @@ class TokenBudgets:
             own = self._own.get(today)
             if own is None:
                 own = self._own[today] = _Sum()
-            own.add(tenant, key_id, tokens)
-            if organization := self._organization_of.get(tenant):
-                own.by_organization[organization] += tokens
+            own.add(tenant, key_id, tokens, self._shares)
             own.is_told = False
 
     async def refresh(self, own: Mapping[str, OwnQuotas]) -> None:
@@ -108,19 +104,16 @@ class TokenBudgets:
         limits = {name: quotas.tokens_per_day for name, quotas in own.items()}
         tenants = {name: limit for name, limit in limits.items() if limit is not None}
         keys = await self._table.key_budgets()
-        limited = {row.name: row for row in await self._table.organizations() if row.tokens_per_day}
-        organizations = {name: row.tokens_per_day or 0 for name, row in limited.items()}
-        organization_of = {tenant: name for name, row in limited.items() for tenant in row.tenants}
+        shares = Shares(await self._table.organizations(), await self._table.limited_users())
         others = _Sum()
-        self.has_limits = bool(
-            self._default or any(tenants.values()) or any(keys.values()) or organization_of
-        )
+        self.has_limits = bool(self._default or any(tenants.values()) or any(keys.values()) or shares)
         if self.has_limits:
-            _add_all(others, await self._table.spent_by_others(self._worker, today))
-        self._tenants, self._keys, self._others, self._others_on = tenants, keys, others, today
-        self._organizations, self._organization_of = organizations, organization_of
-        for sums in (others, *self._own.values()):
-            sums.group(organization_of)
+            for spent in await self._table.spent_by_others(self._worker, today):
+                others.add(*spent, shares)
+        self._tenants, self._keys, self._shares = tenants, keys, shares
+        self._others, self._others_on = others, today
+        for own_sums in self._own.values():
+            own_sums.group(shares)
 
     async def tell(self) -> None:
         """Raises DatabaseUnavailable; then the next call tells it."""
@@ -147,8 +140,3 @@ class TokenBudgets:
         if days != self._days:
             self._days, self._date = days, datetime.fromtimestamp(days * _DAY_SECONDS, UTC).date()
         return self._date
-
-
-def _add_all(sums: _Sum, spent: Iterable[Spent]) -> None:
-    for one in spent:
-        sums.add(one.tenant, one.key_id, one.tokens)

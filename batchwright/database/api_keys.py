@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from batchwright.database.connection import Connections
-from batchwright.database.driver import ReferenceMissing, Row
-from batchwright.database.errors import UnknownTenant
+from batchwright.database.driver import ReferenceMissing, Row, constraint_of
+from batchwright.database.errors import UnknownTenant, UnknownUser
 from batchwright.database.sql import queries
 from batchwright.database.tenant_rows import FoundKey, KeyRow
 from batchwright.database.tenants_base import ApiKeysTable
 from batchwright.rules.api_keys import Kept
+
+_OF_USER = "api_keys_user"
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,8 @@ class ApiKeyQueries:
     all: str
     revoke: str
     limit: str
+    give: str
+    tenant_of: str
     note_used: str
 
 
@@ -42,8 +46,11 @@ class ApiKeys(ApiKeysTable):
                 key.created_at,
                 key.expires_at,
                 key.tokens_per_day,
+                key.user_name,
             )
-        except ReferenceMissing:
+        except ReferenceMissing as error:
+            if key.user_name is not None and constraint_of(error) == _OF_USER:
+                raise UnknownUser(key.tenant, key.user_name) from None
             raise UnknownTenant(key.tenant) from None
 
     async def find(self, prefix: str) -> FoundKey | None:
@@ -62,6 +69,15 @@ class ApiKeys(ApiKeysTable):
 
     async def limit(self, key: str, tokens_per_day: int | None) -> KeyRow | None:
         record = await self._connections.fetchrow(self._sql.limit, key, tokens_per_day)
+        return None if record is None else _key(record)
+
+    async def give(self, key: str, user: str | None) -> KeyRow | None:
+        try:
+            record = await self._connections.fetchrow(self._sql.give, key, user)
+        except ReferenceMissing:
+            owner = await self._connections.fetchrow(self._sql.tenant_of, key)
+            assert owner is not None, "rows of keys stay"
+            raise UnknownUser(owner["tenant"], user or "") from None
         return None if record is None else _key(record)
 
     async def note_used(self, uses: Mapping[str, datetime]) -> None:

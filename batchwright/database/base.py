@@ -28,7 +28,7 @@ from batchwright.database.rows import (
     SliceProgress,
     Unsettled,
 )
-from batchwright.database.tenants_base import ApiKeysTable, OrganizationsTable, TenantsTable
+from batchwright.database.tenants_base import ApiKeysTable, OrganizationsTable, TenantsTable, UsersTable
 from batchwright.database.uploads_base import ClaimsTable, UploadsTable
 from batchwright.database.waiting_base import Waiting, WaitingTable
 from batchwright.database.workers_base import WorkersTable
@@ -252,6 +252,8 @@ class DatabaseLike(Protocol):
     def tenants(self) -> TenantsTable: ...
     @property
     def organizations(self) -> OrganizationsTable: ...
+    @property
+    def users(self) -> UsersTable: ...
     @property
     def api_keys(self) -> ApiKeysTable: ...
 

@@ -33,6 +33,11 @@ LockTimeout = asyncpg.LockNotAvailableError
 REFUSED = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 
 
+def constraint_of(error: ServerError) -> str:
+    """The name of what was violated; asyncpg sets it without a type."""
+    return str(getattr(error, "constraint_name", ""))
+
+
 class Session(Protocol):
     async def execute(self, query: str, *args: object) -> str: ...
     async def fetch(self, query: str, *args: object) -> list[Row]: ...

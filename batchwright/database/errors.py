@@ -11,7 +11,8 @@ DatabaseError
   UnknownUpload         the tenant has no such upload
   UploadClosed          the upload takes nothing any more: completed, cancelled or expired
   UploadFull            its parts would be too many, or too many bytes
-  UnknownTenant         a key for a tenant that nobody made
+  UnknownTenant         a key, or a user, of a tenant that nobody made
+  UnknownUser           a key for a user that the tenant has not got
 """
 
 
@@ -79,3 +80,11 @@ class UnknownTenant(DatabaseError):
     def __init__(self, tenant: str) -> None:
         super().__init__(f"There is no tenant {tenant!r}: `batchwright tenants create {tenant}` makes it.")
         self.tenant = tenant
+
+
+class UnknownUser(DatabaseError):
+    def __init__(self, tenant: str, name: str) -> None:
+        remedy = f"`batchwright users create {tenant} {name}` makes it."
+        super().__init__(f"Tenant {tenant!r} has no user {name!r}: {remedy}")
+        self.tenant = tenant
+        self.name = name

@@ -22,6 +22,7 @@ from batchwright.database.rates import RateChanges
 from batchwright.database.retention import Retention
 from batchwright.database.tenants import Tenants
 from batchwright.database.uploads import Uploads
+from batchwright.database.users import Users
 from batchwright.database.waiting import WaitingReasons
 from batchwright.database.workers import Workers
 from batchwright.settings import Settings
@@ -51,6 +52,7 @@ class Database(DatabaseLike):
         self._callbacks = Callbacks(connections)
         self._tenants = Tenants(connections)
         self._organizations = Organizations(connections)
+        self._users = Users(connections)
         self._api_keys = ApiKeys(connections)
 
     @property
@@ -128,6 +130,10 @@ class Database(DatabaseLike):
     @property
     def organizations(self) -> Organizations:
         return self._organizations
+
+    @property
+    def users(self) -> Users:
+        return self._users
 
     @property
     def api_keys(self) -> ApiKeys:

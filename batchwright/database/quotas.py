@@ -14,15 +14,15 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.quotas_base import (
     Counted,
     KeyBudget,
-    OrganizationBudget,
     OwnQuotas,
     QuotaRow,
     QuotasTable,
+    SharedBudget,
     Spent,
     Used,
 )
 from batchwright.database.sql import queries
-from batchwright.database.tenant_rows import OrganizationRow
+from batchwright.database.tenant_rows import OrganizationRow, UserRow
 from batchwright.rules.quotas import Enqueued, Excess, Limits, excess
 
 _NO_BATCH = ""
@@ -47,6 +47,8 @@ class QuotaQueries:
     key_budget: str
     organizations: str
     organization_of: str
+    limited_users: str
+    user_of: str
     withdrawn_keys: str
     tell_spent: str
     forget_spent: str
@@ -173,9 +175,17 @@ class Quotas(QuotasTable):
         records = await self._connections.fetch(self._sql.organizations)
         return [OrganizationRow.model_validate(dict(record.items())) for record in records]
 
-    async def organization_of(self, tenant: str) -> OrganizationBudget | None:
+    async def organization_of(self, tenant: str) -> SharedBudget | None:
         record = await self._connections.fetchrow(self._sql.organization_of, tenant)
-        return None if record is None else OrganizationBudget(*record.values())
+        return None if record is None else SharedBudget(*record.values())
+
+    async def limited_users(self) -> list[UserRow]:
+        records = await self._connections.fetch(self._sql.limited_users)
+        return [UserRow.model_validate(dict(record.items())) for record in records]
+
+    async def user_of(self, tenant: str, key_id: str) -> SharedBudget | None:
+        record = await self._connections.fetchrow(self._sql.user_of, tenant, key_id)
+        return None if record is None else SharedBudget(*record.values())
 
     async def withdrawn_keys(self, since: datetime) -> frozenset[str]:
         records = await self._connections.fetch(self._sql.withdrawn_keys, since)

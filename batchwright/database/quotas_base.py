@@ -5,7 +5,7 @@ from datetime import date, datetime
 from typing import NamedTuple, Protocol
 
 from batchwright.contracts.message import Message
-from batchwright.database.tenant_rows import OrganizationRow
+from batchwright.database.tenant_rows import OrganizationRow, UserRow
 from batchwright.rules.quotas import Enqueued, Excess, Limits
 
 
@@ -59,8 +59,8 @@ class KeyBudget(NamedTuple):
     used: int
 
 
-class OrganizationBudget(NamedTuple):
-    """`limit` None: it has none. `used`: today, by all of its tenants."""
+class SharedBudget(NamedTuple):
+    """Of an organization or a user; `limit` None: it has none. `used`: today, by all its tenants or keys."""
 
     name: str
     limit: int | None
@@ -135,8 +135,16 @@ class QuotasTable(Protocol):
         """All of them, by name."""
         ...
 
-    async def organization_of(self, tenant: str) -> OrganizationBudget | None:
+    async def organization_of(self, tenant: str) -> SharedBudget | None:
         """None where the tenant belongs to none."""
+        ...
+
+    async def limited_users(self) -> list[UserRow]:
+        """Those of all tenants that have a budget."""
+        ...
+
+    async def user_of(self, tenant: str, key_id: str) -> SharedBudget | None:
+        """None where that key is nobody's."""
         ...
 
     async def withdrawn_keys(self, since: datetime) -> frozenset[str]:

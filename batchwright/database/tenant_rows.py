@@ -23,6 +23,16 @@ class OrganizationRow(Message):
     tenants: list[str]
 
 
+class UserRow(Message):
+    """Keys of a tenant, by their ids, that share a budget: of tokens a day, None: there is none."""
+
+    tenant: str
+    name: str
+    created_at: datetime
+    tokens_per_day: int | None = None
+    keys: list[str]
+
+
 class KeyRow(Message):
     """All of a key that may be shown: neither its secret nor the secret's hash."""
 
@@ -36,6 +46,7 @@ class KeyRow(Message):
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
     tokens_per_day: int | None = None  # None, 0: no budget of its own
+    user_name: str | None = None  # whose it is, of the tenant's users; None: nobody's
 
 
 class FoundKey(Message):

@@ -1,10 +1,10 @@
 """What a database promises of tenants and their keys."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from batchwright.database.tenant_rows import FoundKey, KeyRow, TenantRow
+from batchwright.database.tenant_rows import FoundKey, KeyRow, TenantRow, UserRow
 from batchwright.rules.api_keys import Kept
 
 
@@ -52,9 +52,33 @@ class OrganizationsTable(Protocol):
         ...
 
 
+class UsersTable(Protocol):
+    """Users are a tenant's; a key is of one of them at most. What they have used is read beside quotas."""
+
+    async def create(self, tenant: str, name: str, tokens_per_day: int | None, at: datetime) -> bool:
+        """False where the tenant has such a user already. Raises UnknownTenant."""
+        ...
+
+    async def all(self, tenant: str | None = None) -> list[UserRow]:
+        """Of one tenant or of all, by tenant and name; revoked keys are theirs still."""
+        ...
+
+    async def limit(self, tenant: str, name: str, tokens_per_day: int | None) -> bool:
+        """Gives one a budget; None takes it back. False where there is no such user, as below."""
+        ...
+
+    async def own(self, tenant: str, name: str, keys: Sequence[str]) -> bool:
+        """From now on the tenant's keys of these ids are this user's, whosever they were, and no others."""
+        ...
+
+    async def delete(self, tenant: str, name: str) -> bool:
+        """Its keys stay, and are nobody's."""
+        ...
+
+
 class ApiKeysTable(Protocol):
     async def insert(self, key: KeyRow, kept: Kept) -> None:
-        """A second insert of the same row changes nothing. Raises UnknownTenant."""
+        """A second insert of the same row changes nothing. Raises UnknownTenant, UnknownUser."""
         ...
 
     async def find(self, prefix: str) -> FoundKey | None:
@@ -71,6 +95,10 @@ class ApiKeysTable(Protocol):
 
     async def limit(self, key: str, tokens_per_day: int | None) -> KeyRow | None:
         """Gives a key, by id or prefix, a budget; None takes it back."""
+        ...
+
+    async def give(self, key: str, user: str | None) -> KeyRow | None:
+        """Makes a key, by id or prefix, that user's of its tenant; None: nobody's. Raises UnknownUser."""
         ...
 
     async def note_used(self, uses: Mapping[str, datetime]) -> None:

@@ -221,13 +221,13 @@ _BUDGETS = Row(
         ),
         Panel(
             "Lines refused",
-            "A minute, because a budget of the tenant, its organization or its API key is used up.",
+            "A minute, because a budget of the tenant, its organization, a user or an API key is used up.",
             rates("batchwright_quota_refusals_total", "tenant", _BUDGET, every_minute=True),
         ),
         Panel(
             "Short or used up",
-            "Budgets of tenants, organizations and API keys that have less than a tenth left, and those that "
-            "have nothing until 00:00 UTC.",
+            "Budgets of tenants, organizations, users and API keys that have less than a tenth left, and "
+            "those that have nothing until 00:00 UTC.",
             [
                 Query("max by (of) (batchwright_token_budgets_short)", "{{of}}: short"),
                 Query("max by (of) (batchwright_token_budgets_exhausted)", "{{of}}: used up"),

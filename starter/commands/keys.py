@@ -1,4 +1,4 @@
-"""`batchwright keys`: makes, lists and revokes the keys of tenants, in the database as `tenants` does."""
+"""`batchwright keys`: makes, lists, changes and revokes keys, in the database as `tenants` does."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -8,18 +8,20 @@ import typer
 from pydantic import BaseModel
 
 from batchwright.database.pool import Database
+from batchwright.database.spent import spent_by_keys
 from batchwright.database.tenant_rows import KeyRow
 from batchwright.rules.api_keys import Scope, keep, life, new_key, new_key_id
 from batchwright.rules.quotas import MOST
 from starter.operate.asking import asked
 from starter.options import JsonLine
 from starter.output import Exit, print_json, stderr, stdout, stop
+from starter.sharing import budget, used
 from starter.tables import columns, local_time, plain
 
 _MOST_CHARACTERS = 200
 _Key = Annotated[str, typer.Argument(metavar="KEY", help="Its id, or its prefix bw_...", show_default=False)]
 keys = typer.Typer(
-    help="Make, list and revoke API keys.",
+    help="Make, list, change and revoke API keys.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -39,7 +41,7 @@ class Keys(BaseModel):
 
 @keys.callback()
 def commands() -> None:
-    """Make, list and revoke API keys."""
+    """Make, list, change and revoke API keys."""
 
 
 @keys.command("create")
@@ -58,6 +60,10 @@ def create(
         int | None,
         typer.Option(min=1, max=MOST, help="Its budget of a day in UTC. [none]", show_default=False),
     ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option("--user", metavar="NAME", help="Of the tenant's users. [none]", show_default=False),
+    ] = None,
     json: JsonLine = False,
 ) -> None:
     """Make a key and print it, alone on a line.
@@ -74,6 +80,7 @@ def create(
         created_at=now,
         expires_at=_end(now, expires_in),
         tokens_per_day=tokens_per_day,
+        user_name=user,
     )
     asked(lambda database: database.api_keys.insert(row, keep(key)))
     if json:
@@ -100,16 +107,19 @@ def list_keys(
         create = f"`batchwright keys create {tenant or 'TENANT'}` makes one."
         stderr().print(f"{whose}; {create}", markup=False)
         return
-    table = columns("tenant", "key", "scopes", "state", "last used", "tokens today", "label")
+    has_users = any(row.user_name for row in found)
+    names = ("tenant", *(["user"] if has_users else []), "key", "scopes", "state")
+    table = columns(*names, "last used", "tokens today", "label")
     for row in found:
         scopes = ",".join(row.scopes)
         table.add_row(
             row.tenant,
+            *([row.user_name or ""] if has_users else []),
             f"bw_{row.prefix}_...",
             scopes,
             _state(row),
             local_time(row.last_used_at),
-            f"{spent[row.id]} of {row.tokens_per_day}" if row.tokens_per_day else str(spent[row.id]),
+            used(spent[row.tenant, row.id], row.tokens_per_day),
             plain(row.label),
         )
     stdout().print(table)
@@ -134,8 +144,35 @@ def limit(
     row = _found(asked(change), key)
     if json:
         return print_json(row)
-    budget = f"{row.tokens_per_day} tokens a day" if row.tokens_per_day else "no budget of its own"
-    stderr().print(f"{row.id} (bw_{row.prefix}_...) of {row.tenant} has {budget}.", markup=False)
+    has = budget(row.tokens_per_day, "no budget of its own")
+    stderr().print(f"{_shown(row)} has {has}.", markup=False)
+
+
+@keys.command("assign")
+def assign(
+    key: _Key,
+    user: Annotated[
+        str | None,
+        typer.Option("--user", metavar="NAME", help="Of its tenant's users.", show_default=False),
+    ] = None,
+    no_user: Annotated[bool, typer.Option("--no-user", help="Nobody has it any more.")] = False,
+    json: JsonLine = False,
+) -> None:
+    """Give a key to a user, or take it back.
+
+    It counts for nobody else's budget then; what it has used today goes with it.
+    """
+    if (user is None) != no_user:
+        stop("Name either --user NAME or --no-user.")
+
+    async def change(database: Database) -> KeyRow | None:
+        return await database.api_keys.give(_named(key), user)
+
+    row = _found(asked(change), key)
+    if json:
+        return print_json(row)
+    whose = f"the user {row.user_name}'s" if row.user_name else "no user's"
+    stderr().print(f"{_shown(row)} is {whose} now.", markup=False)
 
 
 @keys.command("revoke")
@@ -154,15 +191,17 @@ def revoke(
     row = _found(asked(shut), key)
     if json:
         return print_json(row)
-    stderr().print(f"Revoked {row.id} (bw_{row.prefix}_...) of {row.tenant}.", markup=False)
+    stderr().print(f"Revoked {_shown(row)}.", markup=False)
 
 
-async def _listed(database: Database, tenant: str | None) -> tuple[list[KeyRow], Counter[str]]:
-    """The keys, and the tokens of today by their ids."""
-    spent = Counter[str]()
-    for one in await database.quotas.spent_by_others("", datetime.now(UTC).date()):
-        spent[one.key_id] += one.tokens
+async def _listed(database: Database, tenant: str | None) -> tuple[list[KeyRow], Counter[tuple[str, str]]]:
+    """The keys, and the tokens of today by tenants and ids."""
+    spent = await spent_by_keys(database.quotas, datetime.now(UTC).date())
     return await database.api_keys.all(tenant), spent
+
+
+def _shown(row: KeyRow) -> str:
+    return f"{row.id} (bw_{row.prefix}_...) of {row.tenant}"
 
 
 def _found(row: KeyRow | None, key: str) -> KeyRow:

@@ -9,11 +9,11 @@ from pydantic import BaseModel
 from batchwright.database.pool import Database
 from batchwright.database.spent import spent_by_organizations
 from batchwright.database.tenant_rows import OrganizationRow
-from batchwright.rules.ids import is_tenant
 from batchwright.rules.quotas import MOST
 from starter.operate.asking import asked
 from starter.options import JsonLine
 from starter.output import Exit, print_json, stderr, stdout, stop
+from starter.sharing import budget, check_name, used
 from starter.tables import columns
 
 organizations = typer.Typer(
@@ -58,7 +58,7 @@ def create(
 
     `batchwright organizations add` puts tenants in it.
     """
-    _check(name, "an organization's")
+    check_name(name, "an organization's")
 
     async def make(database: Database) -> tuple[bool, Organization | None]:
         made = await database.organizations.create(name, tokens_per_day, datetime.now(UTC))
@@ -81,8 +81,7 @@ def list_organizations(json: JsonLine = False) -> None:
         return
     table = columns("organization", "tokens today", "tenants")
     for one in found:
-        used = f"{one.used} of {one.tokens_per_day}" if one.tokens_per_day else str(one.used)
-        table.add_row(one.name, used, ", ".join(one.tenants))
+        table.add_row(one.name, used(one.used, one.tokens_per_day), ", ".join(one.tenants))
     stdout().print(table)
 
 
@@ -113,7 +112,7 @@ def add(name: _Name, tenants: _Tenants, json: JsonLine = False) -> None:
     What they have used today counts at once. A tenant is in one organization at most.
     """
     for tenant in tenants:
-        _check(tenant, "a tenant's")
+        check_name(tenant, "a tenant's")
 
     async def change(database: Database) -> tuple[dict[str, str | None], Organization | None]:
         places = {tenant: await database.organizations.add(name, tenant) for tenant in tenants}
@@ -154,19 +153,11 @@ def delete(name: _Name) -> None:
 
 async def _all(database: Database) -> list[Organization]:
     found = await spent_by_organizations(database.quotas, datetime.now(UTC).date())
-    return [Organization(**row.model_dump(), used=used) for row, used in found]
+    return [Organization(**row.model_dump(), used=tokens) for row, tokens in found]
 
 
 async def _look(database: Database, name: str) -> Organization | None:
     return next((found for found in await _all(database) if found.name == name), None)
-
-
-def _check(name: str, whose: str) -> None:
-    if not is_tenant(name):
-        stop(
-            f"{name!r} cannot be {whose} name: 1 to 64 letters, digits, '.', '_' or '-', the first of "
-            "them a letter or digit."
-        )
 
 
 def _stop_unknown(name: str) -> NoReturn:
@@ -178,6 +169,5 @@ def _say(found: Organization | None, name: str, json: bool) -> None:
         _stop_unknown(name)
     if json:
         return print_json(found)
-    budget = f"{found.tokens_per_day} tokens a day" if found.tokens_per_day else "no budget"
     tenants = ", ".join(found.tenants) or "none"
-    stderr().print(f"{found.name} has {budget}. Tenants: {tenants}.", markup=False)
+    stderr().print(f"{found.name} has {budget(found.tokens_per_day)}. Tenants: {tenants}.", markup=False)

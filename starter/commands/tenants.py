@@ -9,10 +9,10 @@ from pydantic import BaseModel
 from batchwright.database.pool import Database
 from batchwright.database.tenant_rows import KeyRow, TenantRow
 from batchwright.rules.api_keys import is_usable
-from batchwright.rules.ids import is_tenant
 from starter.operate.asking import asked
 from starter.options import JsonLine
 from starter.output import Exit, print_json, stderr, stdout, stop
+from starter.sharing import check_name
 from starter.tables import columns, local_time
 
 tenants = typer.Typer(
@@ -45,11 +45,7 @@ def commands() -> None:
 @tenants.command("create")
 def create(name: Name, json: JsonLine = False) -> None:
     """Make a tenant; `batchwright keys create` makes its keys."""
-    if not is_tenant(name):
-        stop(
-            f"{name!r} cannot be a tenant's name: 1 to 64 letters, digits, '.', '_' or '-', the first of "
-            "them a letter or digit."
-        )
+    check_name(name, "a tenant's")
 
     async def make(database: Database) -> tuple[bool, Tenant | None]:
         made = await database.tenants.create(name, datetime.now(UTC))

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from batchwright.database.errors import DatabaseError, UnknownTenant
+from batchwright.database.errors import DatabaseError, UnknownTenant, UnknownUser
 from batchwright.database.pool import Database, open_database
 from batchwright.settings import Settings, SettingsError
 from starter.options import settings_or_stop
@@ -29,7 +29,7 @@ def answered(asking: Awaitable[_Answer], *silences: type[Exception], code: Exit 
         return asyncio.run(waited())
     except SettingsError as error:
         stop(str(error))
-    except UnknownTenant as error:  # it did answer
+    except (UnknownTenant, UnknownUser) as error:  # it did answer
         stop(str(error), Exit.FAILED)
     except (DatabaseError, *silences) as error:
         stop(f"{str(error).rstrip('.')}{_stack_here() or '.'}", code)

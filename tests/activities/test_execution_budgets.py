@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from datetime import UTC, date, datetime, timedelta
 
 import httpx
 import pytest
@@ -10,51 +9,15 @@ import pytest
 from activities.slices.budgets import TokenBudgets
 from activities.slices.permissions import KnownPermissions
 from batchwright.contracts.batch import Caller
-from batchwright.contracts.execution import SliceRequest
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.quotas_base import Spent
 from batchwright.database.tenant_rows import KeyRow
 from batchwright.rules.api_keys import Kept, Scope
-from tests.activities.execution_house import TENANT, House, eventually, line_of, ok, plan_slice, request
+from tests.activities.budgeted import A_LINE, DAY, KEY, WINDOW, Clock, Worker, an_organization
+from tests.activities.execution_house import TENANT, eventually, ok, request
 from tests.activities.job_server import JobServer, config_of, done
 from tests.fakes.database import MemoryDatabase
 from tests.integration.rows import START
-
-A_LINE = 5  # tokens that `ok` reports
-KEY = "key_1"
-DAY = 86_400.0
-WINDOW = timedelta(days=1)
-
-
-class Clock:
-    """In the middle of a day."""
-
-    now = 1.5 * DAY
-
-    def __call__(self) -> float:
-        return self.now
-
-    @property
-    def today(self) -> date:
-        return datetime.fromtimestamp(self.now, UTC).date()
-
-
-class Worker:
-    """A house whose tenants have a budget in a database that it may share with others."""
-
-    def __init__(self, database: MemoryDatabase, name: str, budget: int = 0, **settings: object) -> None:
-        self.house, self.clock = House(ok, **settings), Clock()
-        self.budgets = TokenBudgets(database.quotas, budget, worker=name, clock=self.clock)
-        self.known = self.house.tools.permissions = KnownPermissions(database.quotas, self.budgets, WINDOW)
-
-    async def plan(self, lines: int) -> list[int]:
-        await self.known.refresh()
-        return await plan_slice(self.house.storage, [line_of(number) for number in range(lines)])
-
-    async def counts(self, asked: SliceRequest) -> tuple[int, int]:
-        result = await self.house.run(asked)
-        assert result.finished
-        return result.completed, result.failed
 
 
 async def a_key(database: MemoryDatabase, tokens_per_day: int) -> None:
@@ -101,12 +64,6 @@ async def test_the_budget_of_a_key_holds_for_its_batches_alone() -> None:
     assert message.startswith(f"The budget of 10 tokens a day of the API key {KEY} is used up")
     other = request(batch_id="batch_" + "1" * 32, caller=Caller(key_id="key_2"))
     assert await worker.counts(other) == (4, 0)
-
-
-async def an_organization(database: MemoryDatabase, tokens_per_day: int, *tenants: str) -> None:
-    await database.organizations.create("group", tokens_per_day, START)
-    for tenant in tenants:
-        assert await database.organizations.add("group", tenant) == "group"
 
 
 async def test_the_budget_of_an_organization_holds_for_its_tenants_together() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from openai.types import Batch
 
-from api.limits import LimitsObject, OrganizationLimit
+from api.limits import LimitsObject, SharedLimit
 from api.organizations import OrganizationObject
 from starter.commands.organizations import Organizations
 from tests.clients import http_client
@@ -23,7 +23,7 @@ async def said(stack: Stack, *arguments: str) -> str:
     return command.said[0]
 
 
-async def shared(stack: Stack, tenant: str) -> OrganizationLimit:
+async def shared(stack: Stack, tenant: str) -> SharedLimit:
     async with http_client() as http:
         answer = await http.get(f"{stack.now.api}/v1/x/limits", headers={"X-Tenant": tenant})
     limit = LimitsObject.model_validate_json(answer.raise_for_status().content).organization

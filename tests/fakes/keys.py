@@ -17,9 +17,12 @@ async def made_key(
     scopes: tuple[Scope, ...] | list[Scope] = ALL,
     expires_at: datetime | None = None,
     revoked_at: datetime | None = None,
+    user: str | None = None,
 ) -> ApiKey:
-    """A key of the tenant, which is made with it."""
+    """A key of the tenant, which is made with it, as is its user."""
     await database.tenants.create(tenant, NOW)
+    if user is not None:
+        await database.users.create(tenant, user, None, NOW)
     key = new_key()
     row = KeyRow(
         id=new_key_id(),
@@ -28,6 +31,7 @@ async def made_key(
         scopes=list(scopes),
         created_at=NOW,
         expires_at=expires_at,
+        user_name=user,
     )
     await database.api_keys.insert(row, keep(key))
     if revoked_at is not None:

@@ -10,16 +10,16 @@ from batchwright.database.counts import LIVE
 from batchwright.database.quotas_base import (
     Counted,
     KeyBudget,
-    OrganizationBudget,
     OwnQuotas,
     QuotaRow,
     QuotasTable,
+    SharedBudget,
     Spent,
     Used,
 )
-from batchwright.database.tenant_rows import OrganizationRow
+from batchwright.database.tenant_rows import OrganizationRow, UserRow
 from batchwright.rules.quotas import Enqueued, Excess, Limits, Quota, excess, left
-from tests.fakes.rows import Key, Rows, slices
+from tests.fakes.rows import Key, Rows, slices, with_keys
 
 _MINUTE = 60.0
 
@@ -117,11 +117,21 @@ class MemoryQuotas(QuotasTable):
     async def organizations(self) -> list[OrganizationRow]:
         return [row for _, row in sorted(self._rows.enter().organizations.items())]
 
-    async def organization_of(self, tenant: str) -> OrganizationBudget | None:
+    async def organization_of(self, tenant: str) -> SharedBudget | None:
         for row in await self.organizations():
             if tenant in row.tenants:
                 used = sum(self._spent_today(member) for member in row.tenants)
-                return OrganizationBudget(row.name, row.tokens_per_day, used)
+                return SharedBudget(row.name, row.tokens_per_day, used)
+        return None
+
+    async def limited_users(self) -> list[UserRow]:
+        return [row for row in with_keys(self._rows.enter()) if row.tokens_per_day is not None]
+
+    async def user_of(self, tenant: str, key_id: str) -> SharedBudget | None:
+        for row in with_keys(self._rows.enter()):
+            if row.tenant == tenant and key_id in row.keys:
+                used = sum(self._spent_today(tenant, key) for key in row.keys)
+                return SharedBudget(row.name, row.tokens_per_day, used)
         return None
 
     async def withdrawn_keys(self, since: datetime) -> frozenset[str]:
@@ -162,7 +172,7 @@ class MemoryQuotas(QuotasTable):
         if now - began >= _MINUTE:
             began, requests = now, 0
         self._rows.requests[tenant] = (began, requests + 1)
-        return Counted(requests + 1, began + _MINUTE - now)
+        return Counted(requests + 1, _MINUTE - (now - began))
 
     def _enqueued(self, tenant: str, but: str = "") -> Enqueued:
         lines, tokens = 0, 0

@@ -19,7 +19,7 @@ from batchwright.database.rows import (
     SliceProgress,
     WorkerBeat,
 )
-from batchwright.database.tenant_rows import FoundKey, OrganizationRow, TenantRow
+from batchwright.database.tenant_rows import FoundKey, OrganizationRow, TenantRow, UserRow
 from batchwright.database.upload_rows import Claim, PartRow, UploadRow
 from batchwright.database.waiting_base import Waiting
 from batchwright.rules.quotas import Enqueued, Quota
@@ -46,6 +46,7 @@ class Rows:
         self.claims: dict[tuple[str, str, str], Claim] = {}
         self.tenants: dict[str, TenantRow] = {}
         self.organizations: dict[str, OrganizationRow] = {}
+        self.users: dict[Key, UserRow] = {}  # without their keys, which have their names
         self.api_keys: dict[str, FoundKey] = {}  # by prefix
         self.key_lookups = 0
         self.chances: dict[tuple[str, str, str], BatchOrder] = {}
@@ -77,6 +78,17 @@ class Rows:
         """An expired file is unknown, unless a live batch reads it that was created before."""
         until, readers = file.expires_at, self.readers_of(file.tenant, file.id)
         return until is None or until > now or any(row.order.created_at < until for row in readers)
+
+
+def with_keys(rows: Rows) -> list[UserRow]:
+    """The users, by tenant and name."""
+    keys = sorted((found.key for found in rows.api_keys.values()), key=lambda key: (key.created_at, key.id))
+    return [
+        row.model_copy(
+            update={"keys": [key.id for key in keys if (key.tenant, key.user_name) == (row.tenant, row.name)]}
+        )
+        for _, row in sorted(rows.users.items())
+    ]
 
 
 def position(ids: list[str], after: str | None) -> int:

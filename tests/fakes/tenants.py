@@ -1,13 +1,13 @@
 """Tenants and their keys in memory, held to the same suite as PostgreSQL's."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from batchwright.database.errors import UnknownTenant
-from batchwright.database.tenant_rows import FoundKey, KeyRow, OrganizationRow, TenantRow
-from batchwright.database.tenants_base import ApiKeysTable, OrganizationsTable, TenantsTable
+from batchwright.database.errors import UnknownTenant, UnknownUser
+from batchwright.database.tenant_rows import FoundKey, KeyRow, OrganizationRow, TenantRow, UserRow
+from batchwright.database.tenants_base import ApiKeysTable, OrganizationsTable, TenantsTable, UsersTable
 from batchwright.rules.api_keys import Kept
-from tests.fakes.rows import Rows
+from tests.fakes.rows import Rows, with_keys
 
 
 class MemoryTenants(TenantsTable):
@@ -74,6 +74,42 @@ class MemoryOrganizations(OrganizationsTable):
         return name in found
 
 
+class MemoryUsers(UsersTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def create(self, tenant: str, name: str, tokens_per_day: int | None, at: datetime) -> bool:
+        if tenant not in self._rows.enter().tenants:
+            raise UnknownTenant(tenant)
+        fresh = UserRow(tenant=tenant, name=name, created_at=at, tokens_per_day=tokens_per_day, keys=[])
+        return self._rows.users.setdefault((tenant, name), fresh) is fresh
+
+    async def all(self, tenant: str | None = None) -> list[UserRow]:
+        return [row for row in with_keys(self._rows.enter()) if tenant in (None, row.tenant)]
+
+    async def limit(self, tenant: str, name: str, tokens_per_day: int | None) -> bool:
+        row = self._rows.enter().users.get((tenant, name))
+        if row is None:
+            return False
+        self._rows.users[tenant, name] = row.model_copy(update={"tokens_per_day": tokens_per_day})
+        return True
+
+    async def own(self, tenant: str, name: str, keys: Sequence[str]) -> bool:
+        if (tenant, name) not in self._rows.enter().users:
+            return False
+        for found in list(self._rows.api_keys.values()):
+            key = found.key
+            if key.tenant == tenant and key.id in keys:
+                put_key(self._rows, found, user_name=name)
+            elif (key.tenant, key.user_name) == (tenant, name):
+                put_key(self._rows, found, user_name=None)
+        return True
+
+    async def delete(self, tenant: str, name: str) -> bool:
+        await self.own(tenant, name, [])
+        return self._rows.users.pop((tenant, name), None) is not None
+
+
 class MemoryApiKeys(ApiKeysTable):
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -81,6 +117,7 @@ class MemoryApiKeys(ApiKeysTable):
     async def insert(self, key: KeyRow, kept: Kept) -> None:
         if key.tenant not in self._rows.enter().tenants:
             raise UnknownTenant(key.tenant)
+        self._check_user(key, key.user_name)
         self._rows.api_keys.setdefault(key.prefix, FoundKey(key=key, kept=kept))
 
     async def find(self, prefix: str) -> FoundKey | None:
@@ -108,6 +145,17 @@ class MemoryApiKeys(ApiKeysTable):
                 return self._put(found, tokens_per_day=tokens_per_day)
         return None
 
+    async def give(self, key: str, user: str | None) -> KeyRow | None:
+        for found in self._rows.enter().api_keys.values():
+            if key in (found.key.id, found.key.prefix):
+                self._check_user(found.key, user)
+                return self._put(found, user_name=user)
+        return None
+
+    def _check_user(self, key: KeyRow, user: str | None) -> None:
+        if user is not None and (key.tenant, user) not in self._rows.users:
+            raise UnknownUser(key.tenant, user)
+
     async def note_used(self, uses: Mapping[str, datetime]) -> None:
         for found in list(self._rows.enter().api_keys.values()):
             at, last = uses.get(found.key.id), found.key.last_used_at
@@ -115,9 +163,13 @@ class MemoryApiKeys(ApiKeysTable):
                 self._put(found, last_used_at=at)
 
     def _put(self, found: FoundKey, **changes: object) -> KeyRow:
-        key = found.key.model_copy(update=changes)
-        self._rows.api_keys[key.prefix] = found.model_copy(update={"key": key})
-        return key
+        return put_key(self._rows, found, **changes)
+
+
+def put_key(rows: Rows, found: FoundKey, **changes: object) -> KeyRow:
+    key = found.key.model_copy(update=changes)
+    rows.api_keys[key.prefix] = found.model_copy(update={"key": key})
+    return key
 
 
 class TenantsAndKeys:
@@ -132,6 +184,10 @@ class TenantsAndKeys:
     @property
     def organizations(self) -> MemoryOrganizations:
         return MemoryOrganizations(self.rows)
+
+    @property
+    def users(self) -> MemoryUsers:
+        return MemoryUsers(self.rows)
 
     @property
     def api_keys(self) -> MemoryApiKeys:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.base import DatabaseLike
-from batchwright.database.quotas_base import KeyBudget, OrganizationBudget, OwnQuotas, Spent, Used
+from batchwright.database.quotas_base import KeyBudget, OwnQuotas, SharedBudget, Spent, Used
 from batchwright.database.tenant_rows import KeyRow, OrganizationRow
 from batchwright.database.upload_rows import UploadRow
 from batchwright.rules.api_keys import Kept, Scope
@@ -105,7 +105,7 @@ async def test_tenants_of_an_organization_share_its_budget(any_database: Databas
     await tell_spent(quotas, "b", Spent("u", "", 20))
     await quotas.tell_spent("b", this_day() - timedelta(days=1), [Spent("u", "", 1000)])
     for tenant in ("t", "u"):
-        assert await quotas.organization_of(tenant) == OrganizationBudget("group", 100, 35)
+        assert await quotas.organization_of(tenant) == SharedBudget("group", 100, 35)
     assert await quotas.organization_of("v") is None
 
 
@@ -117,14 +117,14 @@ async def test_an_organization_is_changed_and_goes_and_its_tenants_stay(any_data
         await organizations.add("group", tenant)
     assert await organizations.limit("group", 50)
     assert not await organizations.limit("none", 50)
-    assert await quotas.organization_of("t") == OrganizationBudget("group", 50, 0)
+    assert await quotas.organization_of("t") == SharedBudget("group", 50, 0)
     assert await organizations.remove("group", "u")
     assert not await organizations.remove("group", "u")
     assert not await organizations.remove("none", "t")
     [row] = await quotas.organizations()
     assert (row.tokens_per_day, row.tenants) == (50, ["t"])
     assert await organizations.limit("group", None)
-    assert await quotas.organization_of("t") == OrganizationBudget("group", None, 0)
+    assert await quotas.organization_of("t") == SharedBudget("group", None, 0)
     await quotas.clear("t")  # its own quotas go, where it belongs to stays
     assert await quotas.organization_of("t") is not None
     assert await organizations.delete("group")

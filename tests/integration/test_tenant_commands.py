@@ -72,6 +72,51 @@ async def test_a_key_has_a_budget_and_shows_what_it_used_today(
     assert (await operator("keys", "limit", "key_none", "--tokens-per-day", "1")).code == 1
 
 
+async def test_a_user_from_the_first_day_to_the_last(operator: Operator, database: Database) -> None:
+    await operator("tenants", "create", "blue")
+    made = await operator("users", "create", "blue", "alice", "--tokens-per-day", "50")
+    assert (made.code, made.complained) == (0, "alice of blue has 50 tokens a day. Keys: 0.\n")
+    await operator("users", "create", "blue", "bob")
+    made_keys = [
+        json.loads((await operator("keys", "create", "blue", "--user", user, "--json")).said[0])
+        for user in ("alice", "bob")
+    ]
+    ids = [key["id"] for key in made_keys]
+    await tell_spent(database.quotas, "w", *(Spent("blue", id, 20) for id in ids))
+    given = await operator("keys", "assign", ids[1], "--user", "alice")
+    assert (given.code, given.complained.endswith("of blue is the user alice's now.\n")) == (0, True)
+    assert "40 of 50" in " ".join((await operator("users", "list", "blue")).said)
+    assert "alice" in " ".join((await operator("keys", "list")).said)
+    shown = " ".join((await operator("users", "show", "blue", "alice")).said)
+    assert all(f"bw_{key['prefix']}_..." in shown for key in made_keys)
+    assert "10" in shown
+    of_all = json.loads((await operator("users", "list", "--json")).said[0])["users"]
+    assert [(row["name"], row["used"], row["keys"]) for row in of_all] == [("alice", 40, ids), ("bob", 0, [])]
+    raised = await operator("users", "limit", "blue", "alice", "--tokens-per-day", "90")
+    assert (raised.code, raised.complained) == (0, "alice of blue has 90 tokens a day. Keys: 2.\n")
+    await operator("keys", "revoke", ids[0])
+    assert "_..., revoked " in " ".join((await operator("users", "show", "blue", "alice")).said)
+    taken = await operator("keys", "assign", ids[1], "--no-user")
+    assert taken.complained.endswith("of blue is no user's now.\n")
+    none = await operator("users", "limit", "blue", "alice", "--tokens-per-day", "0", "--json")
+    assert json.loads(none.said[0]).items() >= {"used": 20, "keys": ids[:1]}.items()
+    assert (await operator("users", "delete", "blue", "alice")).code == 0
+    assert [(row.name, row.keys) for row in await database.users.all()] == [("bob", [])]
+    assert len(await database.api_keys.all("blue")) == 2
+
+
+async def test_a_user_of_another_tenant_has_no_key_of_this_one(operator: Operator) -> None:
+    for tenant in ("blue", "red"):
+        await operator("tenants", "create", tenant)
+    await operator("users", "create", "red", "alice")
+    sentence = "Tenant 'blue' has no user 'alice': `batchwright users create blue alice` makes it.\n"
+    refused = await operator("keys", "create", "blue", "--user", "alice")
+    assert (refused.code, refused.said, refused.complained) == (1, [], sentence)
+    made = json.loads((await operator("keys", "create", "blue", "--json")).said[0])
+    refused = await operator("keys", "assign", made["id"], "--user", "alice")
+    assert (refused.code, refused.complained) == (1, sentence)
+
+
 async def test_an_organization_from_the_first_day_to_the_last(operator: Operator, database: Database) -> None:
     made = await operator("organizations", "create", "group", "--tokens-per-day", "50", "--json")
     assert json.loads(made.said[0]).items() >= {"name": "group", "tokens_per_day": 50, "used": 0}.items()
@@ -133,6 +178,15 @@ WRONG = [
     ("organizations limit red --tokens-per-day 1", 1, "There is no organization 'red'"),
     ("organizations create red --tokens-per-day 0", 3, ""),
     ("organizations delete red", 1, "There is no organization 'red'"),
+    ("users create red alice", 1, "There is no tenant 'red': `batchwright tenants create red` makes it."),
+    ("users create red a/b", 3, "'a/b' cannot be a user's name"),
+    ("users create red alice --tokens-per-day 0", 3, ""),
+    ("users show red alice", 1, "Tenant 'red' has no user 'alice'"),
+    ("users limit red alice --tokens-per-day 1", 1, "Tenant 'red' has no user 'alice'"),
+    ("users delete red alice", 1, "Tenant 'red' has no user 'alice'"),
+    ("keys assign key_x", 3, "Name either --user NAME or --no-user."),
+    ("keys assign key_x --user a --no-user", 3, "Name either --user NAME or --no-user."),
+    ("keys assign key_x --user a", 1, "There is no key 'key_x'; `batchwright keys list` lists them."),
     ("keys revoke key_x", 1, "There is no key 'key_x'; `batchwright keys list` lists them."),
 ]
 
@@ -151,7 +205,7 @@ async def test_a_tenant_is_not_made_twice(operator: Operator) -> None:
 
 
 async def test_lists_of_nothing_say_what_to_do(operator: Operator) -> None:
-    for what in ("tenants", "keys", "organizations"):
+    for what in ("tenants", "keys", "users", "organizations"):
         ended = await operator(what, "list")
         assert (ended.code, ended.said) == (0, [])
         assert f"batchwright {what} create" in ended.complained

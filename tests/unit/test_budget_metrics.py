@@ -1,4 +1,4 @@
-"""What a control worker shows of budgets of tokens: of tenants by name, of keys how many."""
+"""What a control worker shows of budgets of tokens: of tenants by name, of users and keys how many."""
 
 from datetime import UTC, date, datetime
 
@@ -110,6 +110,29 @@ async def test_of_keys_is_told_how_many_have_nothing_left_and_not_which() -> Non
     assert watch.shown("token_budgets_short", of="key") == 1
     assert key.id not in watch.metrics.shown().decode()
     assert watch.shown("tenant_tokens_used", tenant="acme") is None  # it has no budget
+
+
+async def test_of_users_is_told_how_many_have_nothing_left_and_not_which() -> None:
+    watch = Watch()
+    users, keys, quotas = watch.database.users, watch.database.api_keys, watch.database.quotas
+    for user in ("alice", "alice", "bob"):
+        await made_key(watch.database, "acme", user=user)
+    await users.limit("acme", "alice", 50)
+    await users.limit("acme", "bob", 50)
+    await users.create("acme", "idle", 1, NOW)
+    spent = [Spent("acme", key.id, 30) for key in await keys.all()]
+    await quotas.tell_spent("w", TODAY, spent)
+    await watch.watch.look(NOW)
+    assert watch.shown("token_budgets_exhausted", of="user") == 1
+    assert watch.shown("token_budgets_short", of="user") == 1
+    assert "alice" not in watch.metrics.shown().decode()
+    await users.limit("acme", "alice", 64)
+    await watch.watch.look(NOW)
+    assert watch.shown("token_budgets_exhausted", of="user") == 0
+    assert watch.shown("token_budgets_short", of="user") == 1
+    await users.delete("acme", "alice")
+    await watch.watch.look(NOW)
+    assert watch.shown("token_budgets_short", of="user") == 0
 
 
 async def test_budgets_are_short_before_they_are_used_up() -> None:

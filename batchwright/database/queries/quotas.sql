@@ -125,6 +125,20 @@ SELECT o.name, o.tokens_per_day, coalesce((
 FROM organization_tenants m JOIN organizations o ON o.name = m.organization
 WHERE m.tenant = $1
 
+-- name: limited_users
+SELECT u.tenant, u.name, u.created_at, u.tokens_per_day,
+       array_remove(array_agg(k.id ORDER BY k.created_at, k.id), NULL) AS keys
+FROM users u LEFT JOIN api_keys k ON k.tenant = u.tenant AND k.user_name = u.name
+WHERE u.tokens_per_day IS NOT NULL
+GROUP BY u.tenant, u.name
+
+-- name: user_of
+SELECT u.name, u.tokens_per_day, coalesce((
+    SELECT sum(s.tokens) FROM spent_tokens s JOIN api_keys m ON m.tenant = s.tenant AND m.id = s.key_id
+    WHERE s.tenant = u.tenant AND m.user_name = u.name AND s.day = (now() AT TIME ZONE 'utc')::date), 0)::bigint AS tokens
+FROM api_keys k JOIN users u ON u.tenant = k.tenant AND u.name = k.user_name
+WHERE k.tenant = $1 AND k.id = $2
+
 -- name: withdrawn_keys
 -- Only as far back as a batch that runs can have been created: the others are many in time.
 SELECT id FROM api_keys WHERE revoked_at >= $1 OR expires_at BETWEEN $1 AND now()

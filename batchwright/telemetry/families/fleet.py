@@ -77,7 +77,7 @@ class FleetMetrics:
         )
         self.budgets_exhausted = declare.gauge(
             "token_budgets_exhausted",
-            "Budgets of tokens that are used up today, of a `tenant`, `organization` or `key`",
+            "Budgets of tokens that are used up today, of a `tenant`, `organization`, `user` or `key`",
             ["of"],
         )
         self.budgets_short = declare.gauge(
