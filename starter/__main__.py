@@ -48,7 +48,7 @@ COMMANDS = (
     Later("stats", "stats:stats", "Show what the fleet has sent, by backend and by model."),
     Later("workers", "fleet:workers", "List the worker processes that are alive."),
     Later("queues", "queues:queues", "Show what waits in Temporal's task queues."),
-    Later("rollout", "rollout:rollout", "Show or change which build of the workers takes new batches."),
+    Later("rollout", "rollout:rollout", "Show or change which build gets new batches."),
     Later("codec-server", "codec_server:codec_server", "Decrypt payloads for the Web UI."),
     Later("setup", "setup:setup", "Prepare what Batchwright runs on."),
 )

@@ -50,6 +50,7 @@ class Part:
     environment: Mapping[str, str]
     is_healthy: Callable[[], Awaitable[bool]]
     start_seconds: float = 180.0
+    runs_in: Path | None = None  # None: where we run
 
 
 class PartProcess:
@@ -113,6 +114,7 @@ class PartProcess:
                 self._process = subprocess.Popen(
                     self._part.command,
                     env=self._part.environment,
+                    cwd=self._part.runs_in,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=out,

@@ -131,10 +131,12 @@ def exports(addresses: Addresses, told: Mapping[str, str]) -> str:
 
 
 def temporal_part(addresses: Addresses, directory: StackDirectory) -> Part:
+    database = directory.temporal
     command = temporal.dev_server_command(
-        directory.temporal, port=addresses.temporal_port, ui_port=addresses.ui_port
+        database.name, port=addresses.temporal_port, ui_port=addresses.ui_port
     )
-    return Part("temporal", command, os.environ, partial(temporal.is_ready, addresses.temporal_port))
+    is_ready = partial(temporal.is_ready, addresses.temporal_port)
+    return Part("temporal", command, os.environ, is_ready, runs_in=database.parent)
 
 
 def simulator_part(port: int, arguments: tuple[str, ...]) -> Part:

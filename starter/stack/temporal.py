@@ -49,10 +49,14 @@ def find_binary() -> Path:
     raise StackError(f"{_PACKAGE} is installed without its program temporal: install it again.")
 
 
-def dev_server_command(database: Path, *, port: int, ui_port: int) -> list[str]:
-    """Keeps its state in the SQLite file `database`, across restarts and SIGKILL."""
+def dev_server_command(database: str, *, port: int, ui_port: int) -> list[str]:
+    """Keeps its state in the SQLite file `database`, across restarts and SIGKILL.
+
+    SQLite reads it as a URI, in which a `#`, a `?` or a `%20` leads elsewhere: a plain name in the directory
+    that the server is started in.
+    """
     command = [str(find_binary()), "server", "start-dev", "--ip", LOOPBACK]
-    command += ["--port", str(port), "--ui-port", str(ui_port), "--db-filename", str(database)]
+    command += ["--port", str(port), "--ui-port", str(ui_port), "--db-filename", database]
     command += ["--log-level", "error", "--ui-disable-news-fetch"]
     for name, value in _PRAGMAS.items():
         command += ["--sqlite-pragma", f"{name}={value}"]

@@ -158,6 +158,15 @@ def test_a_directory_that_cannot_be_is_named(start_dev: StartDev, tmp_path: Path
     assert said.splitlines()[-1].endswith("Choose another directory with --data.")
 
 
+def test_all_state_is_in_its_directory_whatever_that_is_called(start_dev: StartDev, tmp_path: Path) -> None:
+    parent = tmp_path / "no 1#a"
+    parent.mkdir()
+    dev = start_dev(data=parent / "50%41? ü")
+    dev.ready()
+    assert (dev.data / "temporal.db").exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("no")] == ["no 1#a"]
+
+
 def test_a_wrong_setting_is_refused_before_anything_starts(
     start_dev: StartDev, monkeypatch: pytest.MonkeyPatch
 ) -> None:

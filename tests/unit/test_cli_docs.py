@@ -76,6 +76,12 @@ def test_the_simulator_is_documented(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {endpoint for endpoint in ENDPOINTS if f"`{endpoint}`" not in page} == set()
 
 
+def test_the_list_of_commands_is_80_columns_wide_and_breaks_no_summary_off() -> None:
+    help_ = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).output
+    assert max(len(line) for line in help_.splitlines()) <= 80
+    assert re.findall(r"^  \S.*\.\.\.$", help_.partition("Commands:")[2], flags=re.MULTILINE) == []
+
+
 @pytest.mark.parametrize("command", LISTED, ids=[command.name for command in LISTED])
 def test_help_is_80_columns_wide_and_breaks_no_summary_off(
     command: Later, monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,7 @@ from starter.stack.plan import (
     choose_addresses,
     environment,
     exports,
+    temporal_part,
     worker_parts,
 )
 from starter.stack.ports import claim, free_port, is_free
@@ -53,12 +54,12 @@ def values_of(command: list[str], option: str) -> list[str]:
 
 
 def test_the_dev_server_keeps_its_state_in_a_file() -> None:
-    command = temporal.dev_server_command(Path("/a dir/temporal.db"), port=1, ui_port=2)
-    assert values_of(command, "--db-filename") == ["/a dir/temporal.db"]
+    part = temporal_part(ADDRESSES, StackDirectory(Path("/a dir")))
+    assert (part.runs_in, values_of(part.command, "--db-filename")) == (Path("/a dir"), ["temporal.db"])
 
 
 def test_the_dev_server_does_not_let_the_steps_of_a_batch_wait_for_its_next_read() -> None:
-    command = temporal.dev_server_command(Path("temporal.db"), port=1, ui_port=2)
+    command = temporal.dev_server_command("temporal.db", port=1, ui_port=2)
     told = dict(value.split("=", 1) for value in values_of(command, "--dynamic-config-value"))
     assert int(told["history.transferProcessorMaxPollRPS"]) >= 100
 
