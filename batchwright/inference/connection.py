@@ -132,8 +132,7 @@ class Connection(asyncio.Protocol):
             return
         if self._silence is not None:
             self._silence.heard()
-        if not self._has_head:
-            self._head_bytes += len(data)
+        told = self._size
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -143,6 +142,8 @@ class Connection(asyncio.Protocol):
             self._is_kept = False
             if not self._is_complete:
                 self._fail(httpx.RemoteProtocolError(str(error) or type(error).__name__))
+        # Without anything of the body it is a head, or what may follow the last chunk.
+        self._head_bytes = self._head_bytes + len(data) if self._size == told else 0
         self._judge()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -202,8 +203,9 @@ class Connection(asyncio.Protocol):
             self._fail(AnswerTooLarge())
         elif self._is_complete:
             self._end()
-        elif not self._has_head and self._head_bytes > _MOST_HEAD_BYTES:
-            self._fail(httpx.RemoteProtocolError(f"the head is larger than {_MOST_HEAD_BYTES} bytes"))
+        elif self._head_bytes > _MOST_HEAD_BYTES:
+            place = "trailer" if self._size else "head"
+            self._fail(httpx.RemoteProtocolError(f"the {place} is larger than {_MOST_HEAD_BYTES} bytes"))
 
     def _end(self) -> None:
         chunks, ended = self._chunks, self._take()

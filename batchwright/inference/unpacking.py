@@ -1,35 +1,55 @@
 """Answers that a backend has packed, though plain ones were asked for."""
 
-from collections.abc import Iterator
+import zlib
 
 import httpx
 
 from batchwright.inference.engine import Answer, AnswerTooLarge
 
-_PIECE_BYTES = 8 * 1024
-
-
-class _Pieces(httpx.SyncByteStream):
-    """Small pieces, so that what each of them unpacks to is bounded."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def __iter__(self) -> Iterator[bytes]:
-        for start in range(0, len(self._data), _PIECE_BYTES):
-            yield self._data[start : start + _PIECE_BYTES]
+_GZIP = zlib.MAX_WBITS | 16
+_MOST_LAYERS = 4  # one is usual; each is unpacked whole
 
 
 def unpacked(answer: Answer, most_bytes: int) -> bytes:
-    """The body as it was meant. Raises AnswerTooLarge, httpx.DecodingError."""
-    if b"content-encoding" not in answer.headers:
+    """The body as it was meant; no layer of it takes more than `most_bytes`, however often it was packed.
+
+    An encoding that is not known leaves it as it came: whether it is JSON is looked at anyway.
+
+    Raises AnswerTooLarge, httpx.DecodingError.
+    """
+    said = answer.headers.get(b"content-encoding")
+    if said is None:
         return answer.body
-    packed = httpx.Response(200, headers=list(answer.headers.items()), stream=_Pieces(answer.body))
-    pieces: list[bytes] = []
-    size = 0
-    for piece in packed.iter_bytes():
-        size += len(piece)
-        if size > most_bytes:
-            raise AnswerTooLarge
-        pieces.append(piece)
-    return b"".join(pieces)
+    layers = [name for part in said.split(b",") if (name := part.strip().lower()) != b"identity"]
+    if len(layers) > _MOST_LAYERS:
+        raise httpx.DecodingError(f"it is packed {len(layers)} times")
+    body = answer.body
+    for name in reversed(layers):
+        if name in (b"gzip", b"x-gzip", b"deflate"):
+            body = _plain(body, name, most_bytes)
+    return body
+
+
+def _plain(packed: bytes, name: bytes, most_bytes: int) -> bytes:
+    if not packed:
+        return b""
+    try:
+        if name != b"deflate":
+            return _inflated(packed, _GZIP, most_bytes)
+        try:
+            return _inflated(packed, zlib.MAX_WBITS, most_bytes)
+        except zlib.error:  # some leave zlib's head away
+            return _inflated(packed, -zlib.MAX_WBITS, most_bytes)
+    except zlib.error as error:
+        raise httpx.DecodingError(str(error)) from error
+
+
+def _inflated(packed: bytes, bits: int, most_bytes: int) -> bytes:
+    """Raises AnswerTooLarge, zlib.error."""
+    unpacking = zlib.decompressobj(bits)
+    plain = unpacking.decompress(packed, most_bytes + 1)
+    if len(plain) > most_bytes:
+        raise AnswerTooLarge
+    if not plain and not unpacking.eof:
+        raise zlib.error("nothing of it can be unpacked")
+    return plain

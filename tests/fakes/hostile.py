@@ -83,6 +83,7 @@ def silent(*pieces: bytes) -> Serve:
 
 _SHORT = {"request_timeout_seconds": 0.2}
 _PACKED = gzip.compress(b'{"text":"%b"}' % (b"1" * 4 * LIMIT))
+_PACKED_TWICE = gzip.compress(gzip.compress(b'{"text":"%b"}' % (b"1" * 20_000_000)))
 
 ANSWERS: dict[str, Bad] = {
     "200 with HTML, whatever its content type": Bad(
@@ -102,6 +103,9 @@ ANSWERS: dict[str, Bad] = {
     "200 with more than the limit, announced": Bad(silent(HEAD + b"content-length: %d\r\n\r\n" % HUGE)),
     "200 with 100 MB, not announced": Bad(huge()),
     "200 with a packed body that unpacks beyond the limit": Bad(said(_PACKED, b"content-encoding: gzip")),
+    "200 with a body packed twice that unpacks beyond the limit": Bad(
+        said(_PACKED_TWICE, b"content-encoding: gzip, gzip")
+    ),
     "204": Bad(answering(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n")),
     "500 of a gateway that says it cannot reach what is behind it": Bad(
         said(
@@ -122,6 +126,11 @@ ANSWERS: dict[str, Bad] = {
         answering(b"HTTP/1.1 101 Switch\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n")
     ),
     "a head without end": Bad(endless(HEAD, b"x-more: " + b"x" * 1000 + b"\r\n")),
+    "a trailer without end": Bad(
+        endless(
+            HEAD + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n", b"x-more: " + b"x" * 1000 + b"\r\n"
+        )
+    ),
     "something that is not HTTP": Bad(answering(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")),
     "the connection ends in mid-answer": Bad(answering(HEAD + b"content-length: 100\r\n\r\n", b'{"a":')),
     "the connection ends without an answer": Bad(answering()),

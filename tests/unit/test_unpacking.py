@@ -1,0 +1,48 @@
+"""Answers that came packed: what they are unpacked to, and what is refused."""
+
+import gzip
+import zlib
+
+import httpx
+import pytest
+
+from batchwright.inference.engine import Answer, AnswerTooLarge
+from batchwright.inference.unpacking import unpacked
+
+PLAIN = b'{"choices":[]}'
+LIMIT = 1000
+_RAW = zlib.compress(PLAIN)[2:-4]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        (b"gzip", gzip.compress(PLAIN)),
+        (b"X-GZIP", gzip.compress(PLAIN)),
+        (b"deflate", zlib.compress(PLAIN)),
+        (b"deflate", _RAW),
+        (b"identity", PLAIN),
+        (b"", PLAIN),
+        (b"deflate, identity ,gzip", gzip.compress(zlib.compress(PLAIN))),
+        (b"an-unknown-one", PLAIN),
+    ],
+    ids=["gzip", "x-gzip", "zlib", "deflate without its head", "identity", "none", "twice", "unknown"],
+)
+def test_a_body_is_as_it_was_before_it_was_packed(encoding: bytes, body: bytes) -> None:
+    assert unpacked(Answer(200, {b"content-encoding": encoding}, body), LIMIT) == PLAIN
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"deflate", b"gzip, gzip", b"gzip," * 4 + b"gzip"])
+def test_a_body_that_is_not_what_it_says_is_refused(encoding: bytes) -> None:
+    with pytest.raises(httpx.DecodingError):
+        unpacked(Answer(200, {b"content-encoding": encoding}, PLAIN), LIMIT)
+
+
+@pytest.mark.parametrize(("size", "fits"), [(LIMIT, True), (LIMIT + 1, False)])
+def test_a_body_may_be_as_large_as_the_limit(size: int, fits: bool) -> None:
+    answer = Answer(200, {b"content-encoding": b"gzip"}, gzip.compress(b"1" * size))
+    if fits:
+        assert len(unpacked(answer, LIMIT)) == size
+    else:
+        with pytest.raises(AnswerTooLarge):
+            unpacked(answer, LIMIT)
