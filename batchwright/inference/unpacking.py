@@ -50,6 +50,6 @@ def _inflated(packed: bytes, bits: int, most_bytes: int) -> bytes:
     plain = unpacking.decompress(packed, most_bytes + 1)
     if len(plain) > most_bytes:
         raise AnswerTooLarge
-    if not plain and not unpacking.eof:
-        raise zlib.error("nothing of it can be unpacked")
+    if not unpacking.eof:
+        raise zlib.error("it ends too early")
     return plain

@@ -38,6 +38,12 @@ def test_a_body_that_is_not_what_it_says_is_refused(encoding: bytes) -> None:
         unpacked(Answer(200, {b"content-encoding": encoding}, PLAIN), LIMIT)
 
 
+def test_a_packed_body_that_is_cut_off_is_refused() -> None:
+    answer = Answer(200, {b"content-encoding": b"gzip"}, gzip.compress(PLAIN)[:-1])
+    with pytest.raises(httpx.DecodingError):
+        unpacked(answer, LIMIT)
+
+
 @pytest.mark.parametrize(("size", "fits"), [(LIMIT, True), (LIMIT + 1, False)])
 def test_a_body_may_be_as_large_as_the_limit(size: int, fits: bool) -> None:
     answer = Answer(200, {b"content-encoding": b"gzip"}, gzip.compress(b"1" * size))
