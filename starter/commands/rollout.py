@@ -19,7 +19,7 @@ from starter.output import Exit, print_json, stderr, stdout, stop
 from starter.tables import columns, local_time, plain
 
 rollout = typer.Typer(
-    help="Show or change which build of the workers takes new batches.",
+    help="Show or change which build gets new batches.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -45,7 +45,7 @@ class Changed(BaseModel):
 
 @rollout.callback()
 def commands() -> None:
-    """Show or change which build of the workers takes new batches."""
+    """Show or change which build gets new batches."""
 
 
 @rollout.command("show")
