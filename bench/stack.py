@@ -15,6 +15,7 @@ import msgspec
 import psutil
 
 from bench.inputs import MODELS
+from tests.guard import guarded
 
 _MIB = 1024 * 1024
 _LISTENING = re.compile(r"listening on (\S+)")
@@ -60,6 +61,7 @@ class Simulator:
 @contextmanager
 def simulator(*arguments: str, models: tuple[str, ...] = MODELS) -> Generator[Simulator]:
     """Raises SystemExit where it does not start."""
+    guarded()
     command = [sys.executable, "-m", "simulator", "--no-ledger", "--models", ",".join(models), *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -111,6 +113,7 @@ def running(
 
     Raises SystemExit where it does not start.
     """
+    guarded()
     command = [sys.executable, "-m", "starter", "dev", "--json", "--data", str(folder), "--backend", backend]
     ports = ("--port", "0", "--temporal-port", "0", "--ui-port", "0", "--workers", str(workers))
     environment = os.environ | _limits(in_flight) | (settings or {})

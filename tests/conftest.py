@@ -24,6 +24,7 @@ from starter.stack.postgres import EmbeddedPostgres
 from tests.fakes.database import MemoryDatabase
 from tests.fakes.s3 import S3Server, moto_server, real_server
 from tests.fakes.storage import MemoryStorage
+from tests.guard import guarded
 
 pytest_plugins = ["tests.second_tries"]
 
@@ -48,6 +49,10 @@ collect_ignore = [] if real_server() else ["integration/test_storage_s3_real.py"
 _TEMPLATE = "batchwright_template"
 # No test takes the power away.
 _FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+
+def pytest_configure() -> None:
+    guarded()
 
 
 def pytest_collection_finish() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from starter.stack.ports import free_port
+from tests.guard import marks
 from tests.unit.deploy.files import ROOT, Service, compose, image_environment
 
 _UNSET = re.compile(r"\$\{\w+:-([^}]*)\}")  # a variable of whoever runs compose, and its default
@@ -65,7 +66,7 @@ class Machine:
                 text = text.replace(there, address)
             return text
 
-        variables = {**image, "PATH": os.environ["PATH"], **service.environment}
+        variables = {**image, "PATH": os.environ["PATH"], **service.environment, **marks()}
         check = service.healthcheck.test[1:] if service.healthcheck else []
         programs = {"python": sys.executable, _HEALTHCHECK: str(ROOT / "deploy" / "image" / "healthcheck.py")}
         return Container(

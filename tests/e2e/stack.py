@@ -15,6 +15,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from pydantic import BaseModel
 
 from tests.clients import http_client
+from tests.guard import guarded
 
 Part = Literal["temporal", "postgres", "simulator", "api", "worker"]
 MODELS = ("llama-3.1-8b", "qwen2.5-7b", "mistral-7b")
@@ -133,6 +134,7 @@ class Stack:
 @contextmanager
 def dev(*arguments: str, data: Path | None = None, **environment: str) -> Generator[Stack]:
     """`batchwright dev` on free ports; it and all it started are gone at the end."""
+    guarded()
     with tempfile.TemporaryDirectory(prefix="batchwright-test-", ignore_cleanup_errors=True) as folder:
         data = data or Path(folder) / "data"
         ports = ("--port", "0", "--temporal-port", "0", "--ui-port", "0")

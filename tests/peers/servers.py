@@ -15,6 +15,7 @@ import httpx
 
 from starter.stack.ports import free_port
 from tests.clients import asked
+from tests.guard import marks
 
 KEY = "sk-peer-7"
 # `make` puts them there: a place of their own beside our environment.
@@ -96,6 +97,7 @@ def _running(command: list[str], port: int, health: str, log: Path) -> Generator
         "HF_HUB_OFFLINE": "1",
         "PATH": f"{home}:/usr/bin:/bin",
         "HOME": str(log.parent),
+        **marks(),
     }
     with (
         log.open("w") as said,

@@ -20,6 +20,7 @@ from starter.client import Client
 from starter.views import Batch
 from tests.e2e.batches import CHAT
 from tests.e2e.stack import MODELS, Stack, dev
+from tests.guard import guarded
 
 _MIB = 1024 * 1024
 _LOOK_SECONDS = 0.2
@@ -115,6 +116,7 @@ async def _measure(stack: Stack, backend: str, path: Path, lines: int, size: int
 @contextmanager
 def simulator() -> Generator[str]:
     """A simulator that counts requests and forgets the rest of them."""
+    guarded()
     command = [
         sys.executable,
         "-m",
