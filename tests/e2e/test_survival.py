@@ -1,14 +1,18 @@
 """What a user of the official client sees when parts of the stack die."""
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from temporalio.api.enums.v1 import EventType
 
 from batchwright.rules import ids, keys
 from batchwright.rules.segments import Kind, read_index
+from batchwright.settings import load
+from batchwright.temporal import connect
 from tests.e2e.batches import chat_lines, check_conservation, ended, lines_of, settled, submit, until
-from tests.e2e.stack import MODELS, Part, Stack
+from tests.e2e.stack import MODELS, Part, Stack, dev
 
 pytestmark = pytest.mark.e2e
 IN_FLIGHT = 100  # of a worker, by default
@@ -28,7 +32,8 @@ def settled_requests(objects: Path, batch_id: str) -> set[str]:
     }
 
 
-async def test_a_killed_worker_loses_nothing_and_asks_no_settled_line_again(stack: Stack) -> None:
+async def check_killed_worker(stack: Stack) -> str:
+    """Of a stack with two: what their kill costs a batch, whose id this is, is time."""
     async with stack.client() as client:
         for model in MODELS:
             await stack.faults(model=model, kind="slow", seconds=0.4, rate=1.0)
@@ -52,6 +57,23 @@ async def test_a_killed_worker_loses_nothing_and_asks_no_settled_line_again(stac
     assert set(asked) == {line.id for line in output}
     assert {request for request in kept if asked[request] != 1} == set()
     assert max(asked.values()) <= 2
+    return batch.id
+
+
+async def test_a_killed_worker_loses_nothing_and_asks_no_settled_line_again(stack: Stack) -> None:
+    await check_killed_worker(stack)
+
+
+@pytest.mark.slow
+async def test_nor_does_one_that_has_slices_of_a_batch_without_model_runs() -> None:
+    with dev("--workers", "2", BATCHWRIGHT_INLINE_SLICES="16") as stack:
+        batch_id = await check_killed_worker(stack)
+        now = stack.now
+        client = await connect(load(temporal_address=now.temporal, temporal_namespace=now.namespace))
+        run = client.get_workflow_handle(batch_id)
+        kinds = Counter([event.event_type async for event in run.fetch_history_events()])
+    assert kinds[EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED] == 0
+    assert kinds[EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED] > len(MODELS)
 
 
 @pytest.mark.parametrize("part", ["temporal", "postgres", "api", "simulator"])
