@@ -188,11 +188,13 @@ class Registry:
 
     def _take(self, configured: dict[str, ModelConfig], taken_away: set[str]) -> None:
         configs = {**discovered(self._gateways, self._listed, taken_away), **configured}
-        before = self._routes.keys()
+        before = self._routes
         self._read = True
         if configs != self._configs:
             self._configs = configs
             self._routes = {name: self._route(name, config) for name, config in configs.items()}
+            for name in before.keys() - configs.keys():
+                before[name].close()  # turns that run have it at hand
             for name, config in configs.items():
                 known = (self._routes.get(other) for other in config.fallbacks)
                 self._routes[name].fallbacks = [route for route in known if route is not None]
@@ -203,7 +205,7 @@ class Registry:
             self._aliases = {alias: name for alias, name in self._aliases.items() if alias not in configs}
         # What backends list is no configuration: it may be learnt a moment later here than elsewhere.
         self.fingerprint = fingerprint(configured, self._gateways)
-        if self._routes.keys() != before:
+        if self._routes.keys() != before.keys():
             self._changed.set()
 
     def _route(self, name: str, config: ModelConfig) -> Route:

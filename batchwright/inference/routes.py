@@ -1,5 +1,6 @@
 """Where the requests of a model go: its backends, each with a circuit, and the models it falls back on."""
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -130,6 +131,10 @@ class Route:
         self.retries, self._choice, self._renames = retries, config.choice, bool(config.aliases)
         self.in_flight = config.limits.in_flight
 
+    def close(self) -> None:
+        """The model was taken away: nothing goes out any more, and what is under way ends."""
+        self.lanes, self._own_urls, self.fallbacks = [], [], ()
+
     @property
     def is_open(self) -> bool:
         """Whether the circuits of all its own backends are."""
@@ -153,7 +158,7 @@ class Route:
         for lane in self.lanes:
             if not lane.circuit.is_open:
                 return 0.0
-        return min(lane.circuit.wait() for lane in self._reachable())
+        return min((lane.circuit.wait() for lane in self._reachable()), default=math.inf)
 
     @property
     def urls(self) -> Sequence[str]:

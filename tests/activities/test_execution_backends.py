@@ -169,3 +169,21 @@ def test_a_registered_limit_leaves_the_share_of_interactive_traffic() -> None:
     assert load(capacity_fraction=0.5, model_in_flight=10).in_flight_of(MODEL, 40) == 20
     assert load(models={MODEL: {"in_flight": 7}}).in_flight_of(MODEL, 3) == 3
     assert load(models={MODEL: {"in_flight": 7}}).in_flight_of(MODEL) == 7
+
+
+async def test_a_model_that_is_taken_away_within_a_turn_is_asked_no_more() -> None:
+    fleet = Fleet(config_of(ONE), model_in_flight=1)
+    answer = fleet.house.answer
+
+    async def taking_away(asked: httpx.Request) -> httpx.Response:
+        fleet.route.close()
+        fleet.house.backends.is_served = False
+        return await answer(asked)  # pyright: ignore[reportGeneralTypeIssues]
+
+    fleet.house.answer = taking_away
+    await fleet.plan()
+    error = await fleet.house.failure(request())
+    assert error.type == Failure.DEFERRED
+    assert str(error).endswith("no backend serves this model")
+    assert fleet.hosts == {"one": 1}
+    assert len(await fleet.house.settled()) == 1

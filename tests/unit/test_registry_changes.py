@@ -1,5 +1,6 @@
 """The registry in effect: a file's models, changed at run time, beside what backends list themselves."""
 
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -164,6 +165,23 @@ async def test_a_model_taken_away_is_gone_from_fallbacks_too_until_that_is_rever
     await world.revert("small")
     await registry.look()
     assert route_of(registry, "big").fallbacks == [route_of(registry, "small")]
+
+
+async def test_who_still_sends_for_a_model_that_is_taken_away_sends_nothing_more(world: World) -> None:
+    registry = world.process()
+    await registry.served()
+    held = route_of(registry, "small")
+    under_way = held.begin()
+    assert under_way is not None
+    await world.change("small", None)
+    await registry.look()
+    assert held.begin() is None
+    assert held.wait() == math.inf
+    assert list(held.urls) == []
+    under_way.end()
+    await world.revert("small")
+    await registry.look()
+    assert route_of(registry, "small").begin() is not None
 
 
 async def test_a_backend_that_no_model_uses_any_more_is_let_go(world: World) -> None:
