@@ -9,7 +9,6 @@ A family is a collector of its registry all the same.
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
 from typing import Generic, TypeVar
 
 from prometheus_client import Metric
@@ -36,7 +35,7 @@ class Family(Collector, Generic[_Series]):
         self._title = f"# HELP {name} {said}\n# TYPE {name} {self.kind}\n"
         self._series: dict[tuple[str, ...], _Series] = {}
         self._form: Form | None = None  # of the series there are, once they were shown
-        self._shown: list[bytes] = []  # the last time
+        self._shown = b""  # the last time
         self._only: _Series | None = None
         if not labels:
             self._only = self._series[()] = made(Place(name, {}), self._page)
@@ -84,28 +83,25 @@ class Family(Collector, Generic[_Series]):
         with self._page.lock:
             self._drop([key for key in self._series if key])
 
-    def pieces(self) -> Sequence[bytes]:
-        """Its text, to be put together at once with all others'. For one thread; any may count meanwhile."""
+    def text(self) -> bytes:
+        """For one thread; any may count meanwhile."""
         page = self._page
-        if not (page.is_stale or page.asks):
-            if len(self._shown) > 1:
-                self._shown = [b"".join(self._shown)]  # it seems to rest
-            return self._shown
-        with page.lock:
-            page.is_stale = False  # first: what is counted from here on is shown the next time, at least
-            series = [*self._series.values()]
-            if self._form is None:
-                self._form = Form("".join([self._title, *[one.form() for one in series]]))
-            form = self._form
-        self._shown = form.fill(self._numbers(series))
+        if page.is_stale or page.asks:
+            self._shown = self._written()
         return self._shown
 
-    def text(self) -> bytes:
-        return b"".join(self.pieces())
+    def _written(self) -> bytes:
+        page = self._page
+        with page.lock:
+            page.is_stale = False  # first: what is counted from here on is shown the next time, at least
+            if self._form is None:
+                self._form = Form("".join([self._title, *[one.form() for one in self._series.values()]]))
+            form, numbers = self._form, self._numbers()
+        return form.filled(numbers)
 
     @abstractmethod
-    def _numbers(self, series: Sequence[_Series]) -> list[float]:
-        """What their forms have room for, in their order."""
+    def _numbers(self) -> list[float]:
+        """Under the lock: what the forms of its series have room for, in their order."""
 
     def describe(self) -> list[Metric]:
         return [Metric(self.name.removesuffix("_total"), self.meaning, self.kind)]
@@ -127,8 +123,8 @@ class Counter(Family[CounterSeries]):
     def inc(self, amount: float = 1.0) -> None:
         self.only.inc(amount)
 
-    def _numbers(self, series: Sequence[CounterSeries]) -> list[float]:
-        return [one.value for one in series]
+    def _numbers(self) -> list[float]:
+        return [one.value for one in self._series.values()]
 
 
 class Gauge(Family[GaugeSeries]):
@@ -157,8 +153,8 @@ class Gauge(Family[GaugeSeries]):
             with self._page.lock:
                 self._drop([*self._series.keys() - values.keys()])
 
-    def _numbers(self, series: Sequence[GaugeSeries]) -> list[float]:
-        return [one.value for one in series]
+    def _numbers(self) -> list[float]:
+        return [one.value for one in self._series.values()]
 
 
 class Histogram(Family[HistogramSeries]):
@@ -167,7 +163,6 @@ class Histogram(Family[HistogramSeries]):
     def __init__(self, name: str, meaning: str, labels: Sequence[str], buckets: Sequence[float]) -> None:
         bounds = tuple(map(float, buckets))
         super().__init__(name, meaning, labels, lambda place, page: HistogramSeries(place, page, bounds))
-        self._width = len(bounds) + 3  # every bound and one above, count, sum
 
     def observe(self, amount: float) -> None:
         self.only.observe(amount)
@@ -178,10 +173,13 @@ class Histogram(Family[HistogramSeries]):
         with self.only.time():
             yield
 
-    def _numbers(self, series: Sequence[HistogramSeries]) -> list[float]:
-        numbers: list[float] = []
-        with self._page.lock:
-            for one in series:
-                numbers += accumulate(one.counts)
-            numbers[self._width - 1 :: self._width] = [one.sum for one in series]
-        return numbers
+    def _drop(self, keys: Sequence[tuple[str, ...]]) -> None:
+        for key in keys:
+            self._series[key].move([])  # whoever counts in it goes on, and is not shown
+        super()._drop(keys)
+        self._page.numbers = []
+        for one in self._series.values():
+            one.move(self._page.numbers)
+
+    def _numbers(self) -> list[float]:
+        return self._page.numbers.copy()

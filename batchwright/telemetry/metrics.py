@@ -75,10 +75,7 @@ class Metrics(
         """All there is, in Prometheus' text format, to be put together once: copying a large text is dear."""
         for look in self.before_shown:
             look()
-        found: list[bytes] = []
-        for family in self._families:
-            found += family.pieces()
-        return found + self._process.pieces()
+        return [*[family.text() for family in self._families], self._process.text()]
 
     def shown(self) -> bytes:
         return b"".join(self.pieces())

@@ -4,23 +4,26 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
 from threading import Lock
 from time import perf_counter
 
 from batchwright.telemetry.wording import INFINITE, NUMBER, Place, Sample
 
+_BOUND = "\ud801"  # where a bucket's bound goes: as a number's place, in no text that can be written
+
 
 class Page:
     """What all series of a family share: any thread may count, and what was counted is to be shown anew.
 
-    `asks`: a number is what a function says, so that nobody knows whether it changed.
+    `asks`: a number is what a function says, so that nobody knows whether it changed. `numbers`: those
+    of histograms, side by side as they are shown, so that nothing is put together for a scrape.
     """
 
-    __slots__ = ("asks", "is_stale", "lock")
+    __slots__ = ("asks", "is_stale", "lock", "numbers")
 
     def __init__(self) -> None:
         self.lock, self.is_stale, self.asks = Lock(), True, False
+        self.numbers: list[float] = []
 
 
 class Series(ABC):
@@ -84,7 +87,7 @@ class GaugeSeries(Series):
         self.inc(-amount)
 
     def set_function(self, asked: Callable[[], float]) -> None:
-        """From now on it is what `asked` says when it is shown."""
+        """From now on it is what `asked` says when it is shown; `asked` counts nothing in this family."""
         self._asked = asked
         self.page.asks = True
 
@@ -97,39 +100,51 @@ class GaugeSeries(Series):
 
 
 class HistogramSeries(Series):
-    __slots__ = ("_bounds", "_les", "counts", "sum")
+    """Its numbers are in a list that it shares: how many were at or below each bound, how many, their sum."""
+
+    __slots__ = ("_at", "_bounds", "_les", "_numbers", "_sum_at")
 
     def __init__(self, place: Place, page: Page, bounds: Sequence[float]) -> None:
         super().__init__(place, page)
         self._bounds = bounds
         self._les = [*(repr(float(bound)) for bound in bounds), INFINITE]
-        # Of each bucket, and two that stay 0: added up, they are the numbers that are shown, count and sum
-        # in the places of the last two.
-        self.counts = [0] * (len(self._les) + 2)
-        self.sum = 0.0
+        self._numbers: list[float] = [*([0] * (len(self._les) + 1)), 0.0]
+        self._at, self._sum_at = 0, len(self._les) + 1
+        self.move(page.numbers)
+
+    def move(self, numbers: list[float]) -> None:
+        """Under the lock: from now on its numbers are at the end of these."""
+        mine = self._numbers[self._at : self._sum_at + 1]
+        self._numbers, self._at = numbers, len(numbers)
+        numbers += mine
+        self._sum_at = len(numbers) - 1
 
     def form(self) -> str:
         whole = f"{NUMBER}.0"  # counts are integers, and shown as all numbers are
-        buckets = [self.place.line("_bucket", whole, le=le) for le in self._les]
+        bucket = self.place.line("_bucket", whole, le=_BOUND)
+        buckets = [bucket.replace(_BOUND, le) for le in self._les]
         return "".join([*buckets, self.place.line("_count", whole), self.place.line("_sum")])
 
     def observe(self, amount: float) -> None:
         bucket, page = bisect_left(self._bounds, amount), self.page
         with page.lock:
-            self.counts[bucket] += 1
-            self.sum += amount
+            numbers = self._numbers
+            for at in range(self._at + bucket, self._sum_at):
+                numbers[at] += 1
+            numbers[self._sum_at] += amount
             page.is_stale = True
 
     def observe_all(self, amounts: Sequence[float]) -> None:
         """The same of many, for a fraction of what each costs: bounds are looked up, not amounts."""
-        page, counts, ordered, before = self.page, self.counts, sorted(amounts), 0
+        page, ordered, below = self.page, sorted(amounts), 0
         with page.lock:
-            for bucket, bound in enumerate(self._bounds):
-                up_to = bisect_right(ordered, bound, before)
-                counts[bucket] += up_to - before
-                before = up_to
-            counts[len(self._bounds)] += len(ordered) - before
-            self.sum += sum(ordered)
+            numbers, end = self._numbers, self._sum_at
+            for at, bound in enumerate(self._bounds, self._at):
+                below = bisect_right(ordered, bound, below)
+                numbers[at] += below
+            numbers[end - 2] += len(ordered)
+            numbers[end - 1] += len(ordered)
+            numbers[end] += sum(ordered)
             page.is_stale = True
 
     @contextmanager
@@ -144,8 +159,7 @@ class HistogramSeries(Series):
     def samples(self) -> list[Sample]:
         name, labels = self.place
         with self.page.lock:
-            *buckets, count, _ = accumulate(self.counts)
-            total = self.sum
+            *buckets, count, total = self._numbers[self._at : self._sum_at + 1]
         found = [
             Sample(f"{name}_bucket", {**labels, "le": le}, number)
             for le, number in zip(self._les, buckets, strict=True)

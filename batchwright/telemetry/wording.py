@@ -39,13 +39,13 @@ class Form:
     def __init__(self, said: str) -> None:
         """`said` has a NUMBER at the place of each. Raises UnicodeEncodeError for what no text can have."""
         between = [part.encode() for part in said.split(NUMBER)]
-        self.pieces = [b""] * (2 * len(between) - 1)
-        self.pieces[::2] = between
+        self._pieces = [b""] * (2 * len(between) - 1)
+        self._pieces[::2] = between
 
-    def fill(self, numbers: Sequence[float]) -> list[bytes]:
-        """The pieces of the text, which are changed the next time. As many numbers as it has places."""
-        self.pieces[1::2] = _written(numbers)
-        return self.pieces
+    def filled(self, numbers: Sequence[float]) -> bytes:
+        """As many numbers as it has places."""
+        self._pieces[1::2] = _written(numbers)
+        return b"".join(self._pieces)
 
 
 def _written(numbers: Sequence[float]) -> list[bytes]:

@@ -72,6 +72,8 @@ class _Worker:
             self._count(*lanes[number % len(lanes)], failed=number % 10 == 9)
         for model, backend in lanes:
             self.meter.used(model, backend, [_USAGE] * (requests // len(lanes)))
+        for model in self.models:
+            self.metrics.request_seconds.labels(model).observe_all([0.5] * (requests // len(self.models)))
         self.meter.show()
         return time.process_time() - started
 
@@ -79,7 +81,6 @@ class _Worker:
         metrics, meter = self.metrics, self.meter
         status, category = (500, Category.UPSTREAM_5XX) if failed else (200, Category.NONE)
         meter.ended(model, backend, status=status, category=category, seconds=0.5, chat=CHAT)
-        metrics.request_seconds.labels(model).observe(0.5)
         metrics.results.labels(model, "success").inc()
         metrics.tenant_results.labels(metrics.tenants("acme"), "success").inc()
         metrics.prompt_tokens.labels(model).inc(100)

@@ -3,12 +3,14 @@
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from batchwright.telemetry.collectors import Counter, Family, Gauge, Histogram
 from batchwright.telemetry.metrics import Metrics
@@ -27,7 +29,7 @@ def read(text: str) -> Shown:
     }
 
 
-def collected(family: Family[Series]) -> Shown:
+def collected(family: Collector) -> Shown:
     registry = CollectorRegistry()
     registry.register(family)
     return read(generate_latest(registry).decode())
@@ -119,7 +121,7 @@ def test_what_the_process_needs_is_shown_with_the_numbers_of_now() -> None:
 
 
 def _own(own: OwnProcess) -> Shown:
-    return read(b"".join(own.pieces()).decode())
+    return read(own.text().decode())
 
 
 def _open_files(own: OwnProcess) -> float:
@@ -186,6 +188,49 @@ def test_series_taken_away_begin_anew() -> None:
     assert read(counter.text().decode()) == set()
 
 
+@pytest.mark.parametrize("gone", range(3))
+def test_a_histogram_taken_away_leaves_the_numbers_of_the_others(gone: int) -> None:
+    """Also where somebody still holds it, and goes on counting."""
+    seconds = Histogram("took_seconds", "Took", ["a"], (0.1, 1))
+    held = [seconds.labels(number) for number in range(3)]
+    seconds.remove_by_labels({"a": str(gone)})
+    anew = seconds.labels(gone)
+    for number, one in enumerate([*held, anew]):
+        one.observe_all([0.5] * number)
+        one.observe(2.0)
+    shown = {
+        labels: value for name, labels, value in read(seconds.text().decode()) if name == "took_seconds_count"
+    }
+    assert shown == {(("a", str(number)),): 4 if number == gone else number + 1 for number in range(3)}
+    assert ("took_seconds_sum", (("a", str(gone)),), 3.5) in read(seconds.text().decode())
+    assert read(seconds.text().decode()) == collected(seconds)
+
+
+class _Meanwhile:
+    """A lock: whenever it is given back, another thread does `then` before anything else happens."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._lock, self._then = Lock(), then
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        then, self._then = self._then, lambda: None
+        then()
+
+
+def test_a_series_that_is_added_while_a_text_is_written_is_in_the_next_one() -> None:
+    seconds = Histogram("took_seconds", "Took", ["a"], (0.1, 1))
+    seconds.labels("x").observe(0.5)
+    adds = _Meanwhile(lambda: seconds.labels("y").observe(2.0))
+    seconds.labels("x").page.lock = adds  # pyright: ignore[reportAttributeAccessIssue]
+    assert seconds.text().endswith(b'took_seconds_count{a="x"} 1.0\ntook_seconds_sum{a="x"} 0.5\n')
+    assert seconds.text().endswith(b'took_seconds_count{a="y"} 1.0\ntook_seconds_sum{a="y"} 2.0\n')
+    assert read(seconds.text().decode()) == collected(seconds)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -220,5 +265,7 @@ def test_many_amounts_are_counted_as_each_by_itself(amounts: list[float]) -> Non
     together.only.observe_all(amounts)
     for amount in amounts:
         single.observe(amount)
-    assert together.only.counts == single.only.counts
-    assert together.only.sum == pytest.approx(single.only.sum)
+    *counts, total = (sample.value for sample in together.only.samples())
+    *of_each, sum_of_each = (sample.value for sample in single.only.samples())
+    assert counts == of_each
+    assert total == pytest.approx(sum_of_each)
