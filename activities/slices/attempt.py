@@ -5,27 +5,25 @@ import contextlib
 import logging
 import math
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.exceptions import ApplicationError
 
 from activities.errors import translated
 from activities.slices.caution import GIVEN_UP_AFTER, Caution, past_of
-from activities.slices.deferral import deferral_seconds, reason_of, waiting_label
-from activities.slices.ends import End, Stop
+from activities.slices.ends import End, Stop, next_turn
 from activities.slices.judge import Judge
 from activities.slices.ownership import Ownership, Word, is_fresh
-from activities.slices.sink import FLUSH_RESULTS, SegmentNames, SegmentSink
+from activities.slices.sink import FLUSH_RESULTS, LAST_FLUSH_SECONDS, SegmentNames, SegmentSink
 from activities.slices.tally import Tally
+from activities.slices.telling import Telling
 from activities.slices.tools import Tools
 from activities.slices.turn import Turn
 from activities.slices.work import SliceWork, read_record, read_stored, read_work
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceRequest, SliceResult
-from batchwright.database.rows import SliceProgress
-from batchwright.inference.circuit import Circuit
 from batchwright.inference.routes import Route
 from batchwright.rules import keys
 from batchwright.rules.plan import SliceRecord
@@ -33,8 +31,6 @@ from batchwright.storage.base import ObjectMissing, StorageUnavailable
 from batchwright.telemetry import tracing
 
 logger = logging.getLogger(__name__)
-_LAST_FLUSH_SECONDS = 3.0  # beyond a grace; the workflow waits a little longer
-_TRIAL_SECONDS = 60.0  # no shorter than a deferral that follows, which has the same reason
 _COMPACT_BETWEEN_TURNS = 8  # segments
 _LOOK_AGAIN_SECONDS = 0.1
 _LAST_REPORT_SECONDS = 3.0  # a database that hangs keeps no finished slice
@@ -47,20 +43,19 @@ class SliceAttempt:
         self._tools, self._request = tools, request
         info = activity.info()
         self._folder = keys.slice_results(request.tenant, request.batch_id, request.safe, request.number)
-        self._attempt = info.attempt
         names = SegmentNames(self._folder, request.generation, info.attempt)
         self._sink = SegmentSink(tools.storage, tools.budget, tools.metrics, names)
+        self._telling = Telling(tools, request, self._sink, info.attempt)
         self._owner = Ownership(tools.beat(), info.heartbeat_timeout)
         self._caution = Caution(past_of(info.attempt, info.heartbeat_details), request.generation)
         self._turn: Turn | None = None
         self._blocked_for = 0.0  # seconds until a line may be asked
-        self._settled: int | None = None  # at the last beat
         self._unsettled = 0  # lines, once they were read
         self._stop = Stop(
             closes_at=request.closes_at.timestamp(),
             expiry_grace=request.expiry_grace_seconds,
             cancel_grace=request.cancel_grace_seconds,
-            drain_grace=max(0.0, tools.settings.drain_seconds - _LAST_FLUSH_SECONDS),
+            drain_grace=max(0.0, tools.settings.drain_seconds - LAST_FLUSH_SECONDS),
         )
 
     def cancelled(self) -> None:
@@ -195,7 +190,7 @@ class SliceAttempt:
 
     def _may_still_store(self) -> bool:
         """Results are worth waiting for a storage that fails, as long as anybody waits for the slice."""
-        return self._stop.end is not End.LOST and self._stop.grace_left() > -_LAST_FLUSH_SECONDS
+        return self._stop.end is not End.LOST and self._stop.grace_left() > -LAST_FLUSH_SECONDS
 
     async def _compact(self, end: End, lines: int) -> None:
         """Not when stopped: finalization may be reading the segments already."""
@@ -212,44 +207,7 @@ class SliceAttempt:
     # What became of it
 
     def _beat(self) -> SliceResult:
-        return self._told().model_copy(update=self._caution.past._asdict())
-
-    def _told(self) -> SliceResult:
-        """The counts, for the heartbeat and for the batch's row."""
-        sink, request = self._sink, self._request
-        if sink.knows_the_past:
-            progress = SliceProgress(
-                tenant=request.tenant,
-                batch_id=request.batch_id,
-                model=request.model,
-                number=request.number,
-                generation=request.generation,
-                attempt=self._attempt,
-                completed=sink.completed,
-                failed=sink.failed,
-                usage=sink.usage,
-            )
-            self._tools.progress.tell(progress)
-            self._tell_waiting(sink.completed + sink.failed)
-        return SliceResult(completed=sink.completed, failed=sink.failed)
-
-    def _tell_waiting(self, settled: int) -> None:
-        """While the turn goes on: what cannot be stored, or only be tried, waits; what settles else moves."""
-        waiting, request = self._tools.waiting, self._request
-        if self._sink.is_overdue:
-            reason = "its results cannot be stored now"
-            waiting.waits(request.tenant, request.batch_id, request.model, reason, _LAST_FLUSH_SECONDS)
-        elif (circuit := self._shut()) is not None:  # a trial may take long
-            reason = reason_of(circuit)
-            waiting.waits(request.tenant, request.batch_id, request.model, reason, _TRIAL_SECONDS)
-        elif self._settled is not None and settled > self._settled:
-            waiting.moves(request.tenant, request.batch_id, request.model)
-        self._settled = settled
-
-    def _shut(self) -> Circuit | None:
-        """The circuit that stands for the model's backends, where they take nothing but trials."""
-        route = self._tools.route(self._request.model)
-        return route.circuit if route is not None and route.is_shut else None
+        return self._telling.counts().model_copy(update=self._caution.past._asdict())
 
     def _tell_turn(self, end: End, seconds: float) -> None:
         sink = self._sink
@@ -260,45 +218,19 @@ class SliceAttempt:
         logger.debug("a turn is over", extra={**data, "seconds": seconds})
 
     def _outcome(self, end: End) -> SliceResult:
-        tools, request = self._tools, self._request
         if end is End.LOST:
             raise ApplicationError("another attempt owns the slice", type=Failure.OWNERSHIP_LOST)
-        counts = self._told()
+        counts = self._telling.counts()
         if end is End.DEFERRED:
-            raise self._deferral()
+            raise self._telling.deferral(self._blocked_for, self._unsettled)
         goes_on = end in (End.TURN_OVER, End.DRAINED)
         if self._turn is not None and self._turn.has_sent:
-            is_shut = self._shut() is not None
-            if not is_shut:
-                tools.waiting.moves(request.tenant, request.batch_id, request.model)
-            if not (goes_on and is_shut):
-                tools.deferrals.forget(request.batch_id, request.model)
+            self._telling.sent(goes_on=goes_on)
         if goes_on:
-            raise _next_turn(Failure.TURN_OVER, f"slice {request.number + 1} goes on in its next turn", 0.001)
+            message = f"slice {self._request.number + 1} goes on in its next turn"
+            raise next_turn(Failure.TURN_OVER, message, 0.001)
         return counts.model_copy(update={"finished": end is End.FINISHED})
-
-    def _deferral(self) -> ApplicationError:
-        tools, request = self._tools, self._request
-        route = tools.route(request.model)
-        circuit = route.circuit if route else None
-        reason = reason_of(circuit)
-        left = request.closes_at.timestamp() - time.time()
-        delay = max(0.001, min(deferral_seconds(circuit, self._blocked_for, self._attempt), left))
-        tools.waiting.waits(request.tenant, request.batch_id, request.model, reason, delay)
-        label = waiting_label(circuit)
-        tools.deferrals.note(request.batch_id, request.model, label, delay, self._unsettled)
-        tools.traffic.put_off(request.model, label)
-        return _next_turn(Failure.DEFERRED, reason, delay)
 
     def _place(self) -> dict[str, str | int]:
         request = self._request
         return {"batch_id": request.batch_id, "model": request.model, "slice": request.number}
-
-
-def _next_turn(kind: Failure, message: str, delay: float) -> ApplicationError:
-    return ApplicationError(
-        message,
-        type=kind,
-        category=ApplicationErrorCategory.BENIGN,
-        next_retry_delay=timedelta(seconds=delay),
-    )

@@ -2,7 +2,12 @@
 
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum, auto
+
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from batchwright.contracts.errors import Failure
 
 
 class End(Enum):
@@ -48,3 +53,13 @@ class Stop:
                 return min(left, self.drain_grace - since)
             case _:
                 return left
+
+
+def next_turn(kind: Failure, message: str, delay_seconds: float) -> ApplicationError:
+    """What ends an attempt of which another follows."""
+    return ApplicationError(
+        message,
+        type=kind,
+        category=ApplicationErrorCategory.BENIGN,
+        next_retry_delay=timedelta(seconds=delay_seconds),
+    )

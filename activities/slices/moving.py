@@ -1,10 +1,8 @@
 """Slices move to another task queue when the rates come to be shared out otherwise."""
 
-from datetime import timedelta
-
 from temporalio import activity
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from activities.slices.ends import next_turn
 from activities.slices.pace import Rates
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceRequest
@@ -24,10 +22,6 @@ async def moved(rates: Rates, request: SliceRequest) -> str:
     info = activity.info()
     queue = await rates.elsewhere(request.model, info.task_queue)
     if queue and request.moves and info.attempt == 1:
-        raise ApplicationError(
-            f"slice {request.number + 1} moves to {queue!r} unless the rates change again",
-            type=Failure.TURN_OVER,
-            category=ApplicationErrorCategory.BENIGN,
-            next_retry_delay=timedelta(seconds=min(2.0 ** min(request.moves, 10), _LONGEST_SECONDS)),
-        )
+        message = f"slice {request.number + 1} moves to {queue!r} unless the rates change again"
+        raise next_turn(Failure.TURN_OVER, message, min(2.0 ** min(request.moves, 10), _LONGEST_SECONDS))
     return queue

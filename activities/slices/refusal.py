@@ -1,9 +1,6 @@
 """A worker that misses what slices need puts them back at once: another may have it."""
 
-from datetime import timedelta
-
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
-
+from activities.slices.ends import next_turn
 from activities.slices.tools import Tools
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceRequest
@@ -20,9 +17,4 @@ def check_needs(tools: Tools, request: SliceRequest) -> None:
     reason = f"a worker misses what slices need: {missing}"
     tools.waiting.waits(request.tenant, request.batch_id, request.model, reason, _AGAIN_SECONDS)
     tools.deferrals.note(request.batch_id, request.model, _LABEL, _AGAIN_SECONDS)
-    raise ApplicationError(
-        reason,
-        type=Failure.DEFERRED,
-        category=ApplicationErrorCategory.BENIGN,
-        next_retry_delay=timedelta(seconds=_AGAIN_SECONDS),
-    )
+    raise next_turn(Failure.DEFERRED, reason, _AGAIN_SECONDS)
