@@ -72,6 +72,13 @@ def build_app(services: Services) -> FastAPI:
         app.include_router(router)
     app.add_route("/docs", app.page, include_in_schema=False)
     handle_errors(app, [*counted, *of_operators, *of_nobody])
+    _surround(app, services)
+    return app
+
+
+def _surround(app: FastAPI, services: Services) -> None:
+    """What every request goes through, the last added first."""
+    settings = services.settings
     app.add_middleware(Heads)
     door = door_of(services)
     if door is not None:
@@ -84,7 +91,6 @@ def build_app(services: Services) -> FastAPI:
     )
     app.add_middleware(RequestLog)
     app.add_middleware(Edge, metrics=services.metrics)
-    return app
 
 
 def _described_keys(settings: Settings) -> list[DependsOn]:

@@ -99,6 +99,13 @@ class Judge:
             return True
         if outcome.verdict.category is Category.POLICY:
             return self._settle_unsent(line, request, outcome, sending)
+        return self._settle_failure(line, request, outcome, sending, seconds)
+
+    def _settle_failure(
+        self, line: Line, request: Request, outcome: Outcome, sending: Sending, seconds: float
+    ) -> bool:
+        """As `settle`, of what was sent and is no success after `seconds`."""
+        circuit, begun = sending.lane.circuit, sending.begun
         if line.attempt.job is None or outcome.verdict.budget not in NOT_NOW:  # else its job goes on
             self._tally.took.append(seconds)
         budget = outcome.verdict.budget
