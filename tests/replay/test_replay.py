@@ -19,6 +19,7 @@ from tests.replay.fingerprint import BASELINE, fingerprint
 from tests.replay.on_a_server import PINNED, SCHEDULED
 from tests.replay.record import AUDITS, RETENTION
 from tests.replay.written import HISTORIES
+from worker.sandbox import Sandbox
 from workflows.audit import AuditWorkflow
 from workflows.batch import BatchWorkflow
 from workflows.model_run import ModelRunWorkflow
@@ -36,8 +37,12 @@ def history(name: str) -> WorkflowHistory:
 
 
 def replayer(*workflows: type) -> Replayer:
-    interceptors = [TelemetryInterceptor()]
-    return Replayer(workflows=workflows, data_converter=DATA_CONVERTER, interceptors=interceptors)
+    return Replayer(
+        workflows=workflows,
+        data_converter=DATA_CONVERTER,
+        interceptors=[TelemetryInterceptor()],
+        workflow_runner=Sandbox(),
+    )
 
 
 @pytest.fixture(scope="module")
