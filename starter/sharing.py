@@ -1,7 +1,19 @@
 """What commands say of those who share a budget of tokens: organizations, and users."""
 
+from typing import Annotated
+
+import typer
+
 from batchwright.rules.ids import is_tenant
+from batchwright.rules.quotas import MOST
 from starter.output import stop
+
+FirstBudget = Annotated[
+    int | None, typer.Option(min=1, max=MOST, help="Its budget of a day in UTC. [none]", show_default=False)
+]
+NewBudget = Annotated[
+    int, typer.Option(min=0, max=MOST, help="Of a day in UTC; 0: no budget.", show_default=False)
+]
 
 
 def check_name(name: str, whose: str) -> None:

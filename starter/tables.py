@@ -6,12 +6,14 @@ from rich.markup import escape
 from rich.table import Table
 
 
-def columns(*names: str, right: int = 0) -> Table:
-    """The last `right` of them hold numbers."""
+def columns(*names: str, right: int = 0, whole: str = "") -> Table:
+    """The last `right` of them hold numbers; `whole` is not folded while another can be, for it is copied."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for place, name in enumerate(names):
         is_number = place >= len(names) - right
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+        table.add_column(
+            name, justify="right" if is_number else "left", overflow="fold", no_wrap=name == whole
+        )
     return table
 
 

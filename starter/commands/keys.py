@@ -11,11 +11,10 @@ from batchwright.database.pool import Database
 from batchwright.database.spent import spent_by_keys
 from batchwright.database.tenant_rows import KeyRow
 from batchwright.rules.api_keys import Scope, keep, life, new_key, new_key_id
-from batchwright.rules.quotas import MOST
 from starter.operate.asking import asked
 from starter.options import JsonLine
 from starter.output import Exit, print_json, stderr, stdout, stop
-from starter.sharing import budget, used
+from starter.sharing import FirstBudget, NewBudget, budget, used
 from starter.tables import columns, local_time, plain
 
 _MOST_CHARACTERS = 200
@@ -56,10 +55,7 @@ def create(
         typer.Option("--expires-in", help="Hours or days, such as 12h or 90d. [never]", show_default=False),
     ] = "",
     label: Annotated[str, typer.Option("--label", help="What it is for.", show_default=False)] = "",
-    tokens_per_day: Annotated[
-        int | None,
-        typer.Option(min=1, max=MOST, help="Its budget of a day in UTC. [none]", show_default=False),
-    ] = None,
+    tokens_per_day: FirstBudget = None,
     user: Annotated[
         str | None,
         typer.Option("--user", metavar="NAME", help="Of the tenant's users. [none]", show_default=False),
@@ -86,7 +82,8 @@ def create(
     if json:
         return print_json(MadeKey(**row.model_dump(exclude_unset=True), secret_key=key.text))
     print(key.text)
-    told = f"{row.id} of {tenant}: {', '.join(row.scopes)}. It is not shown again."
+    whose = f"{tenant}, the user {user}'s" if user else tenant
+    told = f"{row.id} of {whose}: {', '.join(row.scopes)}. It is not shown again."
     stderr().print(told, markup=False, style="dim")
 
 
@@ -109,7 +106,7 @@ def list_keys(
         return
     has_users = any(row.user_name for row in found)
     names = ("tenant", *(["user"] if has_users else []), "key", "scopes", "state")
-    table = columns(*names, "last used", "tokens today", "label")
+    table = columns(*names, "last used", "tokens today", "label", whole="key")
     for row in found:
         scopes = ",".join(row.scopes)
         table.add_row(
@@ -128,9 +125,7 @@ def list_keys(
 @keys.command("limit")
 def limit(
     key: _Key,
-    tokens_per_day: Annotated[
-        int, typer.Option(min=0, max=MOST, help="Of a day in UTC; 0: no budget.", show_default=False)
-    ],
+    tokens_per_day: NewBudget,
     json: JsonLine = False,
 ) -> None:
     """Give a key a budget of tokens, or take it back.
@@ -160,7 +155,7 @@ def assign(
 ) -> None:
     """Give a key to a user, or take it back.
 
-    It counts for nobody else's budget then; what it has used today goes with it.
+    What it has used today goes with it, from one budget to the other.
     """
     if (user is None) != no_user:
         stop("Name either --user NAME or --no-user.")

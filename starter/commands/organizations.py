@@ -9,11 +9,10 @@ from pydantic import BaseModel
 from batchwright.database.pool import Database
 from batchwright.database.spent import spent_by_organizations
 from batchwright.database.tenant_rows import OrganizationRow
-from batchwright.rules.quotas import MOST
 from starter.operate.asking import asked
 from starter.options import JsonLine
 from starter.output import Exit, print_json, stderr, stdout, stop
-from starter.sharing import budget, check_name, used
+from starter.sharing import FirstBudget, NewBudget, budget, check_name, used
 from starter.tables import columns
 
 organizations = typer.Typer(
@@ -48,10 +47,7 @@ def commands() -> None:
 @organizations.command("create")
 def create(
     name: _Name,
-    tokens_per_day: Annotated[
-        int | None,
-        typer.Option(min=1, max=MOST, help="Its budget of a day in UTC. [none]", show_default=False),
-    ] = None,
+    tokens_per_day: FirstBudget = None,
     json: JsonLine = False,
 ) -> None:
     """Make an organization.
@@ -88,9 +84,7 @@ def list_organizations(json: JsonLine = False) -> None:
 @organizations.command("limit")
 def limit(
     name: _Name,
-    tokens_per_day: Annotated[
-        int, typer.Option(min=0, max=MOST, help="Of a day in UTC; 0: no budget.", show_default=False)
-    ],
+    tokens_per_day: NewBudget,
     json: JsonLine = False,
 ) -> None:
     """Give an organization a budget of tokens, or take it back.

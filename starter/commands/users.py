@@ -10,11 +10,10 @@ from batchwright.database.errors import UnknownUser
 from batchwright.database.pool import Database
 from batchwright.database.spent import spent_by_users
 from batchwright.database.tenant_rows import KeyRow, UserRow
-from batchwright.rules.quotas import MOST
 from starter.operate.asking import asked
 from starter.options import JsonLine
 from starter.output import Exit, print_json, stderr, stdout, stop
-from starter.sharing import budget, check_name, used
+from starter.sharing import FirstBudget, NewBudget, budget, check_name, used
 from starter.tables import columns, facts, local_time
 
 users = typer.Typer(
@@ -50,10 +49,7 @@ def commands() -> None:
 def create(
     tenant: _Tenant,
     name: _Name,
-    tokens_per_day: Annotated[
-        int | None,
-        typer.Option(min=1, max=MOST, help="Its budget of a day in UTC. [none]", show_default=False),
-    ] = None,
+    tokens_per_day: FirstBudget = None,
     json: JsonLine = False,
 ) -> None:
     """Make a user.
@@ -119,9 +115,7 @@ def show(tenant: _Tenant, name: _Name, json: JsonLine = False) -> None:
 def limit(
     tenant: _Tenant,
     name: _Name,
-    tokens_per_day: Annotated[
-        int, typer.Option(min=0, max=MOST, help="Of a day in UTC; 0: no budget.", show_default=False)
-    ],
+    tokens_per_day: NewBudget,
     json: JsonLine = False,
 ) -> None:
     """Give a user a budget of tokens, or take it back.

@@ -105,3 +105,18 @@ async def check_conservation(client: AsyncOpenAI, batch: Batch, lines: list[dict
     counts = batch.request_counts
     assert counts is not None
     assert (counts.completed, counts.failed, counts.total) == (len(output), len(errors), len(lines))
+
+
+async def first_with(
+    client: AsyncOpenAI, lines: list[dict[str, object]], *, refused: int
+) -> tuple[Batch, int]:
+    """The first batch that ends so, for workers follow within seconds; the tokens of all by then."""
+    tokens = 0
+    for _ in range(50):
+        batch = await ended(client, (await submit(client, lines)).id)
+        await check_conservation(client, batch, lines)
+        assert batch.request_counts is not None
+        tokens += 0 if batch.usage is None else batch.usage.total_tokens
+        if batch.request_counts.failed == refused:
+            return batch, tokens
+    raise AssertionError(f"no batch ends with {refused} lines refused")

@@ -7,7 +7,7 @@ from api.limits import LimitsObject, SharedLimit
 from api.organizations import OrganizationObject
 from starter.commands.organizations import Organizations
 from tests.clients import http_client
-from tests.e2e.batches import chat_lines, check_conservation, ended, lines_of, submit, until
+from tests.e2e.batches import chat_lines, first_with, lines_of, until
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.integration.commands import batchwright
 
@@ -32,17 +32,8 @@ async def shared(stack: Stack, tenant: str) -> SharedLimit:
 
 
 async def ran(stack: Stack, tenant: str, *, refused: int = 0) -> tuple[Batch, int]:
-    """The first batch of the tenant that ends so, for workers follow within seconds; the tokens of all."""
-    tokens = 0
     async with stack.client(tenant) as client:
-        for _ in range(50):
-            batch = await ended(client, (await submit(client, LINES)).id)
-            await check_conservation(client, batch, LINES)
-            assert batch.request_counts is not None
-            tokens += 0 if batch.usage is None else batch.usage.total_tokens
-            if batch.request_counts.failed == refused:
-                return batch, tokens
-    raise AssertionError(f"{tenant}: no batch ends with {refused} lines refused")
+        return await first_with(client, LINES, refused=refused)
 
 
 async def test_what_one_tenant_of_an_organization_uses_up_is_refused_to_the_other() -> None:

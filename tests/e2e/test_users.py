@@ -9,7 +9,7 @@ from openai.types import Batch
 from api.limits import LimitsObject
 from starter.commands.users import Users
 from tests.clients import http_client
-from tests.e2e.batches import chat_lines, check_conservation, ended, lines_of, submit, until
+from tests.e2e.batches import chat_lines, first_with, lines_of, until
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.integration.commands import batchwright
 
@@ -39,17 +39,8 @@ async def left(stack: Stack, key: str) -> tuple[str, int | None, int, int | None
 
 
 async def ran(stack: Stack, key: str, *, refused: int = 0) -> tuple[Batch, int]:
-    """The first batch of the key that ends so, for workers follow within seconds; the tokens of all."""
-    tokens = 0
     async with AsyncOpenAI(base_url=stack.now.api + "/v1", api_key=key, max_retries=5) as client:
-        for _ in range(50):
-            batch = await ended(client, (await submit(client, LINES)).id)
-            await check_conservation(client, batch, LINES)
-            assert batch.request_counts is not None
-            tokens += 0 if batch.usage is None else batch.usage.total_tokens
-            if batch.request_counts.failed == refused:
-                return batch, tokens
-    raise AssertionError(f"no batch ends with {refused} lines refused")
+        return await first_with(client, LINES, refused=refused)
 
 
 async def test_two_keys_of_a_user_share_its_budget_and_the_key_of_another_goes_on() -> None:

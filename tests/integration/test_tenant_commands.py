@@ -77,8 +77,9 @@ async def test_a_user_from_the_first_day_to_the_last(operator: Operator, databas
     made = await operator("users", "create", "blue", "alice", "--tokens-per-day", "50")
     assert (made.code, made.complained) == (0, "alice of blue has 50 tokens a day. Keys: 0.\n")
     await operator("users", "create", "blue", "bob")
+    label = ("--label", "a nightly evaluation of everything there is")
     made_keys = [
-        json.loads((await operator("keys", "create", "blue", "--user", user, "--json")).said[0])
+        json.loads((await operator("keys", "create", "blue", *label, "--user", user, "--json")).said[0])
         for user in ("alice", "bob")
     ]
     ids = [key["id"] for key in made_keys]
@@ -86,7 +87,8 @@ async def test_a_user_from_the_first_day_to_the_last(operator: Operator, databas
     given = await operator("keys", "assign", ids[1], "--user", "alice")
     assert (given.code, given.complained.endswith("of blue is the user alice's now.\n")) == (0, True)
     assert "40 of 50" in " ".join((await operator("users", "list", "blue")).said)
-    assert "alice" in " ".join((await operator("keys", "list")).said)
+    listed = " ".join((await operator("keys", "list")).said)
+    assert all(part in listed for part in ("alice", *(f" bw_{key['prefix']}_... " for key in made_keys)))
     shown = " ".join((await operator("users", "show", "blue", "alice")).said)
     assert all(f"bw_{key['prefix']}_..." in shown for key in made_keys)
     assert "10" in shown
