@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from batchwright.contracts.errors import LineCode
 from batchwright.inference.engine import Header, Target
-from batchwright.inference.outcomes import Outcome
+from batchwright.inference.outcomes import Outcome, judged
 from batchwright.rules import retries
 from batchwright.rules.chat_groups import Chats
 from batchwright.rules.microbatch import Adapter, CannotShare, ChunkSize, Part, Result
@@ -236,8 +236,5 @@ def _own(whole: Outcome, result: Result) -> Outcome:
     """A line's share, judged as if the backend had answered it alone (S1-225, S1-226)."""
     if result.problem:
         return Outcome(retries.BROKEN_SHARE, code=LineCode.INVALID_RESPONSE, message=result.problem)
-    verdict = retries.judge(result.status)
-    if verdict.budget is Budget.SETTLED:
-        return replace(whole, verdict=verdict, status=result.status, body=result.body, usage=None)
-    message = f"The backend answered {result.status} for this line of a shared request."
-    return Outcome(verdict, code=LineCode.CONNECTION_ERROR, message=message)
+    alone = judged(result.status, {}, result.body)
+    return replace(alone, backend_request_id=whole.backend_request_id)

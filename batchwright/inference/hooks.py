@@ -9,6 +9,7 @@ failure of this line alone: an attempt of it is used, and it ends as `hook_faile
 import asyncio
 import inspect
 import logging
+import reprlib
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from threading import Thread
@@ -26,6 +27,8 @@ from batchwright.settings import Settings, SettingsError
 logger = logging.getLogger(__name__)
 _SHOWN = 500
 _MOST_THREADS = 64
+_REPR = reprlib.Repr()  # that of an operator's class may fail in turn
+_REPR.maxother = _SHOWN
 
 
 class Refused(Exception):
@@ -55,6 +58,7 @@ class Hooks:
     def __init__(self, settings: Settings) -> None:
         self._hooks = [(name, _hook(name)) for name in settings.pre_call_hooks]
         self._threads = _Threads(_MOST_THREADS)
+        self._running: set[asyncio.Task[Call | _Refusal | BaseException]] = set()
         self._seconds = settings.hook_timeout_seconds
 
     def __bool__(self) -> bool:
@@ -63,23 +67,58 @@ class Hooks:
     async def __call__(self, call: Call) -> Call | Outcome:
         """The call as it may be sent, or how the line ends. Never raises but for a cancel."""
         for name, hook in self._hooks:
-            limit = asyncio.timeout(self._seconds)
-            try:
-                async with limit:
-                    call = _changed(call, await self._result(hook, call))
-            except Refused as refusal:
-                return _outcome(retries.REJECTED, LineCode.POLICY_REJECTED, str(refusal) or "Refused.")
-            except Exception as error:  # the operator's code
-                late = f"took longer than {self._seconds:g} s" if limit.expired() else ""
-                logger.warning("a hook failed", extra={"hook": name, "error": late or repr(error)[:_SHOWN]})
-                how = late or ("returned no body" if isinstance(error, _NoBody) else "failed")
-                message = f"The hook {name!r} {how}: the request was not sent."
-                return _outcome(retries.HOOK_FAILED, LineCode.HOOK_FAILED, message)
+            after = await self._after(hook, call)
+            if isinstance(after, _Refusal):
+                return _outcome(retries.REJECTED, LineCode.POLICY_REJECTED, after.words or "Refused.")
+            if isinstance(after, BaseException):
+                return self._failure(name, after)
+            call = after
         return call
+
+    async def _after(self, hook: Hook, call: Call) -> "Call | _Refusal | BaseException":
+        """In a task of its own: a hook that heeds no cancel is left behind."""
+        task = asyncio.create_task(self._ended(hook, call))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        try:
+            await asyncio.wait([task], timeout=self._seconds)
+            return task.result() if task.done() else _Late()
+        finally:
+            task.cancel()
+
+    async def _ended(self, hook: Hook, call: Call) -> "Call | _Refusal | BaseException":
+        try:
+            return _changed(call, await self._result(hook, call))
+        except Refused as refusal:
+            return _refusal(refusal)
+        except BaseException as error:  # the operator's code: it ends neither the line's task nor the worker
+            return error
 
     async def _result(self, hook: Hook, call: Call) -> object:
         result = hook(call) if _is_async(hook) else await self._threads.run(hook, call)
         return await result if inspect.isawaitable(result) else result
+
+    def _failure(self, name: str, error: BaseException) -> Outcome:
+        late = f"took longer than {self._seconds:g} s" if isinstance(error, _Late) else ""
+        logger.warning("a hook failed", extra={"hook": name, "error": late or _REPR.repr(error)})
+        how = late or ("returned no body" if isinstance(error, _NoBody) else "failed")
+        message = f"The hook {name!r} {how}: the request was not sent."
+        return _outcome(retries.HOOK_FAILED, LineCode.HOOK_FAILED, message)
+
+
+class _Late(Exception):
+    """A hook had its time."""
+
+
+class _Refusal(NamedTuple):
+    words: str
+
+
+def _refusal(refusal: Refused) -> _Refusal | Exception:
+    try:
+        return _Refusal(str(refusal))
+    except Exception as error:  # a class of the operator's own
+        return error
 
 
 def _outcome(verdict: retries.Verdict, code: LineCode, message: str) -> Outcome:

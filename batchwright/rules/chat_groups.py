@@ -4,7 +4,9 @@ No common protocol takes several chats at once, so how they are joined and divid
 settings name; which chats may share a request at all, and what each result must hold, is decided here.
 """
 
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -56,19 +58,33 @@ class Chats:
         return Part(params, messages, max(1, len(messages) // _BYTES_A_TOKEN))
 
     def join(self, parts: Sequence[Part]) -> bytes:
-        try:
-            return self._executor.join(parts[0].shared, [part.own for part in parts])
-        except Exception as error:  # the user's code; it must cost no line more than company
-            raise CannotShare(f"the executor failed: {type(error).__name__}: {error}") from error
+        with _isolated():
+            return memoryview(self._executor.join(parts[0].shared, [part.own for part in parts])).tobytes()
 
     def split(self, answer: bytes, parts: Sequence[Part]) -> list[Result]:
-        try:
-            results = list(self._executor.split(answer, len(parts)))
-        except Exception as error:
-            raise CannotShare(f"the executor failed: {type(error).__name__}: {error}") from error
+        with _isolated():
+            results = [_typed(result) for result in self._executor.split(answer, len(parts))]
         if len(results) != len(parts):
             raise CannotShare(f"{len(results)} results came for {len(parts)} chats")
         return [_checked(result) for result in results]
+
+
+@contextmanager
+def _isolated() -> Generator[None]:
+    """What the user's code does wrong costs no line more than company, and never the worker."""
+    try:
+        yield
+    except BaseException as error:
+        said = reprlib.repr(error)  # that of their own may fail in turn
+        raise CannotShare(f"the executor failed: {type(error).__name__}: {said}") from None
+
+
+def _typed(result: ChatResult) -> ChatResult:
+    """Raises TypeError, ValueError: it is not what the protocol says."""
+    status, body = result
+    if status is not None and not 200 <= status <= 599:
+        raise ValueError(f"a result has the status {status}")
+    return ChatResult(status, memoryview(body).tobytes())
 
 
 def _is_plain(fields: Object) -> bool:

@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -84,6 +85,43 @@ def renames(call: Call) -> dict[str, object]:
 def stops_at_two(call: Call) -> None:
     if content(call) == "2":
         raise SystemExit(1)
+
+
+async def leaves_at_two(call: Call) -> None:
+    if content(call) == "2":
+        raise SystemExit(1)
+
+
+async def cancels_at_two(call: Call) -> None:
+    if content(call) == "2":
+        raise asyncio.CancelledError
+
+
+class Unspeakable(Refused):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+    __repr__ = __str__
+
+
+async def unspeakable_at_two(call: Call) -> None:
+    if content(call) == "2":
+        raise Unspeakable
+
+
+class Unprintable(Exception):
+    __repr__ = Unspeakable.__str__
+
+
+async def unprintable_at_two(call: Call) -> None:
+    if content(call) == "2":
+        raise Unprintable
+
+
+async def heeds_no_cancel_at_two(call: Call) -> None:
+    while content(call) == "2" and not release.is_set():
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(SHORT / 4)
 
 
 def rubbish_at_two(call: Call) -> object:
@@ -168,10 +206,19 @@ async def test_a_refused_line_is_not_sent_and_carries_the_hooks_words() -> None:
         ("rubbish_at_two", 5, "returned no body"),
         ("no_json_at_two", 5, "returned no body"),
         ("stops_at_two", 5, "failed"),
+        ("leaves_at_two", 5, "failed"),
+        ("cancels_at_two", 5, "failed"),
+        ("unspeakable_at_two", 5, "failed"),
+        ("unprintable_at_two", 5, "failed"),
+        ("heeds_no_cancel_at_two", SHORT, f"took longer than {SHORT} s"),
     ],
 )
 async def test_a_hook_that_fails_costs_its_line_and_no_other(hook: str, seconds: float, how: str) -> None:
-    house = await run(hook, hook_timeout_seconds=seconds, max_attempts=2)
+    release.clear()
+    try:
+        house = await run(hook, hook_timeout_seconds=seconds, max_attempts=2)
+    finally:
+        release.set()
     failed = await errors(house)
     assert failed == {"c-2": ("hook_failed", f"The hook '{HERE}:{hook}' {how}: the request was not sent.")}
     assert sorted(house.sent) == ["0", "1", "3", "4"]
@@ -180,6 +227,7 @@ async def test_a_hook_that_fails_costs_its_line_and_no_other(hook: str, seconds:
 
 async def test_plain_hooks_that_hang_hold_up_no_other_line_and_no_other_thread() -> None:
     """More of them than asyncio has threads of its own."""
+    release.clear()
     house = House(
         ok,
         pre_call_hooks=[f"{HERE}:hangs_below_forty"],

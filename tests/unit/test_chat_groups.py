@@ -10,10 +10,12 @@ import pytest
 from batchwright.contracts.openai import Endpoint
 from batchwright.inference.engine import Target
 from batchwright.inference.grouping import GroupingSender, Sender
+from batchwright.inference.outcomes import judged
 from batchwright.inference.routes import Sends
 from batchwright.inference.senders import Senders, chat_executors
 from batchwright.rules.chat_groups import ChatResult, Chats
 from batchwright.rules.microbatch import CannotShare, Part
+from batchwright.rules.retries import SUCCESS
 from batchwright.settings import Settings, SettingsError, load
 from batchwright.telemetry.metrics import Metrics
 from tests.activities.test_execution_groups import Slow
@@ -128,15 +130,105 @@ class Broken(Executor):
         raise RuntimeError("broken")
 
 
-async def test_an_executor_that_raises_costs_its_chats_no_more_than_company() -> None:
+class Leaves(Executor):
+    def join(self, params: bytes, conversations: Sequence[bytes]) -> bytes:
+        raise SystemExit(1)
+
+
+class JoinsText(Executor):
+    def join(self, params: bytes, conversations: Sequence[bytes]) -> str:  # pyright: ignore
+        return "text"
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+    __repr__ = __str__
+
+
+class SplitsBadly(Executor):
+    """Does with each share what `rubbish` returns or raises."""
+
+    def split(self, answer: bytes, count: int) -> Sequence[ChatResult]:
+        return [self.rubbish() for _ in range(count)]
+
+    def rubbish(self) -> ChatResult:
+        raise Unspeakable
+
+
+class SplitsToNothing(SplitsBadly):
+    def rubbish(self) -> ChatResult:
+        return None  # pyright: ignore[reportReturnType]
+
+
+class SplitsToText(SplitsBadly):
+    def rubbish(self) -> ChatResult:
+        return ChatResult(200, "{}")  # pyright: ignore[reportArgumentType]
+
+
+class SplitsToWords(SplitsBadly):
+    def rubbish(self) -> ChatResult:
+        return ChatResult("200", b"{}")  # pyright: ignore[reportArgumentType]
+
+
+class SplitsToNoStatus(SplitsBadly):
+    def rubbish(self) -> ChatResult:
+        return ChatResult(0, b"{}")
+
+
+@pytest.mark.parametrize(
+    ("executor", "reason"),
+    [
+        (Broken, "joined"),
+        (Leaves, "joined"),
+        (JoinsText, "joined"),
+        (SplitsBadly, "split"),
+        (SplitsToNothing, "split"),
+        (SplitsToText, "split"),
+        (SplitsToWords, "split"),
+        (SplitsToNoStatus, "split"),
+    ],
+)
+async def test_an_executor_that_raises_or_returns_rubbish_costs_its_chats_no_more_than_company(
+    executor: type[Executor], reason: str
+) -> None:
     slow = Slow()
     slow.release.set()
     metrics = Metrics()
-    senders = Senders(settings(chat_executor=f"{HERE}:Broken"), metrics)
+    senders = Senders(settings(chat_executor=f"{HERE}:{executor.__name__}"), metrics)
     sender = senders.of(At(slow), "m", Endpoint.CHAT_COMPLETIONS)
     outcomes = await asyncio.gather(*(sender.send(TARGET, chat(str(n)), f"r-{n}") for n in range(4)))
     assert [outcome.status for outcome in outcomes] == [200] * 4
-    assert metrics.chat_fallbacks.labels("joined").value == 4
+    assert metrics.chat_fallbacks.labels(reason).value == 4
+
+
+class Splits(Executor):
+    result = ChatResult(500, b'{"error":{"message":"out of memory"}}')
+
+    def split(self, answer: bytes, count: int) -> Sequence[ChatResult]:
+        return [self.result] * count
+
+
+class SplitsToErrors(Splits):
+    result = ChatResult(200, b'{"usage":{},"error":{"message":"slow down","code":429}}')
+
+
+class SplitsToBrokenText(Splits):
+    result = ChatResult(200, b'{"usage":{},"choices":["\xff"]}')
+
+
+@pytest.mark.parametrize("executor", [Splits, SplitsToErrors, SplitsToBrokenText])
+async def test_a_result_is_judged_as_if_its_chat_had_been_asked_alone(executor: type[Splits]) -> None:
+    slow = Slow()
+    slow.release.set()
+    senders = Senders(settings(chat_executor=f"{HERE}:{executor.__name__}"), Metrics())
+    sender = senders.of(At(slow), "m", Endpoint.CHAT_COMPLETIONS)
+    outcomes = await asyncio.gather(*(sender.send(TARGET, chat(str(n)), f"r-{n}") for n in range(4)))
+    status, body = executor.result
+    assert status is not None
+    assert outcomes == [judged(status, {}, body)] * 4
+    assert outcomes[0].verdict is not SUCCESS
 
 
 async def test_chats_that_share_a_request_are_counted_by_requests_and_their_size() -> None:
