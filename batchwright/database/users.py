@@ -18,6 +18,8 @@ class UserQueries:
     limit: str
     all: str
     lock: str
+    hold: str
+    lock_keys: str
     free_keys: str
     take_keys: str
     delete: str
@@ -44,10 +46,10 @@ class Users(UsersTable):
 
     async def own(self, tenant: str, name: str, keys: Sequence[str]) -> bool:
         async with self._connections.transaction() as session:
-            if await session.fetchrow(self._sql.lock, tenant, name) is None:
+            if await session.fetchrow(self._sql.hold, tenant, name) is None:
                 return False
-            await session.execute(self._sql.free_keys, tenant, name, list(keys))
-            await session.execute(self._sql.take_keys, tenant, name, list(keys))
+            for sql in (self._sql.lock_keys, self._sql.free_keys, self._sql.take_keys):
+                await session.execute(sql, tenant, name, list(keys))
             return True
 
     async def delete(self, tenant: str, name: str) -> bool:

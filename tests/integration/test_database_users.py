@@ -167,3 +167,21 @@ async def test_of_a_user_that_goes_while_it_gets_keys_nothing_is_left_behind(
     await asyncio.gather(give("a1"), any_database.users.delete("t", "bob"), give("a2"))
     assert "bob" not in await keys_of(any_database)
     assert {row.user_name for row in await any_database.api_keys.all("t")} <= {"alice", None}
+
+
+async def test_users_that_take_each_others_keys_at_once_do_not_wait_for_each_other(
+    any_database: DatabaseLike,
+) -> None:
+    await two_users(any_database)
+    names = [f"k{number}" for number in range(6)]
+    for name in names:
+        await a_key(any_database, name)
+    users, keys = any_database.users, any_database.api_keys
+    for _ in range(10):
+        for user, own in (("alice", names[:3]), ("bob", names[3:])):
+            assert await users.own("t", user, own)
+        await asyncio.gather(
+            users.own("t", "alice", names[3:]), users.own("t", "bob", names[:3]), keys.give("k0", "bob")
+        )
+        found = await keys_of(any_database)
+        assert sorted(found["alice"] + found["bob"]) == names

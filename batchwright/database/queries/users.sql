@@ -20,12 +20,20 @@ GROUP BY u.tenant, u.name ORDER BY u.tenant COLLATE "C", u.name COLLATE "C"
 -- Nobody gives it another key before the transaction ends.
 SELECT name FROM users WHERE tenant = $1 AND name = $2 FOR UPDATE
 
+-- name: hold
+-- It stays until the transaction ends; others give it keys meanwhile.
+SELECT name FROM users WHERE tenant = $1 AND name = $2 FOR NO KEY UPDATE
+
+-- name: lock_keys
+-- After `hold`. In one order for all, so that two who take keys from each other do not wait for each other.
+SELECT id FROM api_keys WHERE tenant = $1 AND (user_name = $2 OR id = ANY($3::text[])) ORDER BY id FOR UPDATE
+
 -- name: free_keys
--- After `lock`. All of its keys but those of these ids.
+-- After `lock` or `lock_keys`. All of its keys but those of these ids.
 UPDATE api_keys SET user_name = NULL WHERE tenant = $1 AND user_name = $2 AND NOT id = ANY($3::text[])
 
 -- name: take_keys
--- After `lock`. Whosever they are.
+-- After `lock_keys`. Whosever they are.
 UPDATE api_keys SET user_name = $2 WHERE tenant = $1 AND id = ANY($3::text[])
 
 -- name: delete
