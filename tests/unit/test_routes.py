@@ -2,91 +2,35 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 
-import httpx
 import pytest
 from msgspec.structs import replace
 
-from batchwright.contracts.registry import BackendConfig, ModelConfig
-from batchwright.inference.client import InferenceClient
-from batchwright.inference.engine import Header, Target
-from batchwright.inference.httpx_engine import HttpxEngine
-from batchwright.inference.outcomes import Outcome
-from batchwright.inference.routes import Backend, Lane, Route, Sending
-from batchwright.rules.retries import SUCCESS, Retries
-from tests.fakes.settings import load
+from batchwright.contracts.registry import BackendConfig
+from batchwright.inference.routes import Route
+from batchwright.rules.retries import Retries
+from tests.unit.routing import (
+    OK,
+    URLS,
+    Clock,
+    Sender,
+    backend_at,
+    begun,
+    config_of,
+    fail,
+    fail_all,
+    home_of,
+    plain,
+    route_of,
+    url_of,
+)
 
 PATH = "/v1/chat/completions"
-URLS = ("http://a", "http://b", "http://c")
-OK = Outcome(SUCCESS, 200, b'{"id": "1"}')
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-class Sender:
-    """Answers with `outcome`, and remembers what it was given."""
-
-    def __init__(self, outcome: Outcome = OK) -> None:
-        self.outcome = outcome
-        self.sent: list[tuple[str, bytes]] = []
-
-    async def send(
-        self, target: Target, body: bytes, request_id: str, extra: Sequence[Header] = ()
-    ) -> Outcome:
-        self.sent.append((str(target.url), body))
-        return self.outcome
-
-
-def backend_at(url: str) -> Backend:
-    settings = load()
-    transport = httpx.MockTransport(lambda request: httpx.Response(500))
-    return Backend(url, InferenceClient(HttpxEngine(transport, connect_seconds=1), settings))
-
-
-def config_of(*backends: BackendConfig, **how: object) -> ModelConfig:
-    return ModelConfig.model_validate({"backends": list(backends), **how})
-
-
-def plain(urls: Sequence[str] = URLS, **how: object) -> ModelConfig:
-    return config_of(*(BackendConfig(url=url) for url in urls), **how)
-
-
-def route_of(clock: Clock, config: ModelConfig, model: str = "m") -> Route:
-    route = Route(model, Retries(), 1, clock)
-    route.follow(config, [backend_at(backend.url) for backend in config.backends], Retries())
-    return route
-
-
-def begun(route: Route, prefix_hash: int = 0, **how: Sequence[Lane]) -> Sending:
-    sending = route.begin(prefix_hash, without=how.get("without", ()))
-    assert sending is not None
-    return sending
-
-
-def url_of(sending: Sending | None) -> str:
-    return sending.lane.backend.url if sending is not None else ""
-
-
-def fail(lane: Lane) -> None:
-    sending = Sending(lane, lane.circuit.begin())
-    lane.circuit.failed(sending.begun, "503", at_once=True)
-
-
-def fail_all(route: Route) -> None:
-    for lane in route.lanes:
-        fail(lane)
 
 
 def test_of_two_the_one_with_less_to_do_gets_the_request(clock: Clock) -> None:
@@ -139,16 +83,16 @@ def test_an_ended_request_is_no_longer_outstanding_and_leaves_its_trial_free(clo
 
 def test_equal_prefixes_go_to_the_same_lane(clock: Clock) -> None:
     route = route_of(clock, plain(choice="prefix-affine"))
-    homes = {prefix: _home(route, prefix) for prefix in range(1, 200)}
+    homes = {prefix: home_of(route, prefix) for prefix in range(1, 200)}
     assert set(homes.values()) == set(URLS)
-    assert {prefix: _home(route, prefix) for prefix in homes} == homes
+    assert {prefix: home_of(route, prefix) for prefix in homes} == homes
 
 
 def test_a_prefix_keeps_its_lane_when_another_is_lost(clock: Clock) -> None:
     route = route_of(clock, plain(choice="prefix-affine"))
-    before = {prefix: _home(route, prefix) for prefix in range(1, 200)}
+    before = {prefix: home_of(route, prefix) for prefix in range(1, 200)}
     fail(route.lanes[0])
-    after = {prefix: _home(route, prefix) for prefix in before}
+    after = {prefix: home_of(route, prefix) for prefix in before}
     assert URLS[0] not in after.values()
     assert {p for p in before if before[p] != after[p]} == {p for p in before if before[p] == URLS[0]}
 
@@ -170,9 +114,9 @@ def test_an_open_circuit_takes_its_lane_out(clock: Clock) -> None:
 def test_a_lane_whose_backend_does_not_answer_is_the_last_to_be_asked(clock: Clock) -> None:
     route = route_of(clock, plain(URLS[:2]))
     route.lanes[0].backend.is_away = True
-    assert {_home(route, 0) for _ in range(50)} == {URLS[1]}
+    assert {home_of(route, 0) for _ in range(50)} == {URLS[1]}
     route.lanes[1].backend.is_away = True
-    assert {_home(route, 0) for _ in range(50)} == set(URLS[:2])
+    assert {home_of(route, 0) for _ in range(50)} == set(URLS[:2])
 
 
 def test_the_one_trial_of_an_open_lane_goes_before_all_else_and_closes_it(clock: Clock) -> None:
@@ -311,10 +255,3 @@ def test_a_backend_with_two_names_for_a_model_has_two_lanes(clock: Clock) -> Non
     route.follow(config, [backend, backend], Retries())
     fail(route.lanes[0])
     assert {sending.lane.upstream for _ in range(5) if (sending := route.begin())} == {"y"}
-
-
-def _home(route: Route, prefix: int) -> str:
-    """Where an idle route sends it."""
-    sending = begun(route, prefix)
-    sending.end()
-    return url_of(sending)
