@@ -56,6 +56,8 @@ def judged(status: int, headers: dict[bytes, bytes], body: bytes) -> Outcome:
 
 def as_it_is(status: int, headers: dict[bytes, bytes], body: bytes, message: str = "") -> Outcome:
     """By its status; `message` says what happened, where that is more than the status."""
+    if status < 100:
+        return unreadable(f"The backend answered with the status {status:03}, which is none of HTTP.")
     verdict = retries.judge_answer(status, headers, body)
     if verdict.budget is Budget.SETTLED:
         return Outcome(verdict, status, body, _id_of(headers))

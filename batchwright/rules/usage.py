@@ -1,7 +1,7 @@
 """Tokens a backend reported, whatever the endpoint calls them; what is missing counts as zero."""
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -33,21 +33,25 @@ class Tokens(msgspec.Struct, frozen=True, gc=False):
 NO_TOKENS = Tokens()
 
 
+# What a record of results holds. No answer has more; below zero it would be a budget's refund.
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] | None
+
+
 class _InputDetails(msgspec.Struct):
-    cached_tokens: int | None = None
+    cached_tokens: _Count = None
 
 
 class _OutputDetails(msgspec.Struct):
-    reasoning_tokens: int | None = None
+    reasoning_tokens: _Count = None
 
 
 class _Usage(msgspec.Struct):
     """Chat's and embeddings' names beside those of responses."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    prompt_tokens: _Count = None
+    completion_tokens: _Count = None
+    input_tokens: _Count = None
+    output_tokens: _Count = None
     prompt_tokens_details: _InputDetails | None = None
     input_tokens_details: _InputDetails | None = None
     completion_tokens_details: _OutputDetails | None = None

@@ -100,6 +100,9 @@ ANSWERS: dict[str, Bad] = {
     "200 with an error in its body that names 400": Bad(said(b'{"error":{"message":"no","code":"400"}}')),
     "200 with a JSON object and another content type": Bad(said(GOOD, b"content-type: text/html")),
     "200 without usage: no tokens are counted": Bad(said(b'{"choices":[]}')),
+    "200 with a usage that is none, such as one below zero: no tokens are counted": Bad(
+        said(GOOD.replace(b'"prompt_tokens":3', b'"prompt_tokens":-3000'))
+    ),
     "200 with more than the limit, announced": Bad(silent(HEAD + b"content-length: %d\r\n\r\n" % HUGE)),
     "200 with 100 MB, not announced": Bad(huge()),
     "200 with a packed body that unpacks beyond the limit": Bad(said(_PACKED, b"content-encoding: gzip")),
@@ -132,6 +135,7 @@ ANSWERS: dict[str, Bad] = {
         )
     ),
     "something that is not HTTP": Bad(answering(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")),
+    "a status below 100": Bad(said(GOOD, status=b"000 Nothing")),
     "the connection ends in mid-answer": Bad(answering(HEAD + b"content-length: 100\r\n\r\n", b'{"a":')),
     "the connection ends without an answer": Bad(answering()),
     "no answer in time": Bad(silent(), settings=_SHORT),
