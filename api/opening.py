@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 
 from api.services import Services
 from api.temporal_gateway import ClientGateway, told_until_ready
@@ -39,6 +40,7 @@ async def open_services(settings: Settings) -> AsyncGenerator[Services]:
         registry = Registry(
             settings, database.models, database.model_changes, clients, unavailable=DatabaseUnavailable
         )
+        registry.on_look.append(partial(_show, registry, metrics))
         await opened.enter_async_context(_running(registry.run()))
         runtime, address = observed_runtime()
         sdk = SdkMetrics(address)
@@ -48,6 +50,11 @@ async def open_services(settings: Settings) -> AsyncGenerator[Services]:
         await opened.enter_async_context(_running(connection.run()))
         await opened.enter_async_context(_running(told_until_ready(temporal)))
         yield Services(settings, database, storage, temporal, registry, metrics, sdk)
+
+
+def _show(registry: Registry, metrics: Metrics) -> None:
+    """Whether this process and the workers go by one registry is to be seen."""
+    metrics.registry_info.replace({(registry.fingerprint,): 1})
 
 
 @asynccontextmanager

@@ -41,6 +41,7 @@ async def register(stack: Stack, model: str, *backends: dict[str, str]) -> None:
             return before.isdisjoint(await fingerprints(stack, http)) and model in await served(stack)
 
         await until(is_followed)
+        assert len(await fingerprints(stack, http)) == 1
 
 
 async def served(stack: Stack) -> set[str]:
@@ -49,7 +50,7 @@ async def served(stack: Stack) -> set[str]:
 
 
 async def fingerprints(stack: Stack, http: httpx.AsyncClient) -> set[str]:
-    """The registries that workers go by."""
+    """The registries that API and workers go by."""
     texts = [(await http.get(url)).text for url in stack.now.metrics]
     lines = [line for text in texts for line in text.splitlines()]
     return {line for line in lines if line.startswith("batchwright_registry_info{")}

@@ -15,9 +15,12 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from api.objects import FileObject
+from batchwright.rules.registry import fingerprint
+from batchwright.settings.registry import read_registry
 from starter.stack.ports import free_port
 from tests.fakes.api import LINE, error_of, read
 from tests.integration.clusters import cluster
+from tests.integration.stacks import until
 
 pytestmark = pytest.mark.integration
 MIB = 1024 * 1024
@@ -116,6 +119,16 @@ def test_it_serves_without_temporal_and_ends_cleanly_on_a_signal(tmp_path: Path,
     assert content.content == LINE
     assert ready.json()["checks"] == {"postgresql": "ok", "temporal": "unavailable", "storage": "ok"}
     assert (created.status_code, error_of(created).type) == (503, "server_error")
+
+
+def test_it_shows_by_a_fingerprint_which_registry_it_goes_by(tmp_path: Path, database_url: str) -> None:
+    file = tmp_path / "models.yaml"
+    file.write_text("models: {llama: {backends: [{url: 'http://127.0.0.1:9'}]}}")
+    of_the_file = fingerprint(read_registry(file, tmp_path).models, [])
+    with running(tmp_path, database_url=database_url, registry=str(file)) as (_, client):
+        until(lambda: "batchwright_registry_info{" in client.get("/metrics").text)
+        shown = client.get("/metrics").text.splitlines()
+    assert f'batchwright_registry_info{{fingerprint="{of_the_file}"}} 1.0' in shown
 
 
 def test_a_client_that_hangs_up_mid_upload_leaves_nothing(tmp_path: Path, database_url: str) -> None:

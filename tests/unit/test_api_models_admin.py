@@ -29,6 +29,12 @@ WRONG: list[tuple[dict[str, object], str, str, str]] = [
     ({"backends": [BACKEND], "x": 1}, "unknown_parameter", "x", "there are aliases, backends"),
     ({"backends": [{**BACKEND, "x": 1}]}, "unknown_parameter", "backends[0].x", "there are api_key_env"),
     ({"backends": [{**BACKEND, "weight": 0}]}, "invalid_value", "backends[0].weight", "than 0; it is 0"),
+    (
+        {"backends": [BACKEND], "limits": {"in_flight": 10**20}},
+        "invalid_value",
+        "limits.in_flight",
+        "it must be a smaller number",
+    ),
     ({"backends": [{"url": "ftp://x"}]}, "invalid_value", "backends[0].url", "it is 'ftp://x'"),
     ({"backends": [{"url": "http://x:99999"}]}, "invalid_value", "backends[0].url", "1 to 65535"),
     ({"backends": [{"url": "http://[::x"}]}, "invalid_value", "backends[0].url", "with a host"),

@@ -52,6 +52,6 @@ class BackendMetrics:
         )
         self.registry_info = declare.gauge(
             "registry_info",
-            "1, of the registry in effect: equal in processes that follow it",
+            "1, of the registry in effect: equal in workers and API processes that follow one (S1-274)",
             ["fingerprint"],
         )
