@@ -4,6 +4,7 @@ import asyncio
 import re
 import socket
 from asyncio import StreamReader, StreamWriter
+from collections.abc import Callable
 from contextlib import suppress
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -35,30 +36,31 @@ class SdkMetrics:
         self._connection: tuple[StreamReader, StreamWriter] | None = None
         self._turn = asyncio.Lock()  # scrapes at once ask one after the other
 
-    async def text(self) -> bytes:
-        """Nothing while its server does not answer."""
+    async def text(self, asked: Callable[[], None] = lambda: None) -> bytes:
+        """Nothing while its server does not answer. Whenever it was asked anew, `asked` is called."""
         if not self._address:
             return b""
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS), self._turn:
-                return await self._answer()
+                return await self._answer(asked)
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):
             return b""
 
-    async def _answer(self) -> bytes:
+    async def _answer(self, asked: Callable[[], None]) -> bytes:
         if self._connection is not None:
             try:
-                return await self._ask(*self._connection)
+                return await self._ask(*self._connection, asked)
             except (OSError, EOFError):
                 pass  # it was closed meanwhile
         host, _, port = self._address.rpartition(":")
-        return await self._ask(*await asyncio.open_connection(host, int(port)))
+        return await self._ask(*await asyncio.open_connection(host, int(port)), asked)
 
-    async def _ask(self, reader: StreamReader, writer: StreamWriter) -> bytes:
+    async def _ask(self, reader: StreamReader, writer: StreamWriter, asked: Callable[[], None]) -> bytes:
         """Keeps the connection for the next one, but not with half an answer in it."""
         self._connection = None
         try:
             writer.write(_QUESTION)
+            asked()
             head = _GOOD.match(await reader.readuntil(b"\r\n\r\n"))
             if head is None:
                 raise ValueError(f"{self._address} has no metrics of a length that it says")
@@ -79,8 +81,12 @@ class SdkMetrics:
 
 async def exposition(metrics: Metrics, sdk: SdkMetrics) -> bytes:
     """Ours alone while the SDK's server does not answer. It writes its own while we write ours."""
-    async with asyncio.TaskGroup() as group:
-        theirs = group.create_task(sdk.text())
-        await asyncio.sleep(0)  # the question is under way
-        ours = metrics.pieces()
-    return b"".join([*ours, theirs.result()])
+    ours: list[bytes] = []
+
+    def write() -> None:
+        ours[:] = metrics.pieces()
+
+    theirs = await sdk.text(asked=write)
+    if not ours:
+        write()
+    return b"".join([*ours, theirs])

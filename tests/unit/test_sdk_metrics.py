@@ -94,6 +94,23 @@ async def test_the_others_follow_ours() -> None:
         assert (await exposition(Metrics(), sdk)).endswith(b"\nsdk 1\n")
 
 
+async def test_ours_are_those_of_the_moment_in_which_the_others_were_asked() -> None:
+    """Also where that is the second time, because the connection was closed meanwhile."""
+    metrics, server = Metrics(), Server(GOOD, b"", GOOD)
+    asked: list[None] = []
+
+    def look() -> None:
+        asked.append(None)
+        metrics.in_flight_max.set(len(asked))
+
+    metrics.before_shown.append(look)
+    async with server.running() as sdk:
+        texts = [await exposition(metrics, sdk) for _ in range(2)]
+    for text, times in zip(texts, (1.0, 3.0), strict=True):
+        assert f"\nbatchwright_processor_max_inflight_concurrency {times}\n".encode() in text
+        assert text.endswith(b"\nsdk 1\n")
+
+
 async def test_a_scrape_that_was_given_up_leaves_nothing_for_the_next() -> None:
     server = Server(GOOD[:-3], GOOD)
     async with server.running() as sdk:
