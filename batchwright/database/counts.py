@@ -1,9 +1,6 @@
 """Counts per model: what the workers told of live batches' slices, what ended batches' files hold."""
 
-from batchwright.contracts.openai import BatchStatus
 from batchwright.database.rows import BatchRow, ModelCount
-
-LIVE = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING)
 
 
 def laid_over(models: list[ModelCount], told: list[ModelCount]) -> list[ModelCount]:

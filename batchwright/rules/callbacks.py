@@ -11,7 +11,6 @@ import re
 from typing import NamedTuple
 
 PATH = "/tasks/callback/"
-LEAST_SECRET_CHARACTERS = 32
 _ID_PREFIX = "batch_req_"
 _TOKEN = re.compile(r"([0-9a-f]{32})\.(0|[1-9]\d{0,8})\.([1-9]\d{0,11})\.([A-Za-z0-9_-]{43})", re.ASCII)
 

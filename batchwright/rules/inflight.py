@@ -49,14 +49,6 @@ class InFlightLimit:
         self._less_at, self._more_at = now + LESS_TRIED_EVERY / 3, now
         self._window, self._before = Window(now), Window(now)
 
-    def rebound(self, bounds: Bounds) -> None:
-        """Other bounds from now on; a limit at its ceiling goes with it."""
-        at_ceiling = self._limit >= self.bounds.ceiling
-        self.bounds = bounds
-        self._target = float(bounds.ceiling) if at_ceiling else self._held(self._limit)
-        self._become(self._target)
-        self._good = max(self._limit, min(self._good, bounds.ceiling))
-
     def ended(
         self,
         signal: Signal,

@@ -1,22 +1,14 @@
-"""A batch's states (S0-37 to S0-40): which may follow which, what a client sees, what may be cancelled."""
+"""A batch's states (S0-37 to S0-40): which are live, what a client sees, what may be cancelled."""
 
 from datetime import datetime, timedelta
 from enum import Enum
 
 from batchwright.contracts.openai import BatchStatus
 
-_ENDS = frozenset({BatchStatus.COMPLETED, BatchStatus.FAILED, BatchStatus.EXPIRED, BatchStatus.CANCELLED})
-
 _CANCEL_IS_HEARD = timedelta(minutes=10)
 
-# Stored states only: `cancelling` is a live one that was asked to stop. Expiry and cancel skip finalizing.
-_MOVES: dict[BatchStatus, frozenset[BatchStatus]] = {
-    BatchStatus.VALIDATING: _ENDS - {BatchStatus.COMPLETED} | {BatchStatus.IN_PROGRESS},
-    BatchStatus.IN_PROGRESS: _ENDS | {BatchStatus.FINALIZING},
-    BatchStatus.FINALIZING: _ENDS,
-}
-
-LIVE = frozenset(_MOVES)
+# Stored states only: `cancelling` is a live one that was asked to stop.
+LIVE = frozenset({BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING})
 
 
 class Cancel(Enum):
@@ -25,11 +17,6 @@ class Cancel(Enum):
     STOPS = "stops"  # the batch has to be told
     NOTHING = "nothing"  # it stops or has stopped already: answered with the batch as it is
     REFUSED = "refused"  # it ended another way
-
-
-def may_move(status: BatchStatus, to: BatchStatus) -> bool:
-    """Whether a stored status may become `to`; nothing follows an end (S0-14)."""
-    return to in _MOVES.get(status, frozenset())
 
 
 def shown_status(stored: BatchStatus, *, cancel_requested: bool) -> BatchStatus:

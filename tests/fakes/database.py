@@ -9,7 +9,7 @@ from batchwright.database.base import (
     DatabaseLike,
     ProgressTable,
 )
-from batchwright.database.counts import LIVE, add_told, as_ended
+from batchwright.database.counts import add_told, as_ended
 from batchwright.database.dead_letters_base import Buried
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.rows import (
@@ -19,7 +19,7 @@ from batchwright.database.rows import (
     SliceProgress,
 )
 from batchwright.database.waiting_base import Waiting
-from batchwright.rules.states import cancel_comes_first
+from batchwright.rules.states import LIVE, cancel_comes_first
 from tests.fakes.audits import MemoryAudits
 from tests.fakes.callbacks import MemoryCallbacks
 from tests.fakes.chances import MemoryChances

@@ -4,8 +4,9 @@ from collections import Counter
 
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.base import FleetView
-from batchwright.database.counts import LIVE, add_told
+from batchwright.database.counts import add_told
 from batchwright.database.rows import BatchRow, LiveBatch, Unsettled
+from batchwright.rules.states import LIVE
 from tests.fakes.rows import Rows, per_model, slices
 
 

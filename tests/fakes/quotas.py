@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, date, datetime
 
 from batchwright.contracts.openai import BatchStatus
-from batchwright.database.counts import LIVE
 from batchwright.database.quotas_base import (
     Counted,
     KeyBudget,
@@ -19,6 +18,7 @@ from batchwright.database.quotas_base import (
 )
 from batchwright.database.tenant_rows import OrganizationRow, UserRow
 from batchwright.rules.quotas import Enqueued, Excess, Limits, Quota, excess, left
+from batchwright.rules.states import LIVE
 from tests.fakes.rows import Key, Rows, slices, with_keys
 
 _MINUTE = 60.0

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from batchwright.contracts.retention import Kind, Place
-from batchwright.database.counts import LIVE
 from batchwright.database.retention_base import Ended, Mark, RetentionTable
 from batchwright.database.rows import BatchRow, FileRow
+from batchwright.rules.states import LIVE
 from tests.fakes.rows import Rows, slices
 
 _FIRST = datetime.min.replace(tzinfo=UTC)

@@ -5,7 +5,6 @@ from datetime import date, datetime
 from batchwright.contracts.batch import BatchOrder
 from batchwright.database.audits_base import Audited
 from batchwright.database.callbacks_base import Told
-from batchwright.database.counts import LIVE
 from batchwright.database.dead_letters_base import Buried
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.quotas_base import QuotaRow
@@ -23,6 +22,7 @@ from batchwright.database.tenant_rows import FoundKey, OrganizationRow, TenantRo
 from batchwright.database.upload_rows import Claim, PartRow, UploadRow
 from batchwright.database.waiting_base import Waiting
 from batchwright.rules.quotas import Enqueued, Quota
+from batchwright.rules.states import LIVE
 from batchwright.rules.traffic import LaneTraffic
 
 Key = tuple[str, str]  # tenant, id

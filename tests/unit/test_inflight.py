@@ -200,14 +200,6 @@ def test_quick_answers_are_never_called_slow() -> None:
     assert backend.limit.current == 16
 
 
-def test_other_bounds_hold_at_once() -> None:
-    held = limit(64)
-    held.rebound(Bounds(1, 16))
-    assert held.current == 16
-    held.rebound(Bounds(1, 32))
-    assert held.current == 32
-
-
 def test_long_answers_after_short_ones_are_no_slowdown() -> None:
     slowness = Slowness()
     for _ in range(5):
