@@ -86,7 +86,10 @@ class GroupingSender:
         """As `InferenceClient.send`; a call that is cancelled leaves its group to the others."""
         part = self._eligible(body)
         if part is None:
-            return await self._sender.send(target, body, request_id, extra)
+            outcome = await self._sender.send(target, body, request_id, extra)
+            if outcome.verdict is retries.SUCCESS:
+                self._size.succeeded_alone()
+            return outcome
         answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._join(_Place(target, tuple(extra)), _Member(part, body, request_id, answered))
         return await answered

@@ -149,6 +149,8 @@ class ChunkSize:
     """How many lines share a request now: after repeated failures half as many, down to one (S1-205)."""
 
     _FAILURES = 2
+    # Where nothing can be shared, trying costs two requests in so many; elsewhere an outage is forgotten.
+    _ALONE = 100
 
     def __init__(self, most: int) -> None:
         self.most = self.now = most
@@ -161,6 +163,15 @@ class ChunkSize:
 
     def succeeded(self) -> None:
         """One more again after as many requests as lines share one."""
-        self._failures, self._successes = 0, self._successes + 1
-        if self.now < self.most and self._successes >= self.now:
+        self._failures = 0
+        self._grow(self.now)
+
+    def succeeded_alone(self) -> None:
+        """The same of a line that was asked alone, as failures had left no more to a request."""
+        if self.now == 1:
+            self._grow(self._ALONE)
+
+    def _grow(self, after: int) -> None:
+        self._successes += 1
+        if self.now < self.most and self._successes >= after:
             self.now, self._successes = self.now + 1, 0

@@ -214,6 +214,43 @@ async def test_lines_with_more_tokens_than_a_request_may_have_are_not_joined() -
     assert [len(json.loads(outcome.body)["data"]) for outcome in outcomes] == [1, 1, 1]
 
 
+class Recovers:
+    """A sender that takes no more than one line at a time for a while; `sizes` are of all requests."""
+
+    def __init__(self) -> None:
+        self.is_ill, self.sizes = True, list[int]()
+
+    async def send(
+        self, target: Target, body: bytes, request_id: str, extra: Sequence[Header] = ()
+    ) -> Outcome:
+        inputs = inputs_of(body)
+        self.sizes.append(len(inputs))
+        if self.is_ill and len(inputs) > 1:
+            return Outcome(retries.judge(503))
+        return Outcome(retries.SUCCESS, 200, embedded(inputs).content)
+
+
+async def test_lines_share_requests_again_some_time_after_failures_shrank_these_to_one() -> None:
+    backend = Recovers()
+    sender = GroupingSender(
+        backend, Embeddings(), model="m", most=4, tokens=1000, pause=lambda _: 0.0, metrics=Metrics()
+    )
+
+    async def embed(lines: int) -> list[int]:
+        """How many shared each request of them."""
+        backend.sizes.clear()
+        await asyncio.gather(*(sender.send(TARGET, body_of("x"), f"r-{n}") for n in range(lines)))
+        return backend.sizes
+
+    while max(await embed(4)) > 1:
+        pass
+    assert await embed(50) == [1] * 50
+    backend.is_ill = False
+    await embed(100)
+    await embed(20)
+    assert await embed(8) == [4, 4]
+
+
 async def test_what_became_of_shared_requests_is_counted() -> None:
     busy = iter([httpx.Response(503), httpx.Response(400, json={})])
     embedder = Embedder(lambda inputs: next(busy, None))
