@@ -77,6 +77,7 @@ class Service(BaseModel):
     read_only: bool = False
     cap_drop: list[str] = []
     security_opt: list[str] = []
+    extra_hosts: list[str] = []
     stop_grace_period: str = "10s"
 
     @property

@@ -73,6 +73,13 @@ def test_only_settings_that_there_are_are_set(name: str) -> None:
     assert names <= {f"BATCHWRIGHT_{field.upper()}" for field in Settings.model_fields}
 
 
+def test_backends_are_chosen_without_an_edit_and_may_be_on_this_machine() -> None:
+    for name in ("api", "worker"):
+        chosen = OURS[name].environment["BATCHWRIGHT_BACKENDS"]
+        assert chosen == '${BATCHWRIGHT_BACKENDS:-["http://simulator:9000"]}'
+        assert OURS[name].extra_hosts == ["host.docker.internal:host-gateway"]
+
+
 def test_every_password_is_the_one_for_development() -> None:
     secrets = [
         value
