@@ -13,7 +13,10 @@ from typing import Literal
 
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from pydantic import BaseModel
+from temporalio.client import Client
 
+from batchwright.settings import load
+from batchwright.temporal import connect
 from tests.clients import http_client
 from tests.guard import guarded
 
@@ -107,6 +110,11 @@ class Stack:
             max_retries=5,
             http_client=DefaultAsyncHttpxClient(verify=False),
         )
+
+    async def server(self) -> Client:
+        """Of its Temporal."""
+        now = self.now
+        return await connect(load(temporal_address=now.temporal, temporal_namespace=now.namespace))
 
     def kill(self, part: Part) -> list[int]:
         """SIGKILL to every process of a part; their pids."""

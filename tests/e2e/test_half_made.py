@@ -8,8 +8,6 @@ import pytest
 from openai import APIConnectionError, APIError
 
 from batchwright.database.driver import connect as connect_database
-from batchwright.settings import load
-from batchwright.temporal import connect
 from tests.e2e.batches import CHAT, chat_lines, check_conservation, ended, until
 from tests.e2e.stack import MODELS, Stack
 
@@ -22,9 +20,7 @@ async def test_a_crash_between_the_start_of_the_run_and_the_row_leaves_a_batch_t
 ) -> None:
     lines = chat_lines(MODELS, each=5)
     content = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    now = stack.now
-    server = await connect(load(temporal_address=now.temporal, temporal_namespace=now.namespace))
-    database = await connect_database(now.postgres)
+    server, database = await stack.server(), await connect_database(stack.now.postgres)
 
     async def runs() -> list[str]:
         return [run.id async for run in server.list_workflows(f"BatchwrightTenant = '{TENANT}'")]

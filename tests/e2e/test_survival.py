@@ -9,8 +9,6 @@ from temporalio.api.enums.v1 import EventType
 
 from batchwright.rules import ids, keys
 from batchwright.rules.segments import Kind, read_index
-from batchwright.settings import load
-from batchwright.temporal import connect
 from tests.e2e.batches import chat_lines, check_conservation, ended, lines_of, settled, submit, until
 from tests.e2e.stack import MODELS, Part, Stack, dev
 
@@ -68,9 +66,7 @@ async def test_a_killed_worker_loses_nothing_and_asks_no_settled_line_again(stac
 async def test_nor_does_one_that_has_slices_of_a_batch_without_model_runs() -> None:
     with dev("--workers", "2", BATCHWRIGHT_INLINE_SLICES="16") as stack:
         batch_id = await check_killed_worker(stack)
-        now = stack.now
-        client = await connect(load(temporal_address=now.temporal, temporal_namespace=now.namespace))
-        run = client.get_workflow_handle(batch_id)
+        run = (await stack.server()).get_workflow_handle(batch_id)
         kinds = Counter([event.event_type async for event in run.fetch_history_events()])
     assert kinds[EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED] == 0
     assert kinds[EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED] > len(MODELS)

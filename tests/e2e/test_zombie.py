@@ -12,8 +12,6 @@ from temporalio.client import Client
 
 from batchwright.contracts.names import model_run_id
 from batchwright.rules.ids import safe_name
-from batchwright.settings import load
-from batchwright.temporal import connect
 from starter.stack.ports import free_port
 from tests.e2e.backend import Backend
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
@@ -48,12 +46,14 @@ async def held(server: Client, batch_id: str, attempt: int) -> bool:
     )
 
 
+async def is_idle(backend: Backend) -> bool:
+    return (await backend.ledger(entries=False)).in_flight == 0
+
+
 async def test_a_zombie_asks_no_more_than_was_in_flight_and_stops_by_itself(tmp_path: Path) -> None:
     """Each worker has a backend of its own, whose ledger says what that worker asked."""
     with dev("--workers", "0", data=None, **LONG_TURNS) as stack:
-        server = await connect(
-            load(temporal_address=stack.now.temporal, temporal_namespace=stack.now.namespace)
-        )
+        server = await stack.server()
         async with (
             beside(one_more_backend()) as others,
             workers(stack, tmp_path, **LONG_TURNS) as fleet,
@@ -74,11 +74,7 @@ async def test_a_zombie_asks_no_more_than_was_in_flight_and_stops_by_itself(tmp_
             before = await zombies.ledger(entries=False)
             assert 0 < before.in_flight <= IN_FLIGHT
             zombie.signal(signal.SIGCONT)
-
-            async def has_let_go() -> bool:
-                return (await zombies.ledger(entries=False)).in_flight == 0
-
-            await until(has_let_go)
+            await until(lambda: is_idle(zombies))
             await others.heal()
             done = await ended(client, batch.id)
             await check_conservation(client, done, LINES)
