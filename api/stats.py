@@ -17,7 +17,7 @@ from batchwright.rules.traffic import Traffic, added_up
 
 
 class RequestStats(BaseModel):
-    """Of requests that had an end; those that are asked again count each time."""
+    """Of requests that had an end; asked again they count again, and lines that share one count one each."""
 
     total: int
     success: int

@@ -10,12 +10,13 @@ class TrafficMetrics:
         self.requests = declare.counter(
             "requests_total",
             "Requests to a backend that had an end, by its HTTP status or `none`; also those to be asked "
-            "again (S2-11)",
+            "again; lines that share a request count one each (S2-11)",
             [*_LANE, "status"],
         )
         self.backend_request_seconds = declare.histogram(
             "request_duration_seconds",
-            "Time of a request to a backend; of a job since its submit (S2-12)",
+            "Time of a request to a backend, of a job since its submit; lines that share a request count one "
+            "each (S2-12)",
             _LANE,
             buckets=S2_SECONDS,
         )
