@@ -15,6 +15,7 @@ from batchwright.rules.usage import Tokens, tokens_if_plain
 
 FAILURES = (httpx.TransportError, httpx.DecodingError, TimeoutError, AnswerTooLarge)  # of an exchange
 _LOCATION = re.compile(r"(https?://[A-Za-z0-9.:\[\]_-]+)(?:/|$)")
+_MOST_ID_BYTES = 256  # each line of a batch has one
 # How httpx's own engine words a connection that ended: it has no class of its own for that.
 _TORN = "peer closed connection"  # the answer had begun
 _ENDED = ("Server disconnected", _TORN)
@@ -72,7 +73,7 @@ def as_it_is(status: int, headers: dict[bytes, bytes], body: bytes, message: str
 
 def _id_of(headers: dict[bytes, bytes]) -> str:
     found = headers.get(b"x-request-id")
-    return "" if found is None else found.decode(errors="replace")
+    return "" if found is None else found[:_MOST_ID_BYTES].decode(errors="replace")
 
 
 def unreadable(message: str, detail: str = "") -> Outcome:

@@ -96,6 +96,11 @@ async def test_a_redirect_tells_the_host_and_nothing_that_may_be_secret() -> Non
     )
 
 
+async def test_of_a_request_id_without_measure_only_the_beginning_is_kept() -> None:
+    outcome = await answered(Bad(hostile.said(hostile.GOOD, b"x-request-id: " + b"r" * 30_000)))
+    assert outcome.backend_request_id == "r" * 256
+
+
 async def test_a_redirect_is_not_followed_to_its_own_host_either() -> None:
     requests: list[bytes] = []
 
