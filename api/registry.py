@@ -43,6 +43,7 @@ class RegisteredModel(BaseModel):
     aliases: list[str]
     fallbacks: list[str]
     choice: Choice
+    hedge_after: float | None = Field(description="seconds; null: no second backend is asked")
     kind: Kind
     jobs: JobConfig | None = Field(description="null where the kind is sync")
     problems: list[str] = Field(description="what of a change is not heeded, and what to do about it")
@@ -186,6 +187,7 @@ def _object(entry: Registered) -> RegisteredModel:
         aliases=config.aliases,
         fallbacks=config.fallbacks,
         choice=config.choice,
+        hedge_after=config.hedge_after,
         kind=config.kind,
         jobs=None if config.kind == "sync" else config.jobs,
         problems=[*entry.problems],

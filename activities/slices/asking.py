@@ -3,38 +3,24 @@
 import time
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from activities.slices.ends import End, Stop
+from activities.slices.flight import Flight
+from activities.slices.hedging import Hedging
 from activities.slices.jobs import Jobs, passed_on
 from activities.slices.judge import Judge, Request
 from activities.slices.ownership import Ownership
 from activities.slices.pace import Pace
 from activities.slices.tools import Tools
 from activities.slices.vouching import vouch
-from activities.slices.work import Line
 from batchwright.contracts.execution import SliceRequest
 from batchwright.contracts.openai import Endpoint
-from batchwright.inference.engine import Exchange
 from batchwright.inference.hooks import Call
-from batchwright.inference.limits import Permit
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.routes import Lane, Route, Sending, Sends
 from batchwright.rules.retries import NOT_NOW
 from batchwright.telemetry.traffic import CHAT, GROUPED_CHAT
-
-
-class Flight(Struct, eq=False):
-    line: Line
-    request: Request
-    permit: Permit
-    sending: Sending  # the one under way
-    held: int  # bytes of the budget
-    job_since: float | None = None  # Unix seconds: it goes on with a job that runs since then
-    exchange: Exchange | None = None  # where nobody awaits it
-    outcome: Outcome | None = None  # of that, where more than its answer follows
-    seconds: float = 0.0  # that took
 
 
 class Asking:
@@ -57,6 +43,9 @@ class Asking:
         self._traffic, self._budget = tools.traffic, tools.budget
         self._extra, self._has_hooks = passed_on(request), bool(tools.hooks)
         self._joins = tools.senders.joins(route.model, request.endpoint)
+        self._hedging = Hedging(
+            tools, route=route, judge=judge, owner=owner, stop=stop, pace=pace, count=self._count_unwanted
+        )
         self._chat = CHAT if request.endpoint is Endpoint.CHAT_COMPLETIONS else ""
 
     def begin(self, flight: Flight, ended: Callable[[Outcome], None]) -> bool:
@@ -68,7 +57,7 @@ class Asking:
         attempt = line.attempt
         if attempt.job is not None or attempt.unanswered or sending.lane.jobs is not None:
             return False
-        if self._has_hooks or self._joins:
+        if self._has_hooks or self._joins or self._route.hedge_after:
             return False
         line.vouched = False
         body, request_id = request.body, request.request_id
@@ -139,13 +128,35 @@ class Asking:
             sender = self._tools.senders.of(backend, self._route.model, endpoint)
         started = time.monotonic()
         if sending.lane.jobs is None:
-            place = sending, sender, endpoint
-            outcome = await self._route.send(*place, request.body, request.request_id, self._extra)
+            outcome = await self._asked(flight, request, sender)
+            if flight.sending is not sending:
+                started = flight.sending.begun.sent_at
         else:
             outcome = await self._jobs.run(line, request, sending)
         seconds = time.monotonic() - started
         self._count(flight, outcome, seconds, grouped=sender is not backend.client)
         return outcome
+
+    async def _asked(self, flight: Flight, request: Request, sender: Sends) -> Outcome:
+        what = self._request.endpoint, request.body, request.request_id, self._extra
+        after = self._route.hedge_after
+        if not after or self._joins:
+            return await self._route.send(flight.sending, sender, *what)
+        return await self._hedging.send(
+            flight, lambda sending: self._route.send(sending, sending.lane.backend.client, *what), after
+        )
+
+    def _count_unwanted(self, sending: Sending, outcome: Outcome) -> None:
+        """A request whose answer no line takes."""
+        circuit = sending.lane.circuit
+        self._traffic.ended(
+            self._route.model,
+            sending.lane.backend.url,
+            status=outcome.status,
+            category=outcome.verdict.category,
+            seconds=circuit.clock() - sending.begun.sent_at,
+            chat=self._chat,
+        )
 
     def _count(self, flight: Flight, outcome: Outcome, seconds: float, *, grouped: bool = False) -> None:
         """A request that has ended: a job that cannot be asked after now has not."""

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import NoReturn
 
-from activities.slices.asking import Flight
+from activities.slices.flight import Flight
 
 # Flights that wait for nothing would leave no turn to anybody else.
 _IN_A_ROW = 16

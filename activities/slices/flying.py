@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from activities.slices.asking import Asking, Flight
+from activities.slices.asking import Asking
 from activities.slices.crew import Crew
 from activities.slices.ends import End, Stop
+from activities.slices.flight import Flight
 from activities.slices.gate import Gate
 from activities.slices.judge import Judge
 from activities.slices.work import SliceWork

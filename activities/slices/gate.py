@@ -2,9 +2,9 @@
 
 import time
 
-from activities.slices.asking import Flight
 from activities.slices.caution import GROUP, Caution
 from activities.slices.ends import End, Stop
+from activities.slices.flight import Flight
 from activities.slices.ownership import Ownership
 from activities.slices.pace import Pace
 from activities.slices.sink import SegmentSink

@@ -4,9 +4,10 @@ import asyncio
 import time
 from functools import partial
 
-from activities.slices.asking import Asking, Flight
+from activities.slices.asking import Asking
 from activities.slices.caution import GROUP, Caution
 from activities.slices.ends import End, Stop
+from activities.slices.flight import Flight
 from activities.slices.flying import Flying
 from activities.slices.gate import Gate
 from activities.slices.jobs import Jobs

@@ -179,6 +179,11 @@ class ModelConfig(Entry):
         default="least-outstanding",
         description="of two backends the less busy; or for lines of one prompt prefix the same backend",
     )
+    hedge_after: Positive | None = Field(
+        default=None,
+        description="a line unanswered for so long is asked of another backend too, if one has room; "
+        "the first answer counts; unset: never",
+    )
     kind: Kind = Field(
         default="sync",
         description="how it is asked: one request, one answer; or by jobs, that are polled or call back",
@@ -190,6 +195,8 @@ class ModelConfig(Entry):
     @model_validator(mode="after")
     def _can_be_asked(self) -> Self:
         check_header(self.jobs.callback_header)
+        if self.hedge_after and (self.kind != "sync" or len({backend.url for backend in self.backends}) < 2):
+            raise ValueError("it must have kind: sync and two backends, or else no hedge_after")
         if self.kind == "sync" and self.jobs != JobConfig():
             raise ValueError("it must have kind: poll or kind: callback, or else no jobs")
         if self.kind == "poll" and not self.jobs.poll_endpoint_template:

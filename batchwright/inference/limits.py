@@ -113,6 +113,13 @@ class Permits:
         if not (self._is_granting and model.most):
             self._look(model)
 
+    def spare(self, name: str, url: str) -> "Permit | None":
+        """One for that backend that nobody waits for; None: there is none now."""
+        model = self._models.get(name) or self._model(name)
+        if model.waiting or self._used >= self._total or model.used >= self._limit(name):
+            return None
+        return self._permit(model) if self.backends.has_room([url]) else None
+
     def look_again(self, name: str) -> None:
         """What a model may use, and where, changes without a word: whoever waits for it asks again."""
         model = self._waiting.get(name)
@@ -203,10 +210,13 @@ class Permits:
         model.shares.charge(tenant, waiter.weight)
         self._grants += 1
         model.granted_at = self._grants
+        waiter.granted(self._permit(model))
+
+    def _permit(self, model: _Model) -> Permit:
         model.used += 1
         self._used += 1
         self.backends.unplaced += 1
-        waiter.granted(Permit(self, model))
+        return Permit(self, model)
 
     def _tidy(self, model: _Model, tenant: str) -> None:
         """Where nobody waits any more."""

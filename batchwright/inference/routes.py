@@ -107,6 +107,7 @@ class Route:
         self.lanes: list[Lane] = []
         self.fallbacks: Sequence[Route] = ()
         self.in_flight: int | None = None  # requests at once per worker, where the registry says
+        self.hedge_after = 0.0  # seconds after which a second backend is asked too; 0: never
         self._own_urls: list[str] = []
         self._choice: Choice = "least-outstanding"
         self._renames = False
@@ -129,7 +130,7 @@ class Route:
         self.lanes = list(lanes.values())
         self._own_urls = list(dict.fromkeys(lane.backend.url for lane in self.lanes))
         self.retries, self._choice, self._renames = retries, config.choice, bool(config.aliases)
-        self.in_flight = config.limits.in_flight
+        self.in_flight, self.hedge_after = config.limits.in_flight, config.hedge_after or 0.0
 
     def close(self) -> None:
         """The model was taken away: nothing goes out any more, and what is under way ends."""

@@ -77,6 +77,10 @@ def register(
         str, typer.Option("--key", metavar="NAME", help="The api_key_name of every --backend.")
     ] = "",
     choice: Annotated[str, typer.Option("--choice", help="least-outstanding or prefix-affine.")] = "",
+    hedge_after: Annotated[
+        str,
+        typer.Option("--hedge-after", metavar="TIME", help="Then a second backend is asked too, as in 90s."),
+    ] = "",
     limit: Annotated[
         Names, typer.Option("--limit", metavar="KEY=VALUE", help="A key of `limits`; repeatable.")
     ] = None,
@@ -96,6 +100,7 @@ def register(
     for place in backends if key else ():
         place["api_key_name"] = key
     config |= {"choice": choice} if choice else {}
+    config |= {"hedge_after": hedge_after} if hedge_after else {}
     config |= {name: _pairs(name, said) for name, said in (("limits", limit), ("retries", retry)) if said}
     if kind != "sync" or job:
         config |= {"kind": kind, "jobs": _jobs(job or [])}

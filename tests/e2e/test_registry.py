@@ -1,5 +1,6 @@
 """Models changed at run time through the whole stack, and one of two backends that dies in mid-batch."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Generator
@@ -30,12 +31,12 @@ def simulator(*arguments: str) -> Generator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
-async def register(stack: Stack, model: str, *backends: dict[str, str]) -> None:
+async def register(stack: Stack, model: str, *backends: dict[str, str], **more: object) -> None:
     """Every process goes by it once this returns."""
     async with http_client() as http:
         before = await fingerprints(stack, http)
         url = f"{stack.now.api}/admin/models/{model}"
-        (await http.put(url, json={"backends": backends})).raise_for_status()
+        (await http.put(url, json={"backends": backends, **more})).raise_for_status()
 
         async def is_followed() -> bool:
             return before.isdisjoint(await fingerprints(stack, http)) and model in await served(stack)
@@ -85,6 +86,33 @@ async def test_a_model_registered_at_run_time_and_a_backend_that_dies() -> None:
             assert batch.request_counts.completed == 4_000
             await check_conservation(client, batch, lines)
             assert len(await stack.asked()) > 2_000
+
+
+async def hedged(stack: Stack) -> list[str]:
+    """What workers have counted of lines that two backends were asked."""
+    async with http_client() as http:
+        texts = [(await http.get(url)).text for url in stack.now.metrics]
+    lines = [line for text in texts for line in text.splitlines()]
+    return [line for line in lines if line.startswith("batchwright_requests_hedged_total{")]
+
+
+async def test_lines_at_a_backend_that_hangs_are_answered_by_the_other_where_their_model_says_so() -> None:
+    options = ("--models", FRESH, "--latency-ms", "150", "--no-ledger")
+    with dev(data=None, **SETTINGS) as stack, simulator(*options) as (process, url):
+        async with stack.client() as client:
+            one, other = {"url": stack.simulator, "model": MODELS[0]}, {"url": url, "model": FRESH}
+            await stack.faults(model=MODELS[0], kind="slow", seconds=0.15)
+            await register(stack, PAIR, one, other, hedge_after=2)
+            lines = chat_lines([PAIR], each=2_000)
+            batch = await submit(client, lines)
+            await settled(client, batch.id, 100)
+            process.send_signal(signal.SIGSTOP)
+            batch = await ended(client, batch.id)
+            assert batch.status == "completed"
+            assert batch.request_counts is not None
+            assert batch.request_counts.completed == 2_000
+            await check_conservation(client, batch, lines)
+        assert any('result="won"' in line and not line.endswith(" 0.0") for line in await hedged(stack))
 
 
 async def test_a_batch_may_come_as_soon_as_its_models_registration_is_answered() -> None:

@@ -86,6 +86,9 @@ def test_json_is_what_the_api_answers(cli: Cli) -> None:
         cli.run("models", "register", "b", "--backend", TWO, "--fallback", "a", "--json").stdout
     )
     assert found["data"][1]["fallbacks"] == ["a"]
+    hedged = ("--backend", ONE, "--backend", TWO, "--hedge-after", "90s")
+    found = json.loads(cli.run("models", "register", "b", *hedged, "--json").stdout)
+    assert found["data"][1]["hedge_after"] == 90.0
     reverted = json.loads(cli.run("models", "revert", "b", "--json").stdout)
     assert [entry["model"] for entry in reverted["data"]] == ["a"]
     assert json.loads(cli.run("models", "remove", "a", "--json").stdout)["removed"] == ["a"]
@@ -103,6 +106,8 @@ def test_json_is_what_the_api_answers(cli: Cli) -> None:
         ),
         (("register", "a", "--backend", ONE, "--weight", "0"), "it must be more than 0"),
         (("register", "a", "--backend", ONE, "--fallback", "z"), "register it first"),
+        (("register", "a", "--backend", ONE, "--hedge-after", "9s"), "two backends, or else no hedge_after"),
+        (("register", "a", "--backend", ONE, "--hedge-after", "soon"), "hedge_after"),
         (("remove", "nobody"), "There is no model nobody; `batchwright models` lists them."),
         (("revert", "nobody"), "There is no model nobody; `batchwright models` lists them."),
         (("show", "nobody"), "There is no model nobody"),

@@ -52,6 +52,8 @@ WRONG = {
     "models: {a: {backends: [{url: 'http://x', tls_ca_cert_file: /none}]}}": "tls_ca_cert_file names /none,",
     "gateway: {url: 'http://x'}\nmodels: {a: {backends: [{url: 'http://x'}]}}": "gateway or models, not both",
     "models: {a: {backends: [{url: 'http://x'}], kind: async}}": "kind: it must be 'sync', 'poll' or",
+    "models: {a: {backends: [{url: 'http://x'}], hedge_after: 90s}}": "two backends, or else no hedge_after",
+    "models: {a: {backends: [{url: 'http://x'}, {url: 'http://y'}], hedge_after: 0}}": "more than 0",
     "models: {a: {backends: [{url: 'http://x'}], kind: poll}}": "it must have jobs.poll_endpoint_template,",
     "models: {a: {backends: [{url: 'http://x'}], jobs: {poll_interval: 3}}}": "kind: poll or kind: callback",
     "models: {a: {backends: [{url: 'http://x'}], kind: poll, jobs: {poll_endpoint_template: /s}}}": (

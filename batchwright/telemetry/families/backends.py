@@ -40,6 +40,11 @@ class BackendMetrics:
         self.passed_on = declare.counter(
             "requests_passed_on_total", "Requests that went to the next backend at once (S4-10)", ["model"]
         )
+        self.hedged = declare.counter(
+            "requests_hedged_total",
+            "Lines that waited so long that a second backend was asked too: whether its answer won or lost",
+            ["model", "result"],
+        )
         self.fallbacks = declare.counter(
             "fallbacks_total",
             "Lines that another model answered, as all backends of their own were away (S2-24)",
