@@ -41,7 +41,7 @@ from worker.outlook import Outlook
 from worker.queues import QueueWatch, ServerQueues
 from worker.reasons import Reasons
 from worker.retained import Retained
-from worker.sandbox import Sandbox
+from worker.sandbox import sandbox
 from worker.steps import StepCounter
 from worker.versioning import deployment
 from worker.waits import WaitTeller
@@ -84,7 +84,7 @@ def control_worker(parts: Parts) -> Worker:
         parts.temporal,
         task_queue=names.CONTROL_QUEUE,
         workflows=WORKFLOWS,
-        workflow_runner=Sandbox(),
+        workflow_runner=sandbox(),
         activities=[lifecycle.end],
         graceful_shutdown_timeout=_drain(parts.settings),
         deployment_config=deployment(parts.settings),

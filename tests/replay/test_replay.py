@@ -19,7 +19,7 @@ from tests.replay.fingerprint import BASELINE, fingerprint
 from tests.replay.on_a_server import PINNED, SCHEDULED
 from tests.replay.record import AUDITS, RETENTION
 from tests.replay.written import HISTORIES
-from worker.sandbox import Sandbox
+from worker.sandbox import sandbox
 from workflows.audit import AuditWorkflow
 from workflows.batch import BatchWorkflow
 from workflows.model_run import ModelRunWorkflow
@@ -41,7 +41,7 @@ def replayer(*workflows: type) -> Replayer:
         workflows=workflows,
         data_converter=DATA_CONVERTER,
         interceptors=[TelemetryInterceptor()],
-        workflow_runner=Sandbox(),
+        workflow_runner=sandbox(),
     )
 
 

@@ -9,7 +9,7 @@ from temporalio.worker import Replayer
 from batchwright.contracts.batch import BatchOrder
 from batchwright.temporal import DATA_CONVERTER
 from tests.replay.written import HISTORIES
-from worker.sandbox import Sandbox
+from worker.sandbox import sandbox
 from workflows import batch
 from workflows.batch import BatchWorkflow
 
@@ -20,7 +20,7 @@ async def replay_with(
     """How a completed batch's replay ends where its first step is another."""
     monkeypatch.setattr(batch, "show_start", step)
     recorded = WorkflowHistory.from_json("one", (HISTORIES / "batch_completed.json").read_text())
-    replayer = Replayer(workflows=[BatchWorkflow], data_converter=DATA_CONVERTER, workflow_runner=Sandbox())
+    replayer = Replayer(workflows=[BatchWorkflow], data_converter=DATA_CONVERTER, workflow_runner=sandbox())
     result = await replayer.replay_workflow(recorded, raise_on_replay_failure=False)
     return result.replay_failure
 
