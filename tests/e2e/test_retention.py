@@ -73,9 +73,14 @@ async def test_what_is_past_its_life_goes_and_what_is_in_use_stays(stack: Stack)
     async with stack.client() as client:
         done = await ended(client, (await submit(client, chat_lines(MODELS, each=2))).id)
         files = (done.input_file_id, done.output_file_id)
-        await stack.faults(kind="slow", seconds=20.0, rate=1.0)  # it is live to the end
+        await stack.faults(kind="503", rate=1.0)  # what is live then stays so until that is mended
         lines = chat_lines(MODELS[:1], each=40)
         live = await submit(client, lines)
+
+        async def is_planned() -> bool:
+            return (await client.batches.retrieve(live.id)).status == "in_progress"
+
+        await until(is_planned)
         await outlive(stack, *files, live.input_file_id)
         earlier = LONG_AGO - timedelta(hours=1)
         await execute(stack, "UPDATE batches SET created_at = $1 WHERE id = $2", earlier, live.id)
