@@ -285,16 +285,21 @@ async def test_a_model_that_is_asked_otherwise_meanwhile_forgets_its_jobs() -> N
     assert await server.house.run(request()) == SliceResult(finished=True, completed=1)
 
 
-@pytest.mark.parametrize("says", [done(), status(404)], ids=["done", "lost"])
-async def test_a_job_that_runs_when_its_model_is_asked_otherwise_is_followed_to_its_end(
-    says: httpx.Response,
-) -> None:
+async def followed_while_the_model_becomes_sync() -> tuple[JobServer, asyncio.Task[SliceResult]]:
     server = JobServer(config_of())
     await server.plan(1)
     running = server.house.start(request())
     await eventually(lambda: server.looks.total() > 0)
     for lane in server.house.backends.route_of("m").lanes:  # pyright: ignore[reportOptionalMemberAccess]
         lane.jobs = None
+    return server, running
+
+
+@pytest.mark.parametrize("says", [done(), status(404)], ids=["done", "lost"])
+async def test_a_job_that_runs_when_its_model_is_asked_otherwise_is_followed_to_its_end(
+    says: httpx.Response,
+) -> None:
+    server, running = await followed_while_the_model_becomes_sync()
     looked = server.looks.total()
     await eventually(lambda: running.done() or server.looks.total() > looked + 1)
     server.taken = ok("sync")
@@ -304,12 +309,7 @@ async def test_a_job_that_runs_when_its_model_is_asked_otherwise_is_followed_to_
 
 
 async def test_a_job_whose_model_is_asked_otherwise_is_given_up_with_its_batch() -> None:
-    server = JobServer(config_of())
-    await server.plan(1)
-    running = server.house.start(request())
-    await eventually(lambda: server.looks.total() > 0)
-    for lane in server.house.backends.route_of("m").lanes:  # pyright: ignore[reportOptionalMemberAccess]
-        lane.jobs = None
+    server, running = await followed_while_the_model_becomes_sync()
     server.house.environment.cancel(cancellation_details=ActivityCancellationDetails(cancel_requested=True))
     await running
     assert server.cancelled == ["job-1"]
