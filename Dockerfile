@@ -1,14 +1,15 @@
+# Base images have a tag for the release and a digest for the bytes: change both together.
 # One image for the API, the workers and the command line: `docker run batchwright worker`, `api`, `migrate` ...
-FROM ghcr.io/astral-sh/uv:0.13.0 AS uv
+FROM ghcr.io/astral-sh/uv:0.13.0@sha256:cdc6093146eb3ff6a40107b38f008b789e050e77ad87865e381d9917da55a168 AS uv
 
-FROM python:3.11.15-slim-trixie AS build
+FROM python:3.11.15-slim-trixie@sha256:db3ff2e1800a8581e2c48a27c3995339d47bdf046da21c7627accd3d51053a93 AS build
 COPY --from=uv /uv /usr/local/bin/uv
 ENV UV_COMPILE_BYTECODE=1 \
     UV_LINK_MODE=copy \
     UV_PYTHON_DOWNLOADS=never \
     UV_PROJECT_ENVIRONMENT=/opt/batchwright
 WORKDIR /src
-# The libraries change seldom: a layer of their own.
+# A separate layer, because the libraries change rarely.
 COPY pyproject.toml uv.lock ./
 RUN --mount=type=cache,target=/root/.cache/uv \
     uv sync --locked --no-default-groups --no-install-project
@@ -23,15 +24,15 @@ COPY workflows ./workflows
 RUN --mount=type=cache,target=/root/.cache/uv \
     uv sync --locked --no-default-groups --no-editable
 
-FROM python:3.11.15-slim-trixie
+FROM python:3.11.15-slim-trixie@sha256:db3ff2e1800a8581e2c48a27c3995339d47bdf046da21c7627accd3d51053a93
 LABEL org.opencontainers.image.title="batchwright" \
       org.opencontainers.image.description="OpenAI-compatible batches, each one a durable Temporal workflow" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /opt/batchwright /opt/batchwright
 COPY deploy/image/healthcheck.py /opt/batchwright/healthcheck.py
-# All that is ever written to disk; the root file system may be read-only.
+# The only path that is written to; the root file system may be read-only.
 RUN install --directory --owner=10001 --group=10001 --mode=0700 /var/spool/batchwright
-# Beyond loopback the API starts only with BATCHWRIGHT_AUTH=api_key or trusted_header, which is left to you.
+# The API listens beyond loopback only with BATCHWRIGHT_AUTH=api_key or trusted_header. Set it yourself.
 ENV PATH=/opt/batchwright/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -43,7 +44,7 @@ ENV PATH=/opt/batchwright/bin:$PATH \
     BATCHWRIGHT_METRICS_HOST=0.0.0.0 \
     BATCHWRIGHT_METRICS_PORT=9090 \
     BATCHWRIGHT_LOG_FORMAT=json
-# A number, so that Kubernetes can see that it is not root.
+# A number, so that Kubernetes can verify that the user is not root.
 USER 10001:10001
 WORKDIR /var/spool/batchwright
 VOLUME ["/var/spool/batchwright"]

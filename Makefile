@@ -3,13 +3,13 @@ PYTHON ?= python3
 TOOLS := .venv/.tools
 UV := $(TOOLS)/bin/uv
 RUN := .venv/bin/
-# Registries fail now and then: three tries.
+# Registries fail sometimes: try three times.
 again = for try in 1 2 3; do $(1) && exit 0; sleep 10; done; exit 1
 UV_WANTED := 'uv>=0.9,<1'
 PY_SPY_WANTED := 'py-spy>=0.4,<1'
 export UV_HTTP_TIMEOUT ?= 120
 
-.PHONY: help install demo dev test test-fast test-slow test-observability test-cluster conformance fuzz lint format docs chaos outage ends chances soak bench bench-compare profile clean
+.PHONY: help install demo dev test test-fast test-slow test-observability test-cluster conformance fuzz lint format docs chaos outage timing reruns soak bench bench-compare profile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ \
@@ -22,8 +22,8 @@ help: ## this list
 
 install: .venv/.installed ## .venv with the locked packages
 
-# uv lives beside the environment it fills, so nothing needs to be installed beforehand but Python.
-# Compiled here once: where Python may not write, each process would compile all libraries for itself.
+# uv is installed into .venv, so only Python must be installed beforehand.
+# Compile once here. If Python may not write its cache, each process would compile all libraries again.
 .venv/.installed: uv.lock pyproject.toml
 	@test -x $(UV) || ($(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| (echo "Batchwright needs Python 3.11 or newer; set PYTHON=/path/to/it" >&2; exit 1))
@@ -40,13 +40,14 @@ demo: install ## 1,000 requests over three models through the whole stack
 dev: install ## the embedded stack in the foreground
 	$(RUN)batchwright dev
 
+# Keep the tests that pytest has rewritten: each process would rewrite them again, a tenth of its time.
 test: install ## units, real servers, whole stacks that lose their parts
-	$(RUN)pytest -n 4 --dist loadfile -m "not prometheus and not slow and not cluster"
+	PYTHONDONTWRITEBYTECODE= $(RUN)pytest -n 4 --dist loadfile -m "not prometheus and not slow and not cluster"
 
 test-slow: install $(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed ## more chaos, conformance, S3, encryption, traces, containers, peers: a stack each
-	$(RUN)pytest -n 2 --dist loadfile -m slow
+	PYTHONDONTWRITEBYTECODE= $(RUN)pytest -n 2 --dist loadfile -m slow
 
-# In a process of its own, for a client of Temporal's may abort the one that it lived in when that ends.
+# In a separate process, because Temporal's client may abort its process at exit.
 test-observability: install $(TOOLS)/prometheus ## dashboards and alerts against a real Prometheus
 	PATH="$(CURDIR)/$(TOOLS)/prometheus:$$PATH" $(RUN)pytest -n 1 -m prometheus tests/observability
 
@@ -60,7 +61,6 @@ test-cluster: install $(TOOLS)/kubernetes/kubelet ## image and chart on a real K
 $(TOOLS)/kubernetes/kubelet: | .venv/.installed
 	tests/tools/kubernetes programs $(@D)
 
-# Tests are rewritten by each process that finds none from before, which takes a tenth of the time.
 test-fast: install ## the tests without real servers
 	PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=quick $(RUN)pytest -n 2 --dist loadfile -m "not e2e and not integration and not prometheus and not slow" tests/unit tests/activities tests/replay
 
@@ -68,7 +68,7 @@ conformance: install ## the official clients against the contract, as a table
 	$(RUN)pytest tests/conformance -q
 
 fuzz: install ## any bytes as lines; every route against its description, ten minutes (FUZZ_SECONDS)
-	HYPOTHESIS_PROFILE=fuzz $(RUN)pytest -q --timeout 1800 tests/unit/test_lines_fuzzed.py
+	HYPOTHESIS_PROFILE=fuzz $(RUN)pytest -q --timeout 1800 tests/unit/rules/input/test_lines_fuzzed.py
 	BATCHWRIGHT_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) $(RUN)pytest tests/conformance -q -s -k description
 
 lint: install ## ruff, import rules, types
@@ -92,16 +92,16 @@ chaos: install ## kill, freeze and cut a running stack for SECONDS (600) by SEED
 outage: install ## one of two models answers nothing but 503 for SECONDS (600)
 	$(RUN)python -m tests.chaos.outage --seconds $(or $(SECONDS),600)
 
-ends: install ## how soon a closed window and a cancel end a batch, at each point of its life; a quarter of an hour
-	$(RUN)python -m tests.ends
+timing: install ## seconds from a deadline or a cancel to the end of a batch; waiting reasons; a quarter of an hour
+	$(RUN)python -m tests.timing
 
-chances: install ## retry and resume of a batch of LINES (50,000) lines: memory, time; four minutes
-	$(RUN)python -m tests.soak.chances --lines $(or $(LINES),50000)
+reruns: install ## retry and resume of a batch of LINES (50,000) lines: memory, time; four minutes
+	$(RUN)python -m tests.soak.reruns --lines $(or $(LINES),50000)
 
 soak: install ## one batch of LINES (1,000,000) small lines: memory, history, time; ten minutes
 	$(RUN)python -m tests.soak --lines $(or $(LINES),1000000)
 
-bench: install $(TOOLS)/peers/.installed ## every target beside its yardstick, 20 minutes (BENCH="--quick --only whole")
+bench: install $(TOOLS)/peers/.installed ## every target beside its yardstick, 35 minutes (BENCH="--quick --only whole")
 	$(RUN)python -m bench $(BENCH)
 
 bench-compare: install ## the same figures of OLD=ref and of these files, in turns (SECTIONS="ingestion whole")
@@ -110,7 +110,7 @@ bench-compare: install ## the same figures of OLD=ref and of these files, in tur
 profile: install $(TOOLS)/py-spy/.installed ## where ingestion, slices and finalization spend their time
 	$(RUN)python -m bench.profile
 
-# Programs of others, of the benchmark and of the tests: places of their own.
+# Third-party programs for the benchmark and the tests, in separate directories.
 $(TOOLS)/peers/.installed: bench/peers/requirements.txt tests/peers/litellm.txt
 $(TOOLS)/embedder/.installed: tests/peers/litserve.txt
 $(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed: | .venv/.installed

@@ -1,44 +1,74 @@
-"""What the adapters raise, as the failures workflows know.
+"""Translate errors of storage, database and Temporal into the failures that workflows know.
 
-StorageUnavailable, DatabaseUnavailable   retried by the activity's retry policy
-PlanDamaged, SegmentDamaged, missing      never retried: no attempt would find anything else
+StorageUnavailable, DatabaseUnavailable, RPCError   retried by the activity's retry policy
+PlanDamaged, SegmentDamaged, missing                never retried, because each attempt would fail alike
+anything else                                       retried a few times by `batchwright.worker.interceptors`
 """
 
 import contextlib
 from collections.abc import AsyncGenerator
 
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.contracts.errors import NEVER_RETRIED, Failure
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.rules.plan import PlanDamaged
-from batchwright.rules.segments import SegmentDamaged
+from batchwright.rules.planning.plan_format import PlanDamaged
+from batchwright.rules.results.segments import SegmentDamaged
 from batchwright.storage.base import ObjectMissing, StorageUnavailable
+
+# Temporal would return the same status if the call were retried.
+_PERMANENT_STATUSES = (
+    RPCStatusCode.INVALID_ARGUMENT,
+    RPCStatusCode.NOT_FOUND,
+    RPCStatusCode.ALREADY_EXISTS,
+    RPCStatusCode.FAILED_PRECONDITION,
+    RPCStatusCode.OUT_OF_RANGE,
+    RPCStatusCode.UNIMPLEMENTED,
+)
 
 
 @contextlib.asynccontextmanager
 async def translated(missing: Failure = Failure.PLAN_DAMAGED) -> AsyncGenerator[None]:
-    """Raises ApplicationError in place of an adapter's error; `missing` is what a missing object means."""
+    """Context manager that raises an ApplicationError instead of errors of storage, database and Temporal.
+
+    Workflows decide by the type of the ApplicationError what to do. All other errors are raised unchanged.
+
+    Args:
+        missing: the type of the error if an object is missing in storage.
+    """
     try:
         yield
-    except (StorageUnavailable, DatabaseUnavailable, PlanDamaged, SegmentDamaged, ObjectMissing) as error:
-        raise failure(_meaning(error, missing), str(error)) from error
+    except Exception as error:
+        kind = failure_of(error, missing)
+        if kind is None:
+            raise
+        raise failure(kind, str(error)) from error
 
 
 def failure(kind: Failure, message: str) -> ApplicationError:
-    """The error of `kind`, retryable unless contracts.errors.NEVER_RETRIED lists it."""
+    """Return an ApplicationError of this kind. It is retryable unless `NEVER_RETRIED` lists the kind."""
     return ApplicationError(message, type=kind, non_retryable=kind in NEVER_RETRIED)
 
 
-def _meaning(error: Exception, missing: Failure) -> Failure:
+def failure_of(error: Exception, missing: Failure = Failure.PLAN_DAMAGED) -> Failure | None:
+    """Return the failure type for an error of storage, database or Temporal; None for any other error.
+
+    Args:
+        missing: the failure type if an object is missing in storage.
+    """
     match error:
         case StorageUnavailable():
             return Failure.STORAGE_UNAVAILABLE
         case DatabaseUnavailable():
             return Failure.DATABASE_UNAVAILABLE
+        case RPCError(status=status) if status not in _PERMANENT_STATUSES:
+            return Failure.TEMPORAL_UNAVAILABLE
         case PlanDamaged():
             return Failure.PLAN_DAMAGED
         case SegmentDamaged():
             return Failure.RESULTS_DAMAGED
-        case _:
+        case ObjectMissing():
             return missing
+        case _:
+            return None

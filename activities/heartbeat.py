@@ -1,4 +1,4 @@
-"""Heartbeats of activities whose progress needs no owner: they say only that the process lives."""
+"""Heartbeats of all activities except those that send slices. They only show that the process is alive."""
 
 import asyncio
 import contextlib
@@ -6,21 +6,25 @@ from collections.abc import AsyncGenerator
 
 from temporalio import activity
 
-_BEATS_PER_TIMEOUT = 3
+from batchwright.background import log_failure
+
+_HEARTBEATS_PER_TIMEOUT = 3
 
 
 @contextlib.asynccontextmanager
-async def beating() -> AsyncGenerator[None]:
-    """Heartbeats at a third of the activity's heartbeat timeout until the context ends; none without one.
+async def heartbeating() -> AsyncGenerator[None]:
+    """Send a heartbeat every third of the activity's heartbeat timeout until the context ends.
 
-    A first attempt that ends before sends none: each costs the server a write.
+    Nothing is sent if the activity has no heartbeat timeout. The first attempt waits before its first
+    heartbeat, so that a short activity sends none.
     """
     info = activity.info()
     if not info.heartbeat_timeout:
         yield
         return
-    seconds = info.heartbeat_timeout.total_seconds() / _BEATS_PER_TIMEOUT
-    beats = asyncio.create_task(_beat(seconds, at_once=info.attempt > 1))
+    seconds = info.heartbeat_timeout.total_seconds() / _HEARTBEATS_PER_TIMEOUT
+    beats = asyncio.create_task(_send_heartbeats(seconds, at_once=info.attempt > 1))
+    beats.add_done_callback(log_failure)  # if this task fails, the heartbeat timeout ends the attempt
     try:
         yield
     finally:
@@ -28,7 +32,7 @@ async def beating() -> AsyncGenerator[None]:
         await asyncio.gather(beats, return_exceptions=True)
 
 
-async def _beat(seconds: float, *, at_once: bool) -> None:
+async def _send_heartbeats(seconds: float, *, at_once: bool) -> None:
     if not at_once:
         await asyncio.sleep(seconds)
     while True:

@@ -1,27 +1,44 @@
-"""Ends without files: cancelled before anything ran, or failed by the system (S0-45, S0-46)."""
+"""End a batch without writing its files, either because there are none or because they are written later."""
 
+import logging
 from datetime import UTC, datetime, timedelta
 
 from temporalio import activity
 
-from activities.ending import clean, count_end, count_skipped, tell_end, trace_end
-from activities.errors import translated
-from batchwright.contracts.lifecycle import EndRequest, LifecycleActivities
+from batchwright.activities.completion import (
+    count_completion,
+    count_skipped,
+    delete_scratch,
+    log_completion,
+    record_span,
+)
+from batchwright.activities.errors import translated
+from batchwright.contracts.finalization import EndRequest, LifecycleActivities
 from batchwright.contracts.openai import BatchStatus
-from batchwright.database.base import DatabaseLike
+from batchwright.database.database import Database
+from batchwright.database.records import BatchRow
 from batchwright.storage.base import Storage
 from batchwright.telemetry.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+
+_FILES_MARGIN = timedelta(hours=1)
 
 
 class Lifecycle(LifecycleActivities):
     def __init__(
         self,
-        database: DatabaseLike,
+        database: Database,
         metrics: Metrics,
         storage: Storage | None = None,
         keep_results: timedelta = timedelta(days=14),
     ) -> None:
-        """`keep_results` is how long what had settled waits for a resumption, where no files were written."""
+        """Create the activity's implementation.
+
+        Args:
+            storage: None if objects of ended batches are not to be deleted.
+            keep_results: how long stored results are kept for a resumption if no files were written.
+        """
         self._keep = keep_results
         self._database = database
         self._storage = storage
@@ -29,30 +46,60 @@ class Lifecycle(LifecycleActivities):
 
     @activity.defn
     async def end(self, request: EndRequest) -> BatchStatus:
-        """End the row, made first if the API died before it could; a row that has ended stays as it is.
+        """End the batch's row and return its status. A row that has already ended keeps its status.
+
+        If the row is missing because the API crashed, it is inserted first. If the row waits for files that
+        will never be written, it stops waiting for them.
 
         Raises (ApplicationError, by type):
-            DatabaseUnavailable: retried.
+            DatabaseUnavailable: the database does not respond; retried.
         """
         order = request.order
         async with translated():
             row = await self._database.batches.upsert(order)
-            if row.status.is_terminal:
+            if row.status.is_terminal and not row.files_pending:
                 count_skipped(self._metrics)
-            else:
-                at = datetime.now(UTC).replace(microsecond=0)
-                row = await self._database.batches.end(
-                    order.tenant,
-                    order.batch_id,
-                    request.status,
-                    request.errors,
-                    at,
-                    at + self._keep if request.keep_results else None,
-                )
-                count_end(self._metrics, row, at)
-                tell_end(row, at)
-            trace_end(row)
+            elif not row.status.is_terminal:
+                row = await self._end(request)
+            elif not request.files_pending:
+                row = await self._give_up_files(request)
+            if request.files_pending:
+                return row.status  # the finalization that follows records the span and deletes scratch
+            record_span(row)
             if self._storage is not None:
                 keep = request.keep_results
-                await clean(self._storage, self._database.files, order, keep_results=keep)
+                await delete_scratch(self._storage, self._database.files, order, keep_results=keep)
         return row.status
+
+    async def _end(self, request: EndRequest) -> BatchRow:
+        order, at = request.order, _now()
+        # Longer than ingestion and finalization may take together.
+        files_timeout = 2 * timedelta(seconds=order.policy.finalize_patience_seconds) + _FILES_MARGIN
+        row, moved = await self._database.batches.end_without_files(
+            order.tenant,
+            order.batch_id,
+            request.status,
+            request.errors,
+            at,
+            at + self._keep if request.keep_results else None,
+            at + files_timeout if request.files_pending else None,
+        )
+        if moved:
+            count_completion(self._metrics, row, at)
+            log_completion(row, at)
+        return row
+
+    async def _give_up_files(self, request: EndRequest) -> BatchRow:
+        order = request.order
+        keep_until = _now() + self._keep if request.keep_results else None
+        row, moved = await self._database.batches.abandon_files(
+            order.tenant, order.batch_id, request.errors, keep_until=keep_until
+        )
+        if moved:
+            reason = request.errors[-1].message if request.errors else ""
+            _log.error("pending files given up", extra={"reason": reason})
+        return row
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)

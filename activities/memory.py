@@ -1,24 +1,24 @@
-"""What the C library keeps of freed memory: of glibc as little as pays, of any other what it likes."""
+"""Return freed memory to the operating system. It does nothing unless the C library is glibc."""
 
 import ctypes
 from collections.abc import Callable
 from typing import NamedTuple
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-_LARGE_BYTES = 5 * 512 * 1024  # the pieces that are read and written are smaller, and better used again
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # constants of malloc.h
+_LARGE_BLOCK_BYTES = 5 * 512 * 1024  # more than a piece that is read or written: pieces are reused
 _SPARE_BYTES = 8 * 1024 * 1024
-_MANY_LINES = 10_000  # below, it is not worth the while
+_MIN_LINES = 10_000  # fewer are not worth the call
 
 
 class Malloc(NamedTuple):
-    """Of glibc: both return 1 where they had an effect."""
+    """Memory functions of glibc's `malloc.h`. Both return 1 if they had an effect, else 0."""
 
     mallopt: Callable[[int, int], int]
     malloc_trim: Callable[[int], int]
 
 
-def of_this_process() -> Malloc | None:
-    """None where the C library is another than glibc."""
+def glibc_malloc() -> Malloc | None:
+    """Return glibc's memory functions. None if the process uses another C library."""
     try:
         library = ctypes.CDLL(None)
         return Malloc(library.mallopt, library.malloc_trim)
@@ -26,18 +26,27 @@ def of_this_process() -> Malloc | None:
         return None
 
 
-def keep_large_pieces_apart(malloc: Malloc | None) -> bool:
-    """Large pieces go back to the system once they are free. Whether that was heard; first of all calls.
+def return_large_blocks(malloc: Malloc | None) -> bool:
+    """Make glibc return large memory blocks to the system when they are freed. Call it first in the process.
 
-    By itself glibc stops doing so with the first such piece that is freed: from then on the arrays of a large
-    batch lie among small pieces, which keep the process from giving them back.
+    Return True if glibc accepted the options. By default, glibc soon places even large arrays between small
+    blocks, and the memory there cannot be returned to the system.
+
+    Args:
+        malloc: result of `glibc_malloc`. If it is None, the process uses another C library; nothing is done
+            and False is returned.
     """
     if malloc is None:
         return False
-    apart = malloc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+    apart = malloc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
     return bool(apart and malloc.mallopt(_M_TRIM_THRESHOLD, _SPARE_BYTES))
 
 
-def give_back(malloc: Malloc | None, lines: int) -> bool:
-    """After a batch of so many lines: free pages between pieces in use go back. Whether there were any."""
-    return malloc is not None and lines >= _MANY_LINES and bool(malloc.malloc_trim(0))
+def release_free_pages(malloc: Malloc | None, lines: int) -> bool:
+    """Return unused memory pages to the system after a batch. Return True if there were any.
+
+    Args:
+        malloc: result of `glibc_malloc`. If it is None, nothing is done and False is returned.
+        lines: number of lines of the batch. Below 10,000 lines nothing is done.
+    """
+    return malloc is not None and lines >= _MIN_LINES and bool(malloc.malloc_trim(0))

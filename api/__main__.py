@@ -1,4 +1,7 @@
-"""The API's process: `python -m api`. SIGTERM and SIGINT end it cleanly; a second one does not wait."""
+"""Entry point of the API process, `python -m batchwright.api`.
+
+The first SIGTERM or SIGINT stops the process cleanly, a second one stops it at once.
+"""
 
 import argparse
 import asyncio
@@ -15,15 +18,17 @@ from contextlib import contextmanager
 import uvicorn
 import uvloop
 
-from api.app import build_app
-from api.opening import open_services
-from api.protocol import bounded
+from batchwright.api.app import build_app
+from batchwright.api.http_protocol import BoundedProtocol
+from batchwright.api.lifespan import open_dependencies
+from batchwright.api.services.batch_events import BatchEvents
+from batchwright.api.streams import StopSignal
 from batchwright.database.errors import DatabaseError
-from batchwright.leaving import run_and_leave
-from batchwright.settings import Settings, SettingsError, load
-from batchwright.settings.misspelt import warn_of_misspelt
+from batchwright.process import run_and_exit
+from batchwright.settings import Settings, SettingsError, load, require_backends
+from batchwright.settings.unknown_variables import warn_about_unknown_variables
 from batchwright.storage.base import StorageUnavailable
-from batchwright.telemetry.logging import configure
+from batchwright.telemetry.logging import configure_logging
 
 logger = logging.getLogger(__name__)
 
@@ -31,46 +36,67 @@ _BINDING = (errno.EACCES, errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
 class _CannotListen(Exception):
-    """Another has the port, or it may not be had."""
+    """The port cannot be bound: it is in use, or this user may not bind it."""
 
 
 class _Server(uvicorn.Server):
-    """uvicorn leaves the signals to us: its own way ends the process by the signal, not with 0."""
+    """A uvicorn server that leaves signals to this module, so that the process ends with exit code 0.
+
+    When it stops, it sets the signal that ends responses that follow a batch, and lets other requests finish.
+    """
+
+    def __init__(self, config: uvicorn.Config, stopping: StopSignal) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stopping.set()
+        await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
 
 
-def take_no_options(arguments: Sequence[str] | None = None) -> None:
-    """But --help. Raises SystemExit."""
-    about = "Serves the HTTP API. BATCHWRIGHT_* variables set it up."
+def parse_arguments(arguments: Sequence[str] | None = None) -> None:
+    """Parse the command line, which accepts only --help.
+
+    Raises SystemExit for --help and for any other argument.
+    """
+    about = "Serve the HTTP API. Configure it with BATCHWRIGHT_* variables."
     argparse.ArgumentParser("batchwright api", description=about).parse_args(arguments)
 
 
 def main() -> int:
-    """Exit code 0 after a signal, 1 where something it needs is not there, 2 for a wrong setting."""
+    """Run the API until a signal arrives, and return the exit code of the process.
+
+    The code is 0 after a signal, 2 if a setting is wrong, and 1 after any other failure.
+    """
     try:
         settings = load()
-        _check_reach(settings)
+        require_backends(settings)
+        _check_host(settings)
     except SettingsError as error:
-        return _give_up(error, 2)
-    configure(settings)
-    warn_of_misspelt()
+        return _fail(error, 2)
+    configure_logging(settings)
+    warn_about_unknown_variables()
     try:
-        with _bound(settings) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with (
+            _bound_socket(settings) as listener,
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
             return runner.run(_serve(settings, listener))
     except SettingsError as error:
-        return _give_up(error, 2)
+        return _fail(error, 2)
     except (_CannotListen, DatabaseError, StorageUnavailable) as error:
-        return _give_up(error, 1)
+        return _fail(error, 1)
     except Exception:  # the edge of the process
         logger.exception("the API failed")
         return 1
 
 
 async def _serve(settings: Settings, listener: socket.socket) -> int:
-    """Serves until a signal; one that comes while the services are opened ends that."""
+    """Serve until a signal arrives, and return 0. A signal during the start cancels the start."""
     stop = _Stop()
     for each in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(each, stop.signalled)
@@ -84,7 +110,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
 
 
 class _Stop:
-    """What a signal ends: the opening of the services, or the server."""
+    """Handles signals: cancels the start, or stops the server once it runs."""
 
     def __init__(self) -> None:
         self.opening: asyncio.Task[None] | None = None
@@ -99,10 +125,12 @@ class _Stop:
 
 
 async def _open_and_serve(settings: Settings, listener: socket.socket, stop: _Stop) -> None:
-    async with open_services(settings) as services:
+    async with open_dependencies(settings) as deps:
+        events = BatchEvents(deps)
+        deps.background.start("batch_events", events.run)
         config = uvicorn.Config(
-            build_app(services),
-            http=bounded(settings.api_header_seconds, settings.api_silence_seconds),
+            build_app(deps, events),
+            http=BoundedProtocol,
             access_log=False,
             log_config=None,
             proxy_headers=bool(settings.trusted_proxies),
@@ -112,17 +140,23 @@ async def _open_and_serve(settings: Settings, listener: socket.socket, stop: _St
             timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
             ws="none",
         )
-        stop.server = _Server(config)
-        config.load()  # all that stays, with the application's own
+        stop.server = _Server(config, deps.stopping)
+        config.load()  # imports everything that lives as long as the process
         gc.collect()
-        gc.freeze()  # a full collection would go over it again and again, while requests wait
+        gc.freeze()  # full collections would scan these objects again and again, while requests wait
         host, port = listener.getsockname()[:2]
         logger.info("the API listens", extra={"host": host, "port": port})
         await stop.server.serve(sockets=[listener])
 
 
-def _check_reach(settings: Settings) -> None:
-    """Without authentication, whoever reaches the API is every tenant. Raises SettingsError."""
+def _check_host(settings: Settings) -> None:
+    """Check that an API without authentication listens only on a loopback address.
+
+    On any other address, every caller could act as any tenant.
+
+    Raises:
+        SettingsError: the address is not allowed with the configured authentication.
+    """
     host = settings.api_host
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -131,15 +165,19 @@ def _check_reach(settings: Settings) -> None:
     if loopback or (host and settings.auth != "none"):
         return
     raise SettingsError(
-        f"BATCHWRIGHT_API_HOST is wrong: without authentication the API listens on loopback addresses only, "
-        f"such as 127.0.0.1; beyond, set BATCHWRIGHT_AUTH=api_key, or BATCHWRIGHT_AUTH=trusted_header where "
-        f"only a gateway that tells the tenant can reach it (it is {host!r})."
+        "BATCHWRIGHT_API_HOST is wrong: without authentication the API may listen only on a loopback address "
+        "such as 127.0.0.1; to listen elsewhere, set BATCHWRIGHT_AUTH=api_key, or BATCHWRIGHT_AUTH="
+        f"trusted_header if only a gateway that names the tenant can reach the API (it is {host!r})."
     )
 
 
 @contextmanager
-def _bound(settings: Settings) -> Generator[socket.socket]:
-    """The port, taken before anything is opened. Raises _CannotListen."""
+def _bound_socket(settings: Settings) -> Generator[socket.socket]:
+    """Yield a socket that is bound to the configured address and port, and close it afterwards.
+
+    Raises:
+        _CannotListen: the port is in use, or this user may not bind it.
+    """
     family = socket.AF_INET6 if ":" in settings.api_host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -155,13 +193,13 @@ def _bound(settings: Settings) -> Generator[socket.socket]:
         yield listener
 
 
-def _give_up(reason: object, code: int) -> int:
+def _fail(reason: object, code: int) -> int:
     print(reason, file=sys.stderr)
     return code
 
 
 if __name__ == "__main__":
-    take_no_options()
-    # A request makes hundreds of short-lived objects and few cycles: the default collects every few requests.
+    parse_arguments()
+    # A request creates hundreds of short-lived objects, few cycles: the default collects every few requests.
     gc.set_threshold(50_000, 20, 100)
-    run_and_leave(main)
+    run_and_exit(main)

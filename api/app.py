@@ -1,101 +1,131 @@
-"""build_app(): the HTTP API over given services."""
+"""Build the FastAPI application: its routes, middleware and error handlers."""
 
 from importlib.metadata import version
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.params import Depends as DependsOn
-from fastapi.security import HTTPBearer
+from fastapi.security import APIKeyHeader, HTTPBearer
 
-from api.batches import BatchRoutes
-from api.bounds import Bounds
-from api.callbacks import CallbackRoutes
-from api.cors import allow_origins
-from api.dead_letters import DeadLetterRoutes
-from api.described import DescribedApp
-from api.doors import door_of
-from api.edge import Edge
-from api.errors import handle_errors
-from api.files import FileRoutes
-from api.gate import Gate
-from api.heads import Heads
-from api.health import HealthRoutes
-from api.limits import LimitRoutes
-from api.meter import Meter
-from api.models import ModelRoutes
-from api.organizations import OrganizationRoutes
-from api.pages import Pages
-from api.quotas import QuotaRoutes
-from api.rates import RateRoutes
-from api.registry import RegistryRoutes
-from api.request_log import RequestLog
-from api.responses import errors, refusals
-from api.services import Services
-from api.stats import StatsRoutes
-from api.tenants import documented
-from api.uploads import UploadRoutes
-from api.users import UserRoutes
+from batchwright.api.auth.authenticators import AZURE_KEY_HEADER, build_authenticator
+from batchwright.api.auth.caller import tenant_header_parameter
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.error_handlers import handle_errors
+from batchwright.api.middleware.access_log import AccessLogMiddleware
+from batchwright.api.middleware.authentication import AuthenticationMiddleware
+from batchwright.api.middleware.browser_guard import BrowserGuardMiddleware
+from batchwright.api.middleware.cors import allow_origins
+from batchwright.api.middleware.head_method import HeadMethodMiddleware
+from batchwright.api.middleware.query_parameters import QueryParametersMiddleware
+from batchwright.api.middleware.request_id import RequestIdMiddleware
+from batchwright.api.middleware.request_limits import RequestLimitsMiddleware
+from batchwright.api.openapi import DocumentedApp, auth_error_responses, error_responses
+from batchwright.api.routes.admin.batches import OperatorBatchRoutes
+from batchwright.api.routes.admin.budget_groups import BudgetGroupRoutes
+from batchwright.api.routes.admin.dead_letters import DeadLetterRoutes
+from batchwright.api.routes.admin.models import ModelRegistryRoutes
+from batchwright.api.routes.admin.quotas import QuotaRoutes
+from batchwright.api.routes.admin.rates import RateRoutes
+from batchwright.api.routes.batch_events import BatchEventRoutes
+from batchwright.api.routes.batches import BatchRoutes
+from batchwright.api.routes.callbacks import CallbackRoutes
+from batchwright.api.routes.files import FileRoutes
+from batchwright.api.routes.health import HealthRoutes
+from batchwright.api.routes.limits import LimitRoutes
+from batchwright.api.routes.models import ModelRoutes
+from batchwright.api.routes.results import ResultRoutes
+from batchwright.api.routes.stats import StatsRoutes
+from batchwright.api.routes.uploads import UploadRoutes
+from batchwright.api.services.admission import RequestQuota
+from batchwright.api.services.batch_events import BatchEvents
 from batchwright.settings import Settings
 
 _DESCRIPTION = (
     "OpenAI's Files, Uploads, Batches and Models. "
-    "What OpenAI does not have is under `x_batchwright` and `/x/`."
+    "Extensions to OpenAI's API are under `x_batchwright` and `/x/`."
+)
+_TENANT_ROUTES = (FileRoutes, UploadRoutes, BatchRoutes, ResultRoutes, ModelRoutes, LimitRoutes)
+_OPERATOR_ROUTES = (
+    *(RateRoutes, QuotaRoutes, BudgetGroupRoutes),
+    *(ModelRegistryRoutes, OperatorBatchRoutes, DeadLetterRoutes, StatsRoutes),
 )
 
 
-def build_app(services: Services) -> FastAPI:
-    """The application; whoever opened the services closes them after it."""
-    app = DescribedApp(
+def build_app(deps: ApiDependencies, events: BatchEvents) -> FastAPI:
+    """Build the FastAPI application with its routes, middleware and error handlers.
+
+    The caller opens and closes the dependencies, and runs the poller of `events` in the background.
+    """
+    app = DocumentedApp(
         title="Batchwright",
         version=version("batchwright"),
         description=_DESCRIPTION,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        # Its own spans and logs would hold bodies and messages as they are; ours are made at the edge.
+        # FastAPI's own spans and logs would contain bodies and messages. `RequestIdMiddleware` records ours.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
-        responses=errors(),
+        responses=error_responses(),
     )
-    settings = services.settings
-    of_tenants = (FileRoutes, UploadRoutes, BatchRoutes, ModelRoutes, LimitRoutes)
-    counted = [routes(services).router() for routes in of_tenants]
-    of_budgets = (RateRoutes, QuotaRoutes, OrganizationRoutes, UserRoutes)
-    kinds = (*of_budgets, RegistryRoutes, DeadLetterRoutes, StatsRoutes)
-    of_operators = [routes(services).router() for routes in kinds]
-    keys, closed = _described_keys(settings), refusals(settings)
-    tenant, meter = documented(settings), Depends(Meter(services))
-    for router in counted:
-        app.include_router(router, dependencies=[*keys, tenant, meter], responses=closed | errors(429))
-    for router in of_operators:
-        app.include_router(router, dependencies=keys, responses=closed)
-    of_nobody = [routes(services).router() for routes in (CallbackRoutes, HealthRoutes)]
-    for router in of_nobody:
-        app.include_router(router)
-    app.add_route("/docs", app.page, include_in_schema=False)
-    handle_errors(app, [*counted, *of_operators, *of_nobody])
-    _surround(app, services)
+    routers, public_routers = _add_routes(app, deps, events)
+    handle_errors(app, [*routers, *public_routers])
+    _add_middleware(app, deps, routers)
     return app
 
 
-def _surround(app: FastAPI, services: Services) -> None:
-    """What every request goes through, the last added first."""
-    settings = services.settings
-    app.add_middleware(Heads)
-    door = door_of(services)
-    if door is not None:
-        app.add_middleware(Gate, door=door, metrics=services.metrics)
-    else:
-        app.add_middleware(Pages, origins=settings.api_cors_origins, hosts=settings.api_hosts)
+def _add_routes(
+    app: DocumentedApp, deps: ApiDependencies, events: BatchEvents
+) -> tuple[list[APIRouter], list[APIRouter]]:
+    """Add all routes to the application.
+
+    Return the routers of tenants and operators, and those that need no access.
+    """
+    settings = deps.settings
+    keys, denials = _key_parameters(settings), auth_error_responses(settings)
+    tenant, request_quota = tenant_header_parameter(settings), Depends(RequestQuota(deps))
+    tenant_routers = [routes(deps).router() for routes in _TENANT_ROUTES]
+    tenant_routers.append(BatchEventRoutes(deps, events).router())
+    for router in tenant_routers:
+        app.include_router(
+            router, dependencies=[*keys, tenant, request_quota], responses=denials | error_responses(429)
+        )
+    operator_routers = [routes(deps).router() for routes in _OPERATOR_ROUTES]
+    for router in operator_routers:
+        app.include_router(router, dependencies=keys, responses=denials)
+    public_routers = [routes(deps).router() for routes in (CallbackRoutes, HealthRoutes)]
+    for router in public_routers:
+        app.include_router(router)
+    app.add_route("/docs", app.page, include_in_schema=False)
+    return [*tenant_routers, *operator_routers], public_routers
+
+
+def _add_middleware(app: FastAPI, deps: ApiDependencies, routers: list[APIRouter]) -> None:
+    """Add all middleware to the application. The one that is added last is the first to handle a request."""
+    settings = deps.settings
+    app.add_middleware(QueryParametersMiddleware, routers=routers, profile=settings.profile)
+    app.add_middleware(HeadMethodMiddleware)
+    authenticator = build_authenticator(deps)
+    if authenticator is not None:
+        app.add_middleware(AuthenticationMiddleware, authenticator=authenticator, metrics=deps.metrics)
+    if settings.auth != "api_key":
+        app.add_middleware(
+            BrowserGuardMiddleware, origins=settings.api_cors_origins, hosts=settings.api_hosts
+        )
     allow_origins(app, settings.api_cors_origins, settings.tenant_header)
-    app.add_middleware(
-        Bounds, body_seconds=settings.api_silence_seconds, body_rate=settings.api_body_bytes_per_second
-    )
-    app.add_middleware(RequestLog)
-    app.add_middleware(Edge, metrics=services.metrics)
+    app.add_middleware(RequestLimitsMiddleware)
+    app.add_middleware(AccessLogMiddleware)
+    app.add_middleware(RequestIdMiddleware, metrics=deps.metrics)
 
 
-def _described_keys(settings: Settings) -> list[DependsOn]:
-    """Dependencies that put the key into the OpenAPI description; the gate has checked it by then."""
+def _key_parameters(settings: Settings) -> list[DependsOn]:
+    """Return dependencies that describe the API key in `/openapi.json`; empty if requests need no key.
+
+    They do not check the key. AuthenticationMiddleware does.
+    """
     if settings.auth != "api_key":
         return []
-    bearer = HTTPBearer(auto_error=False, scheme_name="API key", description="a key of `batchwright keys`")
-    return [Depends(bearer)]
+    description = "an API key made with `batchwright keys create`"
+    bearer = HTTPBearer(auto_error=False, scheme_name="API key", description=description)
+    azure = APIKeyHeader(
+        name=AZURE_KEY_HEADER, auto_error=False, scheme_name="Azure", description=description
+    )
+    return [Depends(bearer), Depends(azure)]

@@ -1,7 +1,7 @@
-"""What the API asks of Temporal: a batch's start, signals to it, its state, and whether the server is there.
+"""Calls to Temporal: start a batch, signal it, query its state, and check the connection.
 
-RunMissing          no run of that batch takes signals: it has ended, or never was
-TemporalUnavailable (of batchwright.temporal) the server did not answer
+All calls except `state` raise TemporalUnavailable if the server does not answer. Signals raise RunMissing if
+the batch has no running workflow, because it has ended or never existed.
 """
 
 import asyncio
@@ -19,29 +19,34 @@ from temporalio.client import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.contracts.batch import BatchOrder, BatchState
+from batchwright.contracts.ingestion import IngestionActivities, IngestResult
 from batchwright.settings import Settings
 from batchwright.temporal import TemporalUnavailable
-from batchwright.temporal.codec import PayloadLocked
-from batchwright.temporal.errors import is_unknown_namespace, not_connected, refused
+from batchwright.temporal.batch_start import start_batch
+from batchwright.temporal.codec import PayloadDecryptionError
+from batchwright.temporal.errors import from_connect_error, from_rpc_error, is_unknown_namespace
 from batchwright.temporal.namespace import Namespace
-from batchwright.temporal.starting import start_batch
 
 logger = logging.getLogger(__name__)
 
-logger = logging.getLogger(__name__)
 _LOOK_SECONDS = 2.0
 _RPC_TIMEOUT = timedelta(seconds=10)
 _CHECK_TIMEOUT = timedelta(seconds=2)
 _STATE_TIMEOUT = timedelta(seconds=2)
+_INGEST = IngestionActivities.ingest.__name__
+_EVENTS_PER_PAGE = 50  # ingestion is the first step of a batch
 
 
 class RunMissing(Exception):
-    """The batch has no open run; the message is its id."""
+    """The batch has no running workflow, because it has ended or never existed.
+
+    The message is the batch id.
+    """
 
 
 class TemporalGateway(Protocol):
     async def start(self, order: BatchOrder) -> None:
-        """Starts the batch's workflow; a second start of the same batch changes nothing."""
+        """Start the batch's workflow. If it was started before, nothing changes."""
         ...
 
     async def cancel(self, batch_id: str) -> None: ...
@@ -51,16 +56,26 @@ class TemporalGateway(Protocol):
     async def resume(self, batch_id: str) -> None: ...
 
     async def state(self, batch_id: str) -> BatchState | None:
-        """What the run says of itself; None while no worker answers for it."""
+        """Return the state that the batch's workflow reports.
+
+        Return None if there is no workflow, or if Temporal or the workers cannot answer now.
+        """
+        ...
+
+    async def ingested(self, batch_id: str) -> IngestResult | None:
+        """Return the result of the batch's ingestion, which names the plans that count.
+
+        Return None if the ingestion has not ended, or the batch has no workflow.
+        """
         ...
 
     async def check(self) -> None:
-        """Raises TemporalUnavailable unless the namespace answers."""
+        """Check that Temporal answers and serves the namespace. Raises TemporalUnavailable if not."""
         ...
 
 
-class ClientGateway(TemporalGateway):
-    """The real one."""
+class TemporalClientGateway(TemporalGateway):
+    """Calls Temporal with a client of its SDK."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client, self._settings = client, settings
@@ -71,7 +86,13 @@ class ClientGateway(TemporalGateway):
         async with self._translated(order.batch_id):
             if not await start_batch(self._client, order):
                 return
-        logger.info("batch created", extra=_told(order))
+        fields = {
+            "batch_id": order.batch_id,
+            "file_id": order.input_file_id,
+            "endpoint": order.endpoint,
+            "window": order.completion_window,
+        }
+        logger.info("batch created", extra=fields)
 
     async def cancel(self, batch_id: str) -> None:
         await self._signal(batch_id, "cancel")
@@ -87,17 +108,37 @@ class ClientGateway(TemporalGateway):
         try:
             async with self._translated(batch_id):
                 return await handle.query("state", result_type=BatchState, rpc_timeout=_STATE_TIMEOUT)
-        except PayloadLocked as error:
+        except PayloadDecryptionError as error:
             logger.error("a batch's state cannot be read", extra={"batch_id": batch_id, "error": str(error)})
             return None
         except (RunMissing, TemporalUnavailable, WorkflowQueryFailedError, WorkflowQueryRejectedError):
             return None
 
+    async def ingested(self, batch_id: str) -> IngestResult | None:
+        events = self._client.get_workflow_handle(batch_id).fetch_history_events(
+            page_size=_EVENTS_PER_PAGE, rpc_timeout=_RPC_TIMEOUT
+        )
+        scheduled = set[int]()
+        try:
+            async with self._translated(batch_id):
+                async for event in events:
+                    begun = event.activity_task_scheduled_event_attributes
+                    if begun.activity_type.name == _INGEST:
+                        scheduled.add(event.event_id)
+                    ended = event.activity_task_completed_event_attributes
+                    if ended.scheduled_event_id in scheduled:
+                        payloads = ended.result.payloads
+                        [result] = await self._client.data_converter.decode(payloads, [IngestResult])
+                        return result
+        except RunMissing:
+            return None
+        return None
+
     async def check(self) -> None:
         if not self._is_set_up:
             await self._namespace.check()
             self._is_set_up = True
-        # Any id will do: the answer that nothing has it also proves that the namespace is served.
+        # Any id works: the response that no workflow has it proves that the namespace is served.
         handle = self._client.get_workflow_handle("batchwright-readiness")
         try:
             async with self._translated("batchwright-readiness"):
@@ -109,23 +150,26 @@ class ClientGateway(TemporalGateway):
         handle = self._client.get_workflow_handle(batch_id)
         async with self._translated(batch_id):
             await handle.signal(signal, rpc_timeout=_RPC_TIMEOUT)
-        logger.info("batch steered", extra={"signal": signal, "batch_id": batch_id})
+        logger.info("batch signalled", extra={"signal": signal, "batch_id": batch_id})
 
     @asynccontextmanager
     async def _translated(self, batch_id: str) -> AsyncGenerator[None]:
-        """Temporal's errors as ours. An unknown namespace is NOT_FOUND too, but no missing run."""
+        """Context manager that raises RunMissing or TemporalUnavailable instead of Temporal's own errors.
+
+        The error NOT_FOUND can also mean an unknown namespace. It is then raised as TemporalUnavailable.
+        """
         try:
             yield
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND and not is_unknown_namespace(error):
                 raise RunMissing(batch_id) from error
-            raise refused(self._settings, error) from error
+            raise from_rpc_error(self._settings, error) from error
         except RuntimeError as error:  # what a lazy client raises when it cannot connect
-            raise not_connected(self._settings, error) from error
+            raise from_connect_error(self._settings, error) from error
 
 
-async def told_until_ready(temporal: TemporalGateway) -> None:
-    """Logs what Temporal or its namespace lacks, each thing once, until all is there."""
+async def log_until_ready(temporal: TemporalGateway) -> None:
+    """Wait until Temporal and its namespace are ready. Log each reason for the wait once."""
     complaint = ""
     while True:
         try:
@@ -135,12 +179,3 @@ async def told_until_ready(temporal: TemporalGateway) -> None:
                 logger.warning("Temporal is not ready", extra={"error": str(error)})
             complaint = str(error)
         await asyncio.sleep(_LOOK_SECONDS)
-
-
-def _told(order: BatchOrder) -> dict[str, str]:
-    return {
-        "batch_id": order.batch_id,
-        "file_id": order.input_file_id,
-        "endpoint": order.endpoint,
-        "window": order.completion_window,
-    }

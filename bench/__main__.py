@@ -1,4 +1,6 @@
-"""`python -m bench` (`make bench`): every target with what was measured."""
+"""`python -m bench` (`make bench`): runs all sections of the benchmark and compares the figures with
+their targets.
+"""
 
 import tempfile
 import time
@@ -11,11 +13,9 @@ import msgspec
 import typer
 
 from bench.machine import commit, describe
-from bench.options import Options
-from bench.results import Report, SectionResult
-from bench.section import Section
+from bench.results import BenchmarkReport, SectionResult, figure_table, summary_table
+from bench.section import Section, SectionOptions
 from bench.sections import SECTIONS
-from bench.table import summary, table
 
 RESULTS = Path(__file__).parent / "results"
 _PEERS_PYTHON = Path(__file__).parents[1] / ".venv/.tools/peers/bin/python"
@@ -24,23 +24,27 @@ _NAMES = ", ".join(section.name for section in SECTIONS)
 
 def run(
     only: Annotated[list[str] | None, typer.Option(help=f"A section; repeatable: {_NAMES}.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Of each; fewer where its time is over.")] = 5,
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: is all in order?")] = False,
-    with_peers: Annotated[bool, typer.Option("--peers/--no-peers", help="The slow ones too.")] = True,
-    minutes: Annotated[float, typer.Option(help="No section begins that could end later.")] = 20.0,
-    json: Annotated[Path | None, typer.Option(help="Where the figures go; else bench/results/.")] = None,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Rounds of each section; fewer if its time is over.")
+    ] = 5,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small sizes, to check that the benchmark works.")
+    ] = False,
+    with_peers: Annotated[bool, typer.Option("--peers/--no-peers", help="Include slow peers.")] = True,
+    minutes: Annotated[float, typer.Option(help="Skip sections that could end later.")] = 40.0,
+    json: Annotated[Path | None, typer.Option(help="File for the figures. [bench/results/]")] = None,
 ) -> None:
-    """Measure everything beside its yardstick, on this machine, now."""
+    """Measure all sections of the benchmark on this machine, and print which figures meet their targets."""
     chosen = _chosen(only or [])
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="batchwright-bench-", ignore_cleanup_errors=True) as name:
         peers = _PEERS_PYTHON if _PEERS_PYTHON.exists() else None
-        options = Options(Path(name), rounds, quick, with_peers, peers)
+        options = SectionOptions(Path(name), rounds, quick, with_peers, peers)
         found: list[SectionResult] = []
         for section in chosen:
             left = minutes * 60 - (time.monotonic() - started)
             found.append(_measured(section, options, left))
-        report = Report(
+        report = BenchmarkReport(
             at=datetime.now().astimezone().isoformat(timespec="seconds"),
             commit=commit(),
             quick=quick,
@@ -49,7 +53,7 @@ def run(
             machine=describe(peers),
             sections=found,
         )
-    print(summary(report))
+    print(summary_table(report))
     print(f"\nall figures: {_write(report, json)}")
     if any(section.error for section in found):
         raise typer.Exit(1)
@@ -62,11 +66,15 @@ def _chosen(names: list[str]) -> list[Section]:
     return [section for section in SECTIONS if not names or section.name in names]
 
 
-def _measured(section: Section, options: Options, seconds_left: float) -> SectionResult:
-    """A section that fails takes no other with it."""
+def _measured(section: Section, options: SectionOptions, seconds_left: float) -> SectionResult:
+    """Run one section and return its figures.
+
+    If it fails, or could take longer than `seconds_left`, the result has an error instead of figures, and the
+    benchmark continues with the next section.
+    """
     print(f"\n{section.title} ({section.name})", flush=True)
     if not options.quick and seconds_left < section.minutes * 60:
-        error = "not measured: the time was over"
+        error = "not measured: the time limit was reached"
         print(f"  {error}", flush=True)
         return SectionResult(section.name, section.title, section.setting, 0.0, [], error)
     started, error = time.monotonic(), ""
@@ -77,11 +85,11 @@ def _measured(section: Section, options: Options, seconds_left: float) -> Sectio
         figures, error = [], f"{type(problem).__name__}: {problem}"
     seconds = round(time.monotonic() - started, 1)
     result = SectionResult(section.name, section.title, section.setting, seconds, figures, error)
-    print(table(figures), f"\n  {seconds:.0f} s", flush=True)
+    print(figure_table(figures), f"\n  {seconds:.0f} s", flush=True)
     return result
 
 
-def _write(report: Report, path: Path | None) -> Path:
+def _write(report: BenchmarkReport, path: Path | None) -> Path:
     if path is None:
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"{report.at.replace(':', '-')}.json"

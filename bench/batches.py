@@ -1,4 +1,4 @@
-"""A batch as its user sees it: uploaded, created, waited for, downloaded."""
+"""Runs a batch as a user does: upload, create, wait and download."""
 
 import time
 from pathlib import Path
@@ -6,18 +6,18 @@ from pathlib import Path
 import msgspec
 
 from batchwright.contracts.openai import BatchStatus
-from bench.stack import Stack, cpu_seconds, peak_mib
-from starter.client import Client
-from starter.views import Batch
+from batchwright.contracts.openai_objects import BatchObject
+from batchwright.starter.client import Client
+from bench.stack import RunningStack, cpu_seconds, peak_mib
 
 ENDPOINT = "/v1/chat/completions"
 _POLL_SECONDS = 0.05
 
 
 class WholeBatch(msgspec.Struct, frozen=True):
-    """`seconds` from the upload's first byte to the download's last; CPU of all processes but the simulator.
+    """Duration and cost of one batch, from the first byte of the upload to the last byte of the download.
 
-    `cpu_seconds` is what API and workers used, `server_cpu_seconds` Temporal and PostgreSQL.
+    `cpu_seconds` is the CPU time of API and workers, `server_cpu_seconds` that of Temporal and PostgreSQL.
     """
 
     requests: int
@@ -35,8 +35,13 @@ class WholeBatch(msgspec.Struct, frozen=True):
         return self.requests / self.seconds
 
 
-def measure(stack: Stack, path: Path, count: int) -> WholeBatch:
-    """Raises SystemExit where the batch does not complete with every line answered."""
+def measure(stack: RunningStack, path: Path, count: int) -> WholeBatch:
+    """Run the file at `path`, which has `count` lines, as one batch on `stack`, and return its duration and
+    cost.
+
+    Raises:
+        SystemExit: the batch did not complete all lines.
+    """
     ours, workers, servers = stack.ours(), stack.workers(), stack.servers()
     before = cpu_seconds(ours), cpu_seconds(workers), cpu_seconds(servers)
     with Client(stack.api) as client:
@@ -66,15 +71,15 @@ def upload(client: Client, path: Path) -> str:
         return client.upload(file, path.name).id
 
 
-def run_batch(client: Client, file_id: str, count: int) -> Batch:
+def run_batch(client: Client, file_id: str, count: int) -> BatchObject:
     return wait(client, create(client, file_id).id, count)
 
 
-def create(client: Client, file_id: str) -> Batch:
+def create(client: Client, file_id: str) -> BatchObject:
     return client.create(file_id=file_id, endpoint=ENDPOINT, window="1h", metadata=None)
 
 
-def wait(client: Client, batch_id: str, count: int, poll_seconds: float = _POLL_SECONDS) -> Batch:
+def wait(client: Client, batch_id: str, count: int, poll_seconds: float = _POLL_SECONDS) -> BatchObject:
     batch = client.batch(batch_id)
     while not batch.status.is_terminal:
         time.sleep(poll_seconds)
@@ -84,8 +89,12 @@ def wait(client: Client, batch_id: str, count: int, poll_seconds: float = _POLL_
     return batch
 
 
-def download(client: Client, batch: Batch, path: Path, count: int) -> None:
-    """Raises SystemExit where the output has not one line for each request."""
+def download(client: Client, batch: BatchObject, path: Path, count: int) -> None:
+    """Download the output file of the batch to `path`, count its lines, and delete it again.
+
+    Raises:
+        SystemExit: the file does not have `count` lines.
+    """
     assert batch.output_file_id is not None
     lines = 0
     with path.open("wb") as out, client.content(batch.output_file_id) as pieces:

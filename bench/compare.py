@@ -1,4 +1,8 @@
-"""`python -m bench.compare OLD` (`make bench-compare OLD=ref`): two commits in turns, on one machine."""
+"""`python -m bench.compare OLD` (`make bench-compare OLD=ref`): compares the speed of a commit with that of
+the work tree.
+
+Both are measured in turns, so that other load on the machine affects both alike.
+"""
 
 import os
 import shutil
@@ -24,10 +28,10 @@ _Pairs = dict[str, tuple[Figure, Figure]]
 def run(
     old: Annotated[str, typer.Argument(help="A commit, tag or branch.")],
     only: Annotated[list[str] | None, typer.Option(help="A section; repeatable.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of both.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of turns.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes.")] = False,
 ) -> None:
-    """The same figures of OLD and of these files; exits with 1 where something became worse by a tenth."""
+    """Compare the figures of OLD and of the work tree. Exit with 1 if one is worse by a tenth or more."""
     arguments = ["--rounds", "1", "--no-peers", *(["--quick"] if quick else [])]
     arguments += [word for name in only or _DEFAULT for word in ("--only", name)]
     found: list[_Pairs] = []
@@ -45,9 +49,13 @@ def run(
 
 @contextmanager
 def _checkout(ref: str) -> Generator[Path]:
-    """That commit's files, but this benchmark: what is measured differs, how does not.
+    """Check out the commit `ref` to a temporary directory and yield its path. It is removed at the end.
 
-    Raises SystemExit where there is no such commit.
+    Its directory `bench` is replaced by that of the work tree, so that both commits are measured in the same
+    way.
+
+    Raises:
+        SystemExit: there is no such commit.
     """
     with tempfile.TemporaryDirectory(prefix="batchwright-old-") as name:
         folder = Path(name) / "checkout"
@@ -63,7 +71,12 @@ def _checkout(ref: str) -> Generator[Path]:
 
 
 def _measure(folder: Path, out: Path, arguments: list[str]) -> dict[str, Figure]:
-    """In that folder, whose files go before the installed ones."""
+    """Run the benchmark with the code in `folder`, and return the figures by key.
+
+    Args:
+        out: File to which the benchmark writes its JSON.
+        arguments: Further command-line arguments of the benchmark.
+    """
     command = [sys.executable, "-m", "bench", *arguments, "--json", str(out)]
     environment = os.environ | {"PYTHONPATH": str(folder)}
     subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
@@ -71,7 +84,10 @@ def _measure(folder: Path, out: Path, arguments: list[str]) -> dict[str, Figure]
 
 
 def merged(turns: list[_Pairs]) -> _Pairs:
-    """All turns' rounds as one figure each, of those that every turn has."""
+    """Return a pair of old and new figure for each key, with the rounds of all turns.
+
+    Keys that a turn lacks are omitted.
+    """
     keys = [key for key in turns[0] if all(key in turn for turn in turns)]
     return {
         key: (_joined([turn[key][0] for turn in turns]), _joined([turn[key][1] for turn in turns]))
@@ -86,12 +102,15 @@ def _joined(figures: list[Figure]) -> Figure:
 
 
 def change(before: Figure, after: Figure) -> float:
-    """How many times the old value the new one is."""
+    """Return the new value divided by the old value, or 1.0 if the old value is 0."""
     return after.value / before.value if before.value else 1.0
 
 
 def is_worse(before: Figure, after: Figure) -> bool:
-    """By a tenth or more; of figures without a target nobody knows which way is worse."""
+    """Return True if the new value is worse than the old one by a tenth or more.
+
+    Whether higher or lower is worse follows from the target. Return False if the figure has no target.
+    """
     if after.target is None:
         return False
     factor = change(before, after)

@@ -1,32 +1,49 @@
-"""Inputs that are sent: chat requests of a given size, spread over the models."""
+"""Writes input files of chat requests with lines of a given size, spread over several models."""
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 MODELS = ("llama-3.1-8b", "qwen2.5-7b", "mistral-7b")
 _SYSTEM = "You are a careful assistant. Answer in one short sentence, in the language of the question. "
 
 
-def write_input(path: Path, count: int, models: tuple[str, ...] = MODELS, line_bytes: int = 1024) -> None:
-    """Lines share their system prompt and differ in the question."""
+def write_input(
+    path: Path,
+    count: int,
+    models: tuple[str, ...] = MODELS,
+    line_bytes: int = 1024,
+    fields: Mapping[str, object] | None = None,
+) -> None:
+    """Write an input file of `count` lines, which have the same system prompt and different questions.
+
+    The models take turns. Each line has about `line_bytes` bytes. `fields` are added to the body of each
+    request, or replace fields that it has.
+    """
     with path.open("w") as file:
         file.writelines(
-            f"{chat_line(number, models[number % len(models)], line_bytes)}\n" for number in range(count)
+            f"{chat_line(number, models[number % len(models)], line_bytes, fields)}\n"
+            for number in range(count)
         )
 
 
-def chat_line(number: int, model: str, line_bytes: int) -> str:
-    """About as long as asked, not shorter than an empty request."""
+def chat_line(number: int, model: str, line_bytes: int, fields: Mapping[str, object] | None = None) -> str:
+    """Return line `number` of an input file.
+
+    It is padded to about `line_bytes` bytes if the request is shorter.
+    """
     question = f"What is special about the number {number}? "
-    line = _line(number, model, _SYSTEM * 3, question)
+    line = _line(number, model, _SYSTEM * 3, question, fields)
     missing = max(line_bytes - len(line), 0)
-    return _line(number, model, _SYSTEM * 3, question + ("It is a number. " * (missing // 16 + 1))[:missing])
+    question += ("It is a number. " * (missing // 16 + 1))[:missing]
+    return _line(number, model, _SYSTEM * 3, question, fields)
 
 
 def write_unshared(path: Path, count: int, model: str = MODELS[0], line_bytes: int = 1024) -> None:
-    """Lines that have nothing in common, so that no order of them pays."""
+    """Write an input file of `count` lines whose prompts begin differently, so that no order helps a
+    prefix cache.
+    """
     with path.open("w") as file:
         for number in range(count):
             words = " ".join(_words(number, line_bytes // 8))
@@ -34,12 +51,15 @@ def write_unshared(path: Path, count: int, model: str = MODELS[0], line_bytes: i
 
 
 def _words(seed: int, count: int) -> Iterator[str]:
-    chance = random.Random(seed)
-    return (f"{chance.getrandbits(28):07x}" for _ in range(count))
+    rng = random.Random(seed)
+    return (f"{rng.getrandbits(28):07x}" for _ in range(count))
 
 
-def _line(number: int, model: str, system: str, question: str) -> str:
+def _line(
+    number: int, model: str, system: str, question: str, fields: Mapping[str, object] | None = None
+) -> str:
     turns = [{"role": "system", "content": system}] if system else []
-    body = {"model": model, "messages": [*turns, {"role": "user", "content": question}], "max_tokens": 32}
+    messages = [*turns, {"role": "user", "content": question}]
+    body = {"model": model, "messages": messages, "max_tokens": 32, **(fields or {})}
     line = {"custom_id": f"line-{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
     return json.dumps(line)

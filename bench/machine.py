@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""Describes the machine and the versions of the packages with which a benchmark runs."""
 
 import platform
 import subprocess
@@ -42,7 +42,10 @@ def describe(peers_python: Path | None) -> Machine:
 
 
 def commit() -> str:
-    """The commit checked out, with a plus where files differ from it; `unknown` outside a checkout."""
+    """Return the abbreviated commit, with `+` if files have been changed since.
+
+    Return `unknown` outside a Git checkout.
+    """
     found = subprocess.run(
         ["git", "describe", "--always", "--dirty=+", "--abbrev=10"], capture_output=True, text=True
     )

@@ -1,43 +1,91 @@
-"""`python -m bench.page RESULT.json`: docs/performance.md and its plot from a run's JSON, which it keeps."""
+"""`python -m bench.page RESULT.json`: writes docs/performance.md and its plot from the JSON of a run."""
 
+import math
 import sys
 from pathlib import Path
+from xml.sax.saxutils import escape
 
 import msgspec
 
-from bench.plot import bars
-from bench.results import Figure, Report, SectionResult, number
+from bench.results import BenchmarkReport, Figure, SectionResult, number
+
+_WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 760, 210, 80, 34, 44
+
+
+_FIRST_COLOUR, _OTHER_COLOUR, _TEXT_COLOUR = "#2f7d5b", "#8a94a6", "#7a7f87"
+
+
+def bar_chart(title: str, values: list[tuple[str, float]]) -> str:
+    """Return a bar chart as SVG text. Its colours are readable on light and on dark pages.
+
+    The scale is logarithmic, and begins at the power of ten below the smallest value.
+    """
+    height = _TOP + _ROW * max(len(values), 1) + 12
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" '
+        f'height="{height}" role="img" font-family="sans-serif" font-size="14" fill="{_TEXT_COLOUR}">',
+        f"<title>{escape(title)}</title>",
+        f'<text x="8" y="22" font-size="15">{escape(title)}</text>',
+    ]
+    for place, ((name, value), length) in enumerate(zip(values, _lengths(values), strict=True)):
+        y = _TOP + place * _ROW
+        colour = _FIRST_COLOUR if place == 0 else _OTHER_COLOUR
+        end = _LEFT + length + 8
+        lines += [
+            f'<text x="{_LEFT - 10}" y="{y + 17}" text-anchor="end">{escape(name)}</text>',
+            f'<rect x="{_LEFT}" y="{y}" width="{length:.0f}" height="24" rx="3" fill="{colour}"/>',
+            f'<text x="{end:.0f}" y="{y + 17}">{number(value)}</text>',
+        ]
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _lengths(values: list[tuple[str, float]]) -> list[float]:
+    if not values:
+        return []
+    logs = [math.log10(max(value, 1e-9)) for _, value in values]
+    start, end = math.floor(min(logs)), max(logs)
+    room = _WIDTH - _LEFT - _RIGHT
+    return [room * (log - start) / (end - start) if end > start else room for log in logs]
+
 
 _ROOT = Path(__file__).parents[1]
 _JSON = _ROOT / "docs" / "performance.json"
 _PAGE = _ROOT / "docs" / "performance.md"
 _PLOT = _ROOT / "docs" / "performance.svg"
 _NOTES = Path(__file__).parent / "notes.md"
-
 _INTRO = """\
-What Batchwright adds to inference, measured by `make bench` beside what a user would write or install
-instead. Everything runs on one machine: the simulated backend, Temporal, PostgreSQL, API and workers share
-its cores. Figures are medians of the rounds, ratios are to what ran in the same minute. The raw data is
-[performance.json](performance.json); how it is measured, and against whom, is
-[decision 0023](decisions/0023-benchmark.md)."""
+After reading this page you know what Batchwright costs, compared with what you would write or install
+instead. `make bench` measures it. Everything runs on one machine: the simulated backend, Temporal,
+PostgreSQL, API and workers share its cores. Figures are medians of the rounds; ratios compare with a run in
+the same minute. The raw data is [performance.json](performance.json);
+[decision 0023](decisions/0023-benchmark.md) describes the method."""
+
+
 _QUICK = """\
 
-> This was a run of `--quick`: sizes so small that starting weighs more than running, on a machine with
-> other work. Its figures show that the benchmark runs; they judge nothing."""
+> This was a run with `--quick`: its sizes are so small that the start takes longer than the work, and the
+> machine had other work. It shows that the benchmark runs; its figures have no meaning."""
 
 
 def pages() -> dict[Path, str]:
-    """The generated files and their text, from the JSON that is kept."""
+    """Return the text of each generated file of the documentation, by path.
+
+    It is computed from docs/performance.json.
+    """
     report = read(_JSON)
     return {_PAGE: text(report, _NOTES.read_text()), _PLOT: plot(report)}
 
 
-def read(path: Path) -> Report:
-    """Raises msgspec.ValidationError where the file is no report."""
-    return msgspec.json.decode(path.read_bytes(), type=Report)
+def read(path: Path) -> BenchmarkReport:
+    """Read the JSON that a benchmark run wrote.
+
+    Raises:
+        msgspec.ValidationError: the file has other content.
+    """
+    return msgspec.json.decode(path.read_bytes(), type=BenchmarkReport)
 
 
-def text(report: Report, notes: str) -> str:
+def text(report: BenchmarkReport, notes: str) -> str:
     parts = ["# Performance", "<!-- made by `make docs` from performance.json -->", _INTRO + _where(report)]
     if report.quick:
         parts[-1] += "\n" + _QUICK
@@ -47,15 +95,15 @@ def text(report: Report, notes: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def plot(report: Report) -> str:
+def plot(report: BenchmarkReport) -> str:
     rates = [figure for figure in report.figures if figure.key.startswith("rate.")]
-    return bars(
+    return bar_chart(
         "Requests a second, 64 in flight, a backend that answers at once (logarithmic)",
         [(figure.what.partition(", ")[2], figure.value) for figure in rates],
     )
 
 
-def _where(report: Report) -> str:
+def _where(report: BenchmarkReport) -> str:
     machine = report.machine
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
     return (
@@ -65,7 +113,7 @@ def _where(report: Report) -> str:
     )
 
 
-def _targets(report: Report) -> str:
+def _targets(report: BenchmarkReport) -> str:
     judged = [figure for figure in report.figures if figure.target is not None]
     met = sum(figure.is_met is True for figure in judged)
     rows: list[str] = []

@@ -1,4 +1,8 @@
-"""What orders of a plan are worth to prefix caches, computed with the simulator's cache; nothing is sent."""
+"""Computes how many prompt tokens a prefix cache would save if lines are sent in different orders.
+
+A prefix cache lets a backend skip the beginning of a prompt that it has processed before. The cache of the
+simulator is used, without sending requests.
+"""
 
 import json
 import random
@@ -9,10 +13,10 @@ from itertools import zip_longest
 
 from msgspec import UNSET
 
-from batchwright.rules.lines import Body, prompt_bytes, raw_bytes, read_body, read_fields
-from batchwright.rules.ordering import ModelLines, PlanOrder, Prefixes, prompt_again
-from batchwright.rules.slicing import work_units
-from simulator.cache import BLOCK_TOKENS, BYTES_PER_TOKEN, PrefixCache, token_count
+from batchwright.rules.input.lines import RequestBody, raw_bytes, read_body, read_fields
+from batchwright.rules.planning.dispatch_order import ModelLines, PlanOrder, PromptPrefixes, reread_prompt
+from batchwright.rules.planning.request_cost import prompt_bytes, work_units
+from batchwright.simulator.prefix_cache import BLOCK_TOKENS, BYTES_PER_TOKEN, PrefixCache, token_count
 
 _BLOCK_BYTES = BLOCK_TOKENS * BYTES_PER_TOKEN
 _ROUTED_BYTES = 512
@@ -20,19 +24,22 @@ _SLICE_LINES, _SLOTS = 256, 4
 _CONTENT_BYTES, _QUESTION_BYTES = 4_000, 300
 
 
-def mixes(count: int) -> dict[str, list[bytes]]:
-    """Lines of batches, in an order that knows nothing of what they share."""
+def mixes(count: int, seed: int = 1) -> dict[str, list[bytes]]:
+    """Return the lines of several batches by description, `count` each, in random order.
+
+    `seed` determines the lines.
+    """
     makers: dict[str, Callable[[random.Random, int], dict[str, str]]] = {
         "few long system prompts": _few_prompts,
         "similar but unequal prompts": _similar_prompts,
         "few-shot templates": _templates,
     }
-    return {name: _lines(maker, count) for name, maker in makers.items()}
+    return {name: _lines(maker, count, seed) for name, maker in makers.items()}
 
 
-def _lines(maker: Callable[[random.Random, int], dict[str, str]], count: int) -> list[bytes]:
-    chance = random.Random(1)
-    return [_line(number, maker(chance, number)) for number in range(count)]
+def _lines(maker: Callable[[random.Random, int], dict[str, str]], count: int, seed: int) -> list[bytes]:
+    rng = random.Random(seed)
+    return [_line(number, maker(rng, number)) for number in range(count)]
 
 
 def _line(number: int, parts: dict[str, str]) -> bytes:
@@ -41,20 +48,23 @@ def _line(number: int, parts: dict[str, str]) -> bytes:
     return json.dumps(line).encode() + b"\n"
 
 
-def _few_prompts(chance: random.Random, number: int) -> dict[str, str]:
-    return {"system": _text(chance.randrange(24), _CONTENT_BYTES), "user": _question(number)}
+def _few_prompts(rng: random.Random, number: int) -> dict[str, str]:
+    return {"system": _text(rng.randrange(24), _CONTENT_BYTES), "user": _question(number)}
 
 
-def _similar_prompts(chance: random.Random, number: int) -> dict[str, str]:
-    """Four tasks for sixty customers each, whose names stand at three quarters of the prompt."""
-    task, customer = chance.randrange(4), chance.randrange(60)
+def _similar_prompts(rng: random.Random, number: int) -> dict[str, str]:
+    """Return the messages of one of four tasks for one of sixty customers, by role.
+
+    Prompts for the same task differ only after three quarters of their length.
+    """
+    task, customer = rng.randrange(4), rng.randrange(60)
     head, tail = _text(task, _CONTENT_BYTES * 3 // 4), _text(1000 + customer, _CONTENT_BYTES // 4)
     return {"system": f"{head} {tail}", "user": _question(number)}
 
 
-def _templates(chance: random.Random, number: int) -> dict[str, str]:
-    """No system prompt: examples stand before each question."""
-    return {"user": f"{_text(2000 + chance.randrange(24), _CONTENT_BYTES)} {_question(number)}"}
+def _templates(rng: random.Random, number: int) -> dict[str, str]:
+    """Return one user message, by role, that begins with examples and ends with a question."""
+    return {"user": f"{_text(2000 + rng.randrange(24), _CONTENT_BYTES)} {_question(number)}"}
 
 
 def _question(number: int) -> str:
@@ -63,31 +73,31 @@ def _question(number: int) -> str:
 
 @lru_cache(maxsize=256)
 def _text(seed: int, size: int) -> str:
-    chance = random.Random(seed)
-    return "".join(f"{chance.getrandbits(32):08x} " for _ in range(size // 9 + 1))[:size]
+    rng = random.Random(seed)
+    return "".join(f"{rng.getrandbits(32):08x} " for _ in range(size // 9 + 1))[:size]
 
 
 def prompt(line: bytes) -> bytes:
-    """What the simulator's cache sees of a line."""
+    """Return the bytes of a line that the simulator's cache compares: those of its messages."""
     return raw_bytes(_body(line).messages)
 
 
-def _body(line: bytes) -> Body:
+def _body(line: bytes) -> RequestBody:
     body = read_fields(line).body
     assert body is not UNSET
     return read_body(body)
 
 
 def in_order(lines: Sequence[bytes], order: PlanOrder) -> list[bytes]:
-    """The lines as ingestion plans them."""
+    """Return the lines in the order in which a worker would send them with the setting `order`."""
     places: dict[int, bytes] = {}
-    prefixes, plan, offset = Prefixes(), ModelLines(order), 0
+    prefixes, plan, offset = PromptPrefixes(), ModelLines(order), 0
     for line in lines:
-        asked = prompt_again(line)
-        number, prefix_hash = prefixes.intern(asked, offset, len(line))
+        prompt = reread_prompt(line)
+        number, prefix_hash = prefixes.intern(prompt, offset, len(line))
         body = _body(line)
         units = work_units(body, prompt_bytes(body))
-        plan.add(offset, len(line), number, prefix_hash, prefixes.note(number, asked.rest), units)
+        plan.add(offset, len(line), number, prefix_hash, prefixes.sort_key(number, prompt.rest), units)
         places[offset] = line
         offset += len(line)
 
@@ -98,7 +108,15 @@ def in_order(lines: Sequence[bytes], order: PlanOrder) -> list[bytes]:
 
 
 def hit_ratio(plan: Sequence[bytes], *, replicas: int, budget_tokens: int) -> float:
-    """Cached tokens over all: a few slices of the plan are sent at once, each prompt to its replica."""
+    """Return the share of prompt tokens that are found in the prefix caches, from 0 to 1.
+
+    A few slices of the plan are sent at once. Each line goes to the replica that its beginning determines.
+
+    Args:
+        plan: The lines in the order in which they are sent.
+        replicas: Number of backend replicas, each with a cache of its own.
+        budget_tokens: Capacity of each cache.
+    """
     caches = [PrefixCache(budget_tokens) for _ in range(replicas)]
     hits = total = 0
     for line in interleaved(plan):
@@ -109,7 +127,10 @@ def hit_ratio(plan: Sequence[bytes], *, replicas: int, budget_tokens: int) -> fl
 
 
 def best_ratio(lines: Sequence[bytes], *, replicas: int) -> float:
-    """What no order can exceed: every distinct block is computed once, where its prompts go."""
+    """Return the best possible share of cached tokens, from 0 to 1, with caches that forget nothing.
+
+    Each replica then computes each block of a prompt only once.
+    """
     seen: set[tuple[int, bytes]] = set()
     hits = total = 0
     for line in lines:
@@ -124,12 +145,16 @@ def best_ratio(lines: Sequence[bytes], *, replicas: int) -> float:
 
 
 def _replica(text: bytes, replicas: int) -> int:
-    """As routers do that send what begins alike to the same place."""
+    """Return the number of the replica to which the beginning of the prompt leads, as prefix-aware
+    routers do.
+    """
     return zlib.crc32(text[:_ROUTED_BYTES]) % replicas
 
 
 def interleaved(plan: Sequence[bytes]) -> list[bytes]:
-    """The slices of a plan as a worker sends them: a few at once, a line of each in turn."""
+    """Return the lines in the order in which a worker sends them: it takes turns between a few slices of
+    the plan.
+    """
     slices = [plan[at : at + _SLICE_LINES] for at in range(0, len(plan), _SLICE_LINES)]
     sent: list[bytes] = []
     for at in range(0, len(slices), _SLOTS):

@@ -1,4 +1,6 @@
-"""`python -m bench.profile` (`make profile`): where ingestion, slices and finalization spend their time."""
+"""`python -m bench.profile` (`make profile`): shows which functions of ingestion, sending and
+finalization take most time.
+"""
 
 import signal
 import subprocess
@@ -14,7 +16,7 @@ import typer
 from bench import batches
 from bench.inputs import write_input
 from bench.sections import ingestion
-from bench.stack import running, simulator
+from bench.stack import running_stack, simulator
 
 _ROOT = Path(__file__).parents[1]
 _PY_SPY = _ROOT / ".venv/.tools/py-spy/bin/py-spy"
@@ -27,10 +29,10 @@ Stacks = Counter[tuple[str, ...]]
 
 
 def run(
-    lines: Annotated[int, typer.Option(min=100, help="Of the batch that is profiled.")] = 20_000,
-    only: Annotated[str, typer.Option(help="ingestion, slices or finalization; else all.")] = "",
+    lines: Annotated[int, typer.Option(min=100, help="Number of lines.")] = 20_000,
+    only: Annotated[str, typer.Option(help="ingestion, slices or finalization. [all]")] = "",
 ) -> None:
-    """Samples the stacks of each and prints the functions in which most time goes."""
+    """Sample the call stacks of each phase, and print the functions that take most of the time."""
     if not _PY_SPY.exists():
         raise SystemExit(f"{_PY_SPY} is missing: `make profile` installs it")
     with tempfile.TemporaryDirectory(prefix="batchwright-profile-") as name:
@@ -46,25 +48,28 @@ def _ingestion(folder: Path, lines: int) -> Stacks:
     place = folder / "ingestion"
     place.mkdir()
     ingestion.write_input(place, lines, 4_190)
-    return _recorded(folder, "bench.ingest_once", str(place), "prefix")
+    return _recorded(folder, "bench.activities.ingestion", str(place), "prefix")
 
 
 def _finalization(folder: Path, lines: int) -> Stacks:
     place = folder / "finalization"
     place.mkdir()
     ingestion.write_input(place, lines, 220)
-    command = [sys.executable, "-m", "bench.finalize_once", "settle", str(place), "8000"]
+    command = [sys.executable, "-m", "bench.activities.finalization", "settle", str(place), "8000"]
     subprocess.run(command, check=True, cwd=_ROOT)
-    return _recorded(folder, "bench.finalize_once", "finalize", str(place))
+    return _recorded(folder, "bench.activities.finalization", "finalize", str(place))
 
 
 def _slices(folder: Path, lines: int) -> Stacks:
-    """The worker's, while a whole batch runs before a simulator that answers at once."""
+    """Sample a worker while it sends the lines of a batch to a simulator without latency.
+
+    Return the samples.
+    """
     path, out = folder / "slices.jsonl", folder / "slices.raw"
     write_input(path, lines)
     with (
         simulator() as backend,
-        running(folder / "stack", backend.url, in_flight=_IN_FLIGHT) as stack,
+        running_stack(folder / "stack", backend.url, in_flight=_IN_FLIGHT) as stack,
         subprocess.Popen([*_record(out), "--pid", str(stack.pids.worker[0])]) as sampling,
     ):
         batches.measure(stack, path, lines)
@@ -86,7 +91,11 @@ def _record(out: Path) -> list[str]:
 
 
 def read_stacks(lines: Iterable[str]) -> Stacks:
-    """`outermost;...;innermost count`, a line each; without imports, yardsticks and waiting threads."""
+    """Count the samples by call stack. Samples of imports, comparison runs and idle threads are left out.
+
+    Args:
+        lines: Output of py-spy: `outermost;...;innermost count`.
+    """
     found: Stacks = Counter()
     for line in lines:
         text, _, count = line.rpartition(" ")
@@ -97,7 +106,9 @@ def read_stacks(lines: Iterable[str]) -> Stacks:
 
 
 def report(stacks: Stacks) -> str:
-    """Of each function its own share of the samples, and that with all it calls."""
+    """Return a table of functions with the share of samples in the function itself, and the share that
+    includes its calls.
+    """
     total = stacks.total() or 1
     own, within = Counter[str](), Counter[str]()
     for stack, count in stacks.items():

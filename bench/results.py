@@ -1,4 +1,4 @@
-"""What a run of the benchmark found: figures, each the median of its rounds, some with a target."""
+"""Results of a benchmark run: figures with their targets, and their tables for a terminal."""
 
 from statistics import median
 from typing import Literal
@@ -7,7 +7,7 @@ import msgspec
 
 
 class Target(msgspec.Struct, frozen=True):
-    """`aim` is where it should go, `limit` where it has to be."""
+    """Target of a figure. `limit` must be met; `aim`, if set, is a stricter value that is only desired."""
 
     limit: float
     kind: Literal["at least", "at most"] = "at most"
@@ -18,7 +18,14 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """`rounds` holds what each round measured; `unit` is empty for a ratio. `how` says what it is of."""
+    """One measured figure. Its value is the median of `rounds`.
+
+    Attributes:
+        key: Identifier, such as `send.of_bare`.
+        what: Short description for tables.
+        unit: Unit of the values. Empty for a ratio.
+        how: Further description.
+    """
 
     key: str
     what: str
@@ -33,7 +40,7 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def is_met(self) -> bool | None:
-        """None where there is no target."""
+        """True if the value meets the target, False if not, None if the figure has no target."""
         return None if self.target is None else self.target.met_by(self.value)
 
     @property
@@ -49,7 +56,7 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """`met`, or by what factor it falls short."""
+        """`met`, or by which factor the value misses the target. Empty if there is no target."""
         if self.target is None:
             return ""
         if self.is_met:
@@ -59,7 +66,7 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class SectionResult(msgspec.Struct, frozen=True):
-    """`error` says why there are no figures, or not all."""
+    """Figures of one section of the benchmark. If it failed, `error` says why, and figures are missing."""
 
     name: str
     title: str
@@ -77,8 +84,11 @@ class Machine(msgspec.Struct, frozen=True):
     versions: dict[str, str]
 
 
-class Report(msgspec.Struct, frozen=True):
-    """The JSON of a run. `quick`: small sizes, whose figures judge nothing."""
+class BenchmarkReport(msgspec.Struct, frozen=True):
+    """Content of the JSON file of a benchmark run.
+
+    The figures of a `quick` run have no meaning, because its inputs are too small.
+    """
 
     at: str
     commit: str
@@ -98,9 +108,34 @@ def _with_unit(value: float, unit: str) -> str:
 
 
 def number(value: float) -> str:
-    """Three figures that count: 0.123, 1.23, 12.3, 1,234."""
+    """Format a number with about three significant digits, as in 0.123, 1.23, 12.3 and 1,234."""
     if value == 0 or abs(value) >= 100:
         return f"{value:,.0f}"
     if abs(value) >= 10:
         return f"{value:.1f}"
     return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Return the value below which the share `share` of `values` is. `share` is from 0 to 1."""
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+def figure_table(figures: list[Figure]) -> str:
+    rows = [(figure.what, figure.shown, figure.wanted, figure.verdict) for figure in figures]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
+    lines = (
+        "  ".join((what.ljust(widths[0]), shown.rjust(widths[1]), wanted.ljust(widths[2]), verdict)).rstrip()
+        for what, shown, wanted, verdict in rows
+    )
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def summary_table(report: BenchmarkReport) -> str:
+    """Return a table of all figures that have a target, with the number of targets that are met."""
+    judged = [figure for figure in report.figures if figure.target is not None]
+    met = sum(figure.is_met is True for figure in judged)
+    failed = [f"  {section.name}: {section.error}" for section in report.sections if section.error]
+    head = f"\n{met} of {len(judged)} targets met, in {report.seconds / 60:.1f} minutes"
+    return "\n".join((head, figure_table(judged), *failed))

@@ -1,4 +1,4 @@
-"""The processes that are measured: a simulator of its own, and the embedded stack in front of it."""
+"""Processes that a benchmark runs: a simulated backend, and a local stack that sends requests to it."""
 
 import os
 import re
@@ -15,37 +15,50 @@ import msgspec
 import psutil
 
 from bench.inputs import MODELS
-from tests.guard import guarded
+from tests.guard import start_guard
 
 _MIB = 1024 * 1024
 _LISTENING = re.compile(r"listening on (\S+)")
 _STOP_SECONDS = 60
 
 
-class Totals(msgspec.Struct):
-    """What the simulator says of a model."""
+class SentTotals(msgspec.Struct):
+    """Totals of one model in the ledger, which is the simulator's record of received requests.
 
-    asked: int
-    answered: int
-    first_asked_at: float | None
-    last_answered_at: float | None
+    Times are Unix seconds.
+    """
+
+    requests: int
+    completed: int
+    first_request_at: float | None
+    last_completed_at: float | None
 
 
-class Ledger(msgspec.Struct):
-    asked: int
-    answered: int
-    models: dict[str, Totals]
+class SentRequest(msgspec.Struct):
+    """Times of one line in the ledger, as Unix seconds. `user` is the field `user` of its body."""
+
+    user: str | None
+    first_request_at: float
+    last_completed_at: float | None
+
+
+class LedgerTotals(msgspec.Struct):
+    requests: int
+    completed: int
+    in_flight: int
+    models: dict[str, SentTotals]
+    entries: list[SentRequest]
 
     @property
     def send_seconds(self) -> float:
-        """From the first request that came to the last answer that went."""
-        firsts = [model.first_asked_at for model in self.models.values() if model.first_asked_at]
-        lasts = [model.last_answered_at for model in self.models.values() if model.last_answered_at]
+        """Seconds from the first request to the last response, over all models."""
+        firsts = [model.first_request_at for model in self.models.values() if model.first_request_at]
+        lasts = [model.last_completed_at for model in self.models.values() if model.last_completed_at]
         return max(lasts) - min(firsts)
 
 
 class Simulator:
-    """Keeps totals only, so that a long run costs what a short one does."""
+    """A running simulated backend."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -53,16 +66,36 @@ class Simulator:
     def reset(self) -> None:
         httpx.delete(f"{self.url}/admin/ledger", trust_env=False).raise_for_status()
 
-    def ledger(self) -> Ledger:
-        answer = httpx.get(f"{self.url}/admin/ledger", params={"entries": "false"}, trust_env=False)
-        return msgspec.json.decode(answer.raise_for_status().content, type=Ledger)
+    def ledger(self, *, entries: bool = False) -> LedgerTotals:
+        parameters = {"entries": str(entries).lower()}
+        answer = httpx.get(f"{self.url}/admin/ledger", params=parameters, trust_env=False)
+        return msgspec.json.decode(answer.raise_for_status().content, type=LedgerTotals)
 
 
 @contextmanager
-def simulator(*arguments: str, models: tuple[str, ...] = MODELS) -> Generator[Simulator]:
-    """Raises SystemExit where it does not start."""
-    guarded()
-    command = [sys.executable, "-m", "simulator", "--no-ledger", "--models", ",".join(models), *arguments]
+def simulator(
+    *arguments: str, models: tuple[str, ...] = MODELS, entries: bool = False
+) -> Generator[Simulator]:
+    """Start a simulated backend in a process of its own, and yield it. It is stopped at the end.
+
+    Args:
+        arguments: Further command-line arguments.
+        entries: Record the times of each request. If False, only totals are recorded, so that a request
+            costs the same in a long run as in a short one.
+
+    Raises:
+        SystemExit: the process did not start.
+    """
+    start_guard()
+    command = [
+        sys.executable,
+        "-m",
+        "batchwright.simulator",
+        "--ledger" if entries else "--no-ledger",
+        "--models",
+        ",".join(models),
+        *arguments,
+    ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
@@ -76,7 +109,7 @@ def simulator(*arguments: str, models: tuple[str, ...] = MODELS) -> Generator[Si
             process.wait(_STOP_SECONDS)
 
 
-class Pids(msgspec.Struct):
+class StackPids(msgspec.Struct):
     dev: int
     temporal: int
     postgres: int
@@ -84,15 +117,15 @@ class Pids(msgspec.Struct):
     worker: list[int]
 
 
-class Stack(msgspec.Struct):
-    """What `batchwright dev --json` says."""
+class RunningStack(msgspec.Struct):
+    """Addresses and process ids of a running local stack, as `batchwright dev --json` prints them."""
 
     api: str
     temporal: str
     namespace: str
     postgres: str
     data: str
-    pids: Pids
+    pids: StackPids
     metrics: list[str]  # the API's, then each worker's
 
     def ours(self) -> list[psutil.Process]:
@@ -106,15 +139,34 @@ class Stack(msgspec.Struct):
 
 
 @contextmanager
-def running(
+def running_stack(
     folder: Path, backend: str, *, in_flight: int, workers: int = 1, settings: dict[str, str] | None = None
-) -> Generator[Stack]:
-    """The embedded stack on free ports; each worker has `in_flight` requests at once, whatever their model.
+) -> Generator[RunningStack]:
+    """Start a local stack on free ports with `batchwright dev`, and yield its addresses.
 
-    Raises SystemExit where it does not start.
+    It is stopped at the end.
+
+    Args:
+        folder: Directory for the data of the stack.
+        backend: URL of the backend.
+        in_flight: Most requests in flight for each worker and model.
+        settings: Further environment variables.
+
+    Raises:
+        SystemExit: the stack did not start.
     """
-    guarded()
-    command = [sys.executable, "-m", "starter", "dev", "--json", "--data", str(folder), "--backend", backend]
+    start_guard()
+    command = [
+        sys.executable,
+        "-m",
+        "batchwright.starter",
+        "dev",
+        "--json",
+        "--data",
+        str(folder),
+        "--backend",
+        backend,
+    ]
     ports = ("--port", "0", "--temporal-port", "0", "--ui-port", "0", "--workers", str(workers))
     environment = os.environ | _limits(in_flight) | (settings or {})
     with subprocess.Popen([*command, *ports], stdout=subprocess.PIPE, env=environment) as process:
@@ -123,7 +175,7 @@ def running(
             ready = process.stdout.readline()
             if not ready:
                 raise SystemExit(f"`batchwright dev` did not start; it ended with {process.wait()}.")
-            yield msgspec.json.decode(ready, type=Stack)
+            yield msgspec.json.decode(ready, type=RunningStack)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(_STOP_SECONDS)
@@ -139,7 +191,10 @@ def _limits(in_flight: int) -> dict[str, str]:
 
 
 def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
-    """Their user and system time, children included (PostgreSQL serves each connection by one)."""
+    """Return the CPU time that the processes have used so far, in seconds, in user and system mode.
+
+    Child processes are included, because PostgreSQL has one for each connection.
+    """
     total = 0.0
     for process in processes:
         for member in (process, *process.children(recursive=True)):
@@ -150,7 +205,9 @@ def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
 
 
 def forget_peak(process: psutil.Process) -> None:
-    """The most memory it ever held counts from now."""
+    """Reset the recorded peak memory of a process, so that a later reading covers only the time from now
+    on.
+    """
     Path(f"/proc/{process.pid}/clear_refs").write_text("5")
 
 
@@ -160,8 +217,12 @@ def peak_mib(process: psutil.Process) -> float:
     return held * 1024 / _MIB
 
 
-def wait_until_quiet(stack: Stack, seconds: float = 5.0) -> None:
-    """Until what an ended batch leaves to do is done: the stack uses little CPU for a moment."""
+def wait_until_quiet(stack: RunningStack, seconds: float = 5.0) -> None:
+    """Wait until the stack uses little CPU for half a second, because work continues after the end of a
+    batch.
+
+    Wait no longer than `seconds`.
+    """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         before = cpu_seconds((*stack.ours(), *stack.servers()))

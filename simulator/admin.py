@@ -1,16 +1,15 @@
-"""`/admin/faults` and `/admin/ledger`: what a test tells the simulator, and asks it."""
+"""Endpoints below /admin, with which tests set faults and read the ledger (counts of all requests)."""
 
 import msgspec
 
-from simulator import shapes
-from simulator.exchange import Answer, Request
-from simulator.faults import Fault, Faults
-from simulator.ledger import Ledger
+from batchwright.simulator.exchange import HttpRequest, HttpResponse, error_response
+from batchwright.simulator.faults import Fault, Faults
+from batchwright.simulator.ledger import Ledger
 
 _fault_decoder = msgspec.json.Decoder(Fault)
 
 
-def answer(request: Request, ledger: Ledger, faults: Faults) -> Answer:
+def handle_admin(request: HttpRequest, ledger: Ledger, faults: Faults) -> HttpResponse:
     parts = request.path.removeprefix("/admin/").split("/")
     match request.method, parts:
         case "GET", ["ledger"]:
@@ -26,37 +25,34 @@ def answer(request: Request, ledger: Ledger, faults: Faults) -> Answer:
             return _json({"ended": faults.clear()})
         case "DELETE", ["faults", fault_id]:
             ended = faults.clear(fault_id)
-            return _json({"ended": ended}) if ended else _wrong(404, f"There is no fault {fault_id!r}.")
+            return (
+                _json({"ended": ended}) if ended else error_response(404, f"There is no fault {fault_id!r}.")
+            )
         case _:
-            return _wrong(
+            return error_response(
                 404, f"There is no {request.method} {request.path}; see docs/reference/simulator.md."
             )
 
 
-def _report(request: Request, ledger: Ledger) -> Answer:
-    least = request.parameter("min_asked") or "1"
+def _report(request: HttpRequest, ledger: Ledger) -> HttpResponse:
+    least = request.parameter("min_requests") or "1"
     if not least.isdigit():
-        return _wrong(400, f"min_asked is {least!r}; it may be a whole number.")
+        return error_response(400, f"min_requests is {least!r}; it may be a whole number.")
     report = ledger.report(
         model=request.parameter("model"),
-        min_asked=int(least),
+        min_requests=int(least),
         entries=request.parameter("entries") != "false",
     )
     return _json(report)
 
 
-def _add(body: bytes, faults: Faults) -> Answer:
+def _add(body: bytes, faults: Faults) -> HttpResponse:
     try:
         fault = _fault_decoder.decode(body)
     except msgspec.DecodeError as error:
-        return _wrong(400, f"This is not a fault: {error}")
+        return error_response(400, f"This is not a fault: {error}")
     return _json(faults.add(fault))
 
 
-def _json(value: object) -> Answer:
-    return Answer(200, msgspec.json.encode(value))
-
-
-def _wrong(status: int, message: str) -> Answer:
-    error = shapes.ErrorDetail(message, "invalid_request_error")
-    return Answer(status, msgspec.json.encode(shapes.Error(error)))
+def _json(value: object) -> HttpResponse:
+    return HttpResponse(200, msgspec.json.encode(value))

@@ -1,14 +1,18 @@
-"""One request and its answer, apart from how they travel."""
+"""HTTP requests, responses and error bodies, independent of the HTTP server."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import parse_qsl
 
+import msgspec
+
+from batchwright.simulator import response_types
+
 
 @dataclass(slots=True)
-class Request:
-    """`headers` has lower-case names; of a repeated header the last one counts."""
+class HttpRequest:
+    """An HTTP request. Header names are in lower case. A repeated header has its last value."""
 
     method: str
     path: str
@@ -25,27 +29,41 @@ class Request:
 
 
 @dataclass(slots=True)
-class Answer:
+class HttpResponse:
     status: int
     body: bytes
     headers: dict[str, str] = field(default_factory=dict[str, str])
 
 
-class Exchange(Protocol):
-    """What the server gives for one request. Exactly one of `answer`, `cut`, `abort` ends it."""
+class HttpExchange(Protocol):
+    """A request that waits for its response. Call exactly one of `respond`, `cut` and `abort`, once."""
 
-    on_gone: Callable[[], None] | None
-    """Called when the client hangs up before the end."""
+    on_disconnect: Callable[[], None] | None
+    """Called if the client disconnects before the end."""
 
     @property
-    def request(self) -> Request: ...
+    def request(self) -> HttpRequest: ...
 
-    def answer(self, answer: Answer) -> None: ...
+    def respond(self, response: HttpResponse) -> None: ...
 
-    def cut(self, answer: Answer) -> None:
-        """Send the head, half of the body, and close: the client sees a body that ends too early."""
+    def cut(self, response: HttpResponse) -> None:
+        """Send the head and half of the body, then close the connection."""
         ...
 
     def abort(self) -> None:
-        """Reset the connection without a byte."""
+        """Reset the connection without sending a byte."""
         ...
+
+
+def error_detail(
+    status: int, message: str, *, param: str | None = None, code: str | None = None
+) -> response_types.ErrorDetail:
+    kind = "server_error" if status >= 500 else "requests" if status == 429 else "invalid_request_error"
+    return response_types.ErrorDetail(message, kind, param, code)
+
+
+def error_response(
+    status: int, message: str, *, param: str | None = None, code: str | None = None
+) -> HttpResponse:
+    detail = error_detail(status, message, param=param, code=code)
+    return HttpResponse(status, msgspec.json.encode(response_types.ErrorBody(detail)))

@@ -1,13 +1,17 @@
-"""What goes wrong on purpose, by model, by a marker in the body, or as told by POST /admin/faults."""
+"""Faults that the simulator makes on purpose, such as errors, delays and broken responses.
 
+A fault is set for a model at the start, by a marker (a text in a request), or by POST /admin/faults.
+"""
+
+import asyncio
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from zlib import crc32
 
 import msgspec
 
-KINDS = ("slow", "hang", "cut", "garbage", "truncated", "down", "fail")
+KINDS = ("slow", "hang", "hold", "cut", "garbage", "truncated", "down", "fail")
 _SHORT = re.compile(
     r"(?P<kind>[a-z]+|[45]\d\d)(?:=(?P<seconds>\d+(?:\.\d+)?))?(?:\*(?P<count>\d+))?(?:@(?P<rate>\d*\.?\d+))?"
 )
@@ -15,14 +19,15 @@ MARKER = "sim:"
 
 
 class Fault(msgspec.Struct, forbid_unknown_fields=True):
-    """`kind` is an HTTP status of 400 to 599 or one of KINDS.
+    """A fault. `kind` is an HTTP status from 400 to 599, or one of KINDS.
 
-    model        only its requests; None: all, and then /v1/models and /healthz too where `kind` is `down`
-    rate         the share of requests it hits, 0 to 1, chosen by the body's digest and the number of the ask
-    count        ends after so many hits; in a marker: hits the first so many asks of that request
-    retry_after  header of that name, in seconds
-    seconds      how long `slow` delays and `hang` hangs (hang without it: until the client gives up)
-    for_seconds  ends by itself so long after it began
+    model        only requests for this model; None: all, and `down` affects /v1/models and /healthz, too
+    rate         share of requests that are hit, 0 to 1; it depends on body and attempt, so that runs repeat
+    count        number of hits after which the fault ends; in a marker: how many attempts can be hit
+    retry_after  value of the Retry-After header in seconds
+    seconds      duration of `slow` and `hang`; None: 1 s for `slow`, until the client disconnects for `hang`
+    for_seconds  time after which the fault ends; requests that `hold` hit are answered then
+    hits         number of requests that were hit
     """
 
     kind: str | int
@@ -47,15 +52,17 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def status(self) -> int | None:
-        """Of a kind that is an HTTP status."""
+        """HTTP status that the fault returns, or None if `kind` is one of KINDS."""
         return int(self.kind) if self.name.isdigit() else None
 
 
 def parse_short(text: str) -> Fault:
-    """`kind[=seconds][*count][@rate]`; the seconds of an HTTP status are its Retry-After.
+    """Return the fault that the text `kind[=seconds][*count][@rate]` describes.
+
+    If the kind is an HTTP status, the seconds are the value of the Retry-After header.
 
     Raises:
-        ValueError: with a message that says what is expected.
+        ValueError: the text is malformed; the message shows the expected form.
     """
     match = _SHORT.fullmatch(text)
     if match is None:
@@ -72,67 +79,86 @@ def parse_short(text: str) -> Fault:
 
 
 class Faults:
-    """Those in force, oldest first: of several that fit, the oldest hits."""
+    """The faults that are set, the oldest first. If several match a request, the oldest is used."""
 
     def __init__(self, initial: Iterable[Fault] = ()) -> None:
-        self._held: list[Fault] = []
-        self._ends: dict[str, float] = {}
-        self._made = 0
+        self._active: list[Fault] = []
+        self._end_times: dict[str, float] = {}
+        self._end_callbacks: dict[str, list[Callable[[], None]]] = {}  # by the id of the fault
+        self._added = 0
         for fault in initial:
             self.add(fault)
 
     def add(self, fault: Fault) -> Fault:
-        self._made += 1
-        fault.id, fault.hits = f"fault-{self._made}", 0
+        self._added += 1
+        fault.id, fault.hits = f"fault-{self._added}", 0
         if fault.for_seconds is not None:
-            self._ends[fault.id] = time.monotonic() + fault.for_seconds
-        self._held.append(fault)
+            self._end_times[fault.id] = time.monotonic() + fault.for_seconds
+        self._active.append(fault)
         return fault
 
     def active(self) -> list[Fault]:
-        if self._ends:
+        """Return the faults whose time (`for_seconds`) is not over, and delete the others."""
+        if self._end_times:
             now = time.monotonic()
-            self._held = [fault for fault in self._held if self._ends.get(fault.id, now) >= now]
-        return self._held
+            self._active = [fault for fault in self._active if self._end_times.get(fault.id, now) >= now]
+        return self._active
 
     def clear(self, fault_id: str | None = None) -> int:
-        """Ends one, or all; how many that were."""
-        before = len(self._held)
-        self._held = [fault for fault in self._held if fault_id not in (None, fault.id)]
-        return before - len(self._held)
+        """End the fault with this id, or all faults if it is None. Return how many were ended."""
+        before = len(self._active)
+        self._active = [fault for fault in self._active if fault_id not in (None, fault.id)]
+        for ended in list(self._end_callbacks) if fault_id is None else [fault_id]:
+            self._call_back(ended)
+        return before - len(self._active)
 
-    def hitting(self, model: str, digest: bytes, asked: int) -> Fault | None:
-        """The fault that the request's `asked`th ask of `model` meets; counts the hit."""
-        if not self._held:
+    def call_at_end(self, fault: Fault, callback: Callable[[], None]) -> None:
+        """Call `callback` when the fault ends. The fault of a marker ends when all faults are ended."""
+        self._end_callbacks.setdefault(fault.id, []).append(callback)
+        if fault.id in self._end_times:
+            seconds_left = self._end_times[fault.id] - time.monotonic()
+            asyncio.get_running_loop().call_later(seconds_left, self._call_back, fault.id)
+
+    def _call_back(self, fault_id: str) -> None:
+        for callback in self._end_callbacks.pop(fault_id, ()):
+            callback()
+
+    def fault_for(self, model: str, digest: bytes, attempt: int) -> Fault | None:
+        """Return the fault for this attempt of a request, and count the hit. None if there is none.
+
+        `digest` is the digest of the request's body.
+        """
+        if not self._active:
             return None
         for fault in self.active():
-            exhausted = fault.count is not None and fault.hits >= fault.count
-            if (
-                not exhausted
-                and fault.model in (None, model)
-                and _chosen(fault.rate, digest, asked, fault.id)
-            ):
+            is_over = fault.count is not None and fault.hits >= fault.count
+            is_for_model = fault.model in (None, model)
+            if not is_over and is_for_model and _is_hit(fault.rate, digest, attempt, fault.id):
                 fault.hits += 1
                 return fault
         return None
 
-    def whole_backend(self, kinds: Iterable[str]) -> Fault | None:
-        """A fault of one of `kinds` that is not limited to a model."""
-        return next((f for f in self.active() if f.model is None and f.name in kinds), None)
+    def is_backend_down(self) -> bool:
+        """Return True while a fault of the kind `down` is active for all models."""
+        return any(fault.model is None and fault.name == "down" for fault in self.active())
 
 
-def marked(marker: str | None, digest: bytes, asked: int) -> Fault | None:
-    """The fault a marker asks for, if it still hits at the `asked`th ask.
+def fault_from_marker(marker: str | None, digest: bytes, attempt: int) -> Fault | None:
+    """Return the fault that the marker requests for this attempt.
+
+    A marker is a text in a request, such as `sim:503*2`.
+
+    Return None if there is no marker, or if its fault does not hit this attempt.
 
     Raises:
-        ValueError: the marker cannot be read.
+        ValueError: the marker is malformed.
     """
     if marker is None or not marker.startswith(MARKER):
         return None
     fault = parse_short(marker[len(MARKER) :].split(maxsplit=1)[0])
-    over = fault.count is not None and asked > fault.count
-    return fault if not over and _chosen(fault.rate, digest, asked, "marker") else None
+    is_over = fault.count is not None and attempt > fault.count
+    return fault if not is_over and _is_hit(fault.rate, digest, attempt, "marker") else None
 
 
-def _chosen(rate: float, digest: bytes, asked: int, salt: str) -> bool:
-    return rate >= 1 or crc32(digest + salt.encode() + asked.to_bytes(4, "big")) / 2**32 < rate
+def _is_hit(rate: float, digest: bytes, attempt: int, salt: str) -> bool:
+    return rate >= 1 or crc32(digest + salt.encode() + attempt.to_bytes(4, "big")) / 2**32 < rate

@@ -1,6 +1,7 @@
-"""Requests that run as jobs below /jobs: taken at once, asked after, given up, told of by a call."""
+"""HTTP endpoints below /jobs to submit, poll and cancel jobs. A callback reports the end of a job."""
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,162 +10,175 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from simulator.calls import ENDPOINTS
-from simulator.exchange import Answer, Exchange, Request
-from simulator.ledger import Ledger
+from batchwright.simulator.call_parser import ENDPOINTS
+from batchwright.simulator.exchange import (
+    HttpExchange,
+    HttpRequest,
+    HttpResponse,
+    error_detail,
+    error_response,
+)
+from batchwright.simulator.ledger import Ledger
 
+logger = logging.getLogger(__name__)
 PREFIX = "/jobs"
-FAILED = "x-simulator-failed"  # of answers by which a job fails, and is not refused
-_MOST_JOBS = 50_000
-_CALLS = 5  # of one job, until one is answered with 2xx
-_PAUSE_SECONDS = 0.5
-_CALL_SECONDS = 10.0
+FAILED = "x-simulator-failed"  # header of responses that make an accepted job fail
+_MAX_JOBS = 50_000
+_CALLBACK_ATTEMPTS = 5  # at most, until a response has a 2xx status
+_CALLBACK_PAUSE_SECONDS = 0.5
+_CALLBACK_TIMEOUT_SECONDS = 10.0
 
 
-class _Fields(msgspec.Struct):
+class _CallbackFields(msgspec.Struct):
     callback_url: str | None = None
 
 
-class Job(Exchange):
-    """Stands where the client of a request stands: what it would have been answered is the job's end.
+class SimulatedJob(HttpExchange):
+    """A job. The simulated backend sends its response to this object, which stores the result.
 
-    What a backend answers before it has taken the job is told to whoever submits it.
+    If the backend rejects the request at once, `rejection` is the response to the submission.
     """
 
-    def __init__(self, request: Request, ended: Callable[["Job"], None]) -> None:
+    def __init__(self, request: HttpRequest, on_end: Callable[["SimulatedJob"], None]) -> None:
         self.id = f"job_{token_hex(8)}"
-        self.on_gone: Callable[[], None] | None = None
-        self.refusal: Answer | None = None
-        self.is_reset = self.is_taken = self.is_forgotten = False
-        self.said = b'{"status":"processing","job_id":"%s"}' % self.id.encode()
+        self.on_disconnect: Callable[[], None] | None = None
+        self.rejection: HttpResponse | None = None
+        self.is_reset = self.is_accepted = self.is_forgotten = False
+        self.status_body = b'{"status":"processing","job_id":"%s"}' % self.id.encode()
         self.is_over = False
-        self._request, self._ended = request, ended
+        self._request, self._on_end = request, on_end
 
     @property
-    def request(self) -> Request:
+    def request(self) -> HttpRequest:
         return self._request
 
-    def answer(self, answer: Answer) -> None:
-        if answer.status == 200:
-            self._end(b"completed", b"result", answer.body)
-        elif self.is_taken or answer.headers.pop(FAILED, ""):
-            self._end(b"failed", b"error", msgspec.json.encode({"message": f"It failed: {answer.status}."}))
+    def respond(self, response: HttpResponse) -> None:
+        if response.status == 200:
+            self._end(b"completed", b"result", response.body)
+        elif self.is_accepted or response.headers.pop(FAILED, ""):
+            detail = error_detail(response.status, f"The job failed with status {response.status}.")
+            self._end(b"failed", b"error", msgspec.json.encode(detail))
         else:
-            self.refusal = answer
+            self.rejection = response
 
-    def cut(self, answer: Answer) -> None:
+    def cut(self, response: HttpResponse) -> None:
         self.abort()
 
     def abort(self) -> None:
-        self.is_reset = not self.is_taken
+        self.is_reset = not self.is_accepted
         self.is_forgotten = self.is_over = True
 
     def cancel(self) -> None:
-        if not self.is_over and self.on_gone is not None:
-            self.on_gone()
+        if not self.is_over and self.on_disconnect is not None:
+            self.on_disconnect()
             self._end(b"cancelled", b"error", b"null")
 
     def _end(self, status: bytes, name: bytes, value: bytes) -> None:
-        self.said = b'{"status":"%s","job_id":"%s","%s":%s}' % (status, self.id.encode(), name, value)
+        self.status_body = b'{"status":"%s","job_id":"%s","%s":%s}' % (status, self.id.encode(), name, value)
         self.is_over = True
-        self._ended(self)
+        self._on_end(self)
 
 
-class Jobs:
-    """`ask` is the backend's, of a request without the prefix."""
+class JobEndpoints:
+    """Handler of requests below /jobs. It calls `handle_call` to run a job on the simulated backend."""
 
-    def __init__(self, ledger: Ledger, ask: Callable[[Exchange], None]) -> None:
-        self._ledger, self._ask = ledger, ask
-        self._jobs: OrderedDict[str, Job] = OrderedDict()
-        self._by_key: dict[str, Job] = {}
+    def __init__(self, ledger: Ledger, handle_call: Callable[[HttpExchange], None]) -> None:
+        self._ledger, self._handle_call = ledger, handle_call
+        self._jobs: OrderedDict[str, SimulatedJob] = OrderedDict()
+        self._by_key: dict[str, SimulatedJob] = {}
         self._calls: set[asyncio.Task[None]] = set()
 
-    def handle(self, exchange: Exchange, path: str) -> bool:
-        """Whether it was about a job. `path` is the request's without the prefix."""
+    def handle(self, exchange: HttpExchange, path: str) -> bool:
+        """Handle a request to submit, poll or cancel a job, and return True. Return False for other requests.
+
+        `path` is the path of the request without the prefix /jobs.
+        """
         request = exchange.request
         match request.method, path.split("/"):
             case "POST", _ if path in ENDPOINTS:
                 self._submit(exchange, path)
             case "GET", ["", "status", job_id]:
-                self._ledger.jobs.looked += 1
-                exchange.answer(self._told(job_id))
+                self._ledger.jobs.polled += 1
+                exchange.respond(self._status_response(job_id))
             case ("POST", ["", "cancel", job_id]) | ("DELETE", ["", "status", job_id]):
-                self._cancel(job_id)
-                exchange.answer(self._told(job_id))
+                job = self._jobs.get(job_id)
+                if job is not None and not job.is_over:
+                    self._ledger.jobs.cancelled += 1
+                    job.cancel()
+                exchange.respond(self._status_response(job_id))
             case _:
                 return False
         return True
 
-    def _submit(self, exchange: Exchange, path: str) -> None:
+    def _submit(self, exchange: HttpExchange, path: str) -> None:
         request = exchange.request
         key = request.header(b"idempotency-key") or ""
         known = self._by_key.get(key)
         if known is not None:
-            self._ledger.jobs.repeated += 1
-            return exchange.answer(Answer(202, b'{"status":"processing","job_id":"%s"}' % known.id.encode()))
-        job = Job(replace(request, path=path), self._ended)
-        self._ask(job)
+            self._ledger.jobs.resubmitted += 1
+            return exchange.respond(
+                HttpResponse(202, b'{"status":"processing","job_id":"%s"}' % known.id.encode())
+            )
+        job = SimulatedJob(replace(request, path=path), self._on_end)
+        self._handle_call(job)
         if job.is_reset:
             return exchange.abort()
-        if job.refusal is not None:
-            return exchange.answer(job.refusal)
-        job.is_taken = True
-        self._keep(job, key)
-        exchange.answer(Answer(202, b'{"status":"processing","job_id":"%s"}' % job.id.encode()))
+        if job.rejection is not None:
+            return exchange.respond(job.rejection)
+        job.is_accepted = True
+        self._store(job, key)
+        exchange.respond(HttpResponse(202, b'{"status":"processing","job_id":"%s"}' % job.id.encode()))
 
-    def _keep(self, job: Job, key: str) -> None:
+    def _store(self, job: SimulatedJob, key: str) -> None:
         self._ledger.jobs.submitted += 1
         self._jobs[job.id] = job
         if key:
             self._by_key[key] = job
-        if len(self._jobs) > _MOST_JOBS:
+        if len(self._jobs) > _MAX_JOBS:
             _, oldest = self._jobs.popitem(last=False)
             self._by_key = {key: kept for key, kept in self._by_key.items() if kept is not oldest}
 
-    def _told(self, job_id: str) -> Answer:
+    def _status_response(self, job_id: str) -> HttpResponse:
         job = self._jobs.get(job_id)
         if job is None or job.is_forgotten:
-            return Answer(404, b'{"error":{"message":"There is no such job."}}')
-        return Answer(200, job.said)
+            return error_response(404, "There is no such job.")
+        return HttpResponse(200, job.status_body)
 
-    def _cancel(self, job_id: str) -> None:
-        job = self._jobs.get(job_id)
-        if job is not None and not job.is_over:
-            self._ledger.jobs.cancelled += 1
-            job.cancel()
-
-    def _ended(self, job: Job) -> None:
+    def _on_end(self, job: SimulatedJob) -> None:
         url = _callback_url(job.request)
         if url:
             call = asyncio.get_running_loop().create_task(self._call(url, job))
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
 
-    async def _call(self, url: str, job: Job) -> None:
-        """Until it is taken, a few times."""
-        for _ in range(_CALLS):
+    async def _call(self, url: str, job: SimulatedJob) -> None:
+        """Send the callback of a job. Repeat it a few times until the response has a 2xx status."""
+        for _ in range(_CALLBACK_ATTEMPTS):
             try:
-                async with asyncio.timeout(_CALL_SECONDS):
-                    status = await _post(url, job.said)
+                async with asyncio.timeout(_CALLBACK_TIMEOUT_SECONDS):
+                    status = await _post(url, job.status_body)
             except (OSError, TimeoutError, ValueError, IndexError):
                 status = 0
-            if 200 <= status < 300:
-                self._ledger.jobs.called_back += 1
+            except Exception:  # no other code awaits this task
+                logger.exception("a callback failed")
                 return
-            await asyncio.sleep(_PAUSE_SECONDS)
+            if 200 <= status < 300:
+                self._ledger.jobs.callbacks_sent += 1
+                return
+            await asyncio.sleep(_CALLBACK_PAUSE_SECONDS)
 
 
-def _callback_url(request: Request) -> str:
-    """Of the header, or else of the body."""
+def _callback_url(request: HttpRequest) -> str:
+    """Return the callback URL from the request's header or body; empty if there is none."""
     try:
-        inner = msgspec.json.decode(request.body, type=_Fields).callback_url
+        inner = msgspec.json.decode(request.body, type=_CallbackFields).callback_url
     except msgspec.DecodeError:
         inner = None
     return request.header(b"x-callback-url") or inner or ""
 
 
 async def _post(url: str, body: bytes) -> int:
-    """The status of the answer. Plain HTTP only."""
+    """Send a POST request without TLS, and return the HTTP status of the response."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
     try:

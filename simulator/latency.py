@@ -1,4 +1,4 @@
-"""How long an answer takes."""
+"""Latency of simulated responses, which depends on the model and on the numbers of tokens."""
 
 import math
 from dataclasses import dataclass, replace
@@ -8,10 +8,24 @@ _NORMAL = NormalDist()
 _FIELDS = ("latency_ms", "jitter", "token_ms", "prompt_token_ms")
 
 
+def random_factor(sigma: float, seed: bytes) -> float:
+    """Return a random factor from the lognormal distribution with median 1. Equal seeds give equal factors.
+
+    Args:
+        sigma: standard deviation of the factor's logarithm.
+        seed: four bytes from which the factor is computed.
+    """
+    chance = (int.from_bytes(seed, "big") + 0.5) / 2**32
+    return math.exp(sigma * _NORMAL.inv_cdf(chance))
+
+
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """`latency_ms` times a lognormal factor of median 1 and sigma `jitter`, plus `token_ms` per output
-    token, plus `prompt_token_ms` per prompt token that was not in the prefix cache."""
+    """Parameters of the latency of a model's responses. Times are milliseconds.
+
+    The latency is `latency_ms` times a random factor (lognormal with median 1 and sigma `jitter`), plus
+    `token_ms` per output token, plus `prompt_token_ms` per prompt token that was not in the prefix cache.
+    """
 
     latency_ms: float = 0.0
     jitter: float = 0.0
@@ -19,19 +33,26 @@ class Latency:
     prompt_token_ms: float = 0.0
 
     def seconds(self, *, uncached: int, output: int, digest: bytes) -> float:
-        """The same for the same body: `digest` takes the place of chance."""
+        """Return the latency of a response in seconds. Responses to equal bodies take equal time.
+
+        Args:
+            uncached: number of prompt tokens that were not in the prefix cache.
+            output: number of output tokens.
+            digest: digest of the request's body, used in place of a random number.
+        """
         wait = self.latency_ms
         if self.jitter and wait:
-            chance = (int.from_bytes(digest[:4], "big") + 0.5) / 2**32
-            wait *= math.exp(self.jitter * _NORMAL.inv_cdf(chance))
+            wait *= random_factor(self.jitter, digest[:4])
         return (wait + self.token_ms * output + self.prompt_token_ms * uncached) / 1000
 
 
 def parse_override(text: str, default: Latency) -> tuple[str, Latency]:
-    """`model:latency_ms=200,jitter=0.3` as the model's name and `default` with those changed.
+    """Parse a text such as `model:latency_ms=200,jitter=0.3`. Return the model and its latency.
+
+    Fields that the text does not name have the values of `default`.
 
     Raises:
-        ValueError: with a message that says what is expected.
+        ValueError: the text is malformed; the message shows the expected form.
     """
     model, colon, fields = text.rpartition(":")
     changes: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""What was asked and answered, so that tests can prove what was sent, how often, and how much at once."""
+"""Ledger: counts of all requests. Tests read what was sent, how often, and how many at the same time."""
 
 import time
 from collections import Counter
@@ -6,12 +6,16 @@ from collections import Counter
 import msgspec
 
 
-class Entry(msgspec.Struct):
-    """All asks under one key: the `x-request-id` header where there is one, else the body's digest.
+class LedgerEntry(msgspec.Struct):
+    """Counts of all requests with the same key, which is the `x-request-id` header or else the body's digest.
 
-    `statuses` counts how they ended: an HTTP status, or `cut`, `aborted`, `gone` (the client hung up first).
-    Times are Unix seconds. `body` is the digest of the last body; `user` the body's `user` field; `trace` the
-    last `traceparent` header.
+    Attributes:
+        completed: number of complete responses with status 200.
+        statuses: number of requests by their end: an HTTP status, the name of a fault, `aborted`, or
+            `disconnected` if the client closed the connection first.
+        body: digest of the last body.
+        user: the `user` field of the last body.
+        trace: the last `traceparent` header.
     """
 
     key: str
@@ -19,51 +23,58 @@ class Entry(msgspec.Struct):
     body: str
     user: str | None = None
     trace: str | None = None
-    asked: int = 0
-    answered: int = 0
-    first_asked_at: float = 0.0
-    last_asked_at: float = 0.0
-    first_answered_at: float | None = None
-    last_answered_at: float | None = None
+    requests: int = 0
+    completed: int = 0
+    first_request_at: float = 0.0
+    last_request_at: float = 0.0
+    first_completed_at: float | None = None
+    last_completed_at: float | None = None
     statuses: dict[str, int] = {}
 
 
 class ModelTotals(msgspec.Struct):
-    """Times are Unix seconds; None: never."""
+    """Totals of one model. Times are Unix seconds; None before the first request or response."""
 
-    asked: int = 0
-    answered: int = 0
+    requests: int = 0
+    completed: int = 0
     in_flight: int = 0
     max_in_flight: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
-    first_asked_at: float | None = None
-    last_answered_at: float | None = None
+    first_request_at: float | None = None
+    last_completed_at: float | None = None
     statuses: dict[str, int] = {}
 
 
 class JobTotals(msgspec.Struct):
-    """`repeated` are submits whose idempotency key was known: no job was started for them."""
+    """Totals of the requests below /jobs.
+
+    `resubmitted` counts submissions with the idempotency key of an earlier job, which start no new job.
+    """
 
     submitted: int = 0
-    repeated: int = 0
-    looked: int = 0
+    resubmitted: int = 0
+    polled: int = 0
     cancelled: int = 0
-    called_back: int = 0
+    callbacks_sent: int = 0
 
 
-class Report(msgspec.Struct):
-    """`asked_again` is the number of keys asked more than once."""
+class LedgerReport(msgspec.Struct):
+    """Content of the ledger, as /admin/ledger returns it.
 
-    asked: int
-    answered: int
+    `keys` is the number of different request keys. `repeated_keys` counts those that were used by more than
+    one request.
+    """
+
+    requests: int
+    completed: int
     in_flight: int
     max_in_flight: int
     keys: int
-    asked_again: int
+    repeated_keys: int
     models: dict[str, ModelTotals]
-    entries: list[Entry]
+    entries: list[LedgerEntry]
     jobs: JobTotals
 
 
@@ -74,8 +85,8 @@ class Ledger:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all but what is in flight."""
-        self._entries: dict[str, Entry] = {}
+        """Clear the ledger. Requests in flight are still counted as in flight."""
+        self._entries: dict[str, LedgerEntry] = {}
         self.jobs = JobTotals()
         self._models: dict[str, ModelTotals] = {
             name: ModelTotals(in_flight=count, max_in_flight=count, statuses={})
@@ -84,19 +95,25 @@ class Ledger:
         }
         self._in_flight = self._max_in_flight = self._running.total()
 
-    def begin(self, key: str, model: str, body: str, user: str | None, trace: str | None = None) -> Entry:
+    def begin(
+        self, key: str, model: str, body: str, user: str | None, trace: str | None = None
+    ) -> LedgerEntry:
+        """Record the start of a request, and return the entry of its key. Pass the entry to `end`.
+
+        `body` is the digest of the request's body. `trace` is its `traceparent` header.
+        """
         entry = self._entries.get(key)
         now = time.time()
         if entry is None:
-            entry = Entry(key, model, body, first_asked_at=now, statuses={})
+            entry = LedgerEntry(key, model, body, first_request_at=now, statuses={})
             if self._keep:
                 self._entries[key] = entry
-        entry.asked += 1
+        entry.requests += 1
         entry.model, entry.body, entry.user, entry.trace = model, body, user, trace
-        entry.last_asked_at = now
+        entry.last_request_at = now
         totals = self.totals(model)
-        totals.asked += 1
-        totals.first_asked_at = totals.first_asked_at or now
+        totals.requests += 1
+        totals.first_request_at = totals.first_request_at or now
         totals.in_flight += 1
         totals.max_in_flight = max(totals.max_in_flight, totals.in_flight)
         self._running[model] += 1
@@ -104,7 +121,8 @@ class Ledger:
         self._max_in_flight = max(self._max_in_flight, self._in_flight)
         return entry
 
-    def end(self, entry: Entry, model: str, status: str) -> None:
+    def end(self, entry: LedgerEntry, model: str, status: str) -> None:
+        """Record the end of a request. `status` is a key of `LedgerEntry.statuses`, such as "200"."""
         totals = self.totals(model)
         entry.statuses[status] = entry.statuses.get(status, 0) + 1
         totals.statuses[status] = totals.statuses.get(status, 0) + 1
@@ -112,31 +130,40 @@ class Ledger:
         self._running[model] -= 1
         self._in_flight -= 1
         if status == "200":
-            totals.answered += 1
-            entry.answered += 1
-            entry.last_answered_at = totals.last_answered_at = time.time()
-            entry.first_answered_at = entry.first_answered_at or entry.last_answered_at
+            totals.completed += 1
+            entry.completed += 1
+            entry.last_completed_at = totals.last_completed_at = time.time()
+            entry.first_completed_at = entry.first_completed_at or entry.last_completed_at
 
     def totals(self, model: str) -> ModelTotals:
+        """Return the totals of a model. The caller may change them, for example to add tokens."""
         found = self._models.get(model)
         if found is None:
             found = self._models[model] = ModelTotals(statuses={})
         return found
 
-    def report(self, *, model: str | None = None, min_asked: int = 1, entries: bool = True) -> Report:
-        """`model` and `min_asked` choose entries; the totals are always those of everything."""
+    def report(
+        self, *, model: str | None = None, min_requests: int = 1, entries: bool = True
+    ) -> LedgerReport:
+        """Return the totals of all requests, and selected entries.
+
+        Args:
+            model: include only the entries of this model; None for all models.
+            min_requests: include only entries with at least so many requests.
+            entries: False includes no entries.
+        """
         chosen = [
             entry
             for entry in self._entries.values()
-            if entries and entry.asked >= min_asked and model in (None, entry.model)
+            if entries and entry.requests >= min_requests and model in (None, entry.model)
         ]
-        return Report(
-            asked=sum(totals.asked for totals in self._models.values()),
-            answered=sum(totals.answered for totals in self._models.values()),
+        return LedgerReport(
+            requests=sum(totals.requests for totals in self._models.values()),
+            completed=sum(totals.completed for totals in self._models.values()),
             in_flight=self._in_flight,
             max_in_flight=self._max_in_flight,
             keys=len(self._entries),
-            asked_again=sum(entry.asked > 1 for entry in self._entries.values()),
+            repeated_keys=sum(entry.requests > 1 for entry in self._entries.values()),
             models=self._models,
             entries=chosen,
             jobs=self.jobs,

@@ -1,4 +1,4 @@
-"""HTTP/1.1 over raw asyncio: httptools parses, one object a connection, no task a request."""
+"""HTTP/1.1 server with one asyncio protocol object per connection. It needs no task per request."""
 
 import asyncio
 from collections import deque
@@ -7,66 +7,69 @@ from typing import cast
 
 import httptools
 
-from simulator.exchange import Answer, Exchange, Request
+from batchwright.simulator.exchange import HttpExchange, HttpRequest, HttpResponse, error_response
 
 REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 429: "Too Many Requests",
            500: "Internal Server Error", 503: "Service Unavailable"}  # fmt: skip
 MAX_BODY_BYTES = 64 * 1024 * 1024
-Handler = Callable[[Exchange], None]
+Handler = Callable[[HttpExchange], None]
 
 
-def encoded(answer: Answer, *, keep_alive: bool) -> tuple[bytes, bytes]:
-    """Head and body as they go over the wire."""
-    lines = [f"HTTP/1.1 {answer.status} {REASONS.get(answer.status, 'Status')}\r\ncontent-type: "]
-    lines.append(answer.headers.get("content-type", "application/json"))
-    lines += [f"\r\n{name}: {value}" for name, value in answer.headers.items() if name != "content-type"]
-    lines.append(f"\r\ncontent-length: {len(answer.body)}\r\n")
+def encode_response(response: HttpResponse, *, keep_alive: bool) -> tuple[bytes, bytes]:
+    """Return the head and the body of an HTTP response, as bytes to be sent."""
+    lines = [f"HTTP/1.1 {response.status} {REASONS.get(response.status, 'Status')}\r\ncontent-type: "]
+    lines.append(response.headers.get("content-type", "application/json"))
+    lines += [f"\r\n{name}: {value}" for name, value in response.headers.items() if name != "content-type"]
+    lines.append(f"\r\ncontent-length: {len(response.body)}\r\n")
     lines.append("\r\n" if keep_alive else "connection: close\r\n\r\n")
-    return "".join(lines).encode("latin-1"), answer.body
+    return "".join(lines).encode("latin-1"), response.body
 
 
-class Turn:
-    """The exchange whose turn it is on a connection."""
+class PipelinedExchange:
+    """One request that arrived on a connection. Its methods send the response."""
 
-    __slots__ = ("_connection", "keep_alive", "on_gone", "request")
+    __slots__ = ("_connection", "keep_alive", "on_disconnect", "request")
 
-    def __init__(self, connection: "Connection", request: Request, keep_alive: bool) -> None:
+    def __init__(self, connection: "HttpConnection", request: HttpRequest, keep_alive: bool) -> None:
         self._connection = connection
         self.request = request
         self.keep_alive = keep_alive
-        self.on_gone: Callable[[], None] | None = None
+        self.on_disconnect: Callable[[], None] | None = None
 
-    def answer(self, answer: Answer) -> None:
-        head, body = encoded(answer, keep_alive=self.keep_alive)
+    def respond(self, response: HttpResponse) -> None:
+        head, body = encode_response(response, keep_alive=self.keep_alive)
         self._connection.finish(head + body, close=not self.keep_alive)
 
-    def cut(self, answer: Answer) -> None:
-        head, body = encoded(answer, keep_alive=self.keep_alive)
+    def cut(self, response: HttpResponse) -> None:
+        head, body = encode_response(response, keep_alive=self.keep_alive)
         self._connection.finish(head + body[: len(body) // 2], close=True)
 
     def abort(self) -> None:
         self._connection.abort()
 
 
-class Connection(asyncio.Protocol):
-    """Parses requests and hands them out one after the other, pipelined ones too."""
+class HttpConnection(asyncio.Protocol):
+    """Connection from a client. It parses the requests, and passes them to `handler` one after the other.
 
-    def __init__(self, handler: Handler, connections: set["Connection"]) -> None:
+    A client may send further requests before it gets a response (pipelining). These requests wait in a queue.
+    """
+
+    def __init__(self, handler: Handler, connections: set["HttpConnection"]) -> None:
         self._handler = handler
         self._connections = connections
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
-        self._waiting: deque[Turn] = deque()
-        self._current: Turn | None = None
+        self._waiting: deque[PipelinedExchange] = deque()
+        self._current: PipelinedExchange | None = None
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._parts: list[bytes] = []
         self._size = 0
 
-    # asyncio's side
+    # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio's, so that isinstance cannot tell.
+        # uvloop's transports are not subclasses of asyncio's, so isinstance does not work.
         self._transport = cast(asyncio.Transport, transport)
         self._connections.add(self)
 
@@ -74,17 +77,17 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._refuse(f"This is not HTTP/1.1: {error}")
+            self._reject(f"This is not HTTP/1.1: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._connections.discard(self)
         self._waiting.clear()
-        turn, self._current = self._current, None
-        if turn is not None and turn.on_gone is not None:
-            turn.on_gone()
+        exchange, self._current = self._current, None
+        if exchange is not None and exchange.on_disconnect is not None:
+            exchange.on_disconnect()
 
-    # httptools' side
+    # Called by httptools
 
     def on_message_begin(self) -> None:
         self._url, self._headers, self._parts, self._size = b"", {}, [], 0
@@ -106,14 +109,14 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._size > MAX_BODY_BYTES:
-            return self._refuse(f"The body is larger than {MAX_BODY_BYTES} bytes.")
+            return self._reject(f"The body is larger than {MAX_BODY_BYTES} bytes.")
         path, _, query = self._url.decode("latin-1").partition("?")
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        request = Request(self._parser.get_method().decode(), path, query, self._headers, body)
-        self._waiting.append(Turn(self, request, self._parser.should_keep_alive()))
+        request = HttpRequest(self._parser.get_method().decode(), path, query, self._headers, body)
+        self._waiting.append(PipelinedExchange(self, request, self._parser.should_keep_alive()))
         self._next()
 
-    # The exchange's side
+    # Called by the exchange
 
     def finish(self, data: bytes, *, close: bool) -> None:
         if self._transport is None:
@@ -136,33 +139,31 @@ class Connection(asyncio.Protocol):
             self._current = self._waiting.popleft()
             self._handler(self._current)
 
-    def _refuse(self, message: str) -> None:
+    def _reject(self, message: str) -> None:
         if self._transport is not None:
-            head, body = encoded(
-                Answer(400, message.encode(), {"content-type": "text/plain"}), keep_alive=False
-            )
+            head, body = encode_response(error_response(400, message), keep_alive=False)
             self.finish(head + body, close=True)
 
 
 class Server:
-    """Listens from `start` to `stop`; `url` is where."""
+    """HTTP server that listens at `url` between `start` and `stop`."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self._connections: set[Connection] = set()
+        self._connections: set[HttpConnection] = set()
         self._server: asyncio.Server | None = None
         self.url = ""
 
     async def start(self, host: str, port: int) -> None:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(self._handler, self._connections), host, port, backlog=2048
+            lambda: HttpConnection(self._handler, self._connections), host, port, backlog=2048
         )
         bound: int = self._server.sockets[0].getsockname()[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{bound}"
 
     async def stop(self) -> None:
-        """At once: what is unanswered stays unanswered."""
+        """Stop listening, and close all connections immediately. Open requests get no response."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):

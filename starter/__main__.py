@@ -1,4 +1,4 @@
-"""`batchwright`: the command line, put together."""
+"""The `batchwright` command line: list of commands, version and exit codes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Never
@@ -6,56 +6,67 @@ from typing import Annotated, Never
 import typer
 from typer.core import TyperGroup
 
-from batchwright.leaving import run_and_leave
-from starter.later import Later
+from batchwright.process import run_and_exit
+from batchwright.starter.lazy_commands import LazyCommand
 
-# Their options are the process's own, and so is their help.
+# These commands pass their options on to the process, which also prints the help.
 _PASS_ON: Mapping[str, bool | list[str]] = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
     "help_option_names": [],
 }
 COMMANDS = (
-    Later("submit", "submit:submit", "Upload FILE and make a batch of it."),
-    Later("status", "batches:status", "Show one batch."),
-    Later("watch", "watch:watch", "Show a batch's progress until it has ended."),
-    Later("list", "batches:list_batches", "List batches, newest first."),
-    Later("cancel", "batches:cancel", "Cancel a batch; what is settled by then is kept."),
-    Later("pause", "batches:pause", "Hold a batch back."),
-    Later("resume", "batches:resume", "Go on with a batch that is paused, or that ended early."),
-    Later("retry", "batches:retry", "Make a batch of the lines that failed."),
-    Later("dlq", "dlq:dlq", "Show, retry and delete lines that failed for good."),
-    Later("results", "results:results", "Print a batch's output lines, in the order of its input."),
-    Later("validate", "validate:validate", "Check FILE as a batch's input, offline."),
-    Later("rates", "rates:rates", "Show or change the rates of the whole fleet."),
-    Later("quotas", "quotas:quotas", "Show or change tenants' quotas and the models they may use."),
-    Later("storage", "storage:storage", "Check the storage, or clear it of what crashes left."),
-    Later("retention", "retention:retention", "Delete what is past its life, or show what would go."),
-    Later("tenants", "tenants:tenants", "Make, show, disable and enable tenants."),
-    Later("keys", "keys:keys", "Make, list, change and revoke API keys."),
-    Later("users", "users:users", "Make and change users of tenants."),
-    Later("organizations", "organizations:organizations", "Make and change organizations of tenants."),
-    Later("dev", "dev:dev", "Run the whole stack here, in the foreground."),
-    Later("demo", "demo:demo", "Run a batch of 1,000 requests through the whole stack."),
-    Later("worker", "processes:worker", "Run a worker: workflows and activities.", _PASS_ON),
-    Later("api", "processes:api", "Serve the HTTP API.", _PASS_ON),
-    Later("simulator", "processes:simulator", "Serve a simulated backend.", _PASS_ON),
-    Later("migrate", "processes:migrate", "Bring the database's tables up to date."),
-    Later("audit", "audit:audit", "Compare rows, runs, files and counts."),
-    Later("doctor", "doctor:doctor", "Check what Batchwright runs on."),
-    Later("config", "config:config", "Show the settings."),
-    Later("models", "models:models", "Show or change which models are served, and by whom."),
-    Later("stats", "stats:stats", "Show what the fleet has sent, by backend and by model."),
-    Later("workers", "fleet:workers", "List the worker processes that are alive."),
-    Later("queues", "queues:queues", "Show what waits in Temporal's task queues."),
-    Later("rollout", "rollout:rollout", "Show or change which build gets new batches."),
-    Later("codec-server", "codec_server:codec_server", "Decrypt payloads for the Web UI."),
-    Later("setup", "setup:setup", "Prepare what Batchwright runs on."),
+    LazyCommand("submit", "batches.submit:submit", "Upload FILE and create a batch from it."),
+    LazyCommand("status", "batches.control:status", "Show one batch."),
+    LazyCommand("watch", "batches.watch:watch", "Show the progress of a batch until it has ended."),
+    LazyCommand("list", "batches.control:list_batches", "List batches, newest first."),
+    LazyCommand("cancel", "batches.control:cancel", "Cancel a batch; results so far are kept."),
+    LazyCommand("pause", "batches.control:pause", "Pause a batch."),
+    LazyCommand("resume", "batches.control:resume", "Resume a paused batch, or one that ended early."),
+    LazyCommand("retry", "batches.control:retry", "Create a batch that retries the lines that failed."),
+    LazyCommand("dlq", "batches.dead_letters:dlq", "List, retry and delete dead letters."),
+    LazyCommand("results", "batches.results:results", "Print the output lines of a batch in input order."),
+    LazyCommand("validate", "batches.validate:validate", "Check FILE as the input of a batch, offline."),
+    LazyCommand("admin", "fleet.batches:admin", "List and control the batches of all tenants."),
+    LazyCommand("rates", "fleet.rates:rates", "Show or change the rate limits of the fleet."),
+    LazyCommand("quotas", "tenants.quotas:quotas", "Show or change quotas, shares and models of tenants."),
+    LazyCommand(
+        "storage", "operations.storage:storage", "Check object storage, or sweep unfinished objects."
+    ),
+    LazyCommand(
+        "retention", "operations.retention:retention", "Delete expired data, or show what would be deleted."
+    ),
+    LazyCommand("tenants", "tenants.tenants:tenants", "Create, show, disable and enable tenants."),
+    LazyCommand("keys", "tenants.keys:keys", "Create, list, change and revoke API keys."),
+    LazyCommand(
+        "budget-groups",
+        "tenants.budget_groups:budget_groups",
+        "Create and change groups that share a token budget.",
+    ),
+    LazyCommand("dev", "local.dev:dev", "Run the whole stack in the foreground."),
+    LazyCommand("demo", "local.demo:demo", "Run a batch of 1,000 requests through the whole stack."),
+    LazyCommand("worker", "local.processes:worker", "Run a worker: workflows and activities.", _PASS_ON),
+    LazyCommand("api", "local.processes:api", "Serve the HTTP API.", _PASS_ON),
+    LazyCommand("simulator", "local.processes:simulator", "Serve a simulated backend.", _PASS_ON),
+    LazyCommand("migrate", "local.processes:migrate", "Apply database migrations."),
+    LazyCommand("audit", "operations.audit:audit", "Compare rows, runs, files and counts."),
+    LazyCommand("doctor", "operations.doctor:doctor", "Check everything that Batchwright depends on."),
+    LazyCommand("config", "operations.config:config", "Show the settings."),
+    LazyCommand("models", "fleet.models:models", "Show or change models and their backends."),
+    LazyCommand("stats", "fleet.stats:stats", "Show requests of the fleet by backend and by model."),
+    LazyCommand("workers", "fleet.overview:workers", "List the running worker processes."),
+    LazyCommand("queues", "fleet.queues:queues", "Show the backlog of Temporal task queues."),
+    LazyCommand("rollout", "operations.rollout:rollout", "Show or change which build takes new batches."),
+    LazyCommand("codec-server", "operations.codec_server:codec_server", "Decrypt payloads for the Web UI."),
+    LazyCommand("setup", "operations.setup:setup", "Set up what Batchwright depends on."),
 )
 
 
 class Commands(TyperGroup):
-    """Exits with 3 where typer would with 2: that is what a batch which has not finished yet exits with."""
+    """Group of all `batchwright` commands.
+
+    Usage errors exit with 3 instead of typer's 2, which is the exit code for a batch that is not finished.
+    """
 
     def main(
         self,
@@ -72,15 +83,11 @@ class Commands(TyperGroup):
             return super().main(args, prog_name, complete_var, standalone_mode, windows_expand_args, **extra)
         except SystemExit as end:
             if isinstance(end.__context__, typer.TyperException):
-                raise SystemExit(_usage()) from None
+                # Imported here because the list of commands must not wait for libraries that print batches.
+                from batchwright.starter.output import ExitCode
+
+                raise SystemExit(int(ExitCode.USAGE)) from None
             raise
-
-
-def _usage() -> int:
-    # Imported when it is used: the list of commands would wait for what prints batches.
-    from starter.output import Exit
-
-    return int(Exit.USAGE)
 
 
 app = typer.Typer(
@@ -93,9 +100,9 @@ app = typer.Typer(
 )
 
 
-def _tell_version(asked: bool) -> None:
-    if asked:
-        # Imported when it is used, as all that only one command needs.
+def _print_version(requested: bool) -> None:
+    if requested:
+        # Imported here because only this option needs it.
         from importlib.metadata import version
 
         print(f"batchwright {version('batchwright')}")
@@ -105,14 +112,15 @@ def _tell_version(asked: bool) -> None:
 @app.callback()
 def batchwright(
     version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print it and exit.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """OpenAI-compatible batches against any OpenAI-compatible backend."""
+    """Run OpenAI-compatible batches on any OpenAI-compatible backend."""
 
 
 def main() -> Never:
-    run_and_leave(lambda: app(prog_name="batchwright"))
+    run_and_exit(lambda: app(prog_name="batchwright"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The API over HTTP, for the command line; every failure is one sentence with what to do about it."""
+"""HTTP client of the API for the command line. Its error messages name the remedy."""
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import BinaryIO, Self, TypeVar
@@ -9,44 +9,69 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from starter.operator_views import (
-    DeletedLetter,
-    LetterPage,
-    QuotaPage,
-    RatePage,
+from batchwright.contracts.openai_objects import BatchObject, BatchPage, DeletedFile, FileObject
+from batchwright.contracts.operator_objects import (
+    BatchCountsObject,
+    DeadLetterPage,
+    DeadLetterRetryPage,
+    DeletedDeadLetter,
+    LimitsObject,
+    ModelSettingsObject,
+    OperatorBatch,
+    OperatorBatchPage,
+    QuotaList,
+    RateList,
     RegisteredModels,
-    RetriedPage,
-    Stats,
-    TenantLimits,
+    StatsObject,
 )
-from starter.views import Batch, BatchPage, DeletedFile, FileObject
 
 _Body = Mapping[str, object]
-_Answer = TypeVar("_Answer", bound=BaseModel)
+_Model = TypeVar("_Model", bound=BaseModel)
 _RATES = "/admin/rates"
 _QUOTAS = "/admin/quotas"
 _MODELS = "/admin/models"
-_LETTERS = "/admin/dlq"
+_DEAD_LETTERS = "/admin/dlq"
+_OPERATOR_BATCHES = "/admin/batches"
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
-# Storing and checking a large upload may take the API long after its last byte has arrived.
+# A batch that waits has no new results for long. The connection may also be dead, so it is opened again then.
+_FOLLOW_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
+# After the last byte of a large upload, the API may need long to store and check it.
 _UPLOAD_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
+_EVENTS = "/x/events"
+_EVENT_DATA = "data: "
+_EVENTS_TIMEOUT = httpx.Timeout(35.0, connect=5.0)  # the API sends something at least every 15 s
 
 
 class ClientError(Exception):
-    """`passing`: the same call may succeed in a moment. `refused`: the API did nothing of what was asked.
+    """A call to the API failed. The message is one sentence for the user.
 
-    `code` is the API's, where it gave one.
+    Attributes:
+        is_transient: True if the same call may succeed in a moment, for example after a timeout.
+        is_rejected: True if the API rejected the request, so that nothing was changed.
+        code: Error code of the API, such as `model_not_found`; None if there is none.
+        status: HTTP status of the response; None if there was no response.
     """
 
     def __init__(
-        self, message: str, *, passing: bool = False, refused: bool = False, code: str | None = None
+        self,
+        message: str,
+        *,
+        is_transient: bool = False,
+        is_rejected: bool = False,
+        code: str | None = None,
+        status: int | None = None,
     ) -> None:
         super().__init__(message)
-        self.passing, self.refused, self.code = passing, refused, code
+        self.is_transient, self.is_rejected = is_transient, is_rejected
+        self.code, self.status = code, status
 
 
 class Client:
-    """Used as a context manager. It and its calls raise ClientError."""
+    """HTTP client of the API, used as a context manager. It has one method for each endpoint.
+
+    Raises:
+        ClientError: `url` is not usable, or the call of a method fails.
+    """
 
     def __init__(
         self, url: str, *, api_key: str = "", tenant: str = "", tenant_header: str = "X-Tenant"
@@ -57,9 +82,10 @@ class Client:
             headers["Authorization"] = f"Bearer {api_key}"
         if tenant:
             headers[tenant_header] = tenant
-        # Proxies of the environment are not asked: the API is usually on this machine or in this network.
-        with self._plainly():
-            # Certificates take longer to read than most calls do, and redirects to https are not followed.
+        # Proxies of the environment are ignored: the API usually runs on this machine or in this network.
+        with self._translated_errors():
+            # Loading the certificates takes longer than most calls. Plain HTTP does not need them,
+            # as redirects to https are not followed.
             verify = httpx.URL(url).scheme != "http"
             self._http = httpx.Client(
                 base_url=url, headers=headers, timeout=_TIMEOUT, trust_env=False, verify=verify
@@ -73,14 +99,21 @@ class Client:
     ) -> None:
         self._http.close()
 
-    def upload(self, file: BinaryIO, name: str) -> FileObject:
-        """Streams `file` as the input of a batch."""
+    def upload(self, file: BinaryIO, name: str, *, idempotency_key: str | None = None) -> FileObject:
+        """Upload `file` as the input of a batch.
+
+        A repeated call with the same `idempotency_key` returns the file of the first call.
+        """
         parts = {"file": (name, file, "application/jsonl")}
-        with self._plainly():
-            answer = self._http.post(
-                "/v1/files", data={"purpose": "batch"}, files=parts, timeout=_UPLOAD_TIMEOUT
+        with self._translated_errors():
+            response = self._http.post(
+                "/v1/files",
+                data={"purpose": "batch"},
+                files=parts,
+                timeout=_UPLOAD_TIMEOUT,
+                headers=_idempotency_headers(idempotency_key),
             )
-        return self._read(answer, FileObject)
+        return self._read(response, FileObject)
 
     def create(
         self,
@@ -90,92 +123,184 @@ class Client:
         window: str,
         metadata: dict[str, str] | None,
         deduplicate: bool = False,
+        priority: int | None = None,
         headers: dict[str, str] | None = None,
-    ) -> Batch:
-        """Without `deduplicate` it is as the API's settings say. `headers` are for the backends."""
-        extension = {"x_batchwright": {"deduplicate": True}} if deduplicate else {}
+        idempotency_key: str | None = None,
+    ) -> BatchObject:
+        """Create a batch from an uploaded file, and return it.
+
+        Args:
+            window: Completion window, such as `24h`: the time after which the batch expires.
+            deduplicate: True sends identical requests only once. If False, the setting of the API decides.
+            priority: 1 to 5, where 5 is the most urgent; None for the default of the API.
+            headers: Headers that the API passes on to the backends.
+            idempotency_key: A repeated call with the same key returns the batch of the first call.
+        """
+        given: dict[str, object] = {"deduplicate": True} if deduplicate else {}
+        if priority is not None:
+            given["priority"] = priority
+        extension = {"x_batchwright": given} if given else {}
         body = {
             "input_file_id": file_id,
             "endpoint": endpoint,
             "completion_window": window,
             "metadata": metadata,
         }
-        return self._call("POST", "/v1/batches", Batch, body | extension, headers)
+        sent = {**(headers or {}), **_idempotency_headers(idempotency_key)}
+        return self._call("POST", "/v1/batches", BatchObject, body | extension, sent)
 
     def delete_file(self, file_id: str) -> DeletedFile:
         return self._call("DELETE", f"/v1/files/{quote(file_id, safe='')}", DeletedFile)
 
-    def batch(self, batch_id: str) -> Batch:
-        return self._call("GET", _path(batch_id), Batch)
+    def batch(self, batch_id: str) -> BatchObject:
+        return self._call("GET", _batch_path(batch_id), BatchObject)
 
-    def batches(self, *, limit: int, after: str | None) -> BatchPage:
-        query = httpx.QueryParams({"limit": limit} | ({"after": after} if after else {}))
-        return self._call("GET", f"/v1/batches?{query}", BatchPage)
+    def events(self, batch_id: str) -> Generator[BatchObject]:
+        """Yield the batch now and at each change, until it has ended or the API ends the stream.
 
-    def cancel(self, batch_id: str) -> Batch:
-        return self._call("POST", _path(batch_id, "/cancel"), Batch)
+        Raises:
+            ClientError: the API has no such stream, or the connection broke, or was silent for too long.
+        """
+        path = _batch_path(batch_id, _EVENTS)
+        with self._translated_errors(), self._http.stream("GET", path, timeout=_EVENTS_TIMEOUT) as response:
+            if response.is_error:
+                response.read()
+                raise self._error_of(response)
+            for line in response.iter_lines():
+                if line.startswith(_EVENT_DATA):
+                    yield self._parsed(line.removeprefix(_EVENT_DATA), BatchObject)
 
-    def pause(self, batch_id: str) -> Batch:
-        return self._call("POST", _path(batch_id, "/x/pause"), Batch)
+    def batches(self, query: Mapping[str, str | int]) -> BatchPage:
+        """Return a page of batches, newest first. `query` has the parameters of the API, such as `status`."""
+        return self._call("GET", f"/v1/batches?{httpx.QueryParams(query)}", BatchPage)
 
-    def resume(self, batch_id: str, window: str | None = None) -> Batch:
-        """The batch itself where it was paused; a new one where it has ended, within `window`."""
-        return self._call("POST", _path(batch_id, "/x/resume"), Batch, _within(window))
+    def cancel(self, batch_id: str) -> BatchObject:
+        return self._call("POST", _batch_path(batch_id, "/cancel"), BatchObject)
 
-    def retry(self, batch_id: str, window: str | None = None) -> Batch:
-        return self._call("POST", _path(batch_id, "/x/retry"), Batch, _within(window))
+    def pause(self, batch_id: str) -> BatchObject:
+        return self._call("POST", _batch_path(batch_id, "/x/pause"), BatchObject)
 
-    def rates(self) -> RatePage:
-        return self._call("GET", _RATES, RatePage)
+    def resume(self, batch_id: str, window: str | None = None) -> BatchObject:
+        """Resume a paused batch and return it, or return a new batch for the remaining lines of an ended one.
 
-    def set_rate(self, model: str | None, requests_per_second: float) -> RatePage:
+        Args:
+            window: Completion window of the new batch; None for the window of the ended batch.
+        """
+        return self._call("POST", _batch_path(batch_id, "/x/resume"), BatchObject, _window_body(window))
+
+    def retry(
+        self, batch_id: str, window: str | None = None, codes: Sequence[str] | None = None
+    ) -> BatchObject:
+        """Return a batch of the lines of an ended batch that failed.
+
+        Args:
+            window: Completion window of the new batch; None for the window of the ended batch.
+            codes: Only lines that failed with one of these codes; None for all failed lines.
+        """
+        body = {**(_window_body(window) or {}), **({"codes": codes} if codes else {})}
+        return self._call("POST", _batch_path(batch_id, "/x/retry"), BatchObject, body or None)
+
+    def rates(self) -> RateList:
+        return self._call("GET", _RATES, RateList)
+
+    def set_rate(self, model: str | None, requests_per_second: float) -> RateList:
         body = {"model": model, "requests_per_second": requests_per_second}
-        return self._call("PUT", _RATES, RatePage, body)
+        return self._call("PUT", _RATES, RateList, body)
 
-    def clear_rate(self, model: str | None) -> RatePage:
+    def clear_rate(self, model: str | None) -> RateList:
         query = "" if model is None else f"?{httpx.QueryParams({'model': model})}"
-        return self._call("DELETE", _RATES + query, RatePage)
+        return self._call("DELETE", _RATES + query, RateList)
 
-    def quotas(self) -> QuotaPage:
-        return self._call("GET", _QUOTAS, QuotaPage)
+    def quotas(self) -> QuotaList:
+        return self._call("GET", _QUOTAS, QuotaList)
 
-    def quotas_of(self, tenant: str) -> TenantLimits:
-        return self._call("GET", f"{_QUOTAS}/{quote(tenant, safe='')}", TenantLimits)
+    def quotas_of(self, tenant: str) -> LimitsObject:
+        return self._call("GET", f"{_QUOTAS}/{quote(tenant, safe='')}", LimitsObject)
 
-    def set_quotas(self, tenant: str, changes: Mapping[str, object]) -> QuotaPage:
-        return self._call("PUT", _QUOTAS, QuotaPage, {"tenant": tenant, **changes})
+    def set_quotas(self, tenant: str, changes: Mapping[str, object]) -> QuotaList:
+        return self._call("PUT", _QUOTAS, QuotaList, {"tenant": tenant, **changes})
 
-    def clear_quotas(self, tenant: str) -> QuotaPage:
-        return self._call("DELETE", f"{_QUOTAS}?{httpx.QueryParams({'tenant': tenant})}", QuotaPage)
+    def clear_quotas(self, tenant: str) -> QuotaList:
+        return self._call("DELETE", f"{_QUOTAS}?{httpx.QueryParams({'tenant': tenant})}", QuotaList)
+
+    def operator_batches(self, query: Mapping[str, str]) -> OperatorBatchPage:
+        """Return a page of the batches of all tenants. `query` has the filters of the API."""
+        return self._call("GET", f"{_OPERATOR_BATCHES}?{httpx.QueryParams(dict(query))}", OperatorBatchPage)
+
+    def batch_counts(self) -> BatchCountsObject:
+        return self._call("GET", f"{_OPERATOR_BATCHES}/counts", BatchCountsObject)
+
+    def operator_batch(self, batch_id: str) -> OperatorBatch:
+        return self._call("GET", f"{_OPERATOR_BATCHES}/{quote(batch_id, safe='')}", OperatorBatch)
+
+    def control_batch(self, batch_id: str, act: str) -> OperatorBatch:
+        """Change a batch of any tenant, and return it. `act` is `cancel`, `pause` or `resume`."""
+        return self._call("POST", f"{_OPERATOR_BATCHES}/{quote(batch_id, safe='')}/{act}", OperatorBatch)
 
     def dead_letters(
         self, *, tenant: str | None, batch_id: str | None, limit: int, after: str | None
-    ) -> LetterPage:
-        asked = {"tenant": tenant, "batch_id": batch_id, "limit": str(limit), "after": after}
-        query = httpx.QueryParams({name: value for name, value in asked.items() if value is not None})
-        return self._call("GET", f"{_LETTERS}?{query}", LetterPage)
+    ) -> DeadLetterPage:
+        given = {"tenant": tenant, "batch_id": batch_id, "limit": str(limit), "after": after}
+        query = httpx.QueryParams({name: value for name, value in given.items() if value is not None})
+        return self._call("GET", f"{_DEAD_LETTERS}?{query}", DeadLetterPage)
 
-    def retry_letter(self, letter: str, window: str | None) -> Batch:
-        return self._call("POST", f"{_LETTERS}/{quote(letter, safe='')}/retry", Batch, _within(window))
+    def retry_dead_letter(self, id: str, window: str | None) -> BatchObject:
+        return self._call(
+            "POST", f"{_DEAD_LETTERS}/{quote(id, safe='')}/retry", BatchObject, _window_body(window)
+        )
 
-    def retry_letters(
+    def retry_dead_letters(
         self, *, tenant: str | None, batch_id: str | None, window: str | None, after: str | None
-    ) -> RetriedPage:
-        """Of some batches; behind `after` there may be more."""
+    ) -> DeadLetterRetryPage:
+        """Create batches that retry dead letters, which are lines that failed after their last attempt.
+
+        One call covers one page of batches. If `has_more` is True in the result, pass its `last_id` as
+        `after` to retry the next page.
+
+        Args:
+            tenant: Retry only lines of this tenant; None for all tenants.
+            batch_id: Retry only lines of this batch; None for all batches.
+            window: Completion window of the new batches; None for the window of the original batch.
+            after: `last_id` of the page before; None for the first page.
+        """
         body = {"tenant": tenant, "batch_id": batch_id, "completion_window": window, "after": after}
-        return self._call("POST", _LETTERS + "/retry-all", RetriedPage, body)
+        return self._call("POST", _DEAD_LETTERS + "/retry-all", DeadLetterRetryPage, body)
 
-    def delete_letter(self, letter: str) -> DeletedLetter:
-        return self._call("DELETE", f"{_LETTERS}/{quote(letter, safe='')}", DeletedLetter)
+    def delete_dead_letter(self, id: str) -> DeletedDeadLetter:
+        return self._call("DELETE", f"{_DEAD_LETTERS}/{quote(id, safe='')}", DeletedDeadLetter)
 
-    def stats(self) -> Stats:
-        return self._call("GET", "/v1/stats", Stats)
+    def stats(self) -> StatsObject:
+        return self._call("GET", "/v1/stats", StatsObject)
 
     def registered(self) -> RegisteredModels:
         return self._call("GET", _MODELS, RegisteredModels)
 
-    def register(self, model: str, config: Mapping[str, object]) -> RegisteredModels:
-        return self._call("PUT", f"{_MODELS}/{quote(model, safe='')}", RegisteredModels, config)
+    def model(self, model: str) -> ModelSettingsObject:
+        return self._call("GET", f"{_MODELS}/{quote(model, safe='')}", ModelSettingsObject)
+
+    def register(self, model: str, config: Mapping[str, object], *, replace: bool) -> RegisteredModels:
+        """Register `model`, and return all registered models.
+
+        Args:
+            config: The settings of the model, as in the registry file.
+            replace: True overwrites a model that exists. If False, the API rejects the call in this case.
+        """
+        headers = None if replace else {"If-None-Match": "*"}
+        return self._call("PUT", f"{_MODELS}/{quote(model, safe='')}", RegisteredModels, config, headers)
+
+    def set_model(
+        self, model: str, changes: Mapping[str, object], version: int | None
+    ) -> ModelSettingsObject:
+        """Change some settings of a model, keep all others, and return the resulting settings.
+
+        Args:
+            changes: New values by name; None undoes an earlier change of this setting.
+            version: The change is rejected if the model has another version; None accepts any version.
+        """
+        headers = None if version is None else {"If-Match": f'"{version}"'}
+        return self._call(
+            "PATCH", f"{_MODELS}/{quote(model, safe='')}", ModelSettingsObject, changes, headers
+        )
 
     def remove_model(self, model: str) -> RegisteredModels:
         return self._call("DELETE", f"{_MODELS}/{quote(model, safe='')}", RegisteredModels)
@@ -185,79 +310,119 @@ class Client:
 
     @contextmanager
     def content(self, file_id: str) -> Generator[Iterator[bytes]]:
-        """The file's bytes, piece by piece."""
-        with self._plainly(), self._http.stream("GET", f"/v1/files/{file_id}/content") as answer:
-            if answer.is_error:
-                answer.read()
-                raise self._refusal(answer)
-            yield answer.iter_bytes()
+        """Download a file. Yield an iterator over its bytes, which is valid inside the `with` block."""
+        with self._translated_errors(), self._http.stream("GET", f"/v1/files/{file_id}/content") as response:
+            if response.is_error:
+                response.read()
+                raise self._error_of(response)
+            yield response.iter_bytes()
+
+    @contextmanager
+    def live_results(
+        self, batch_id: str, *, failed: bool, after: str | None = None
+    ) -> Generator[Iterator[bytes]]:
+        """Follow the results of a batch until it has ended.
+
+        Yield an iterator over their bytes, which is valid inside the `with` block.
+
+        Args:
+            failed: True for the lines of the error file, False for those of the output file.
+            after: Id of the line after which to continue; None for the beginning.
+        """
+        query = {"follow": "true", "status": "failed" if failed else "completed"}
+        if after is not None:
+            query["after"] = after
+        path = _batch_path(batch_id, f"/x/results?{httpx.QueryParams(query)}")
+        with (
+            self._translated_errors(),
+            self._http.stream("GET", path, timeout=_FOLLOW_TIMEOUT) as response,
+        ):
+            if response.is_error:
+                response.read()
+                raise self._error_of(response)
+            yield response.iter_bytes()
 
     def _call(
         self,
         method: str,
         path: str,
-        kind: type[_Answer],
+        kind: type[_Model],
         body: _Body | None = None,
         headers: dict[str, str] | None = None,
-    ) -> _Answer:
-        with self._plainly():
-            answer = self._http.request(method, path, json=body, headers=headers)
-        return self._read(answer, kind)
+    ) -> _Model:
+        with self._translated_errors():
+            response = self._http.request(method, path, json=body, headers=headers)
+        return self._read(response, kind)
 
-    def _read(self, answer: httpx.Response, kind: type[_Answer]) -> _Answer:
-        if answer.is_error:
-            raise self._refusal(answer)
+    def _read(self, response: httpx.Response, kind: type[_Model]) -> _Model:
+        if response.is_error:
+            raise self._error_of(response)
+        return self._parsed(response.content, kind)
+
+    def _parsed(self, content: str | bytes, kind: type[_Model]) -> _Model:
         try:
-            return kind.model_validate_json(answer.content)
+            # A newer API may return fields that this version does not know.
+            return kind.model_validate_json(content, extra="allow")
         except ValidationError:
             raise ClientError(
-                f"What answers at {self.url} is not Batchwright's API; set BATCHWRIGHT_URL or --url."
+                f"The server at {self.url} is not Batchwright's API; set BATCHWRIGHT_URL or --url."
             ) from None
 
-    def _refusal(self, answer: httpx.Response) -> ClientError:
+    def _error_of(self, response: httpx.Response) -> ClientError:
         code = None
         try:
-            error = _ErrorBody.model_validate_json(answer.content).error
+            error = _ErrorBody.model_validate_json(response.content).error
             message, code = error.message, error.code
         except ValidationError:
-            message = f"{self.url} answered {answer.status_code} without saying why; check BATCHWRIGHT_URL."
-        if answer.status_code == 401:
-            message += " The command line sends BATCHWRIGHT_API_KEY."
+            message = (
+                f"The server at {self.url} returned status {response.status_code} without an error message; "
+                "check BATCHWRIGHT_URL."
+            )
+        if response.status_code == 401:
+            message += " Set BATCHWRIGHT_API_KEY to a valid key."
         return ClientError(
             message,
-            passing=answer.status_code in (429, 502, 503, 504),
-            refused=answer.is_client_error,
+            is_transient=response.status_code in (429, 502, 503, 504),
+            is_rejected=response.is_client_error,
             code=code,
+            status=response.status_code,
         )
 
     @contextmanager
-    def _plainly(self) -> Generator[None]:
+    def _translated_errors(self) -> Generator[None]:
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout):
             raise ClientError(
-                f"Nothing answers at {self.url}: start `batchwright dev`, or set BATCHWRIGHT_URL or --url.",
-                passing=True,
+                f"No server answers at {self.url}: start `batchwright dev`, or set BATCHWRIGHT_URL or --url.",
+                is_transient=True,
             ) from None
         except httpx.TimeoutException:
-            raise ClientError(f"{self.url} did not answer in time; try again.", passing=True) from None
+            raise ClientError(f"{self.url} did not respond in time; try again.", is_transient=True) from None
+        except (UnicodeEncodeError, httpx.LocalProtocolError) as error:
+            message = f"The request cannot be sent: a header or the body is not valid ({error})."
+            raise ClientError(message, is_rejected=True) from None
         except httpx.HTTPError as error:
             detail = str(error) or type(error).__name__
             raise ClientError(
-                f"The connection to {self.url} broke ({detail}); try again.", passing=True
+                f"The connection to {self.url} broke ({detail}); try again.", is_transient=True
             ) from None
         except httpx.InvalidURL as error:
             raise ClientError(
-                f"{self.url!r} is no usable URL ({error}); set BATCHWRIGHT_URL or --url."
+                f"{self.url!r} is not a usable URL ({error}); set BATCHWRIGHT_URL or --url."
             ) from None
 
 
-def _within(window: str | None) -> _Body | None:
+def _idempotency_headers(idempotency_key: str | None) -> dict[str, str]:
+    return {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+
+
+def _window_body(window: str | None) -> _Body | None:
     return None if window is None else {"completion_window": window}
 
 
-def _path(batch_id: str, below: str = "") -> str:
-    """Whatever was typed stays one part of the path."""
+def _batch_path(batch_id: str, below: str = "") -> str:
+    """Return the URL path of a batch, followed by `below`. Slashes in the id are escaped."""
     return f"/v1/batches/{quote(batch_id, safe='')}{below}"
 
 

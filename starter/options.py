@@ -1,44 +1,68 @@
-"""The options that commands share, and the client they ask for."""
+"""Options that several commands share, and the API client that is configured with them."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, NoReturn
 
 import typer
 
 from batchwright.settings import Settings, SettingsError, load
-from starter.client import Client, ClientError
-from starter.output import stop
+from batchwright.starter.client import Client, ClientError
+from batchwright.starter.output import stop
 
 
-def _id(text: str) -> str:
-    """As typed. Ends the command where it can be none, as in `status $ID` of a variable that is not set."""
+def _checked_batch_id(text: str) -> str:
+    """Return `text` if it has the form of a batch id. Otherwise end the command with an error."""
     if not text.strip():
-        stop("The batch's id is empty: give the one that `submit` printed; `batchwright list` has them all.")
+        stop("The batch id is empty: use the id that `submit` printed; `batchwright list` shows all ids.")
     if not text.replace("_", "").replace("-", "").isalnum():
-        stop(f"{text!r} is no batch's id: those are like batch_0123abcd; `batchwright list` has them all.")
+        stop(f"{text!r} is not a batch id: ids look like batch_0123abcd; `batchwright list` shows all ids.")
     return text
 
 
 BatchId = Annotated[
     str,
-    typer.Argument(metavar="ID", help="The batch's id, batch_...", show_default=False, callback=_id),
+    typer.Argument(
+        metavar="ID", help="Id of the batch, batch_...", show_default=False, callback=_checked_batch_id
+    ),
 ]
 Url = Annotated[
     str | None, typer.Option("--url", help="Address of the API. [BATCHWRIGHT_URL]", show_default=False)
 ]
 Tenant = Annotated[
-    str | None, typer.Option("--tenant", help="Sent as X-Tenant. [BATCHWRIGHT_TENANT]", show_default=False)
+    str | None,
+    typer.Option("--tenant", help="Tenant, sent as X-Tenant. [BATCHWRIGHT_TENANT]", show_default=False),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, as the API answers it.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the JSON that the API returned.")]
 JsonLine = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
-Interval = Annotated[float, typer.Option("--interval", min=0.05, help="Seconds between looks.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Stay until the batch has ended; exit as `status` does.")]
+Interval = Annotated[
+    float, typer.Option("--interval", min=0.05, help="Seconds between polls, if the API sends no events.")
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until the batch has ended; exit as `status` does.")]
+
+
+def key_value_pairs(texts: Sequence[str] | None, option: str) -> dict[str, str] | None:
+    """Return the pairs of a repeatable option `--option key=value`; None if there are none.
+
+    If a text has another form, end the command with an error that names `option`.
+    """
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            stop(f"{option} {text!r} is not {'key' if option == '--metadata' else 'name'}=value.")
+        pairs[key] = value
+    return pairs or None
 
 
 @contextmanager
-def connected(url: str | None, tenant: str | None) -> Generator[Client]:
-    """Ends the command with a sentence where the API cannot be reached or refuses."""
+def api_client(url: str | None, tenant: str | None) -> Generator[Client]:
+    """Yield an API client. If a call in the `with` block fails, end the command with one sentence.
+
+    Args:
+        url: Address of the API; None for the configured one.
+        tenant: Tenant that the requests name; None for the configured one.
+    """
     settings = settings_or_stop(url=url, tenant=tenant)
     try:
         with Client(
@@ -53,30 +77,31 @@ def connected(url: str | None, tenant: str | None) -> Generator[Client]:
 
 
 @contextmanager
-def served_model(model: str) -> Generator[None]:
-    """Where the API knows no such model, it is said with the command that lists them."""
+def explain_unknown_model(model: str) -> Generator[None]:
+    """Context manager that ends the command with one sentence if a call fails because `model` is unknown."""
     try:
         yield
     except ClientError as error:
         if error.code != "model_not_found":
             raise
-        stop_without_model(model)
+        stop_unknown_model(model)
 
 
-def stop_without_model(model: str) -> NoReturn:
+def stop_unknown_model(model: str) -> NoReturn:
     stop(f"There is no model {model}; `batchwright models` lists them.")
 
 
 def settings_or_stop(**options: str | None) -> Settings:
+    """Load and return the settings. If a setting is wrong, end the command with one sentence.
+
+    `options` are values of command-line options, which replace the settings of the same name unless they are
+    None.
+    """
     try:
         return load(**{name: value for name, value in options.items() if value is not None})
     except SettingsError as error:
-        stop(_as_given(str(error), options))
-
-
-def _as_given(message: str, options: dict[str, str | None]) -> str:
-    """Names what the user wrote: the option, not the variable that it stands before."""
-    for name, value in options.items():
-        if value is not None:
-            message = message.replace(f"BATCHWRIGHT_{name.upper()} ", f"--{name} ")
-    return message
+        message = str(error)
+        for name, value in options.items():
+            if value is not None:  # the user gave the option, so the message names it instead of the variable
+                message = message.replace(f"BATCHWRIGHT_{name.upper()} ", f"--{name} ")
+        stop(message)

@@ -1,4 +1,4 @@
-"""What the commands print, and the codes they exit with."""
+"""Output of the commands: consoles, exit codes, tables, and texts about batches."""
 
 import os
 import shlex
@@ -7,16 +7,58 @@ import sys
 from datetime import datetime
 from enum import IntEnum
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import typer
 from pydantic import BaseModel
+from pydantic_core import to_json
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from batchwright.contracts.batch import DEFAULT_PRIORITY, ErrorCount, WindowFit
 from batchwright.contracts.openai import BatchStatus
-from starter.tables import columns, facts, plain
-from starter.views import Batch, Counts, Problem, Waiting
+from batchwright.contracts.openai_objects import (
+    BatchError,
+    BatchObject,
+    ForecastObject,
+    RequestCounts,
+    WaitingObject,
+)
+
+
+def column_table(*names: str, right: int = 0, whole: str = "") -> Table:
+    """Return an empty table with the columns `names`. Long values are wrapped, never cut.
+
+    Args:
+        right: Number of columns at the end that are aligned to the right, because they hold numbers.
+        whole: Name of a column that is not wrapped, because users copy its values.
+    """
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for place, name in enumerate(names):
+        is_number = place >= len(names) - right
+        table.add_column(
+            name, justify="right" if is_number else "left", overflow="fold", no_wrap=name == whole
+        )
+    return table
+
+
+def property_table() -> Table:
+    """Return a table of names and values without a header."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def escaped(text: str) -> str:
+    """Return `text` with brackets and backslashes escaped, so that rich does not read them as markup."""
+    return escape(text)
+
+
+def local_time(at: datetime | None) -> str:
+    return "" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
 
 _COLOURS = {
     BatchStatus.COMPLETED: "green",
@@ -25,22 +67,24 @@ _COLOURS = {
     BatchStatus.CANCELLED: "yellow",
     BatchStatus.CANCELLING: "yellow",
 }
+
+
 _SHOWN_ERRORS = 10
-_UNFOLDED = 10_000
+_UNLIMITED_WIDTH = 10_000
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     COMPLETED = 0
     FAILED = 1  # also expired and cancelled
     UNFINISHED = 2
-    USAGE = 3  # also: the API cannot be reached, or refuses
+    USAGE = 3  # also if the API is unreachable or rejects the request
 
 
 def stdout() -> Console:
-    """Made where it is used: tests and pipes change what sys.stdout is."""
+    """Return a new console that prints to the current `sys.stdout`, which tests may replace."""
     console = Console(file=sys.stdout, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _UNFOLDED  # for grep and its like a row stays one line
+        console.width = _UNLIMITED_WIDTH  # so that each row stays on one line for tools such as grep
     return console
 
 
@@ -48,104 +92,174 @@ def stderr() -> Console:
     return Console(file=sys.stderr, highlight=False, soft_wrap=True)
 
 
-def program() -> str:
-    """How whoever runs this calls `batchwright` again: by its path, where the name alone is not found."""
+def program_name() -> str:
+    """Return the command that starts this program: `batchwright`, or its path if it is not on PATH."""
     called = Path(sys.argv[0])
     by_path = called.name == "batchwright" and shutil.which("batchwright") is None
     return shlex.quote(str(called)) if by_path else "batchwright"
 
 
-def stop(message: str, code: Exit = Exit.USAGE) -> NoReturn:
-    """Ends the command with one sentence on stderr."""
+def stop(message: str, code: ExitCode = ExitCode.USAGE) -> NoReturn:
+    """Print `message` to stderr, and end the command with the exit code `code`."""
     stderr().print(message, markup=False)
     raise typer.Exit(int(code))
 
 
 def print_json(value: BaseModel) -> None:
-    """As the API answered it, on one line."""
-    print(value.model_dump_json(exclude_unset=True))
+    """Print `value` as one line of JSON, with exactly the fields that it was created with.
+
+    A response of the API is thus printed as the API returned it.
+    """
+    print(to_json(_given_fields(value), inf_nan_mode="null").decode())
 
 
-def exit_code(status: BatchStatus) -> Exit:
+def _given_fields(value: object) -> object:
+    """Convert a model, and all models inside it, to dicts of the fields with which they were created.
+
+    The dicts include fields that this version does not know. Other values are returned unchanged.
+    """
+    if isinstance(value, BaseModel):
+        given = value.model_fields_set | (value.model_extra or {}).keys()
+        return {name: _given_fields(item) for name, item in value if name in given}
+    if isinstance(value, list):
+        return [_given_fields(item) for item in cast("list[object]", value)]
+    if isinstance(value, dict):
+        return {name: _given_fields(item) for name, item in cast("dict[str, object]", value).items()}
+    return value
+
+
+def exit_code(status: BatchStatus) -> ExitCode:
     if status is BatchStatus.COMPLETED:
-        return Exit.COMPLETED
-    return Exit.FAILED if status.is_terminal else Exit.UNFINISHED
+        return ExitCode.COMPLETED
+    return ExitCode.FAILED if status.is_terminal else ExitCode.UNFINISHED
 
 
-def moment(seconds: int | None) -> str:
-    """Local time."""
+def local_timestamp(seconds: int | None) -> str:
+    """Return Unix seconds as local date and time; empty for None."""
     return "" if seconds is None else datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def coloured(batch: Batch) -> str:
-    name = f"{batch.status.value}, paused" if batch.is_paused else batch.status.value
+def status_markup(batch: BatchObject) -> str:
+    paused = ", paused" if batch.x_batchwright.paused else ""
+    pending = ", files pending" if batch.x_batchwright.files_pending else ""
     colour = _COLOURS.get(batch.status, "cyan")
-    return f"[{colour}]{name}[/{colour}]"
+    return f"[{colour}]{batch.status.value}{paused}{pending}[/{colour}]"
 
 
-def counts(of: Counts) -> str:
+def count_text(of: RequestCounts) -> str:
     failed = f", {of.failed:,} failed" if of.failed else ""
     return f"{of.settled:,} of {of.total:,} lines{failed}"
 
 
-def describe(batch: Batch) -> Table:
-    """A batch in full, within 80 columns."""
-    table = facts()
+def batch_table(batch: BatchObject) -> Table:
+    """Return a table with all facts about a batch, at most 80 columns wide."""
+    table = property_table()
     for name, value in _facts(batch):
         if value:
             table.add_row(name, value)
-    for part in batch.parts:
-        settled = counts(Counts(total=part.lines, completed=part.completed, failed=part.failed))
-        table.add_row("model", f"{plain(part.model)}: {settled}")
+    for part in batch.x_batchwright.models:
+        settled = count_text(RequestCounts(total=part.lines, completed=part.completed, failed=part.failed))
+        table.add_row("model", f"{escaped(part.model)}: {settled}")
+    if batch.forecast is not None:
+        table.add_row("forecast", forecast_text(batch.forecast))
     for why in batch.waiting:
-        table.add_row("waiting", plain(reason(why)))
+        table.add_row("waiting", escaped(waiting_text(why)))
+    for failed in batch.x_batchwright.errors_summary:
+        table.add_row("failed", escaped(failure_text(failed)))
     for problem in (batch.errors.data if batch.errors else [])[:_SHOWN_ERRORS]:
-        table.add_row("error", describe_problem(problem))
+        table.add_row("error", error_text(problem))
     if batch.errors and len(batch.errors.data) > _SHOWN_ERRORS:
-        table.add_row("", f"and {len(batch.errors.data) - _SHOWN_ERRORS:,} more errors; --json lists them")
+        table.add_row(
+            "", f"and {len(batch.errors.data) - _SHOWN_ERRORS:,} more errors; --json lists all of them"
+        )
     return table
 
 
-def _facts(batch: Batch) -> list[tuple[str, str]]:
+def _facts(batch: BatchObject) -> list[tuple[str, str]]:
     tokens = batch.usage
-    used = f"{tokens.input_tokens:,} in, {tokens.output_tokens:,} out" if tokens else ""
+    used = f"{tokens.input_tokens:,} in, {tokens.output_tokens:,} out" if tokens.total_tokens else ""
+    origin, priority = batch.x_batchwright.origin, batch.x_batchwright.priority
     metadata = ", ".join(f"{key}={value}" for key, value in (batch.metadata or {}).items())
     return [
         ("batch", batch.id),
-        ("status", coloured(batch)),
-        ("settled", counts(batch.request_counts) if batch.request_counts.total else ""),
+        ("status", status_markup(batch)),
+        ("settled", count_text(batch.request_counts) if batch.request_counts.total else ""),
         ("endpoint", batch.endpoint),
         ("window", batch.completion_window),
-        ("made of", _origin(batch)),
-        ("created", moment(batch.created_at)),
-        ("ended", moment(batch.ended_at)) if batch.ended_at else ("expires", moment(batch.expires_at)),
-        ("tokens", used if tokens and tokens.total_tokens else ""),
-        ("metadata", plain(metadata)),
+        ("priority", "" if priority == DEFAULT_PRIORITY else str(priority)),
+        ("rerun of", f"{origin.batch_id} ({origin.kind})" if origin else ""),
+        ("created", local_timestamp(batch.created_at)),
+        ("ended", local_timestamp(batch.ended_at))
+        if batch.ended_at
+        else ("expires", local_timestamp(batch.expires_at)),
+        ("tokens", used),
+        ("metadata", escaped(metadata)),
         ("input", batch.input_file_id),
         ("output", batch.output_file_id or ""),
         ("errors", batch.error_file_id or ""),
     ]
 
 
-def _origin(batch: Batch) -> str:
-    origin = batch.x_batchwright.origin if batch.x_batchwright else None
-    return f"{origin.batch_id} ({origin.chance})" if origin else ""
+def waiting_text(why: WaitingObject, *, of_model: bool = True) -> str:
+    """Return why a batch waits as text, such as `alpha: REASON (since 12:30:00)`.
 
-
-def reason(why: Waiting, *, of_model: bool = True) -> str:
-    """With the model's name, and since when."""
+    Args:
+        of_model: True begins with the name of the model that waits.
+    """
     model = f"{why.model}: " if why.model and of_model else ""
-    return f"{model}{why.reason}" + (f" (since {moment(why.since)[11:]})" if why.since else "")
+    return f"{model}{why.reason}" + (f" (since {local_timestamp(why.since)[11:]})" if why.since else "")
 
 
-def describe_problem(problem: Problem) -> str:
+def failure_text(failed: ErrorCount) -> str:
+    """Return the failed lines of one code as text: `12 lines: http_400 (alpha), e.g. 'req-1': MESSAGE`."""
+    lines = f"{failed.count:,} line" + ("" if failed.count == 1 else "s")
+    model = f" ({failed.model})" if failed.model else ""
+    example = _one_line(f"'{failed.example.custom_id}': {failed.example.message}")
+    return f"{lines}: {failed.code}{model}, e.g. {example}"
+
+
+def _one_line(text: str) -> str:
+    """Return text of a client or backend as one line, without control characters."""
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
+
+
+_FITS = {
+    WindowFit.FITS: "fits the window",
+    WindowFit.AT_RISK: "may be late",
+    WindowFit.LATE: "late",
+}
+
+
+def forecast_text(forecast: ForecastObject) -> str:
+    """Return a forecast as text: what `done_in_text` returns, the rate, and the lines ahead."""
+    ahead = f", {forecast.lines_ahead:,} lines ahead" if forecast.lines_ahead else ""
+    return f"{done_in_text(forecast)}, {forecast.lines_per_second:,.1f} lines/s{ahead}"
+
+
+def done_in_text(forecast: ForecastObject) -> str:
+    """Return when a batch will be done, such as `done in 4 min (90 %: 6 min), fits the window`."""
+    p50, p90 = (
+        _duration_text(seconds)
+        for seconds in (forecast.remaining_seconds_p50, forecast.remaining_seconds_p90)
+    )
+    return f"done in {p50} (90 %: {p90}), {_FITS[forecast.window]}"
+
+
+def _duration_text(seconds: int) -> str:
+    if seconds < 120:
+        return f"{seconds} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def error_text(problem: BatchError) -> str:
     where = f"line {problem.line}: " if problem.line is not None else ""
-    return plain(f"{where}{problem.message} ({problem.code})")
+    return escaped(f"{where}{problem.message} ({problem.code})")
 
 
-def listing(batches: list[Batch]) -> Table:
-    table = columns("batch", "status", "created", "settled", right=1)
+def batch_list_table(batches: list[BatchObject]) -> Table:
+    table = column_table("batch", "status", "created", "settled", right=1)
     for batch in batches:
         settled = f"{batch.request_counts.settled}/{batch.request_counts.total}"
-        table.add_row(batch.id, coloured(batch), moment(batch.created_at)[5:16], settled)
+        table.add_row(batch.id, status_markup(batch), local_timestamp(batch.created_at)[5:16], settled)
     return table

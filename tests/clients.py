@@ -1,6 +1,6 @@
-"""HTTP clients for our own processes on this machine: nothing between, and time for an answer.
+"""HTTP clients for processes on this machine. They use no proxy and have a long timeout.
 
-httpx's own five seconds are too few for a process that shares its core with a dozen others.
+The default timeout of httpx, five seconds, is too short for a process that shares its core with many others.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,16 @@ SECONDS = 60.0
 
 
 def http_client(base_url: str = "", headers: Mapping[str, str] | None = None) -> httpx.AsyncClient:
-    """Without the certificates of the world, which take longer to read than a request."""
+    """Return a client that does not load CA certificates, because loading takes longer than a request."""
     return httpx.AsyncClient(
         base_url=base_url, headers=headers, timeout=SECONDS, trust_env=False, verify=False
     )
 
 
-def asked(url: str) -> httpx.Response:
-    """What a GET answers. Raises httpx.TransportError where nobody does."""
+def get(url: str) -> httpx.Response:
+    """Send a GET request to `url` and return the response.
+
+    Raises:
+        httpx.TransportError: no server answers at `url`.
+    """
     return httpx.get(url, timeout=SECONDS, trust_env=False, verify=False)

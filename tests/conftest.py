@@ -1,4 +1,7 @@
-"""Adapters for tests: in memory, on the local disk, and a PostgreSQL with a fresh database each."""
+"""Fixtures for databases and storages: in memory, on the local disk, on S3, and on a real PostgreSQL.
+
+Each test with PostgreSQL gets a database of its own.
+"""
 
 import asyncio
 import gc
@@ -13,20 +16,20 @@ from secrets import token_hex
 import hypothesis
 import pytest
 
-from batchwright.database.base import DatabaseLike
+from batchwright.database.database import Database
 from batchwright.database.driver import connect
 from batchwright.database.migrate import migrate
-from batchwright.database.pool import Database, open_database
+from batchwright.database.postgres import open_database
 from batchwright.settings import load
+from batchwright.starter.stack.postgres.server import EmbeddedPostgres
 from batchwright.storage.base import Storage
 from batchwright.storage.local import LocalStorage
-from starter.stack.postgres import EmbeddedPostgres
-from tests.fakes.database import MemoryDatabase
-from tests.fakes.s3 import S3Server, moto_server, real_server
+from tests.fakes.memory_database import MemoryDatabase
+from tests.fakes.s3 import S3Server, moto_server, read_service_models_once, real_server
 from tests.fakes.storage import MemoryStorage
-from tests.guard import guarded
+from tests.guard import start_guard
 
-pytest_plugins = ["tests.second_tries"]
+pytest_plugins = ["tests.second_tries", "tests.file_order"]
 
 # What tests ask is on this machine, whatever proxy its variables name for the world.
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = ",".join(
@@ -43,26 +46,26 @@ hypothesis.settings.register_profile("quick", _PATIENT, max_examples=15)
 hypothesis.settings.register_profile("fuzz", _PATIENT, max_examples=10_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "thorough"))
 
-# Nothing else than a real server does what they test.
-collect_ignore = [] if real_server() else ["integration/test_storage_s3_real.py"]
-
+_S3_REQUIRED = bool(os.environ.get("BATCHWRIGHT_TEST_S3_REQUIRED"))
 _TEMPLATE = "batchwright_template"
 # No test takes the power away.
 _FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 
 def pytest_configure() -> None:
-    guarded()
+    start_guard()
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests stay: the collector of garbage need not look at them again and again."""
+    """Exclude all objects that exist now from garbage collection, because modules and tests are never
+    freed.
+    """
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Generator[None]:
-    """What a process's main configures ends with its test: its stream does too."""
+    """Restore the logging configuration after a test that ran the main function of a process."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
@@ -86,22 +89,34 @@ def storage(tmp_path: Path) -> LocalStorage:
 
 
 @pytest.fixture(scope="session")
-def moto() -> Generator[S3Server]:
+def _service_models() -> None:
+    read_service_models_once()
+
+
+@pytest.fixture(scope="session")
+def moto(_service_models: None) -> Generator[S3Server]:
     with moto_server() as server:
         asyncio.run(server.make_bucket())
         yield server
 
 
 @pytest.fixture(scope="session")
-def real_s3() -> S3Server:
-    """Raises KeyError without the server's keys; nothing asks for it where no real server is named."""
+def real_s3(_service_models: None) -> S3Server:
+    """The real S3 server at BATCHWRIGHT_TEST_S3_URL. If the variable is not set, the test is skipped.
+
+    If BATCHWRIGHT_TEST_S3_REQUIRED is set, as in `.ci/run`, the test fails instead of being skipped.
+    """
     server = real_server()
-    assert server is not None
+    if server is None:
+        missing = "BATCHWRIGHT_TEST_S3_URL names no S3 server: see tests/tools/real-s3"
+        if _S3_REQUIRED:
+            pytest.fail(missing, pytrace=False)
+        pytest.skip(missing)
     asyncio.run(server.make_bucket())
     return server
 
 
-_S3 = ["moto", *(["real_s3"] if real_server() else [])]
+_S3 = ["moto", *(["real_s3"] if real_server() or _S3_REQUIRED else [])]
 
 
 _S3_PARAMS = [pytest.param(name, marks=pytest.mark.integration) for name in _S3]
@@ -109,7 +124,7 @@ _S3_PARAMS = [pytest.param(name, marks=pytest.mark.integration) for name in _S3]
 
 @pytest.fixture(params=_S3_PARAMS)
 def s3(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    """Every S3 server there is; its keys are in the environment."""
+    """An S3 server whose keys are in the environment. The test runs once with each available server."""
     server: S3Server = request.getfixturevalue(request.param)
     server.lend_keys(monkeypatch)
     return server
@@ -134,7 +149,10 @@ _REMOTE = [pytest.param(f"{name}_storage", marks=pytest.mark.integration) for na
 
 @pytest.fixture(params=["memory_storage", "storage", *_REMOTE])
 def any_storage(request: pytest.FixtureRequest) -> Storage:
-    """Every storage there is, for the suite they share."""
+    """An empty storage.
+
+    The test runs once with each implementation: in memory, on disk, and on each S3 server.
+    """
     return request.getfixturevalue(request.param)
 
 
@@ -150,7 +168,10 @@ def _server() -> Generator[str, None, None]:
 
 @pytest.fixture(scope="session")
 def postgres_url(_server: str) -> str:
-    """A migrated database that nothing connects to: PostgreSQL copies only such ones."""
+    """URL of a migrated database from which others are copied.
+
+    Nothing must connect to it, because PostgreSQL cannot copy a database that is in use.
+    """
     asyncio.run(_execute(_server, f"CREATE DATABASE {_TEMPLATE}"))
     url = _of(_server, _TEMPLATE)
     asyncio.run(migrate(url))
@@ -159,7 +180,7 @@ def postgres_url(_server: str) -> str:
 
 @pytest.fixture
 async def database_url(_server: str, postgres_url: str) -> AsyncGenerator[str, None]:
-    """The URL of a fresh migrated database, for tests that start processes or break connections."""
+    """URL of a new migrated database. It is meant for tests that start processes or break connections."""
     name = f"test_{token_hex(6)}"
     await _execute(_server, f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE}")
     yield _of(_server, name)
@@ -174,8 +195,8 @@ async def database(database_url: str) -> AsyncGenerator[Database, None]:
 
 
 @pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.integration)])
-def any_database(request: pytest.FixtureRequest) -> DatabaseLike:
-    """Every database there is, for the suite they share."""
+def any_database(request: pytest.FixtureRequest) -> Database:
+    """An empty database. The test runs once with each implementation: in memory and PostgreSQL."""
     fixtures = {"memory": "memory_database", "postgres": "database"}
     return request.getfixturevalue(fixtures[request.param])
 

@@ -1,7 +1,7 @@
-"""Whatever tests and benchmarks start ends with them, also where they are killed.
+"""Guard process that ends all processes started by a test run or a benchmark, even if the run is killed.
 
-A process of its own waits for their end, that closes a pipe, and ends all that has their mark in its
-environment: whose child it became meanwhile, and which session it is in, does not matter then.
+Each started process inherits a mark, which is an environment variable. When the run ends, a pipe to the guard
+closes. The guard then ends all processes with the mark, whatever their parent and session are.
 """
 
 import contextlib
@@ -13,16 +13,20 @@ from secrets import token_hex
 
 import psutil
 
-_MARKS = "TESTED_BY"  # of all who guard a process, the outermost first
+_MARKS = "TESTED_BY"  # marks of all guards of a process, the outermost first
 _PATIENCE_SECONDS = 15.0
 _LOOK_AGAIN_SECONDS = 0.1
 
 
 @cache
-def guarded(patience_seconds: float = _PATIENCE_SECONDS) -> None:
-    """From now on what this process starts does not outlive it; what has not ended by then is killed."""
+def start_guard(patience_seconds: float = _PATIENCE_SECONDS) -> None:
+    """Start the guard. All processes that this process starts later end with it.
+
+    Args:
+        patience_seconds: Seconds after which a process that ignores SIGTERM is killed.
+    """
     mark = token_hex(8)
-    reading, writing = os.pipe()  # no program that is started has them
+    reading, writing = os.pipe()  # started programs do not inherit it
     os.register_at_fork(after_in_child=lambda: os.close(writing))
     null = os.open(os.devnull, os.O_RDWR)
     os.posix_spawn(
@@ -34,25 +38,27 @@ def guarded(patience_seconds: float = _PATIENCE_SECONDS) -> None:
     )
     os.close(reading)
     os.close(null)
-    os.environ.update(marks(mark))
+    os.environ.update(guard_environment(mark))
 
 
-def marks(*more: str) -> dict[str, str]:
-    """For a process whose environment is made from nothing."""
+def guard_environment(*more: str) -> dict[str, str]:
+    """Return environment variables for a process that does not inherit ours: the guard's mark, and those
+    named in `more`.
+    """
     return {_MARKS: ":".join([*filter(None, [os.environ.get(_MARKS)]), *more])}
 
 
 def _end_all(mark: str, patience_seconds: float) -> None:
     end = time.monotonic() + patience_seconds
-    asked: set[psutil.Process] = set()
-    # Twice: one may have been started during the first look, by one that had ended before it was looked at.
+    signalled: set[psutil.Process] = set()
+    # Twice: during the first search, a process that ended before it was found may have started another one.
     while left := _marked(mark) or _marked(mark):
         for process in left:
             with contextlib.suppress(psutil.Error):
                 if time.monotonic() > end:
                     process.kill()
-                elif process not in asked:
-                    asked.add(process)
+                elif process not in signalled:
+                    signalled.add(process)
                     process.terminate()
         psutil.wait_procs(left, timeout=_LOOK_AGAIN_SECONDS)
 
@@ -60,7 +66,7 @@ def _end_all(mark: str, patience_seconds: float) -> None:
 def _marked(mark: str) -> list[psutil.Process]:
     found: list[psutil.Process] = []
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):  # it has ended, or is another's
+        with contextlib.suppress(psutil.Error):  # it has ended, or belongs to another user
             if mark in process.environ().get(_MARKS, "").split(":"):
                 found.append(process)
     return found

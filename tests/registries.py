@@ -1,4 +1,6 @@
-"""Commands that get what a registry has: it fails now and then, and is asked again."""
+"""Runs commands that download from a package registry, and repeats them because registries fail now and
+then.
+"""
 
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -8,7 +10,11 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 
 def fetched(command: Sequence[str | Path], cwd: Path, environment: Mapping[str, str] | None = None) -> None:
-    """Runs it, three times at most. Raises AssertionError with the end of what it said last."""
+    """Run `command`, and repeat it if it fails, up to three times in total.
+
+    Raises:
+        AssertionError: the last run failed. The message has the end of its error output.
+    """
 
     def run() -> None:
         ended = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=180)

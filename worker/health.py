@@ -1,17 +1,21 @@
-"""/metrics, /healthz and /readyz of a worker: ours and the SDK's metrics on one port."""
+"""HTTP server of a worker: /metrics with our metrics and the SDK's, /healthz and /readyz."""
 
 from aiohttp import web
 
-from batchwright.telemetry.exposition import CONTENT_TYPE, SdkMetrics, exposition
+from batchwright.telemetry.exposition import CONTENT_TYPE, SdkMetricsClient, render_metrics
 from batchwright.telemetry.metrics import Metrics
-from worker.needs import OK, Needs
+from batchwright.worker.dependencies import OK, DependencyMonitor
 
 
 class HealthServer:
-    """`sdk` is host:port of the SDK's own metrics."""
+    """Serves health and metrics of a worker over HTTP.
 
-    def __init__(self, metrics: Metrics, needs: Needs, sdk: str) -> None:
-        self._metrics, self._needs, self._sdk = metrics, needs, SdkMetrics(sdk)
+    `sdk_address` is the host:port on which the Temporal SDK serves its own metrics.
+    """
+
+    def __init__(self, metrics: Metrics, dependencies: DependencyMonitor, sdk_address: str) -> None:
+        self._metrics, self._dependencies = metrics, dependencies
+        self._sdk = SdkMetricsClient(sdk_address)
         app = web.Application()
         app.router.add_get("/metrics", self._serve_metrics)
         app.router.add_get("/healthz", self._healthz)
@@ -19,7 +23,7 @@ class HealthServer:
         self._runner = web.AppRunner(app, access_log=None)
 
     async def start(self, host: str, port: int) -> str:
-        """The address it listens on. Raises OSError where it cannot."""
+        """Start to listen, and return the URL of the server. Raises OSError if the port cannot be bound."""
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port)
         await site.start()
@@ -34,11 +38,11 @@ class HealthServer:
         return web.json_response({"status": "ok"})
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        states = await self._needs.look()
-        ready = all(state == OK for state in states.values())
-        body = {"status": "ok" if ready else "unavailable", "checks": states}
-        return web.json_response(body, status=200 if ready else 503)
+        states = await self._dependencies.check_all()
+        is_ready = all(state == OK for state in states.values())
+        body = {"status": "ok" if is_ready else "unavailable", "checks": states}
+        return web.json_response(body, status=200 if is_ready else 503)
 
     async def _serve_metrics(self, _: web.Request) -> web.Response:
-        body = await exposition(self._metrics, self._sdk)
+        body = await render_metrics(self._metrics, self._sdk)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})

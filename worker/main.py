@@ -1,4 +1,4 @@
-"""The worker's process, from its options to its exit code."""
+"""Entry point of the worker process: read its options and settings, run it, return its exit code."""
 
 import argparse
 import asyncio
@@ -10,63 +10,72 @@ from typing import Never
 
 import uvloop
 
-from activities import memory
-from batchwright import settings as knobs
-from batchwright.leaving import run_and_leave
-from batchwright.settings.misspelt import warn_of_misspelt
+from batchwright import settings as settings_module
+from batchwright.activities import memory
+from batchwright.process import run_and_exit
+from batchwright.settings.unknown_variables import warn_about_unknown_variables
 from batchwright.storage.base import StorageError
-from batchwright.telemetry.logging import configure
-from worker.process import STARTUP_ERRORS, serve
-from worker.roles import Role, roles_of
-from worker.versioning import deployment
+from batchwright.telemetry.logging import configure_logging
+from batchwright.worker.process import STARTUP_ERRORS, serve
+from batchwright.worker.wiring import Role, deployment_config, parse_roles
 
 logger = logging.getLogger(__name__)
 
 
-class Options(argparse.Namespace):
+class WorkerOptions(argparse.Namespace):
     roles: str
     models: str
 
 
-def main(options: Options) -> int:
-    """Exit codes: 0 after a drain, 1 where something it needs is missing, 2 for a wrong setting or role."""
+def main(options: WorkerOptions) -> int:
+    """Run the worker until it is stopped, and return the exit code of the process.
+
+    The code is 0 after a drain, 1 if a dependency is unavailable or the worker failed, and 2 if a setting or
+    a role is wrong.
+    """
     try:
-        settings = knobs.load()
-        deployment(settings)
-        roles = roles_of(options.roles)
-    except (knobs.SettingsError, ValueError) as error:
+        settings = settings_module.load()
+        deployment_config(settings)
+        roles = parse_roles(options.roles)
+        settings_module.require_backends(settings)
+    except (settings_module.SettingsError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    configure(settings)
-    warn_of_misspelt()
+    configure_logging(settings)
+    warn_about_unknown_variables()
     models = [name for name in options.models.split(",") if name]
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(settings, roles, models))
-    except knobs.SettingsError as error:
+    except settings_module.SettingsError as error:
         print(error, file=sys.stderr)
         return 2
     except (*STARTUP_ERRORS, StorageError) as error:
         print(error, file=sys.stderr)
         return 1
-    except Exception:  # the edge of the process: a worker or helper failed by itself
+    except Exception:  # the edge of the process: a poller or background task failed
         logger.exception("the worker failed")
         return 1
     return 0
 
 
-def options_of(arguments: Sequence[str] | None = None) -> Options:
-    """Of this process, or as given. Raises SystemExit."""
+def parse_options(arguments: Sequence[str] | None = None) -> WorkerOptions:
+    """Parse the command line. Raises SystemExit if an argument is not valid or is `--help`.
+
+    Args:
+        arguments: The arguments to parse; None means those of this process.
+    """
     parser = argparse.ArgumentParser(prog="batchwright worker", description="Runs batches: polls Temporal.")
     parser.add_argument("--roles", default=",".join(Role), help="some of: %(default)s (default: all)")
-    parser.add_argument("--models", default="", help="models to serve, by commas (default: all there are)")
-    return parser.parse_args(arguments, Options())
+    parser.add_argument("--models", default="", help="models to serve, separated by commas (default: all)")
+    return parser.parse_args(arguments, WorkerOptions())
 
 
 def run() -> Never:
-    """`main`, then the process's end."""
-    options = options_of()
-    # A request makes hundreds of short-lived objects and no cycles: the default collects every few requests.
+    """Parse the options of the process, run `main`, and end the process with the code that `main` returns."""
+    options = parse_options()
+    # A request creates hundreds of short-lived objects and no cycles; the default would collect every few
+    # requests.
     gc.set_threshold(50_000, 20, 100)
-    memory.keep_large_pieces_apart(memory.of_this_process())
-    run_and_leave(lambda: main(options))
+    memory.return_large_blocks(memory.glibc_malloc())
+    run_and_exit(lambda: main(options))

@@ -1,11 +1,10 @@
-"""A worker's life: connect, poll, drain, leave."""
+"""Life of a worker process: connect, poll, drain, exit."""
 
 import asyncio
 import contextlib
 import logging
-import os
-import socket
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -13,214 +12,334 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
-from activities.slices.progress import ProgressReporter
-from batchwright.contracts import names
+from batchwright.activities.services.progress import ProgressReporter
+from batchwright.background import BackgroundTasks
+from batchwright.contracts import temporal_names
 from batchwright.database.errors import DatabaseError, DatabaseUnavailable
-from batchwright.database.pool import open_database
-from batchwright.inference.backends import Registry
-from batchwright.inference.clients import Clients
-from batchwright.inference.hooks import Hooks
-from batchwright.inference.rates import FleetRates
-from batchwright.inference.senders import chat_executors
-from batchwright.rules.polled import BEAT_SECONDS, polls, runs
+from batchwright.database.postgres import open_database
+from batchwright.inference.client_pool import ClientPool
+from batchwright.inference.hooks import PreCallHooks
+from batchwright.inference.microbatch import load_chat_executors
+from batchwright.inference.rate_limits import FleetRates
+from batchwright.inference.registry import BackendRegistry
+from batchwright.rules.ids import safe_name
+from batchwright.rules.worker_stats import (
+    ANY_MODEL_QUEUE,
+    HEARTBEAT_SECONDS,
+    polled_queue_stats,
+    running_slice_stats,
+)
 from batchwright.settings import Settings
-from batchwright.storage.observed import Component
-from batchwright.storage.opening import open_storage
+from batchwright.storage.factory import open_storage
+from batchwright.storage.observed import StorageComponent
 from batchwright.telemetry.metrics import Metrics
-from batchwright.telemetry.tracing import tracing
+from batchwright.telemetry.tracing import open_tracing
 from batchwright.temporal import TemporalUnavailable, observed_runtime
-from worker.awaited import Awaited
-from worker.backends import GoneSeries, follow_backends, keep_to, pending_requests
-from worker.connecting import check_rates, check_storage, connected
-from worker.drain import StopSignal
-from worker.fleet import Fleet
-from worker.following import FollowingWorker
-from worker.health import HealthServer
-from worker.needs import Needs
-from worker.rates import keeper_of
-from worker.roles import InferenceWorkers, Parts, Role, control_worker, io_worker, observer, reasons, slots
-from worker.serving import Serving
-from worker.steps import show_slots
+from batchwright.worker.backend_metrics import (
+    StaleSeriesRemover,
+    forget_removed,
+    outstanding_requests,
+    register_backend_metrics,
+)
+from batchwright.worker.dependencies import (
+    STARTUP_SECONDS,
+    DependencyMonitor,
+    check_rates,
+    check_storage,
+    connect_temporal,
+)
+from batchwright.worker.fleet_shares import FleetShares
+from batchwright.worker.health import HealthServer
+from batchwright.worker.interceptors import register_slot_gauges
+from batchwright.worker.pollers import PollerSupervisor, QueuePollers, ReconnectingWorker, RequiredModels
+from batchwright.worker.rate_limits import SYNC_SECONDS, RateLimitSync, TemporalRateLimits
+from batchwright.worker.shutdown import ShutdownSignal
+from batchwright.worker.wiring import (
+    InferenceWorkers,
+    Role,
+    WorkerResources,
+    build_control_worker,
+    build_fleet_metrics,
+    build_io_worker,
+    build_waiting_reason_monitor,
+    count_slots,
+    worker_id,
+)
 
 logger = logging.getLogger(__name__)
+STARTUP_ERRORS = (TemporalUnavailable, DatabaseError, OSError)
 _EXIT_MARGIN_SECONDS = 15.0
-_VITAL = frozenset({"postgresql", "storage"})  # nothing is heard of slices while Temporal is away
+# Temporal is not in the list: while it is unavailable, no slice arrives anyway.
+_REQUIRED_FOR_SLICES = frozenset({"postgresql", "storage"})
 
 
 async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]) -> None:
-    """Runs until a signal, then drains. Once it was told to stop it fails no more: what goes wrong is logged.
+    """Run the worker until the process receives a signal, then drain it.
+
+    Errors after the signal are logged and not raised.
 
     Raises:
-        TemporalUnavailable, DatabaseError, StorageUnavailable: something it needs is not there.
-        OSError: the metrics port cannot be had.
-        SettingsError: with the rates changed at run time, the settings leave nothing for some models; or what
-            they name cannot be imported.
+        TemporalUnavailable, DatabaseError, StorageUnavailable: a dependency is unavailable.
+        OSError: the metrics port cannot be bound.
+        SettingsError: the settings name an object that cannot be imported; or the settings and the rates set
+            at run time leave no rate for some models.
     """
-    chat_executors(settings)
-    Hooks(settings)
-    stop, up = StopSignal(), asyncio.Event()
-    stop.install()
-    life = asyncio.create_task(_live(settings, roles, models, stop, up))
-    told = asyncio.create_task(stop.wait())
-    await asyncio.wait([life, told], return_when=asyncio.FIRST_COMPLETED)
-    if not up.is_set() and stop.is_requested:
-        life.cancel()  # it still waits for something it needs
-    told.cancel()
+    load_chat_executors(settings)
+    PreCallHooks(settings)
+    shutdown, is_up = ShutdownSignal(), asyncio.Event()
+    shutdown.install()
+    running = asyncio.create_task(_run(settings, roles, models, shutdown, is_up))
+    waiting = asyncio.create_task(shutdown.wait())
+    await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+    if not is_up.is_set() and shutdown.is_requested:
+        running.cancel()  # it still waits for a dependency
+    waiting.cancel()
     try:
-        await life
+        await running
     except asyncio.CancelledError:
-        logger.info("the worker was told to stop before it was up")
-    except Exception:  # the edge of the process: it leaves with 0 all the same
-        if not stop.is_requested:
+        logger.info("the worker was stopped before it was up")
+    except Exception:  # the edge of the process: after a signal it exits with 0 all the same
+        if not shutdown.is_requested:
             raise
         logger.exception("the worker failed while it stopped")
 
 
-async def _live(
-    settings: Settings, roles: Sequence[Role], models: Sequence[str], stop: StopSignal, up: asyncio.Event
+@dataclass(frozen=True)
+class _OpenWorker:
+    resources: WorkerResources
+    dependencies: DependencyMonitor
+    background: BackgroundTasks
+    sdk_address: str  # host:port of the Temporal SDK's metrics
+
+
+async def _run(
+    settings: Settings,
+    roles: Sequence[Role],
+    models: Sequence[str],
+    shutdown: ShutdownSignal,
+    is_up: asyncio.Event,
 ) -> None:
-    """Sets `up` when there may be something to drain."""
-    async with _parts(settings) as (parts, needs, sdk):
-        await check_rates(settings, parts.rates)
-        health = HealthServer(parts.metrics, needs, sdk)
+    """Connect to the dependencies, serve health and metrics, and poll until `shutdown` is requested.
+
+    `is_up` is set just before polling starts. From then on there may be work to drain, so the task must not
+    be cancelled.
+    """
+    async with _open_worker(settings) as worker:
+        resources = worker.resources
+        await check_rates(resources.rates)
+        health = HealthServer(resources.metrics, worker.dependencies, worker.sdk_address)
         address = await health.start(settings.metrics_host, settings.metrics_port)
         logger.info("the worker is up", extra={"roles": ",".join(roles), "health": address})
-        up.set()
+        is_up.set()
         try:
-            await _poll(parts, needs, roles, models, stop)
+            await _poll(worker, roles, models, shutdown)
         finally:
             await health.stop()
     logger.info("the worker has drained")
 
 
 @contextlib.asynccontextmanager
-async def _parts(settings: Settings) -> AsyncGenerator[tuple[Parts, Needs, str]]:
-    runtime, sdk = observed_runtime()
-    temporal, connection = await connected(settings, runtime)
-    database = await open_database(settings, patience_seconds=settings.startup_seconds)
-    clients = Clients(settings)
+async def _open_worker(settings: Settings) -> AsyncGenerator[_OpenWorker]:
+    runtime, sdk_address = observed_runtime()
+    temporal, connection = await connect_temporal(settings, runtime)
+    database = await open_database(settings, patience_seconds=STARTUP_SECONDS)
+    clients = ClientPool(settings)
     metrics = Metrics(tenants=settings.metrics_tenants)
     try:
         async with (
-            tracing(settings, "batchwright-worker", metrics),
-            open_storage(settings, metrics, Component.WORKER) as storage,
+            open_tracing(settings, "batchwright-worker", metrics),
+            open_storage(settings, metrics, StorageComponent.WORKER) as storage,
         ):
-            await check_storage(settings, storage)
-            registry = Registry(
+            await check_storage(storage)
+            registry = BackendRegistry(
                 settings,
                 database.models,
                 database.model_changes,
                 clients,
                 unavailable=DatabaseUnavailable,
             )
-            follow_backends(registry, metrics)
+            register_backend_metrics(registry, metrics)
             rates = FleetRates(
-                settings, database.rates, lambda: registry.known, unavailable=DatabaseUnavailable
+                settings, database.rates, lambda: registry.known_models, unavailable=DatabaseUnavailable
             )
+            failures = metrics.background_failures
+            background = BackgroundTasks(lambda task, _: failures.labels(task).inc(), started=failures.labels)
             checks = {
+                "background_tasks": background.check,
                 "postgresql": database.check,
-                "temporal": lambda: _check(temporal),
+                "temporal": lambda: _check_temporal(temporal),
                 "storage": storage.check,
             }
-            parts = Parts(temporal, connection, database, storage, registry, rates, settings, metrics)
-            yield parts, Needs(checks, vital=_VITAL), sdk
+            resources = WorkerResources(
+                temporal, connection, database, storage, registry, rates, settings, metrics
+            )
+            dependencies = DependencyMonitor(checks, required=_REQUIRED_FOR_SLICES)
+            try:
+                yield _OpenWorker(resources, dependencies, background, sdk_address)
+            finally:
+                await background.stop()
     finally:
         await clients.aclose()
         await database.close()
 
 
 async def _poll(
-    parts: Parts, needs: Needs, roles: Sequence[Role], models: Sequence[str], stop: StopSignal
+    worker: _OpenWorker, roles: Sequence[Role], models: Sequence[str], shutdown: ShutdownSignal
 ) -> None:
-    progress = ProgressReporter(parts.database.progress)
-    fleet = Fleet()
-    made = _fixed(parts, roles, lambda: needs.failing)
-    fixed = [FollowingWorker(worker, parts.connection) for worker in made]
-    running = [asyncio.create_task(worker.run()) for worker in fixed]
-    inference = InferenceWorkers(parts, progress, lambda: needs.missing)
-    gone = GoneSeries(parts.metrics)
-    parts.registry.on_look.append(partial(keep_to, parts.registry, gone, inference.tools.keep))
-    helpers = [parts.connection.run(), parts.registry.run(), progress.run(), needs.run()]
-    helpers.append(_tell_stats(parts, inference, lambda: [*_fixed_queues(roles), *fleet.queues]))
+    """Poll the task queues until a signal arrives or a poller fails, then drain all pollers.
+
+    If a poller failed, its exception is raised after the drain.
+    """
+    resources, background, dependencies = worker.resources, worker.background, worker.dependencies
+    progress = ProgressReporter(resources.database.progress)
+    pollers = QueuePollers()
+    fixed = [
+        ReconnectingWorker(fixed_worker, resources.connection)
+        for fixed_worker in _build_fixed_workers(resources, roles, lambda: dependencies.failing)
+    ]
+    running = [asyncio.create_task(fixed_worker.run()) for fixed_worker in fixed]
+    inference = InferenceWorkers(resources, progress, lambda: dependencies.blocking)
+    stale = StaleSeriesRemover(resources.metrics)
+    shares = FleetShares(
+        worker_id(),
+        resources.database.workers,
+        resources.registry,
+        resources.rates.queue_of,
+        inference.context.set_fleet_shares,
+    )
+    inference.context.count_workers = shares.count_workers
+    resources.registry.on_refresh += [
+        partial(forget_removed, resources.registry, resources.metrics, stale, inference.context.retain),
+        shares.apply,
+    ]
+    shares.apply()
+    background.start("temporal_connection", resources.connection.run)
+    background.start("registry", resources.registry.run)
+    background.start("fleet_shares", shares.run)
+    background.start("progress", progress.run)
+    background.start("dependencies", dependencies.run)
+    background.start(
+        "worker_stats",
+        lambda: _publish_stats(
+            resources, inference, lambda: [*_polled_queues(roles, models), *pollers.queues]
+        ),
+    )
     if Role.INFERENCE in roles:
-        helpers += _slices(parts, fleet, inference, models)
+        _start_inference(worker, pollers, inference, models)
     else:
-        helpers.append(parts.rates.run())
+        background.start("rates", resources.rates.run)
     if Role.CONTROL in roles:
-        helpers += [observer(parts).run(), reasons(parts).run()]
-    show_slots(parts.metrics, lambda: slots(parts.settings, roles, fleet.queues))
-    helping = [asyncio.create_task(helper) for helper in (*helpers, stop.wait())]
-    done, _ = await asyncio.wait([*running, *helping], return_when=asyncio.FIRST_COMPLETED)
-    for helper in helping:
-        helper.cancel()
-    await asyncio.gather(*helping, return_exceptions=True)
-    await _drain(parts.settings, fixed, running, fleet)
+        background.start("fleet_metrics", build_fleet_metrics(resources).run)
+        background.start("waiting_reasons", build_waiting_reason_monitor(resources).run)
+    register_slot_gauges(resources.metrics, lambda: count_slots(resources.settings, roles, pollers.queues))
+    ends = [asyncio.create_task(end) for end in (pollers.wait_for_failure(), shutdown.wait())]
+    done, _ = await asyncio.wait([*running, *ends], return_when=asyncio.FIRST_COMPLETED)
+    for end in ends:
+        end.cancel()
+    await asyncio.gather(*ends, return_exceptions=True)
+    await background.stop()
+    await _drain(resources.settings, fixed, running, pollers)
     await progress.send()
-    await inference.permissions.leave()
+    await inference.permissions.close()
     for task in done:
-        task.result()  # a worker or helper that failed by itself ends the process with its error
+        task.result()  # raises the error of a poller that failed, which ends the process
 
 
-def _fixed(parts: Parts, roles: Sequence[Role], failing: Callable[[], str]) -> list[Worker]:
-    """The workers of queues that are polled from the start to the end."""
-    made = {Role.CONTROL: control_worker, Role.IO: partial(io_worker, failing=failing)}
-    return [make(parts) for role, make in made.items() if role in roles]
+def _build_fixed_workers(
+    resources: WorkerResources, roles: Sequence[Role], failing: Callable[[], str]
+) -> list[Worker]:
+    """Build the workers of the control and IO queues, which are polled for as long as the process runs."""
+    builders = {Role.CONTROL: build_control_worker, Role.IO: partial(build_io_worker, failing=failing)}
+    return [build(resources) for role, build in builders.items() if role in roles]
 
 
-def _fixed_queues(roles: Sequence[Role]) -> list[str]:
-    queues = {Role.CONTROL: names.CONTROL_QUEUE, Role.IO: names.IO_QUEUE}
-    return [queue for role, queue in queues.items() if role in roles]
+def _polled_queues(roles: Sequence[Role], models: Sequence[str]) -> list[str]:
+    """Return the task queues that the process is ready to poll, whether or not a batch needs them now."""
+    of_models = [temporal_names.inference_queue(safe_name(model)) for model in models] or [ANY_MODEL_QUEUE]
+    queues = {
+        Role.CONTROL: [temporal_names.CONTROL_QUEUE],
+        Role.IO: [temporal_names.IO_QUEUE],
+        Role.INFERENCE: of_models,
+    }
+    return [queue for role, of_role in queues.items() if role in roles for queue in of_role]
 
 
-def _slices(
-    parts: Parts, fleet: Fleet, inference: InferenceWorkers, models: Sequence[str]
-) -> list[Coroutine[None, None, None]]:
-    """What runs beside the workers of slices."""
-    keeper = keeper_of(parts.temporal, parts.rates, parts.metrics, parts.settings.model_refresh_seconds)
-    awaited = Awaited(parts.registry, parts.database.fleet.lines_left)
-    serving = Serving(fleet, inference.pollers, awaited=awaited, keeper=keeper, only=models)
-    followed = [inference.permissions.run(), inference.callbacks.run()]
-    return [*followed, serving.run(), fleet.failed(), keeper.run()]
+def _start_inference(
+    worker: _OpenWorker, pollers: QueuePollers, inference: InferenceWorkers, models: Sequence[str]
+) -> None:
+    """Start the background tasks that slices need: permissions, shares, callbacks, pollers, rate limits."""
+    resources, background, settings = worker.resources, worker.background, worker.resources.settings
+    limiter = RateLimitSync(
+        resources.rates,
+        TemporalRateLimits(resources.temporal),
+        resources.metrics,
+        every_seconds=SYNC_SECONDS,
+    )
+    fleet, demand = resources.database.fleet, inference.context.demand
+
+    async def required_models() -> Collection[str]:
+        tenants = await fleet.awaited_models(datetime.now(UTC))
+        demand.set_waiting(tenants, [model for model in tenants if resources.rates.queue_of(model)])
+        return tenants
+
+    supervisor = PollerSupervisor(
+        pollers,
+        inference.poller_factories,
+        required=RequiredModels(required_models),
+        limiter=limiter,
+        registry=resources.registry,
+        until_ready=inference.shares.wait_until_read,
+    )
+    background.start("permissions", inference.permissions.run)
+    background.start("tenant_shares", inference.shares.run)
+    background.start("callbacks", inference.callbacks.run)
+    background.start("pollers", partial(supervisor.run, only=models, limit=settings.max_polled_models))
+    background.start("rate_limits", limiter.run)
 
 
 async def _drain(
-    settings: Settings, fixed: list[FollowingWorker], running: list[asyncio.Task[None]], fleet: Fleet
+    settings: Settings,
+    fixed: list[ReconnectingWorker],
+    running: list[asyncio.Task[None]],
+    pollers: QueuePollers,
 ) -> None:
-    """Bounded: a drain that hangs must not keep the process."""
+    """Drain all pollers. A drain that takes too long is abandoned, so that the process ends."""
     try:
         async with asyncio.timeout(settings.drain_seconds + _EXIT_MARGIN_SECONDS):
-            await asyncio.gather(fleet.shutdown(), *(worker.shutdown() for worker in fixed))
+            await asyncio.gather(pollers.shutdown(), *(worker.shutdown() for worker in fixed))
             await asyncio.gather(*running, return_exceptions=True)
     except TimeoutError:
-        logger.error("the drain took too long; what was running goes on elsewhere")
+        logger.error("the drain took too long; other workers continue the remaining slices")
 
 
-async def _tell_stats(parts: Parts, inference: InferenceWorkers, queues: Callable[[], list[str]]) -> None:
-    """A row a worker, so that the fleet can be counted."""
-    worker_id, started_at = f"{socket.gethostname()}:{os.getpid()}", datetime.now(UTC)
+async def _publish_stats(
+    resources: WorkerResources, inference: InferenceWorkers, queues: Callable[[], list[str]]
+) -> None:
+    """Write this worker's statistics to its database row every `HEARTBEAT_SECONDS`, until cancelled.
+
+    Other processes read these rows to see which workers are alive and what they do. `queues` returns the task
+    queues that this process polls.
+    """
+    started_at = datetime.now(UTC)
     while True:
         stats = {
-            "in_flight": float(inference.tools.permits.used),
-            **polls(queues()),
-            **runs(inference.running),
+            "in_flight": float(inference.context.permits.used),
+            **polled_queue_stats(queues()),
+            **running_slice_stats(inference.running),
         }
-        with contextlib.suppress(DatabaseUnavailable):  # said by others; the next beat tells all anyway
-            await parts.database.workers.beat(
-                worker_id,
+        with contextlib.suppress(DatabaseUnavailable):  # DependencyMonitor reports it; the next row has all
+            await resources.database.workers.record_heartbeat(
+                worker_id(),
                 stats,
-                datetime.now(UTC),
-                parts.registry.fingerprint,
-                traffic=inference.tools.traffic.told(pending_requests(parts.registry)),
+                resources.registry.fingerprint,
+                traffic=inference.context.traffic.snapshot(outstanding_requests(resources.registry)),
                 started_at=started_at,
             )
-        await asyncio.sleep(BEAT_SECONDS)
+        await asyncio.sleep(HEARTBEAT_SECONDS)
 
 
-async def _check(client: Client) -> None:
+async def _check_temporal(client: Client) -> None:
     try:
         await client.service_client.check_health(timeout=timedelta(seconds=3))
     except RPCError as error:
         raise TemporalUnavailable(error.message) from error
-
-
-STARTUP_ERRORS = (TemporalUnavailable, DatabaseError, OSError)

@@ -1,15 +1,15 @@
-"""The audit of a schedule: one step."""
+"""The audit workflow, which a schedule starts. It runs one activity."""
 
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.audit import WORKFLOW, AuditActivities, AuditOrder, AuditResult
-    from workflows.options import auditing
+    from batchwright.workflows.options import audit_options
 
 
 @workflow.defn(name=WORKFLOW)
 class AuditWorkflow:
     @workflow.run
     async def run(self, order: AuditOrder) -> AuditResult:
-        """What differs is no failure; that it could not be looked at is."""
-        return await workflow.execute_activity_method(AuditActivities.audit, order, **auditing())
+        """Run the audit activity and return its result. Differences do not make the workflow fail."""
+        return await workflow.execute_activity_method(AuditActivities.audit, order, **audit_options())

@@ -1,26 +1,53 @@
-"""A batch: ingest, one model run per model, finalize; the window, cancel and pause."""
+"""The workflow of a batch: ingest, run each model, finalize; with deadline, cancel and pause."""
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from batchwright.contracts.batch import BatchOrder, BatchResult, BatchState, ModelProgress, WaitingReason
+    from batchwright.contracts.batch import (
+        BatchForecast,
+        BatchOrder,
+        BatchResult,
+        BatchState,
+        ModelProgress,
+        WaitingReason,
+    )
     from batchwright.contracts.errors import LineCode
     from batchwright.contracts.execution import ModelRunResult
-    from batchwright.contracts.finalization import FinalizationActivities, FinalizeRequest, FinalizeResult
+    from batchwright.contracts.finalization import (
+        EndRequest,
+        FinalizationActivities,
+        FinalizeRequest,
+        FinalizeResult,
+        LifecycleActivities,
+    )
     from batchwright.contracts.ingestion import IngestionActivities, IngestResult, ModelShare
-    from batchwright.contracts.lifecycle import EndRequest, LifecycleActivities
     from batchwright.contracts.openai import BatchStatus, ValidationError
-    from workflows.children import ModelRuns, Wanted
-    from workflows.details import markdown, show_start, show_status
-    from workflows.failures import cause_of
-    from workflows.options import CANCEL_STEP, ending, finalization, ingestion
-    from workflows.steps import finish_unless
+    from batchwright.rules.deadline import Deadline
+    from batchwright.workflows.details import (
+        details_markdown,
+        ensure_search_attributes,
+        set_status_attributes,
+    )
+    from batchwright.workflows.failures import cause_of, gave_up_on_storage, sentence_for_tenant
+    from batchwright.workflows.model_runs import DesiredState, ModelRuns
+    from batchwright.workflows.options import (
+        FILES_TIMEOUT,
+        STEP_CANCEL_TIMEOUT,
+        end_options,
+        finalization_options,
+        ingestion_options,
+    )
 
-_UNSETTLED = {
+T = TypeVar("T")
+
+_MISSING_LINE_CODES = {
     BatchStatus.EXPIRED: LineCode.BATCH_EXPIRED,
     BatchStatus.CANCELLED: LineCode.BATCH_CANCELLED,
 }
@@ -28,52 +55,65 @@ _UNSETTLED = {
 
 @workflow.defn
 class BatchWorkflow:
-    """Handlers only note what was asked for; the run acts on it. The row's guarded SQL settles every race."""
+    """Runs one batch from ingestion to finalization.
+
+    Signal handlers only record what is requested, and `run` acts on it. If a cancel and the completion come
+    at the same time, the update of the batch's row in the database decides which one counts.
+    """
 
     @workflow.init
     def __init__(self, order: BatchOrder) -> None:
         self._order = order
         self._status = BatchStatus.VALIDATING
-        self._ending: BatchStatus | None = None  # why the batch ends early: the first reason decides
+        self._ending: BatchStatus | None = None  # the status of an early end; the first one stays
         self._errors: list[ValidationError] = []
         self._cancel_requested = False
         self._paused = False
         self._progress: dict[str, ModelProgress] = {}
-        self._waiting: dict[str, WaitingReason] = {}
+        self._waiting: dict[tuple[str, bool], WaitingReason] = {}  # by model, and if it is fleet-wide
+        self._forecast: BatchForecast | None = None
+        self._failed_by_code: dict[str, int] = {}
         self._all_finished = True
-        self._runs = ModelRuns(order, wanted=self._wanted, moved=self._note_progress, note=self._note_model)
+        self._files_pending = False
+        self._runs = ModelRuns(order, desired_state=self._desired_state, on_end=self._on_model_end)
 
     @workflow.signal
     def cancel(self) -> None:
-        """Ends the batch as cancelled unless something else ended it first. Repeats are harmless."""
+        """End the batch as cancelled, unless it is already ending for another reason. Idempotent."""
         self._cancel_requested = True
-        self._end_as(BatchStatus.CANCELLED)
+        self._end_early(BatchStatus.CANCELLED)
 
     @workflow.signal
     def pause(self) -> None:
-        """Dispatch stops until `resume`; the window goes on running."""
+        """Stop sending requests until `resume`. The deadline does not move."""
         self._paused = True
-        self._show()
+        self._update_details()
 
     @workflow.signal
     def resume(self) -> None:
         self._paused = False
-        self._show()
+        self._update_details()
 
     @workflow.signal
     def waiting(self, waiting: WaitingReason) -> None:
-        """From a worker: why a model's slices wait; an empty reason says that they no longer do."""
-        told = self._waiting.get(waiting.model)
+        """Record why a model's slices wait, as reported by a worker. An empty reason ends an earlier one.
+
+        A model may have a fleet-wide reason and one of its slices. Neither replaces or ends the other.
+        """
+        self._waiting.pop((waiting.model, waiting.fleet_wide), None)
         if waiting.reason:
-            self._waiting[waiting.model] = waiting
-        elif told is not None and told.stays == waiting.stays:
-            del self._waiting[waiting.model]
-        self._show()
+            self._waiting[waiting.model, waiting.fleet_wide] = waiting
+        self._update_details()
+
+    @workflow.signal
+    def forecast(self, forecast: BatchForecast) -> None:
+        self._forecast = forecast
+        self._update_details()
 
     @workflow.signal
     def progress(self, progress: ModelProgress) -> None:
-        """From a model run, now and then."""
-        self._note_progress(progress)
+        """Record the progress of one model, which its child workflow reports from time to time."""
+        self._on_progress(progress)
 
     @workflow.query
     def state(self) -> BatchState:
@@ -81,13 +121,19 @@ class BatchWorkflow:
             status=self._status,
             paused=self._paused,
             cancel_requested=self._cancel_requested,
+            files_pending=self._files_pending,
             models=list(self._progress.values()),
             waiting=list(self._waiting.values()),
+            forecast=self._forecast if self._status is BatchStatus.IN_PROGRESS else None,
+            failed_by_code=self._failed_by_code,
         )
 
     @workflow.run
     async def run(self, order: BatchOrder) -> BatchResult:
-        """Temporal's own cancellation, as of the Web UI's button, is taken for the signal."""
+        """Process the batch and return its final status and counts.
+
+        A cancellation of the workflow by Temporal, for example in the Web UI, acts like the cancel signal.
+        """
         work = asyncio.create_task(self._process())
         while True:
             try:
@@ -98,89 +144,107 @@ class BatchWorkflow:
                 self.cancel()
 
     async def _process(self) -> BatchResult:
-        show_start(self._order)
-        self._show()
-        window = asyncio.create_task(self._watch_window())
+        ensure_search_attributes(self._order)
+        self._update_details()
+        deadline = asyncio.create_task(self._watch_deadline())
         ingested = await self._ingest()
         if ingested is None:
             result = await self._end_without_files(total=0)
         elif ingested.failed:
-            result = BatchResult(status=BatchStatus.FAILED, total=ingested.total)
+            status = self._status if self._files_pending else BatchStatus.FAILED
+            result = BatchResult(status=status, total=ingested.total)
         else:
-            if ingested.closed:
-                self._end_as(BatchStatus.EXPIRED)
+            if ingested.deadline_passed:
+                self._end_early(BatchStatus.EXPIRED)
             await self._run_models(ingested)
-            window.cancel()
+            deadline.cancel()
             result = await self._finalize(ingested)
+        self._files_pending = False
         self._enter(result.status)
         await workflow.wait_condition(workflow.all_handlers_finished)
         return result
 
-    async def _watch_window(self) -> None:
-        left = self._order.expires_at - workflow.now()
-        if left.total_seconds() > 0:
-            await workflow.sleep(left, summary="completion window")
-        self._end_as(BatchStatus.EXPIRED)
+    async def _watch_deadline(self) -> None:
+        remaining = Deadline.of(self._order.deadline).remaining(workflow.time())
+        if remaining > 0:
+            await workflow.sleep(remaining, summary="completion window")
+        self._end_early(BatchStatus.EXPIRED)
 
     # Ingestion
 
     async def _ingest(self) -> IngestResult | None:
-        """What ingestion committed, also after the deadline; None when cancelled or failed meanwhile."""
+        """Run ingestion, even after the deadline. Return its result, None if it failed or was cancelled."""
         step = workflow.start_activity_method(
-            IngestionActivities.ingest, self._order, **ingestion(self._order, workflow.now())
+            IngestionActivities.ingest, self._order, **ingestion_options(self._order, workflow.now())
         )
+        await workflow.wait_condition(lambda: step.done() or self._ending is not None)
+        if self._ending == BatchStatus.EXPIRED:
+            await self._end_in_time(BatchStatus.EXPIRED, step)
         try:
-            return await finish_unless(step, lambda: self._ending == BatchStatus.CANCELLED, CANCEL_STEP)
+            return await run_until(step, lambda: self._ending == BatchStatus.CANCELLED, STEP_CANCEL_TIMEOUT)
         except ActivityError as error:
-            self._ending = BatchStatus.FAILED
-            self._note_error(f"The input could not be prepared: {cause_of(error)}")
+            if not self._files_pending:
+                self._ending = BatchStatus.FAILED
+            self._report_failure("The input could not be prepared", error)
             return None
 
     async def _run_models(self, ingested: IngestResult) -> None:
-        """All models together; none when the batch ends already."""
+        """Run all models together and wait until they have ended.
+
+        Nothing is run if the batch is already ending.
+        """
         if self._ending is not None or not ingested.models:
             return
         self._progress = {share.model: _progress(share) for share in ingested.models}
         self._enter(BatchStatus.IN_PROGRESS, [share.model for share in ingested.models])
         await self._runs.run_all(ingested)
 
-    def _wanted(self) -> Wanted:
+    def _desired_state(self) -> DesiredState:
         if self._ending is not None:
-            return Wanted.STOPPED
-        return Wanted.PAUSED if self._paused else Wanted.RUNNING
+            return DesiredState.STOPPED
+        return DesiredState.PAUSED if self._paused else DesiredState.RUNNING
 
-    def _note_progress(self, progress: ModelProgress) -> None:
-        """What moves does not wait, whichever worker said so and is gone."""
+    def _on_progress(self, progress: ModelProgress) -> None:
+        """Record the progress of a model.
+
+        If more slices are done than before, also clear the waiting reason that a slice of the model reported,
+        because its worker may have died.
+        """
         before = self._progress.get(progress.model)
         if before is not None and progress.slices_done > before.slices_done:
-            told = self._waiting.get(progress.model)
-            if told is not None and not told.stays:
-                del self._waiting[progress.model]
+            self._waiting.pop((progress.model, False), None)
         self._progress[progress.model] = progress
-        self._show()
+        self._update_details()
 
-    def _note_model(self, share: ModelShare, result: ModelRunResult | None, error: str) -> None:
-        self._waiting.pop(share.model, None)
+    def _on_model_end(self, share: ModelShare, result: ModelRunResult | None, error: str) -> None:
+        for fleet_wide in (True, False):
+            self._waiting.pop((share.model, fleet_wide), None)
         if result is None:
-            self._end_as(BatchStatus.FAILED, f"Model {share.model!r}: {error}")
+            self._end_early(BatchStatus.FAILED, f"Model {share.model!r}: {error}")
         elif result.finished:
             self._progress[share.model] = _progress(share, slices_done=share.slices)
         self._all_finished = self._all_finished and result is not None and result.finished
-        self._show()
+        self._update_details()
 
     # Finalization
 
     async def _finalize(self, ingested: IngestResult) -> BatchResult:
-        """The files and the end. A cancel that comes before the row is completed still counts."""
+        """Write the output files, set the final status in the batch's row, and return the result.
+
+        A cancel still takes effect until the row has its final status. If the files cannot be written, the
+        batch ends without them.
+        """
         status = self._ending or (BatchStatus.COMPLETED if self._all_finished else BatchStatus.EXPIRED)
         if status == BatchStatus.COMPLETED:
             self._enter(BatchStatus.FINALIZING)
         try:
             written = await self._write_files(ingested, status)
         except ActivityError as error:
-            self._ending = BatchStatus.FAILED
-            self._note_error(f"The results could not be written: {cause_of(error)}")
+            if not self._files_pending:
+                self._ending = BatchStatus.FAILED
+            self._report_failure("The results could not be written", error)
             return await self._end_without_files(ingested.total, keep_results=True)
+        self._failed_by_code = written.failed_by_code
         return BatchResult(
             status=written.status,
             total=ingested.total,
@@ -190,54 +254,147 @@ class BatchWorkflow:
         )
 
     async def _write_files(self, ingested: IngestResult, status: BatchStatus) -> FinalizeResult:
-        step = workflow.start_activity_method(
+        if status == BatchStatus.COMPLETED:
+            step = self._start_finalization(ingested, status, waits_for_storage=True)
+            written = await run_until(
+                step, lambda: self._ending == BatchStatus.CANCELLED, STEP_CANCEL_TIMEOUT
+            )
+            if written is not None:
+                return written
+            status = BatchStatus.CANCELLED
+        return await self._write_files_of_early_end(ingested, status)
+
+    async def _write_files_of_early_end(self, ingested: IngestResult, status: BatchStatus) -> FinalizeResult:
+        """Write the files of a batch that expired, failed or was cancelled.
+
+        If that takes too long, the batch gets its final status first, and the files follow later.
+        """
+        step = self._start_finalization(ingested, status, waits_for_storage=self._files_pending)
+        if not self._files_pending:
+            await self._end_in_time(status, step)
+        try:
+            return await step
+        except ActivityError as error:
+            if not gave_up_on_storage(error):
+                raise
+        return await self._start_finalization(ingested, status, waits_for_storage=True)
+
+    def _start_finalization(
+        self, ingested: IngestResult, status: BatchStatus, *, waits_for_storage: bool
+    ) -> workflow.ActivityHandle[FinalizeResult]:
+        return workflow.start_activity_method(
             FinalizationActivities.finalize,
             FinalizeRequest(
                 order=self._order,
-                prefix=ingested.prefix,
+                ingest_prefix=ingested.ingest_prefix,
                 models=ingested.models,
                 total=ingested.total,
                 status=status,
-                unsettled=_UNSETTLED.get(status, LineCode.BATCH_FAILED),
+                missing_line_code=_MISSING_LINE_CODES.get(status, LineCode.BATCH_FAILED),
                 errors=self._errors,
             ),
-            **finalization(self._order, status),
+            **finalization_options(self._order, status, waits_for_storage=waits_for_storage),
         )
-        completing = status == BatchStatus.COMPLETED
-        written = await finish_unless(
-            step, lambda: completing and self._ending == BatchStatus.CANCELLED, CANCEL_STEP
+
+    async def _end_in_time(self, status: BatchStatus, step: workflow.ActivityHandle[T]) -> None:
+        """End the batch before its files are written if `step` takes longer than FILES_TIMEOUT.
+
+        Do the same if the step fails because storage is unavailable.
+
+        Args:
+            status: Status with which the batch ends.
+            step: The running ingestion or finalization, which continues after the batch has ended.
+        """
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(
+                step.done, timeout=FILES_TIMEOUT, timeout_summary="then the batch ends, its files follow"
+            )
+        if step.done() and (step.cancelled() or not gave_up_on_storage(step.exception())):
+            return
+        row = await workflow.execute_activity_method(
+            LifecycleActivities.end,
+            EndRequest(order=self._order, status=status, errors=self._errors, files_pending=True),
+            **end_options(self._order, status, "its files follow"),
         )
-        return written or await self._write_files(ingested, BatchStatus.CANCELLED)
+        if row == status:
+            self._files_pending = True
+            self._enter(status)
 
     async def _end_without_files(self, total: int, *, keep_results: bool = False) -> BatchResult:
         status = self._ending or BatchStatus.FAILED
         row = await workflow.execute_activity_method(
             LifecycleActivities.end,
             EndRequest(order=self._order, status=status, errors=self._errors, keep_results=keep_results),
-            **ending(self._order, status),
+            **end_options(self._order, status),
         )
         return BatchResult(status=row, total=total)
 
-    # Telling
+    # Reporting
 
-    def _end_as(self, status: BatchStatus, error: str | None = None) -> None:
+    def _end_early(self, status: BatchStatus, error: str | None = None) -> None:
         if self._ending is None and not self._status.is_terminal:
             self._ending = status
             if error is not None:
-                self._note_error(error)
-        self._show()
+                self._add_error(error)
+        self._update_details()
 
-    def _note_error(self, message: str) -> None:
+    def _add_error(self, message: str) -> None:
         self._errors = [*self._errors, ValidationError(code="system_error", message=message)]
+
+    def _report_failure(self, what: str, error: ActivityError) -> None:
+        """Add the failure of a step to the errors that the tenant sees. The details are only in the log.
+
+        Args:
+            what: Start of the sentence for the tenant, which says what did not work.
+            error: Failure of the step's activity.
+        """
+        workflow.logger.error("batch step failed", extra={"step": what, "error": cause_of(error)})
+        self._add_error(f"{what}: {sentence_for_tenant(error)}")
 
     def _enter(self, status: BatchStatus, models: Sequence[str] = ()) -> None:
         self._status = status
-        show_status(status, models)
-        self._show()
+        set_status_attributes(status, models)
+        self._update_details()
 
-    def _show(self) -> None:
-        workflow.set_current_details(markdown(self._order, self.state()))
+    def _update_details(self) -> None:
+        workflow.set_current_details(details_markdown(self._order, self.state()))
 
 
 def _progress(share: ModelShare, slices_done: int = 0) -> ModelProgress:
     return ModelProgress(model=share.model, lines=share.lines, slices=share.slices, slices_done=slices_done)
+
+
+async def run_until(
+    step: workflow.ActivityHandle[T], stopped: Callable[[], bool], max_wait: timedelta
+) -> T | None:
+    """Return the step's result. If `stopped()` becomes true first, cancel the step and return None.
+
+    If the step succeeds although it was cancelled, its result is returned.
+
+    Args:
+        step: A running activity.
+        stopped: Returns True once the step is to be cancelled; it is called after every event.
+        max_wait: How long the cancelled step may take to end.
+
+    Raises:
+        ActivityError: the step failed without being cancelled.
+    """
+    await workflow.wait_condition(lambda: step.done() or stopped())
+    if not step.done():
+        step.cancel()
+        await _wait_for_end(step, max_wait)
+        return step.result() if _succeeded(step) else None
+    return await step
+
+
+async def _wait_for_end(step: workflow.ActivityHandle[T], max_wait: timedelta) -> None:
+    try:
+        await workflow.wait_condition(
+            step.done, timeout=max_wait, timeout_summary="end of the cancelled step"
+        )
+    except TimeoutError:
+        workflow.logger.warning("cancelled activity did not end in time")
+
+
+def _succeeded(step: workflow.ActivityHandle[T]) -> bool:
+    return step.done() and not step.cancelled() and step.exception() is None

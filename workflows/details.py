@@ -1,60 +1,96 @@
-"""What a batch shows of itself: search attributes, and Markdown for the Web UI."""
+"""How a batch is shown in Temporal's Web UI: search attributes and a Markdown summary."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from batchwright.contracts.batch import BatchOrder, BatchState, ModelProgress, WaitingReason
+    from batchwright.contracts.batch import (
+        BatchForecast,
+        BatchOrder,
+        BatchState,
+        ModelProgress,
+        WaitingReason,
+        WindowFit,
+    )
     from batchwright.contracts.openai import BatchStatus
-    from batchwright.contracts.search import DEADLINE, MODELS, STATUS, TENANT
+    from batchwright.contracts.search_attributes import DEADLINE, MODELS, STATUS, TENANT
 
-_SHOWN_MODELS = 20
+_MAX_MODELS = 20
 
 
-def show_start(order: BatchOrder) -> None:
-    """Sets what the start had to set too, if it did not: a run started by hand is found like any other."""
+def ensure_search_attributes(order: BatchOrder) -> None:
+    """Set the search attributes that are missing because the workflow was started by hand."""
     known = workflow.info().typed_search_attributes
     missing = [
-        *([] if order.policy.few_steps and STATUS in known else [STATUS.value_set(BatchStatus.VALIDATING)]),
+        *([] if STATUS in known else [STATUS.value_set(BatchStatus.VALIDATING)]),
         *([] if TENANT in known else [TENANT.value_set(order.tenant)]),
-        *([] if DEADLINE in known else [DEADLINE.value_set(order.expires_at)]),
+        *([] if DEADLINE in known else [DEADLINE.value_set(order.deadline)]),
     ]
     if missing:
         workflow.upsert_search_attributes(missing)  # pyright: ignore[reportUnknownMemberType]
 
 
-def show_status(status: BatchStatus, models: Sequence[str] = ()) -> None:
+def set_status_attributes(status: BatchStatus, models: Sequence[str] = ()) -> None:
     workflow.upsert_search_attributes(  # pyright: ignore[reportUnknownMemberType]
         [
             STATUS.value_set(status),
-            *([MODELS.value_set(list(models[:_SHOWN_MODELS]))] if models else []),
+            *([MODELS.value_set(list(models[:_MAX_MODELS]))] if models else []),
         ]
     )
 
 
-def markdown(order: BatchOrder, state: BatchState) -> str:
+def details_markdown(order: BatchOrder, state: BatchState) -> str:
     lines = [f"**{_headline(state)}**{_window(order, state)}"]
-    reasons = {waiting.model: _reason(waiting) for waiting in state.waiting}
-    if "" in reasons:  # of the whole batch
+    if state.forecast is not None and not state.paused and not state.cancel_requested:
+        lines.append(_forecast(state.forecast))
+    reasons: dict[str, str] = {}
+    for waiting in state.waiting:
+        before = f"{reasons[waiting.model]}; " if waiting.model in reasons else ""
+        reasons[waiting.model] = before + _reason(waiting)
+    if "" in reasons:  # a reason of the whole batch
         lines.append(f"- waiting: {reasons['']}")
-    lines += [_model(progress, reasons) for progress in state.models[:_SHOWN_MODELS]]
-    if len(state.models) > _SHOWN_MODELS:
-        lines.append(f"- and {len(state.models) - _SHOWN_MODELS} more models")
+    lines += [_model(progress, reasons) for progress in state.models[:_MAX_MODELS]]
+    if len(state.models) > _MAX_MODELS:
+        lines.append(f"- and {len(state.models) - _MAX_MODELS} more models")
+    lines += [
+        f"- failed with `{code}`: {count:,} line{'' if count == 1 else 's'}"
+        for code, count in state.failed_by_code.items()
+    ]
     return "\n".join([lines[0], "", *lines[1:]])
 
 
 def _window(order: BatchOrder, state: BatchState) -> str:
-    return "" if state.status.is_terminal else f", window closes {order.expires_at:%Y-%m-%d %H:%M:%S} UTC"
+    return "" if state.status.is_terminal else f", window closes {order.deadline:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _headline(state: BatchState) -> str:
     notes = [state.status.value]
+    if state.files_pending:
+        notes.append("files pending")
     if state.cancel_requested and not state.status.is_terminal:
         notes.append("cancel requested")
     if state.paused and not state.status.is_terminal:
         notes.append("paused")
     return ", ".join(notes)
+
+
+_FITS = {
+    WindowFit.FITS: "fits the window",
+    WindowFit.AT_RISK: "may end after the window",
+    WindowFit.LATE: "will end after the window",
+}
+
+
+def _forecast(forecast: BatchForecast) -> str:
+    p50 = forecast.made_at + timedelta(seconds=forecast.p50_seconds)
+    p90 = forecast.made_at + timedelta(seconds=forecast.p90_seconds)
+    rate = f"{forecast.lines_per_second:,.1f} lines/s, {forecast.lines_ahead:,} lines of other batches ahead"
+    return (
+        f"- forecast of {forecast.made_at:%H:%M:%S} UTC: {_FITS[forecast.window]}; done by "
+        f"{p50:%Y-%m-%d %H:%M} UTC (p50), {p90:%Y-%m-%d %H:%M} UTC (p90); {rate}"
+    )
 
 
 def _reason(waiting: WaitingReason) -> str:

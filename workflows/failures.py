@@ -1,16 +1,24 @@
-"""What failed, in one sentence, out of Temporal's nested failures."""
+"""Describes a failed step in one sentence, from Temporal's nested failures."""
 
+from temporalio import workflow
 from temporalio.exceptions import (
     ActivityError,
     ApplicationError,
     CancelledError,
     ChildWorkflowError,
+    RetryState,
     TimeoutError,
 )
 
+with workflow.unsafe.imports_passed_through():
+    from batchwright.contracts.errors import FAILURE_SENTENCES, Failure
+
+_FOR_TENANTS = (Failure.UNEXPECTED, Failure.MODEL_RUN_FAILED)  # written for tenants
+_UNKNOWN = "an internal error. The operator finds it in the log."
+
 
 def cause_of(error: BaseException) -> str:
-    """The innermost message that says something; wrappers such as "Activity task failed" do not."""
+    """Return the message of the innermost error, because the outer errors only say "Activity task failed"."""
     cause: BaseException = error
     while isinstance(cause, (ActivityError, ChildWorkflowError)) and cause.cause is not None:
         cause = cause.cause
@@ -23,6 +31,34 @@ def cause_of(error: BaseException) -> str:
             return f"it ran out of time ({_reason(cause)})."
         case _:
             return str(cause) or type(cause).__name__
+
+
+def sentence_for_tenant(error: BaseException) -> str:
+    """Return why a step failed, as a sentence for tenants. It names no host, path or exception."""
+    cause: BaseException | None = error
+    while isinstance(cause, (ActivityError, ChildWorkflowError)) and cause.cause is not None:
+        cause = cause.cause
+    if isinstance(cause, TimeoutError):
+        last = sentence_for_tenant(cause.cause) if cause.cause is not None else ""
+        return f"it ran out of time: {last}" if last else "it ran out of time."
+    if isinstance(cause, CancelledError):
+        return "it was cancelled by an operator."
+    if not isinstance(cause, ApplicationError):
+        return _UNKNOWN
+    if cause.type in _FOR_TENANTS:
+        return cause.message
+    return FAILURE_SENTENCES.get(cause.type or "", _UNKNOWN)
+
+
+def gave_up_on_storage(error: BaseException | None) -> bool:
+    """Return True if an activity that does not wait for storage failed because storage is unavailable.
+
+    Return False for every other failure, and for None.
+    """
+    if not isinstance(error, ActivityError) or error.retry_state != RetryState.NON_RETRYABLE_FAILURE:
+        return False
+    cause = error.cause
+    return isinstance(cause, ApplicationError) and cause.type == Failure.STORAGE_UNAVAILABLE
 
 
 def _reason(error: TimeoutError) -> str:

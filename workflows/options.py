@@ -1,4 +1,4 @@
-"""How each activity is scheduled: queue, timeouts, retries, priority, summary."""
+"""Scheduling options of each activity: queue, timeouts, retries, priority, summary."""
 
 from datetime import datetime, timedelta
 
@@ -8,130 +8,159 @@ from temporalio.workflow import ActivityCancellationType, ActivityConfig
 
 with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.batch import BatchOrder
-    from batchwright.contracts.errors import NEVER_RETRIED
+    from batchwright.contracts.errors import NEVER_RETRIED, Failure
     from batchwright.contracts.execution import ModelRun
-    from batchwright.contracts.names import CONTROL_QUEUE, IO_QUEUE, inference_queue
-    from batchwright.contracts.retention import Kind
+    from batchwright.contracts.retention import RetentionKind
+    from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE, inference_queue
+    from batchwright.rules.dispatch.batch_order import fairness_key_of, is_late, size_group
 
-# What a cancelled step may take beyond its grace before the workflow goes on without it.
+# How long stopped slices may take beyond their grace before the workflow continues without them.
 STOP_MARGIN = timedelta(seconds=5)
-# The same where the window closed: slices know that by themselves and need only time to store what they have.
-# With the grace (R4) it stays below the ten seconds in which a batch is to expire.
-CLOSED_MARGIN = timedelta(seconds=4)
-# For slices that were told to stop there is always a timer: a run that replays finds the one it had.
-LEAST_WAIT = timedelta(seconds=1)
-# What a slice may take beyond the deadline and its grace: its last flush, or a restart of its worker.
-CLOSING_MARGIN = timedelta(minutes=1)
-# What a cancelled ingestion or finalization may take to end.
-CANCEL_STEP = timedelta(seconds=10)
+# The same after the deadline. Slices know the deadline and only need time to store their results.
+# With the grace it is less than the ten seconds in which a batch has to expire.
+DEADLINE_STOP_MARGIN = timedelta(seconds=4)
+# There is always a timer for stopped slices, so that a replay finds the same commands.
+MIN_STOP_WAIT = timedelta(seconds=1)
+# How long a slice may take beyond the deadline and its grace, for its last flush or a restart of its worker.
+LAST_FLUSH_MARGIN = timedelta(minutes=1)
+# A batch that has to end early ends after this time even if its files or its ingestion are not finished.
+# It is longer than writing the files of a large batch: a client that sees no files may believe they are lost.
+FILES_TIMEOUT = timedelta(minutes=1)
+# How long a cancelled ingestion or finalization may take to end.
+STEP_CANCEL_TIMEOUT = timedelta(seconds=10)
 
 _INGEST_ATTEMPT = timedelta(hours=6)
 _FINALIZE_ATTEMPT = timedelta(hours=6)
 _END_ATTEMPT = timedelta(minutes=1)
-# A turn takes seconds; what comes on top is one ended batch with very many objects.
+# A turn takes seconds, plus the time for one ended batch with very many objects.
 _RETENTION_ATTEMPT = timedelta(minutes=10)
 _RETENTION_BEAT = timedelta(seconds=30)
-# The next run, an hour later, tries again anyway.
+# The next scheduled run, an hour later, retries anyway.
 _RETENTION_PATIENCE = timedelta(minutes=20)
-# It asks the storage for every file there is.
+# The audit requests the object of every file from storage.
 _AUDIT_ATTEMPT = timedelta(hours=6)
+# Each turn of a slice counts as an attempt, so the backoff after a lost worker would soon be a minute.
+_SLICE_RETRY = timedelta(seconds=10)
 _AUDIT_PATIENCE = timedelta(hours=12)
-_FINALIZE_FIRST = 1  # priority key: what finalizes frees storage, slots and somebody's wait
+_FINALIZE_FIRST = 1  # priority key: a finalization frees storage and slots, and a client waits for it
 _LAST_PRIORITY = 5
 
 
-def retries() -> RetryPolicy:
-    """Without end: how long trying makes sense is the business of schedule_to_close."""
+def unlimited_retries(longest: timedelta = timedelta(minutes=1)) -> RetryPolicy:
+    """Return a policy that retries until the activity's schedule-to-close timeout.
+
+    `longest` is the longest pause between two attempts.
+    """
     return RetryPolicy(
         initial_interval=timedelta(seconds=1),
-        maximum_interval=timedelta(seconds=60),
+        maximum_interval=longest,
         non_retryable_error_types=list(NEVER_RETRIED),
     )
 
 
-def ingestion(order: BatchOrder, now: datetime) -> ActivityConfig:
-    """Ingestion may outlast the window, for the lines must be counted, but not for ever."""
+def ingestion_options(order: BatchOrder, now: datetime) -> ActivityConfig:
+    """Return the options of the ingestion activity.
+
+    Ingestion may run past the deadline, because the lines must be counted, but only for a time that the
+    batch's policy sets.
+    """
     patience = timedelta(seconds=order.policy.finalize_patience_seconds)
-    priority = min(max(order.priority, _FINALIZE_FIRST + 1), _LAST_PRIORITY)
+    key = fairness_key_of(order.tenant, order.priority)
     return ActivityConfig(
         task_queue=IO_QUEUE,
-        schedule_to_close_timeout=max(order.expires_at - now, timedelta()) + patience,
+        schedule_to_close_timeout=max(order.deadline - now, timedelta()) + patience,
         start_to_close_timeout=_INGEST_ATTEMPT,
         heartbeat_timeout=_heartbeat(order.policy.heartbeat_timeout_seconds),
         cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-        retry_policy=retries(),
-        priority=_share(priority, order.tenant, order.weight),
+        retry_policy=unlimited_retries(),
+        priority=Priority(fairness_key=key, fairness_weight=order.fairness_weight),
         summary="validate the input and plan it",
     )
 
 
-def finalization(order: BatchOrder, status: str) -> ActivityConfig:
+def finalization_options(order: BatchOrder, status: str, *, waits_for_storage: bool) -> ActivityConfig:
+    """Return the options of the finalization activity.
+
+    Args:
+        status: Status with which the batch ends, for the summary.
+        waits_for_storage: True retries the activity while storage is unavailable; False lets it fail at once.
+    """
+    retry = unlimited_retries()
+    if not waits_for_storage:
+        never = [*(retry.non_retryable_error_types or []), Failure.STORAGE_UNAVAILABLE]
+        retry.non_retryable_error_types = never
     return ActivityConfig(
         task_queue=IO_QUEUE,
         schedule_to_close_timeout=timedelta(seconds=order.policy.finalize_patience_seconds),
         start_to_close_timeout=_FINALIZE_ATTEMPT,
         heartbeat_timeout=_heartbeat(order.policy.heartbeat_timeout_seconds),
         cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-        retry_policy=retries(),
-        priority=_share(_FINALIZE_FIRST, order.tenant, order.weight),
+        retry_policy=retry,
+        priority=_first_priority(order),
         summary=f"write the files, end as {status}",
     )
 
 
-def ending(order: BatchOrder, status: str) -> ActivityConfig:
+def end_options(order: BatchOrder, status: str, files: str = "without files") -> ActivityConfig:
     return ActivityConfig(
         task_queue=CONTROL_QUEUE,
         start_to_close_timeout=_END_ATTEMPT,
-        retry_policy=retries(),
-        priority=_share(_FINALIZE_FIRST, order.tenant, order.weight),
-        summary=f"end as {status}, without files",
+        retry_policy=unlimited_retries(),
+        priority=_first_priority(order),
+        summary=f"end as {status}, {files}",
     )
 
 
-def retention(kind: Kind) -> ActivityConfig:
-    """Behind everything of the batches."""
+def retention_options(kind: RetentionKind) -> ActivityConfig:
+    """Return the options of one turn of retention for `kind`. Retention has the lowest priority."""
     return ActivityConfig(
         task_queue=IO_QUEUE,
         schedule_to_close_timeout=_RETENTION_PATIENCE,
         start_to_close_timeout=_RETENTION_ATTEMPT,
         heartbeat_timeout=_RETENTION_BEAT,
-        retry_policy=retries(),
+        retry_policy=unlimited_retries(),
         priority=Priority(priority_key=_LAST_PRIORITY),
         summary=f"delete {kind}",
     )
 
 
-def auditing() -> ActivityConfig:
-    """Behind everything of the batches, like retention."""
+def audit_options() -> ActivityConfig:
+    """Return the options of the audit activity. Like retention, it has the lowest priority."""
     return ActivityConfig(
         task_queue=IO_QUEUE,
         schedule_to_close_timeout=_AUDIT_PATIENCE,
         start_to_close_timeout=_AUDIT_ATTEMPT,
         heartbeat_timeout=_RETENTION_BEAT,
-        retry_policy=retries(),
+        retry_policy=unlimited_retries(),
         priority=Priority(priority_key=_LAST_PRIORITY),
         summary="compare rows, runs, files and counts",
     )
 
 
-def slice_turns(run: ModelRun, number: int, now: datetime, queue: str = "") -> ActivityConfig:
-    """All turns of one slice, on the model's own queue if none is named.
+def slice_options(run: ModelRun, number: int, now: datetime) -> ActivityConfig:
+    """Return the options of the activity that sends slice `number`. Each attempt is one turn of the slice.
 
-    No schedule-to-start timeout: waiting for a slot is what the window is for."""
+    The activity is scheduled on the run's queue, or on the model's own queue if the run names none. It may
+    wait for a free slot until the deadline.
+    """
     grace = timedelta(seconds=run.policy.expiry_grace_seconds)
+    group = size_group(run.lines, is_late=is_late(now, run.created_at or now, run.deadline))
+    key = fairness_key_of(run.policy.fairness_key or run.tenant, run.priority, group)
     return ActivityConfig(
-        task_queue=queue or inference_queue(run.safe),
-        schedule_to_close_timeout=run.closes_at - now + grace + CLOSING_MARGIN,
+        task_queue=run.queue or inference_queue(run.safe_model),
+        schedule_to_close_timeout=run.deadline - now + grace + LAST_FLUSH_MARGIN,
         heartbeat_timeout=_heartbeat(run.policy.heartbeat_timeout_seconds),
         cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-        retry_policy=retries(),
-        priority=_share(run.priority, run.tenant, run.weight),
+        retry_policy=unlimited_retries(_SLICE_RETRY),
+        priority=Priority(fairness_key=key, fairness_weight=run.policy.weight_or(run.weight)),
         summary=f"slice {number + 1} of {run.slices}",
     )
 
 
-def _share(priority: int, tenant: str, weight: float) -> Priority:
-    return Priority(priority_key=priority, fairness_key=tenant, fairness_weight=weight)
+def _first_priority(order: BatchOrder) -> Priority:
+    return Priority(
+        priority_key=_FINALIZE_FIRST, fairness_key=order.tenant, fairness_weight=order.fairness_weight
+    )
 
 
 def _heartbeat(seconds: float) -> timedelta:

@@ -1,4 +1,7 @@
-"""Retention: one kind after the other, in turns; what fails keeps no other kind from its turn."""
+"""The retention workflow: deletes expired data of one kind after the other, in turns of limited length.
+
+If a kind fails, the workflow continues with the next one.
+"""
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
@@ -7,98 +10,99 @@ with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.errors import Failure
     from batchwright.contracts.retention import (
         WORKFLOW,
-        Gone,
-        Kind,
-        Place,
+        DeletionCount,
         RetentionActivities,
+        RetentionKind,
         RetentionOrder,
         RetentionResult,
+        SweepPosition,
         SweepRequest,
     )
-    from workflows.failures import cause_of
-    from workflows.options import retention
+    from batchwright.workflows.failures import cause_of
+    from batchwright.workflows.options import retention_options
 
 
 @workflow.defn(name=WORKFLOW)
 class RetentionWorkflow:
-    """Any number may run at once: whatever a turn deletes may be gone already."""
+    """Deletes expired data. Several runs may overlap safely."""
 
     @workflow.init
     def __init__(self, order: RetentionOrder) -> None:
         self._order = order
         self._now = order.now or workflow.now()
-        self._left = list(order.left)
-        self._place = order.place
-        self._gone = {gone.kind: gone for gone in order.gone}
+        self._kinds = list(order.kinds)
+        self._position = order.position
+        self._deleted = {deleted.kind: deleted for deleted in order.deleted}
         self._errors = list(order.errors)
         self._turns = 0
 
     @workflow.run
     async def run(self, order: RetentionOrder) -> RetentionResult:
-        """Raises ApplicationError Failure.RETENTION_FAILED at the end, if anything could not be deleted."""
-        while self._left:
-            if self._is_long():
-                workflow.continue_as_new(self._carried())
-            await self._turn(self._left[0])
-        gone = list(self._gone.values())
-        result = RetentionResult(gone=gone, errors=self._errors, dry_run=order.dry_run)
-        if any(one.failures for one in gone):
+        """Process all kinds of data and return what was deleted.
+
+        Raises:
+            ApplicationError: at the end, with the type Failure.RETENTION_FAILED, if a deletion failed.
+        """
+        while self._kinds:
+            if self._turns >= order.max_turns or workflow.info().is_continue_as_new_suggested():
+                workflow.continue_as_new(self._next_order())
+            await self._turn(self._kinds[0])
+        deleted = list(self._deleted.values())
+        result = RetentionResult(deleted=deleted, errors=self._errors, dry_run=order.dry_run)
+        if any(count.failures for count in deleted):
             raise ApplicationError(
                 _summary(result), result, type=Failure.RETENTION_FAILED, non_retryable=True
             )
         return result
 
-    async def _turn(self, kind: Kind) -> None:
-        before = self._gone.setdefault(kind, Gone(kind=kind))
+    async def _turn(self, kind: RetentionKind) -> None:
+        before = self._deleted.setdefault(kind, DeletionCount(kind=kind))
         request = SweepRequest(
-            kind=kind, now=self._now, place=self._place, so_far=before, dry_run=self._order.dry_run
+            kind=kind, now=self._now, position=self._position, so_far=before, dry_run=self._order.dry_run
         )
         self._turns += 1
         try:
             result = await workflow.execute_activity_method(
-                RetentionActivities.sweep, request, **retention(kind)
+                RetentionActivities.sweep, request, **retention_options(kind)
             )
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
             self._errors.append(f"{kind}: {cause_of(error)}")
-            self._add(Gone(kind=kind, failures=1))
-            self._go_on(None)
+            self._add(DeletionCount(kind=kind, failures=1))
+            self._continue_at(None)
             return
-        self._add(result.gone)
-        self._go_on(result.place)
+        self._add(result.deleted)
+        self._continue_at(result.position)
 
-    def _add(self, gone: Gone) -> None:
-        before = self._gone[gone.kind]
-        self._gone[gone.kind] = Gone(
-            kind=gone.kind,
-            count=before.count + gone.count,
-            bytes=before.bytes + gone.bytes,
-            failures=before.failures + gone.failures,
+    def _add(self, deleted: DeletionCount) -> None:
+        before = self._deleted[deleted.kind]
+        self._deleted[deleted.kind] = DeletionCount(
+            kind=deleted.kind,
+            count=before.count + deleted.count,
+            bytes=before.bytes + deleted.bytes,
+            failures=before.failures + deleted.failures,
         )
 
-    def _go_on(self, place: Place | None) -> None:
-        """To the next turn of this kind, or the next kind."""
-        if place is None:
-            del self._left[0]
-        self._place = place or Place()
+    def _continue_at(self, position: SweepPosition | None) -> None:
+        """Set the position at which the next turn starts. None means that the next kind of data follows."""
+        if position is None:
+            del self._kinds[0]
+        self._position = position or SweepPosition()
 
-    def _is_long(self) -> bool:
-        return self._turns >= self._order.turns or workflow.info().is_continue_as_new_suggested()
-
-    def _carried(self) -> RetentionOrder:
+    def _next_order(self) -> RetentionOrder:
         return RetentionOrder(
-            left=self._left,
+            kinds=self._kinds,
             dry_run=self._order.dry_run,
             now=self._now,
-            place=self._place,
-            gone=list(self._gone.values()),
+            position=self._position,
+            deleted=list(self._deleted.values()),
             errors=self._errors,
-            turns=self._order.turns,
+            max_turns=self._order.max_turns,
         )
 
 
 def _summary(result: RetentionResult) -> str:
-    counts = ", ".join(f"{gone.kind} {gone.failures}" for gone in result.gone if gone.failures)
+    counts = ", ".join(f"{deleted.kind} {deleted.failures}" for deleted in result.deleted if deleted.failures)
     reasons = "; ".join(result.errors)
     return f"Retention failed ({counts}){': ' + reasons if reasons else ''}"

@@ -1,1 +1,1 @@
-"""The audit: rows, runs, files and counts compared."""
+"""Audit: find differences between rows, workflow runs, files and counts, and repair those that are safe."""

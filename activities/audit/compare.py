@@ -1,58 +1,63 @@
-"""Compares rows, runs, files and counts, and repairs what is safe to.
+"""Compare the database's rows with workflow runs, files and counts, and repair what is safe to repair.
 
-A row is written only where its run has ended or is not there: while there is one, that alone writes it.
+The row of a batch is repaired only if its workflow run has ended or does not exist. An open run writes the
+row itself.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
-from activities.audit.differences import Difference, Kind, Report
-from activities.audit.restore import restored
-from activities.audit.runs import Run, Runs
+from batchwright.activities.audit.differences import AuditReport, Difference, DifferenceKind
+from batchwright.activities.audit.restore import restored_outcome
+from batchwright.activities.audit.runs import BatchRun, BatchRunSource
 from batchwright.contracts.batch import BatchOrder, BatchResult
 from batchwright.contracts.openai import BatchStatus, ValidationError
-from batchwright.database.base import DatabaseLike
-from batchwright.database.rows import BatchRow, FileRow, Outcome
+from batchwright.database.database import Database
+from batchwright.database.records import BatchOutcome, BatchRow, FileRow
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectMissing, Storage
 
-# What begins or ends right now is in two places after another.
-SETTLING = timedelta(minutes=2)
+# Row and run may differ for this time, because a batch that starts or ends changes one after the other.
+SETTLING_TIME = timedelta(minutes=2)
 _PAGE = 100
 _STATS_AT_ONCE = 16
-_LISTED = 10_000  # before a wrong bucket, every file is missing
+_MAX_LISTED = 10_000  # with a wrong bucket, every file is missing
 
 
 @dataclass(frozen=True)
-class Sources:
-    database: DatabaseLike
+class AuditSources:
+    database: Database
     storage: Storage
-    runs: Runs
+    runs: BatchRunSource
     settings: Settings
     now: datetime
     repair: bool = False
 
 
 class Audit:
-    """One look at everything. Raises DatabaseUnavailable, StorageUnavailable, RPCError."""
+    """One audit. It checks rows of live batches, workflow runs, the counts of ended batches, and files.
 
-    def __init__(self, sources: Sources) -> None:
-        self._to = sources
+    Its methods raise DatabaseUnavailable, StorageUnavailable, or RPCError if Temporal is unavailable.
+    """
+
+    def __init__(self, sources: AuditSources) -> None:
+        self._sources = sources
         self._found: list[Difference] = []
         self._rows = self._runs = self._files = self._unlisted = 0
 
-    async def run(self) -> Report:
-        await self._live_rows()
-        await self._all_runs()
-        await self._counts()
-        await self._all_files()
-        return self.so_far()
+    async def run(self) -> AuditReport:
+        await self._compare_live_rows()
+        await self._compare_runs()
+        await self._compare_counts()
+        await self._compare_files()
+        return self.report()
 
-    def so_far(self) -> Report:
-        """What was looked at and found until now."""
-        return Report(
+    def report(self) -> AuditReport:
+        """Return the differences found so far, and how many rows, runs and files were compared."""
+        return AuditReport(
             differences=self._found,
             rows=self._rows,
             runs=self._runs,
@@ -60,129 +65,157 @@ class Audit:
             unlisted=self._unlisted,
         )
 
-    async def _live_rows(self) -> None:
-        for live in await self._to.database.fleet.live():
+    async def _compare_live_rows(self) -> None:
+        for live in await self._sources.database.fleet.live():
             self._rows += 1
-            run = await self._to.runs.find(live.id)
+            run = await self._sources.runs.find(live.id)
             if run is not None and (not run.ended or self._is_fresh(run.ended_at)):
                 continue
-            row = await self._to.database.batches.get(live.tenant, live.id)
+            row = await self._sources.database.batches.get(live.tenant, live.id)
             if row is None or row.status.is_terminal or self._is_fresh(row.order.created_at):
                 continue
-            await (self._start_again(row) if run is None else self._end(row, run))
+            await (self._report_missing_run(row) if run is None else self._report_ended_run(row, run))
 
-    async def _start_again(self, row: BatchRow) -> None:
-        what = f"the row is '{row.status}', and Temporal knows no run of it"
-        await self._note(Kind.RUN_MISSING, row.order, what, "a run is started", self._starting(row.order))
+    async def _report_missing_run(self, row: BatchRow) -> None:
+        what = f"the row is '{row.status}', and Temporal has no run of it"
+        start = partial(self._sources.runs.start, row.order)
+        await self._add(DifferenceKind.RUN_MISSING, row.order, what, "a run is started", start)
 
-    def _starting(self, order: BatchOrder) -> Callable[[], Awaitable[None]]:
-        return lambda: self._to.runs.start(order)
+    async def _report_ended_run(self, row: BatchRow, run: BatchRun) -> None:
+        """Record that a workflow run has ended although its batch still has a live row.
 
-    async def _end(self, row: BatchRow, run: Run) -> None:
-        """As the run ended; one that was ended from outside leaves a failed batch, which can be resumed."""
+        If repairs are on, the batch gets the run's result. A run that an operator ended has no result; the
+        batch then becomes `failed` and can be resumed. If the result's files are missing, nothing is
+        repaired.
+        """
         what = f"the row is '{row.status}', and its run has ended ({run.ended})"
         order = row.order
         result = run.result
         if result is None:
-            await self._note(Kind.RUN_ENDED, order, what, "the batch fails", self._failing(order, run))
+            await self._add(
+                DifferenceKind.RUN_ENDED, order, what, "the batch fails", partial(self._fail, order, run)
+            )
             return
         outcome = await self._restored(order, result, run)
         if outcome is None:
             lost = f"{what} as '{result.status}', but its files are not in storage"
-            await self._note(Kind.RUN_ENDED, order, lost)
+            await self._add(DifferenceKind.RUN_ENDED, order, lost)
             return
 
         async def finish() -> None:
-            at = run.ended_at or self._to.now
-            await self._to.database.batches.finish(order.tenant, order.batch_id, outcome, at)
+            at = run.ended_at or self._sources.now
+            await self._sources.database.batches.finish(order.tenant, order.batch_id, outcome, at)
 
-        await self._note(Kind.RUN_ENDED, order, what, f"the row becomes '{result.status}'", finish)
+        await self._add(DifferenceKind.RUN_ENDED, order, what, f"the row becomes '{result.status}'", finish)
 
-    async def _restored(self, order: BatchOrder, result: BatchResult, run: Run) -> Outcome | None:
-        at = run.ended_at or self._to.now
-        return await restored(order, result, at, self._to.storage, self._to.settings)
+    async def _restored(self, order: BatchOrder, result: BatchResult, run: BatchRun) -> BatchOutcome | None:
+        at = run.ended_at or self._sources.now
+        return await restored_outcome(order, result, at, self._sources.storage, self._sources.settings)
 
-    def _failing(self, order: BatchOrder, run: Run) -> Callable[[], Awaitable[None]]:
-        message = f"The batch's run was ended from outside ({run.ended})."
+    async def _fail(self, order: BatchOrder, run: BatchRun) -> None:
+        message = f"The batch's run was ended by an operator ({run.ended})."
         errors = [ValidationError(code="system_error", message=message)]
+        at, table = run.ended_at or self._sources.now, self._sources.database.batches
+        await table.end_without_files(
+            order.tenant, order.batch_id, BatchStatus.FAILED, errors, at, self._keep_until()
+        )
 
-        async def fail() -> None:
-            at = run.ended_at or self._to.now
-            keep = self._to.now + timedelta(days=self._to.settings.partial_file_retention_days)
-            table, status = self._to.database.batches, BatchStatus.FAILED
-            await table.end(order.tenant, order.batch_id, status, errors, at, keep)
+    def _keep_until(self) -> datetime:
+        return self._sources.now + timedelta(days=self._sources.settings.partial_file_retention_days)
 
-        return fail
-
-    async def _all_runs(self) -> None:
-        async for run in self._to.runs.all():
+    async def _compare_runs(self) -> None:
+        async for run in self._sources.runs.all():
             self._runs += 1
             if not run.tenant or self._is_fresh(run.started_at):
                 continue
-            row = await self._to.database.batches.get(run.tenant, run.id)
+            row = await self._sources.database.batches.get(run.tenant, run.id)
             if row is None:
-                await self._make_row(run)
-            elif row.status.is_terminal and not run.ended and not self._is_fresh(_ended_at(row)):
-                order = row.order
-                await self._note(Kind.RUN_OPEN, order, f"the row is '{row.status}', its run goes on")
+                await self._report_missing_row(run)
+            elif row.files_pending:
+                if run.ended and not self._is_fresh(run.ended_at):
+                    await self._report_pending_files(row, run)
+            elif row.status.is_terminal and not run.ended:
+                ended_at = row.completed_at or row.failed_at or row.expired_at or row.cancelled_at
+                if not self._is_fresh(ended_at):
+                    what = f"the row is '{row.status}', its run is still open"
+                    await self._add(DifferenceKind.RUN_OPEN, row.order, what)
 
-    async def _make_row(self, run: Run) -> None:
-        order = await self._to.runs.order(run.id)
+    async def _report_pending_files(self, row: BatchRow, run: BatchRun) -> None:
+        """Record that a workflow run has ended although its batch's row still waits for the output files.
+
+        If repairs are on and the files exist, they are added to the row. If they do not exist, the row no
+        longer waits for them.
+        """
+        order, table = row.order, self._sources.database.batches
+        with_result = await self._sources.runs.find(run.id)
+        result = with_result.result if with_result is not None else None
+        outcome = await self._restored(order, result, run) if result is not None else None
+        what = f"the row is '{row.status}' with files pending, and its run has ended ({run.ended})"
+
+        async def settle() -> None:
+            if outcome is not None and (outcome.output or outcome.error):
+                await table.add_files(order.tenant, order.batch_id, outcome)
+                return
+            message = f"The batch's run was ended by an operator ({run.ended}) before its files were written."
+            errors = [*row.errors, ValidationError(code="system_error", message=message)]
+            keep_until = self._keep_until()
+            await table.abandon_files(order.tenant, order.batch_id, errors, keep_until=keep_until)
+
+        await self._add(DifferenceKind.RUN_ENDED, order, what, "the row's pending files are settled", settle)
+
+    async def _report_missing_row(self, run: BatchRun) -> None:
+        order = await self._sources.runs.order(run.id)
         what = f"there is a run ({run.ended or 'open'}) and no row"
 
-        async def make() -> None:
-            row = await self._to.database.batches.upsert(order)
-            if run.ended and (whole := await self._to.runs.find(run.id)) is not None:
-                await self._end(row, whole)
+        async def restore() -> None:
+            row = await self._sources.database.batches.upsert(order)
+            if run.ended and (with_result := await self._sources.runs.find(run.id)) is not None:
+                await self._report_ended_run(row, with_result)
 
-        await self._note(Kind.ROW_MISSING, order, what, "the row is made of what the run knows", make)
+        await self._add(DifferenceKind.ROW_MISSING, order, what, "the row is restored from its run", restore)
 
-    async def _counts(self) -> None:
-        for row in await self._to.database.retention.miscounted():
+    async def _compare_counts(self) -> None:
+        for row in await self._sources.database.retention.miscounted():
             counts = f"{row.completed} completed and {row.failed} failed are not {row.total} lines"
-            await self._note(Kind.COUNTS, row.order, counts)
+            await self._add(DifferenceKind.COUNTS, row.order, counts)
 
-    async def _all_files(self) -> None:
-        """Every file that is known and has settled; retention deletes the row of one that lost its object."""
-        table, before = self._to.database.retention, self._to.now - SETTLING
+    async def _compare_files(self) -> None:
+        """Record each file whose object is missing in storage. Retention deletes the file's row later."""
+        table, before = self._sources.database.retention, self._sources.now - SETTLING_TIME
         tenant = ""
         while names := await table.tenants(tenant, _PAGE):
             for tenant in names:
                 after = ""
-                while rows := await table.settled_files(tenant, after, before, self._to.now, _PAGE):
+                while rows := await table.settled_files(tenant, after, before, self._sources.now, _PAGE):
                     for first in range(0, len(rows), _STATS_AT_ONCE):
-                        await asyncio.gather(*map(self._look, rows[first : first + _STATS_AT_ONCE]))
+                        await asyncio.gather(*map(self._check_file, rows[first : first + _STATS_AT_ONCE]))
                     after = rows[-1].id
 
-    async def _look(self, file: FileRow) -> None:
+    async def _check_file(self, file: FileRow) -> None:
         self._files += 1
         try:
-            await self._to.storage.stat(file.storage_key)
+            await self._sources.storage.stat(file.storage_key)
         except ObjectMissing:
             what = f"its object '{file.storage_key}' is not in storage"
-            if len(self._found) >= _LISTED:
+            if len(self._found) >= _MAX_LISTED:
                 self._unlisted += 1
                 return
-            found = Difference(kind=Kind.FILE_MISSING, tenant=file.tenant, id=file.id, what=what)
+            found = Difference(kind=DifferenceKind.FILE_MISSING, tenant=file.tenant, id=file.id, what=what)
             self._found.append(found)
 
-    async def _note(
+    async def _add(
         self,
-        kind: Kind,
+        kind: DifferenceKind,
         order: BatchOrder,
         what: str,
         repair: str = "",
-        mend: Callable[[], Awaitable[None]] | None = None,
+        apply: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         found = Difference(kind=kind, tenant=order.tenant, id=order.batch_id, what=what, repair=repair)
         self._found.append(found)
-        if mend is not None and self._to.repair:
-            await mend()
+        if apply is not None and self._sources.repair:
+            await apply()
             found.repaired = True
 
     def _is_fresh(self, at: datetime | None) -> bool:
-        return at is not None and at > self._to.now - SETTLING
-
-
-def _ended_at(row: BatchRow) -> datetime | None:
-    return row.completed_at or row.failed_at or row.expired_at or row.cancelled_at
+        return at is not None and at > self._sources.now - SETTLING_TIME

@@ -1,4 +1,4 @@
-"""What an audit can find, and what it says of it."""
+"""The differences that an audit can find, and the report that contains them."""
 
 from enum import StrEnum
 
@@ -7,44 +7,53 @@ from pydantic import BaseModel
 from batchwright.contracts.audit import AuditCount
 
 
-class Kind(StrEnum):
-    RUN_MISSING = "run_missing"  # a live row that Temporal knows no run of
+class DifferenceKind(StrEnum):
+    RUN_MISSING = "run_missing"  # a live row without a run in Temporal
     RUN_ENDED = "run_ended"  # a live row whose run has ended
     ROW_MISSING = "row_missing"  # a run without a row
-    RUN_OPEN = "run_open"  # a row that ended a while ago, and a run that did not
-    FILE_MISSING = "file_missing"  # a file's row whose object is gone
-    COUNTS = "counts"  # an ended row with files whose counts do not add up to its lines
+    RUN_OPEN = "run_open"  # a row that ended a while ago, and an open run
+    FILE_MISSING = "file_missing"  # a file's row without an object
+    COUNTS = "counts"  # an ended row whose counts do not add up to its lines
 
 
 class Difference(BaseModel):
-    """`repair` is what was done about it, or would be; empty: nothing can be, from here."""
+    """One difference that an audit found.
 
-    kind: Kind
+    Attributes:
+        what: sentence for the operator that describes the difference.
+        repair: the change that repairs it; empty if an audit cannot repair it.
+        repaired: True if that change was made.
+    """
+
+    kind: DifferenceKind
     tenant: str
-    id: str  # of the batch or file
+    id: str  # id of the batch or file
     what: str
     repair: str = ""
     repaired: bool = False
 
 
-class Report(BaseModel):
+class AuditReport(BaseModel):
     differences: list[Difference]
-    rows: int  # live ones that were looked at
+    rows: int  # live rows that were compared
     runs: int
     files: int
-    unlisted: int = 0  # missing files beyond those that are listed
+    unlisted: int = 0  # missing files that are not listed
 
     @property
     def left(self) -> int:
-        """Differences that are still there."""
-        return self.unlisted + sum(not one.repaired for one in self.differences)
+        """Number of differences that were not repaired."""
+        return self.unlisted + sum(not difference.repaired for difference in self.differences)
 
     @property
-    def counts(self) -> dict[Kind, AuditCount]:
-        """Of every kind there is."""
-        made = {kind: AuditCount() for kind in Kind}
-        made[Kind.FILE_MISSING] = AuditCount(found=self.unlisted, left=self.unlisted)
-        for one in self.differences:
-            before = made[one.kind]
-            made[one.kind] = AuditCount(found=before.found + 1, left=before.left + (not one.repaired))
-        return made
+    def counts(self) -> dict[DifferenceKind, AuditCount]:
+        """Number of differences by kind: how many were found, and how many were not repaired.
+
+        Every kind is included, even with 0 differences.
+        """
+        counts = {kind: AuditCount() for kind in DifferenceKind}
+        counts[DifferenceKind.FILE_MISSING] = AuditCount(found=self.unlisted, left=self.unlisted)
+        for difference in self.differences:
+            before, left = counts[difference.kind], not difference.repaired
+            counts[difference.kind] = AuditCount(found=before.found + 1, left=before.left + left)
+        return counts

@@ -1,27 +1,33 @@
-"""The end of a batch, put together again from its run's result and the objects of its files."""
+"""Restore the outcome of an ended batch from the result of its workflow run and its files in storage."""
 
 from datetime import datetime
 from typing import Literal
 
-from activities.finalize.files import lifetime
+from batchwright.activities.results.output_files import file_lifetime
 from batchwright.contracts.batch import BatchOrder, BatchResult
-from batchwright.database.rows import FileRow, Outcome
-from batchwright.rules import keys
+from batchwright.database.records import BatchOutcome, FileRow
+from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 
 
-async def restored(
+async def restored_outcome(
     order: BatchOrder, result: BatchResult, at: datetime, storage: Storage, settings: Settings
-) -> Outcome | None:
-    """None where lines have results, but the file they are in is not there."""
-    until = at + lifetime(order, result.status, settings)
+) -> BatchOutcome | None:
+    """Return the final counts and files for the row of a batch whose workflow run ended with `result`.
+
+    Return None if the batch should have an output or error file that is not in storage.
+
+    Args:
+        at: when the run ended; used as the creation time of the files.
+    """
+    until = at + file_lifetime(order, result.status, settings)
     output = await _file(order, "output", storage) if result.completed else None
     error = await _file(order, "error", storage) if result.failed else None
     if (result.completed and output is None) or (result.failed and error is None):
         return None
-    return Outcome(
+    return BatchOutcome(
         status=result.status,
         completed=result.completed,
         failed=result.failed,
@@ -32,9 +38,9 @@ async def restored(
 
 
 async def _file(order: BatchOrder, kind: Literal["output", "error"], storage: Storage) -> FileRow | None:
-    """The attempts that did not win have deleted theirs, so that there is one."""
+    """Return a row for the batch's output or error file, or None if storage has no object for it."""
     id = derived_file_id(order.batch_id, kind)
-    async for info in storage.list(keys.output_key(order.tenant, id, "")):
+    async for info in storage.list(object_keys.output_key(order.tenant, id, "")):
         return FileRow(
             id=id,
             tenant=order.tenant,

@@ -1,4 +1,7 @@
-"""What an audit asks of Temporal: the batches' runs, of which the latest counts."""
+"""Read the workflow runs of batches from Temporal, for audits.
+
+If a batch has several runs, the latest counts.
+"""
 
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -7,15 +10,21 @@ from typing import NamedTuple, Protocol
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
-from batchwright.contracts import search
+from batchwright.contracts import search_attributes
 from batchwright.contracts.batch import BatchOrder, BatchResult
-from batchwright.temporal.starting import start_batch
+from batchwright.temporal.batch_start import start_batch
 
 _BATCHES = "WorkflowType = 'BatchWorkflow'"
 
 
-class Run(NamedTuple):
-    """`ended` is empty while it is open, else how it closed; `result` is there where it closed by itself."""
+class BatchRun(NamedTuple):
+    """The latest workflow run of a batch.
+
+    Attributes:
+        id: the batch's id, which is also the workflow's id.
+        ended: the status with which the run closed, such as `terminated`; empty while it is open.
+        result: None unless the run completed and its result was read.
+    """
 
     id: str
     tenant: str
@@ -25,33 +34,33 @@ class Run(NamedTuple):
     result: BatchResult | None = None
 
 
-class Runs(Protocol):
-    """All raise RPCError where Temporal does not answer."""
+class BatchRunSource(Protocol):
+    """Access to the workflow runs of batches. All methods raise RPCError if Temporal is unavailable."""
 
-    def all(self) -> AsyncIterator[Run]:
-        """Without their results."""
+    def all(self) -> AsyncIterator[BatchRun]:
+        """Yield the runs of all batches, without their `result`."""
         ...
 
-    async def find(self, batch_id: str) -> Run | None: ...
+    async def find(self, batch_id: str) -> BatchRun | None: ...
 
     async def order(self, batch_id: str) -> BatchOrder:
-        """What the run was started with."""
+        """Return the batch order that the run was started with."""
         ...
 
     async def start(self, order: BatchOrder) -> None:
-        """A second start of the same batch changes nothing."""
+        """Start a workflow run for the batch. It has no effect if the batch has one already."""
         ...
 
 
-class TemporalRuns(Runs):
+class TemporalBatchRunSource(BatchRunSource):
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def all(self) -> AsyncIterator[Run]:
+    async def all(self) -> AsyncIterator[BatchRun]:
         async for found in self._client.list_workflows(_BATCHES):
             yield _run(found)
 
-    async def find(self, batch_id: str) -> Run | None:
+    async def find(self, batch_id: str) -> BatchRun | None:
         handle = self._client.get_workflow_handle(batch_id, result_type=BatchResult)
         try:
             run = _run(await handle.describe())
@@ -79,11 +88,11 @@ class TemporalRuns(Runs):
         await start_batch(self._client, order)
 
 
-def _run(found: WorkflowExecution) -> Run:
+def _run(found: WorkflowExecution) -> BatchRun:
     is_open = found.status in (WorkflowExecutionStatus.RUNNING, None)
-    return Run(
+    return BatchRun(
         id=found.id,
-        tenant=found.typed_search_attributes.get(search.TENANT) or "",
+        tenant=found.typed_search_attributes.get(search_attributes.TENANT) or "",
         started_at=found.start_time,
         ended="" if is_open or found.status is None else found.status.name.lower(),
         ended_at=found.close_time,

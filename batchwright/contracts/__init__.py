@@ -1,1 +1,1 @@
-"""What Batchwright's parts say to each other: messages, declared activities, names."""
+"""Contracts between the processes: messages, activities, API objects, names in Temporal, and the registry."""

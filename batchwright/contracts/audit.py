@@ -1,4 +1,4 @@
-"""The audit that a schedule starts: its messages, and the activity it declares."""
+"""Messages and activity of the scheduled audit, which compares rows, workflow runs and files."""
 
 from temporalio import activity
 
@@ -8,25 +8,28 @@ WORKFLOW = "AuditWorkflow"
 
 
 class AuditOrder(Message):
-    """Everything is compared; whether anything is mended is the setting of the worker that does it."""
+    """Request for an audit. A setting of the worker decides whether the audit repairs differences."""
 
 
 class AuditCount(Message):
-    """Of one kind of difference: how many there were, and how many of them are still there."""
+    """Differences of one kind: how many an audit found, and how many it left unrepaired."""
 
     found: int = 0
     left: int = 0
 
 
 class AuditResult(Message):
-    rows: int  # live ones that were looked at
+    rows: int  # live batches that were compared
     runs: int
     files: int
     counts: dict[str, AuditCount]  # by kind
 
 
 class AuditActivities:
-    """Declared here, implemented in `activities/auditing.py`; workflows see only this."""
+    """Declaration of the activity, so that workflows can call it without importing its implementation.
+
+    It is implemented in `activities/audit/activity.py`.
+    """
 
     @activity.defn
     async def audit(self, order: AuditOrder) -> AuditResult:

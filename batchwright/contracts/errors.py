@@ -1,7 +1,7 @@
-"""Error codes and types that cross process borders.
+"""Error codes and error types that one process writes and another one reads.
 
-LineCode        the `error.code` of an error line without an HTTP answer
-Failure         the `type` of an ApplicationError an activity raises; retried unless listed in NEVER_RETRIED
+LineCode    the `error.code` of a line in the error file that has no HTTP response
+Failure     the `type` of an activity's ApplicationError; Temporal retries all except those in NEVER_RETRIED
 """
 
 from enum import StrEnum
@@ -33,20 +33,36 @@ LINE_MESSAGES: dict[LineCode, str] = {
 
 
 class Failure(StrEnum):
-    TURN_OVER = "TurnOver"  # benign: the slice gives its slot back and goes on in its next turn
-    DEFERRED = "Deferred"  # benign: the model's backends take nothing now
-    CANCEL_ACCEPTED = "CancelAccepted"  # benign: the batch may not complete any more
-    OWNERSHIP_LOST = "OwnershipLost"  # another attempt owns the slice
+    TURN_OVER = "TurnOver"  # benign: the slice releases its slot and continues in its next turn
+    DEFERRED = "Deferred"  # benign: no backend of the model accepts requests now
+    OVER_QUOTA = "OverQuota"  # benign: the batch waits for its tenant's quota; the message is for the tenant
+    CANCEL_ACCEPTED = "CancelAccepted"  # benign: the batch can no longer complete
+    OWNERSHIP_LOST = "OwnershipLost"  # another attempt holds the lease of the slice
     STORAGE_UNAVAILABLE = "StorageUnavailable"
     DATABASE_UNAVAILABLE = "DatabaseUnavailable"
+    TEMPORAL_UNAVAILABLE = "TemporalUnavailable"
+    UNEXPECTED = "Unexpected"  # an unexpected exception: retried a few times, then final
     PLAN_DAMAGED = "PlanDamaged"
     RESULTS_DAMAGED = "ResultsDamaged"
     INPUT_VANISHED = "InputVanished"
     PAYLOADS_TOO_LARGE = "PayloadsTooLarge"
     MODEL_RUN_FAILED = "ModelRunFailed"
-    FOREIGN_STORAGE = "ForeignStorage"  # marked by another database: rows and objects are not compared
+    FOREIGN_STORAGE = (
+        "ForeignStorage"  # the storage belongs to another database: rows and objects are not compared
+    )
     RETENTION_FAILED = "RetentionFailed"
 
+
+# Messages that tenants see instead of the error's own message, which may contain hosts and paths. The error's
+# own message is in the log and in the workflow's history.
+FAILURE_SENTENCES: dict[str, str] = {
+    Failure.STORAGE_UNAVAILABLE: "object storage is unavailable.",
+    Failure.DATABASE_UNAVAILABLE: "the database is unavailable.",
+    Failure.DEFERRED: "no backend has reported which models it serves.",
+    Failure.PLAN_DAMAGED: "the prepared input is damaged.",
+    Failure.RESULTS_DAMAGED: "stored results are damaged.",
+    Failure.INPUT_VANISHED: "the input file is no longer in storage.",
+}
 
 NEVER_RETRIED: list[str] = [
     Failure.PLAN_DAMAGED,

@@ -1,81 +1,151 @@
-"""The execution phase: one model's run, its slices, and the activity it declares."""
+"""Messages and activity of the execution phase, which sends the lines of a batch.
+
+Each model of a batch has a model run, which is a child workflow. It starts an activity for each slice, a part
+of the model's lines. An activity sends lines for a limited time, its turn; a later turn continues the slice.
+"""
 
 from datetime import datetime
+from typing import Self
 
 from temporalio import activity
 
-from batchwright.contracts.batch import BatchPolicy, Caller
+from batchwright.contracts.batch import DEFAULT_PRIORITY, BatchOrder, BatchPolicy, Caller
+from batchwright.contracts.ingestion import ModelShare
 from batchwright.contracts.message import Message
 from batchwright.contracts.openai import Endpoint
 
-# Last heartbeat of an attempt that ended by itself: without it, the next one took over from a lost worker.
-HANDED_BACK = "handed back"
-
-
-class SliceRequest(Message):
-    """One slice of one model's plan. `generation` grows whenever attempt numbers start anew."""
-
-    batch_id: str
-    tenant: str
-    weight: float = 1.0
-    endpoint: Endpoint
-    prefix: str  # ingestion's commit
-    model: str
-    safe: str
-    number: int
-    generation: int = 0
-    closes_at: datetime
-    slice_seconds: float = 30.0
-    cancel_grace_seconds: float = 30.0
-    expiry_grace_seconds: float = 5.0
-    moves: int = 0  # how often slices of this run have changed their queue
-    caller: Caller = Caller()
-
-
-class SliceResult(Message):
-    """What the slice has settled so far, over all its turns; `finished`: every line is settled."""
-
-    finished: bool = False
-    completed: int = 0
-    failed: int = 0
-    goes_on_at: str = ""  # the task queue where the slice belongs by now; nothing was sent then
-
-    # In heartbeats: the attempt that tells, and the first one after the last that ended by itself.
-    attempt: int = 0
-    since: int = 0
+# Last heartbeat of an attempt that ended by itself. If an attempt ended without it, its worker crashed.
+RELEASED = "released"
 
 
 class ModelRun(Message):
-    """The start argument of a model run; the second half is what continue-as-new carries over."""
+    """Start argument of a model run, the workflow that schedules the slices of one model of a batch.
+
+    The fields after `policy` are kept when the workflow continues as new.
+    """
 
     batch_id: str
     tenant: str
     weight: float = 1.0
-    priority: int = 3
+    priority: int = DEFAULT_PRIORITY
     endpoint: Endpoint
-    prefix: str
+    ingest_prefix: str  # key prefix of the objects that ingestion committed
     model: str
-    safe: str
+    safe_model: str  # the model as a part of object keys and queue names
     lines: int
     slices: int
-    closes_at: datetime
+    created_at: datetime | None = None
+    deadline: datetime
     policy: BatchPolicy = BatchPolicy()
 
     next_slice: int = 0
-    unfinished: list[int] = []  # scheduled before, not finished: they go first
+    unfinished_slices: list[int] = []  # scheduled before and not finished; they are scheduled first
     generation: int = 0
-    cut_off: int = 0  # slices the deadline ended before they were finished
+    expired_slices: int = 0  # slices that the deadline ended early
     completed: int = 0
     failed: int = 0
     paused: bool = False
     stopping: bool = False
 
-    queue: str = ""  # the task queue of its slices; empty: the model's own
-    moves: int = 0  # how often that has changed
+    queue: str = ""  # task queue of its slices; empty for the model's own
+    queue_changes: int = 0  # how often the queue has changed
+    workers: int = 0  # workers that served the queue when a slice last ended; 0 if none has ended
+
+    @classmethod
+    def of(cls, order: BatchOrder, share: ModelShare, ingest_prefix: str, *, paused: bool = False) -> Self:
+        """Return the start argument of the run of one model of the batch `order`.
+
+        `share` is the model's part of the lines. Its objects are in storage under the key prefix
+        `ingest_prefix`.
+        """
+        return cls(
+            batch_id=order.batch_id,
+            tenant=order.tenant,
+            weight=order.weight,
+            priority=order.priority,
+            endpoint=order.endpoint,
+            ingest_prefix=ingest_prefix,
+            model=share.model,
+            safe_model=share.safe_model,
+            lines=share.lines,
+            slices=share.slices,
+            created_at=order.created_at,
+            deadline=order.deadline,
+            policy=order.policy,
+            paused=paused,
+            queue=share.queue,
+        )
+
+
+class SliceRequest(Message):
+    """Request to send the lines of one slice, which is a part of the lines of one model.
+
+    `generation` increases whenever Temporal counts the slice's attempts from 1 again.
+    """
+
+    batch_id: str
+    tenant: str
+    weight: float = 1.0
+    priority: int = DEFAULT_PRIORITY
+    endpoint: Endpoint
+    ingest_prefix: str
+    model: str
+    safe_model: str
+    number: int
+    generation: int = 0
+    deadline: datetime
+    slice_seconds: float = 30.0
+    cancel_grace_seconds: float = 30.0
+    expiry_grace_seconds: float = 5.0
+    queue_changes: int = 0  # how often slices of this run have moved to another queue
+    caller: Caller = Caller()
+
+    @classmethod
+    def of(cls, run: ModelRun, number: int) -> Self:
+        policy = run.policy
+        return cls(
+            batch_id=run.batch_id,
+            tenant=run.tenant,
+            weight=run.weight,
+            priority=run.priority,
+            endpoint=run.endpoint,
+            ingest_prefix=run.ingest_prefix,
+            model=run.model,
+            safe_model=run.safe_model,
+            number=number,
+            generation=run.generation,
+            deadline=run.deadline,
+            slice_seconds=policy.slice_seconds,
+            cancel_grace_seconds=policy.cancel_grace_seconds,
+            expiry_grace_seconds=policy.expiry_grace_seconds,
+            queue_changes=run.queue_changes,
+            caller=policy.caller,
+        )
+
+
+class SliceResult(Message):
+    """Counts of the lines of a slice that are settled so far.
+
+    `finished` is True once every line is settled.
+    """
+
+    finished: bool = False
+    completed: int = 0
+    failed: int = 0
+    target_queue: str = ""  # task queue to which the slice must move; then nothing was sent
+    workers: int = 0  # workers that serve the slice's task queue; 0 if unknown
+
+    # Only in heartbeats: the number of the reporting attempt, and the number of the first of the crashed
+    # attempts right before it. If none crashed, the second number is that of the reporting attempt, too.
+    attempt: int = 0
+    crashed_since: int = 0
 
 
 class ModelRunResult(Message):
-    """Counts of the finished slices; the batch's own counts come from finalization."""
+    """Result of a model run: counts of the lines in its finished slices.
+
+    `finished` is True if all slices are finished. These counts are not the batch's final counts.
+    """
 
     finished: bool
     completed: int = 0
@@ -83,7 +153,10 @@ class ModelRunResult(Message):
 
 
 class ExecutionActivities:
-    """Declared here, implemented in `activities/execution.py`; workflows see only this."""
+    """Declaration of the activity, so that workflows can call it without importing its implementation.
+
+    It is implemented in `activities/execution/activity.py`.
+    """
 
     @activity.defn
     async def run_slice(self, request: SliceRequest) -> SliceResult:

@@ -1,4 +1,4 @@
-"""The ingestion phase: its messages and the activity it declares."""
+"""Messages and activity of the ingestion phase, which validates the input of a batch and plans its slices."""
 
 from temporalio import activity
 
@@ -7,36 +7,40 @@ from batchwright.contracts.message import Message
 
 
 class ModelShare(Message):
-    """One model's part of a batch, as committed by ingestion."""
+    """One model's part of a batch, as ingestion planned it. `lines` is the number of lines in its slices."""
 
     model: str
-    safe: str
+    safe_model: str  # the model as a part of object keys and queue names
     lines: int
     slices: int
-    queue: str = ""  # the task queue its slices go to first; empty: the model's own
-    adopted_completed: int = 0  # lines whose results another batch had: they are in no slice
-    adopted_failed: int = 0
-    duplicates: int = 0  # lines that get the answers of others: they are in no slice, and not among `lines`
+    queue: str = ""  # first task queue of its slices; empty for the model's own
+    resumed_completed: int = 0  # lines with results copied from the source batch; they are in no slice
+    resumed_failed: int = 0
+    duplicates: int = 0  # lines that get the results of equal lines; they are in no slice either
 
 
 class IngestResult(Message):
-    """The commit of ingestion: only what lies under `prefix` counts, whatever other attempts left behind.
+    """Result of ingestion. The objects under the key prefix `ingest_prefix` are the batch's plan.
 
-    `failed` means the input did not validate: the row is `failed` already, and `prefix` is empty.
+    Objects of other attempts do not count. `failed` means that the input is invalid; the batch's row then
+    already has the status `failed`, and `ingest_prefix` is empty.
     """
 
     failed: bool = False
-    prefix: str = ""
+    ingest_prefix: str = ""
     models: list[ModelShare] = []
     total: int = 0  # lines of the input
     unserved: int = 0  # lines settled by ingestion because no backend serves their model
-    adopted: int = 0  # lines settled by the batch this one resumes
-    errors: int = 0  # validation errors found
-    closed: bool = False  # the window was over: of a model without slices only the plan was written
+    resumed: int = 0  # lines with results copied from the source batch
+    error_count: int = 0  # validation errors
+    deadline_passed: bool = False  # then at least one model was planned without slices
 
 
 class IngestionActivities:
-    """Declared here, implemented in `activities/ingestion.py`; workflows see only this."""
+    """Declaration of the activity, so that workflows can call it without importing its implementation.
+
+    It is implemented in `activities/ingestion/activity.py`.
+    """
 
     @activity.defn
     async def ingest(self, order: BatchOrder) -> IngestResult:

@@ -1,9 +1,13 @@
-"""The base of everything that crosses Temporal."""
+"""Base class of everything that is sent through Temporal."""
 
 from pydantic import BaseModel, ConfigDict
 
 
 class Message(BaseModel):
-    """Frozen; new fields always have a default; unknown fields of a newer sender are ignored."""
+    """Base class of messages, which cannot be changed after their creation.
+
+    Processes of different versions exchange messages. Therefore unknown fields are ignored, and a new field
+    must have a default.
+    """
 
     model_config = ConfigDict(frozen=True)

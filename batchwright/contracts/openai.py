@@ -1,6 +1,7 @@
-"""The vocabulary of OpenAI's Batches and Files that every part shares."""
+"""Terms of the HTTP API that all processes share, such as statuses and endpoints. Most are OpenAI's."""
 
 from enum import StrEnum
+from typing import Literal
 
 from batchwright.contracts.message import Message
 
@@ -12,12 +13,15 @@ class BatchStatus(StrEnum):
     FINALIZING = "finalizing"
     COMPLETED = "completed"
     EXPIRED = "expired"
-    CANCELLING = "cancelling"  # never stored: shown while a live batch has `cancel_requested_at`
+    CANCELLING = "cancelling"  # never stored; shown while a live batch has `cancel_requested_at`
     CANCELLED = "cancelled"
 
     @property
     def is_terminal(self) -> bool:
         return self in (BatchStatus.FAILED, BatchStatus.COMPLETED, BatchStatus.EXPIRED, BatchStatus.CANCELLED)
+
+
+UploadStatus = Literal["pending", "completed", "cancelled", "expired"]
 
 
 class Endpoint(StrEnum):
@@ -29,17 +33,57 @@ class Endpoint(StrEnum):
     IMAGES_GENERATIONS = "/v1/images/generations"
     IMAGES_EDITS = "/v1/images/edits"
     VIDEOS = "/v1/videos"
+    SCORE = "/v1/score"
+    RERANK = "/v1/rerank"
+
+    @property
+    def is_openais(self) -> bool:
+        """True if OpenAI's API has this endpoint; False if only inference servers have it."""
+        return self not in (Endpoint.SCORE, Endpoint.RERANK)
 
 
 class Profile(StrEnum):
-    """`relaxed` accepts more than OpenAI does (windows, lines without url or method); `strict` does not."""
+    """How strictly requests and input files are checked.
+
+    `strict` accepts only what OpenAI accepts. `relaxed` also accepts, for example, other completion windows
+    and lines without `url` or `method`.
+    """
 
     RELAXED = "relaxed"
     STRICT = "strict"
 
 
+class Quota(StrEnum):
+    """Name of a quota, as the API and the settings use it."""
+
+    LIVE_BATCHES = "live_batches"
+    STORED_BYTES = "stored_bytes"
+    ENQUEUED_LINES = "enqueued_lines"
+    ENQUEUED_TOKENS = "enqueued_tokens"
+    REQUESTS_PER_MINUTE = "requests_per_minute"
+    TOKENS_PER_DAY = "tokens_per_day"
+
+
+class OverQuota(StrEnum):
+    """What happens to a batch that would exceed the tenant's quota of enqueued lines or tokens."""
+
+    FAIL = "fail"
+    WAIT = "wait"  # it stays in validation until the quota allows it
+
+
+class GroupKind(StrEnum):
+    """Kind of a budget group.
+
+    Members of an organization are tenants. Members of a team or a user are API keys of one tenant.
+    """
+
+    ORGANIZATION = "organization"
+    TEAM = "team"
+    USER = "user"
+
+
 class Usage(Message):
-    """Tokens as the backends reported them, summed; what was not reported counts as zero."""
+    """Sum of the tokens that backends reported. A missing number counts as zero."""
 
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -60,7 +104,7 @@ class Usage(Message):
 
 
 class ValidationError(Message):
-    """One entry of a failed batch's `errors.data`; `line` is 1-based."""
+    """One error of a failed batch, as in `errors.data` of the batch object. `line` counts from 1."""
 
     code: str
     message: str

@@ -1,25 +1,29 @@
-"""What a registry says: models, their backends, how each is treated. Durations: seconds, `90s`, `5m`.
+"""Schema of the registry: models, their backends, retries and limits.
 
-The same shape whether it comes from the file or is changed at run time; no entry inherits from another.
+The registry file and changes at run time have the same schema. No entry inherits settings from another one.
 """
 
 import ipaddress
 import re
-from typing import Annotated, Literal, Self
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
-from batchwright.contracts.entry import Entry, Positive, Seconds
-from batchwright.contracts.jobs import JobConfig, Kind
+from batchwright.contracts.job_config import JobConfig, ModelKind
+from batchwright.contracts.registry_types import Duration, PositiveDuration, RegistryEntry
 
+MAX_PER_MINUTE = 2**53 - 1  # the largest integer that every JSON parser reads exactly
+
+_Item = TypeVar("_Item", bound=Hashable)
 _HTTP_URL = re.compile(r"https?://(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::(\d{1,5}))?(?:/[!-~]*)?")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# Names of headers that carry credentials: they are neither configured as plain text nor passed through.
+# Headers that carry credentials: they are neither configured as plain text nor passed on.
 CREDENTIAL_HEADERS = frozenset(
     {"authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "api-key", "x-auth-token"}
 )
-# Those we make ourselves, and those of one connection.
-OWN_HEADERS = frozenset(
+# Headers that Batchwright sets itself, and hop-by-hop headers.
+RESERVED_HEADERS = frozenset(
     {
         "accept",
         "accept-encoding",
@@ -40,76 +44,103 @@ OWN_HEADERS = frozenset(
 
 
 def _check_address(url: str) -> None:
-    """Of what begins as a URL: whether requests can be sent there."""
+    """Check the host, the port and the path of an HTTP URL. Raises ValueError if it cannot be used."""
     found = _HTTP_URL.fullmatch(url)
     if found is None or int(found[3] or 1) not in range(1, 65_536):
-        raise ValueError("it must be ASCII, with a host and, if any, a port of 1 to 65535")
+        raise ValueError("it must be ASCII with a host and an optional port from 1 to 65535")
     try:
         if found[1]:
             ipaddress.IPv6Address(found[1])
         elif re.fullmatch(r"[0-9.]+", found[2]):
             ipaddress.IPv4Address(found[2])
         else:
-            check_host(found[2])
+            check_host_name(found[2])
     except ValueError:
-        raise ValueError(f"{found[1] or found[2]!r} is no address: correct it, or name a host") from None
+        raise ValueError(
+            f"{found[1] or found[2]!r} is not an IP address: correct it, or use a host name"
+        ) from None
 
 
-def check_host(name: str) -> None:
-    """Raises ValueError for a name that nobody could look up: a part of it is empty, or too long."""
+def check_host_name(name: str) -> None:
+    """Check a host name. Raises ValueError if a part of it is empty or too long for DNS."""
     name.encode("idna").decode("idna")
 
 
-Name = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00]+$")]
-Choice = Literal["least-outstanding", "prefix-affine"]
+ModelName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00]+$")]
+LoadBalancing = Literal["least-outstanding", "prefix-affine"]
+SettingSource = Literal["change", "file", "listing", "environment", "default"]
+ModelSource = Literal["file", "change", "listing"]
 
 
-class BackendConfig(Entry):
-    """One URL. Without a value of its own, a timeout is the setting's."""
+class BackendConfig(RegistryEntry):
+    """One backend URL of a model. Unset timeouts are those of the settings."""
 
-    url: str = Field(max_length=2048, description="where it is, with or without `/v1`")
+    url: str = Field(max_length=2048, description="URL of the backend, with or without `/v1`")
     weight: float = Field(
-        default=1.0, gt=0, le=1000, description="its share of the requests beside other backends"
+        default=1.0, gt=0, le=1000, description="relative share of the requests among the model's backends"
     )
     model: str = Field(
         default="",
         max_length=256,
         pattern=r"^[^\x00]*$",
-        description="the model's name there; unset: the same",
+        description="the model's name at this backend; unset: the same",
     )
-    request_timeout: Positive | None = Field(
+    request_timeout: PositiveDuration | None = Field(
         default=None,
-        description="one request, from sending to the whole answer; `BATCHWRIGHT_REQUEST_TIMEOUT_SECONDS`",
+        description="time limit of one request, from sending to the complete response; unset: "
+        "`BATCHWRIGHT_REQUEST_TIMEOUT_SECONDS`",
     )
-    connect_timeout: Positive | None = Field(
-        default=None, description="connecting; `BATCHWRIGHT_CONNECT_TIMEOUT_SECONDS`"
+    connect_timeout: PositiveDuration | None = Field(
+        default=None, description="time limit to connect; unset: `BATCHWRIGHT_CONNECT_TIMEOUT_SECONDS`"
     )
-    first_byte_timeout: Positive | None = Field(
-        default=None, description="until an answer begins; unset: as long as the request may take"
+    first_byte_timeout: PositiveDuration | None = Field(
+        default=None, description="time limit until the response starts; unset: none of its own"
     )
-    idle_timeout: Positive | None = Field(
-        default=None, description="between two pieces of an answer; unset: as long as the request may take"
+    idle_timeout: PositiveDuration | None = Field(
+        default=None, description="time limit between two pieces of a response; unset: none of its own"
     )
     api_key_name: str = Field(
         default="",
         pattern=r"^([\w.-]*[\w-][\w.-]*)?$",
-        description="file below `BATCHWRIGHT_SECRETS_DIR` that holds the key; read again when it changes",
+        description="file in `BATCHWRIGHT_SECRETS_DIR` with the API key; reloaded when it changes",
     )
-    api_key_file: str = Field(default="", description="the same, anywhere; only in the file, not at run time")
+    api_key_file: str = Field(
+        default="", description="path of a file with the API key; only in the registry file, not at run time"
+    )
     api_key_env: str = Field(
-        default="", description="environment variable that holds the key; only in the file, not at run time"
+        default="",
+        description="environment variable with the API key; only in the registry file, not at run time",
     )
     headers: dict[str, str] = Field(
-        default={}, description="added to every request; credentials are refused here"
+        default={}, description="headers added to every request; credentials are rejected here"
     )
-    dispatched: bool = Field(
+    in_flight: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="requests in flight to this URL from all workers together, which divide it; unset: only "
+        "the limits of each worker",
+    )
+    priority: int | None = Field(
+        default=None,
+        ge=-(2**31),
+        lt=2**31,
+        description="top-level field `priority` of every request's body, for servers that schedule by it; "
+        "it replaces the line's own; unset: bodies stay as they are",
+    )
+    send_dispatch_header: bool = Field(
         default=False,
-        description="it tells dispatched traffic from direct: `BATCHWRIGHT_DISPATCH_HEADER` marks ours",
+        description="add the header `BATCHWRIGHT_DISPATCH_HEADER` to every request, so that the backend can "
+        "tell them from direct ones",
     )
-    tls_insecure_skip_verify: bool = Field(default=False, description="take any certificate: for tests only")
-    tls_ca_cert_file: str = Field(default="", description="PEM of the authority that signed its certificate")
-    tls_client_cert_file: str = Field(default="", description="PEM of our certificate")
-    tls_client_key_file: str = Field(default="", description="PEM of our certificate's key")
+    tls_insecure_skip_verify: bool = Field(
+        default=False, description="accept any certificate: for tests only"
+    )
+    tls_ca_cert_file: str = Field(
+        default="", description="PEM file of the authority that signed the backend's certificate"
+    )
+    tls_client_cert_file: str = Field(default="", description="PEM file of the client certificate")
+    tls_client_key_file: str = Field(default="", description="PEM file of the client certificate's key")
 
     @field_validator("url")
     @classmethod
@@ -117,7 +148,7 @@ class BackendConfig(Entry):
         if not re.match(r"https?://[^/\s?#]", url):
             raise ValueError("it must begin with http:// or https:// and name a host")
         if re.search(r"[\s?#]", url) or "@" in url.split("/", 3)[2]:
-            raise ValueError("it must have no user, query, fragment or blank in it")
+            raise ValueError("it must not contain a user, a query, a fragment or spaces")
         _check_address(url)
         return url.rstrip("/").removesuffix("/v1")
 
@@ -125,7 +156,7 @@ class BackendConfig(Entry):
     @classmethod
     def _are_headers(cls, headers: dict[str, str]) -> dict[str, str]:
         for name, value in headers.items():
-            check_header(name)
+            check_header_name(name)
             if not value.isprintable() or not value.isascii():
                 raise ValueError(f"the value of {name!r} must be printable ASCII")
         return headers
@@ -139,64 +170,98 @@ class BackendConfig(Entry):
         return self
 
 
-class RetryConfig(Entry):
-    """How often a line is asked, and when again (R8). Without a value of its own, each is the setting's."""
+class RetryConfig(RegistryEntry):
+    """Retries of a model's lines. Unset values are those of the settings."""
 
     max_attempts: int | None = Field(
         default=None,
         ge=1,
-        description="asks of a line whose answer may be its own fault; `BATCHWRIGHT_MAX_ATTEMPTS`",
+        description="attempts of a line whose failure may be its own fault; unset: "
+        "`BATCHWRIGHT_MAX_ATTEMPTS`",
     )
-    initial_backoff: Positive | None = Field(
-        default=None, description="first wait, doubling; `BATCHWRIGHT_INITIAL_BACKOFF_SECONDS`"
-    )
-    max_backoff: Positive | None = Field(
-        default=None, description="longest wait; `BATCHWRIGHT_MAX_BACKOFF_SECONDS`"
-    )
-    give_up_after: Annotated[Seconds, Field(ge=0)] | None = Field(
+    initial_backoff: PositiveDuration | None = Field(
         default=None,
-        description="capacity waits per line, 0: the deadline; `BATCHWRIGHT_GIVE_UP_AFTER_SECONDS`",
+        description="first wait, which then doubles; unset: `BATCHWRIGHT_INITIAL_BACKOFF_SECONDS`",
+    )
+    max_backoff: PositiveDuration | None = Field(
+        default=None, description="longest wait; unset: `BATCHWRIGHT_MAX_BACKOFF_SECONDS`"
+    )
+    give_up_after: Annotated[Duration, Field(ge=0)] | None = Field(
+        default=None,
+        description="how long a line waits for capacity; `0`: until the deadline; unset: "
+        "`BATCHWRIGHT_GIVE_UP_AFTER_SECONDS`",
     )
 
 
-class LimitConfig(Entry):
-    """How much at once."""
+class LimitConfig(RegistryEntry):
+    """Limits of a model: requests in flight, shared requests, and rates per minute."""
 
     in_flight: int | None = Field(
-        default=None, ge=1, description="requests at once per worker; `BATCHWRIGHT_MODEL_IN_FLIGHT`"
+        default=None, ge=1, description="requests in flight per worker; unset: `BATCHWRIGHT_MODEL_IN_FLIGHT`"
     )
-
-
-class ModelConfig(Entry):
-    """One model, and everything that serves it."""
-
-    backends: list[BackendConfig] = Field(min_length=1, max_length=64, description="who serves it")
-    aliases: list[Name] = Field(default=[], description="other names that lines may ask it by")
-    fallbacks: list[Name] = Field(
-        default=[], description="models that answer, in this order, while all its backends are away"
-    )
-    choice: Choice = Field(
-        default="least-outstanding",
-        description="of two backends the less busy; or for lines of one prompt prefix the same backend",
-    )
-    hedge_after: Positive | None = Field(
+    capacity_fraction: float | None = Field(
         default=None,
-        description="a line unanswered for so long is asked of another backend too, if one has room; "
-        "the first answer counts; unset: never",
+        gt=0,
+        le=1,
+        description="share of `in_flight` that batches may use; unset: `BATCHWRIGHT_CAPACITY_FRACTION`",
     )
-    kind: Kind = Field(
+    inputs_per_request: int | None = Field(
+        default=None,
+        ge=1,
+        le=2048,
+        description="lines that may share a request: of `/v1/embeddings`, and chats if the model has a "
+        "`chat_executor`; unset: as in `BATCHWRIGHT_MODELS`, else 1",
+    )
+    input_tokens_per_request: int | None = Field(
+        default=None,
+        ge=1,
+        description="estimated input tokens of such a request; unset: as in `BATCHWRIGHT_MODELS`, else 32000",
+    )
+    requests_per_minute: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_PER_MINUTE,
+        description="lines sent per minute by all workers together, which divide it; unset: no limit",
+    )
+    tokens_per_minute: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_PER_MINUTE,
+        description="tokens of these lines per minute, prompt and response; unset: no limit",
+    )
+
+
+class ModelConfig(RegistryEntry):
+    """One model and the backends that serve it."""
+
+    backends: list[BackendConfig] = Field(min_length=1, max_length=64, description="backends that serve it")
+    aliases: list[ModelName] = Field(default=[], description="other names that lines may use for it")
+    fallbacks: list[ModelName] = Field(
+        default=[], description="models that answer, in this order, while all its backends are unavailable"
+    )
+    load_balancing: LoadBalancing = Field(
+        default="least-outstanding",
+        description="`least-outstanding`: the less busy of two backends; `prefix-affine`: the same "
+        "backend for lines "
+        "with the same prompt prefix",
+    )
+    kind: ModelKind = Field(
         default="sync",
-        description="how it is asked: one request, one answer; or by jobs, that are polled or call back",
+        description="`sync`: one request, one response; `poll` and `callback`: requests run as jobs",
     )
-    jobs: JobConfig = Field(default_factory=JobConfig, description="of the kinds `poll` and `callback`")
-    retries: RetryConfig = Field(default_factory=RetryConfig, description="when a line is asked again")
-    limits: LimitConfig = Field(default_factory=LimitConfig, description="how much at once")
+    jobs: JobConfig = Field(
+        default_factory=JobConfig, description="job settings of the kinds `poll` and `callback`"
+    )
+    retries: RetryConfig = Field(default_factory=RetryConfig, description="retries of its lines")
+    limits: LimitConfig = Field(default_factory=LimitConfig, description="concurrency limits and rates")
 
     @model_validator(mode="after")
-    def _can_be_asked(self) -> Self:
-        check_header(self.jobs.callback_header)
-        if self.hedge_after and (self.kind != "sync" or len({backend.url for backend in self.backends}) < 2):
-            raise ValueError("it must have kind: sync and two backends, or else no hedge_after")
+    def _check_consistency(self) -> Self:
+        if problem := describe_duplicate_backend(self.backends):
+            raise ValueError(problem)
+        if repeated := _first_duplicate(self.fallbacks):
+            raise ValueError(f"it has the fallback {repeated!r} twice: remove one of them")
+        check_header_name(self.jobs.callback_header)
         if self.kind == "sync" and self.jobs != JobConfig():
             raise ValueError("it must have kind: poll or kind: callback, or else no jobs")
         if self.kind == "poll" and not self.jobs.poll_endpoint_template:
@@ -205,22 +270,28 @@ class ModelConfig(Entry):
 
 
 class GatewayConfig(BackendConfig):
-    """One backend for all models: it tells itself which."""
+    """One backend for all models, whatever their names."""
 
-    retries: RetryConfig = Field(default_factory=RetryConfig, description="when a line is asked again")
-    limits: LimitConfig = Field(default_factory=LimitConfig, description="how much at once, of each model")
+    any_model: bool = Field(
+        default=True,
+        description="it takes any model name; `false`: only the models that its `/v1/models` lists",
+    )
+    retries: RetryConfig = Field(default_factory=RetryConfig, description="retries of its lines")
+    limits: LimitConfig = Field(default_factory=LimitConfig, description="concurrency limits of each model")
 
     @field_validator("model")
     @classmethod
     def _has_no_model(cls, model: str) -> str:
-        raise ValueError("a gateway has no model of its own: it is asked by each line's")
+        raise ValueError("a gateway has no `model`: it receives the model name of each line")
 
 
-class RegistryConfig(Entry):
-    """Either one gateway for all models, or each model with its own (S0-32)."""
+class RegistryConfig(RegistryEntry):
+    """The registry: either one gateway for all models, or the backends of each model."""
 
-    gateway: GatewayConfig | None = Field(default=None, description="serves all models; not beside `models`")
-    models: dict[Name, ModelConfig] = Field(default={}, description="by the name that lines ask for")
+    gateway: GatewayConfig | None = Field(
+        default=None, description="one backend that serves all models; not together with `models`"
+    )
+    models: dict[ModelName, ModelConfig] = Field(default={}, description="models by the name that lines use")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -228,37 +299,80 @@ class RegistryConfig(Entry):
             raise ValueError("it must have gateway or models, not both: move the gateway into each model")
         if self.gateway is None and not self.models:
             raise ValueError("it must have gateway, one for all models, or models, each with its backends")
-        check_names(self.models)
+        check_model_names(self.models)
+        for name, model in self.models.items():
+            if problem := describe_duplicate_backend(model.backends, name):
+                raise ValueError(f"models.{name}: {problem}")
         return self
 
 
-class NamesClash(ValueError):
-    """Names of models do not fit together; the message says which, and what to do."""
+def describe_duplicate_backend(backends: Sequence[BackendConfig], model: str = "") -> str:
+    """Return a message about the first backend that is listed twice, or "" if there is none.
+
+    Two entries are the same backend if they have the same URL, model and credentials. `model` is the default
+    model name for entries without one; "" if it is not known.
+    """
+    found = _first_duplicate(
+        (
+            backend.url,
+            backend.model or model,
+            backend.api_key_name,
+            backend.api_key_file,
+            backend.api_key_env,
+            backend.tls_client_cert_file,
+        )
+        for backend in backends
+    )
+    return f"it has the backend {found[0]} twice: remove one, or add up their weights" if found else ""
 
 
-def check_names(models: dict[str, ModelConfig], elsewhere: frozenset[str] = frozenset()) -> None:
-    """Raises NamesClash. `elsewhere` are models that are served without being in the registry."""
+def _first_duplicate(items: Iterable[_Item]) -> _Item | None:
+    seen: set[_Item] = set()
+    for item in items:
+        if item in seen:
+            return item
+        seen.add(item)
+    return None
+
+
+class ModelNameConflict(ValueError):
+    """Names, aliases or fallbacks of models conflict. The message says which ones, and how to resolve it."""
+
+
+def check_model_names(models: dict[str, ModelConfig], elsewhere: frozenset[str] = frozenset()) -> None:
+    """Check that every alias belongs to one model only, and that every fallback is another known model.
+
+    `elsewhere` has names of models that are served but not registered; they may be fallbacks. Raises
+    ModelNameConflict if the names conflict.
+    """
     owners: dict[str, str] = {}
     for name, model in models.items():
         for alias in model.aliases:
             if alias in models:
-                raise NamesClash(f"the alias {alias!r} of {name!r} is a model itself: take one of them away")
+                raise ModelNameConflict(
+                    f"the alias {alias!r} of {name!r} is a model itself: remove one of them"
+                )
             if owners.setdefault(alias, name) != name or model.aliases.count(alias) > 1:
-                raise NamesClash(
+                raise ModelNameConflict(
                     f"the alias {alias!r} of {name!r} is taken by {owners[alias]!r}: choose another"
                 )
         for fallback in model.fallbacks:
             if fallback == name:
-                raise NamesClash(f"{name!r} falls back on itself: take it out of its fallbacks")
+                raise ModelNameConflict(f"{name!r} is its own fallback: remove it from its fallbacks")
             if fallback not in models and fallback not in elsewhere:
-                raise NamesClash(f"the fallback {fallback!r} of {name!r} is no model here: register it first")
+                raise ModelNameConflict(
+                    f"the fallback {fallback!r} of {name!r} is not a model: register it first"
+                )
 
 
-def check_header(name: str) -> None:
-    """Raises ValueError for a name that is none, or one that must not be set from outside."""
+def check_header_name(name: str) -> None:
+    """Check the name of a configured header.
+
+    Raises ValueError if it is invalid, is used for credentials, or is set by Batchwright itself.
+    """
     if not _HEADER_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a header")
+        raise ValueError(f"{name!r} is not a header name")
     if name.lower() in CREDENTIAL_HEADERS:
         raise ValueError(f"the header {name!r} holds a credential: use api_key_name")
-    if name.lower() in OWN_HEADERS:
-        raise ValueError(f"the header {name!r} is made by Batchwright itself: take it away, or another name")
+    if name.lower() in RESERVED_HEADERS:
+        raise ValueError(f"the header {name!r} is set by Batchwright itself: remove it, or use another name")

@@ -1,4 +1,7 @@
-"""Retention: its kinds, its messages, and the activity it declares."""
+"""Messages and activity of retention, which deletes expired data.
+
+A run has one sweep for each kind of data. A sweep has one or more turns, each an activity.
+"""
 
 from datetime import datetime
 from enum import StrEnum
@@ -10,82 +13,100 @@ from batchwright.contracts.message import Message
 WORKFLOW = "RetentionWorkflow"
 
 
-class Kind(StrEnum):
-    """What is deleted, in the order of a run."""
+class RetentionKind(StrEnum):
+    """Kinds of data that retention deletes, in the order of deletion."""
 
-    FILES = "files"  # past their life
-    UPLOADS = "uploads"  # parts of those past their time
-    BATCHES = "batches"  # what ended batches left in storage, and of their progress
+    FILES = "files"  # expired files
+    UPLOADS = "uploads"  # parts of expired uploads
+    BATCHES = "batches"  # objects and progress rows of ended batches
     METADATA = "metadata"  # rows of batches and uploads that ended long ago
     KEYS = "keys"  # idempotency keys
-    UNFINISHED = "unfinished"  # what writers that died left in storage
+    UNFINISHED = "unfinished"  # unfinished writes of crashed processes
     ORPHANS = "orphans"  # objects that no row names
     LOST = "lost"  # rows of files whose object is gone
 
 
-DUE = [Kind.FILES, Kind.UPLOADS, Kind.BATCHES, Kind.METADATA, Kind.KEYS]
-LITTER = [Kind.UNFINISHED, Kind.ORPHANS, Kind.LOST]
+EXPIRED_KINDS = [
+    RetentionKind.FILES,
+    RetentionKind.UPLOADS,
+    RetentionKind.BATCHES,
+    RetentionKind.METADATA,
+    RetentionKind.KEYS,
+]
+LITTER_KINDS = [RetentionKind.UNFINISHED, RetentionKind.ORPHANS, RetentionKind.LOST]
 
 
-class Place(Message):
-    """How far a sweep has come, in its own order; the empty one is the beginning."""
+class SweepPosition(Message):
+    """Position at which the next turn of a sweep continues. The default is the start of a sweep."""
 
     at: datetime | None = None
     tenant: str = ""
-    id: str = ""  # of a row, or an object's key
+    id: str = ""  # id of a row, or key of an object
 
 
-START = Place()
+SWEEP_START = SweepPosition()
 
 
-class Gone(Message):
-    """Deleted, or what would be; `bytes` only of what lies in storage."""
+class DeletionCount(Message):
+    """Number of items of one kind that were deleted, or that a dry run would have deleted.
 
-    kind: Kind
+    `bytes` is the size of their objects in storage.
+    """
+
+    kind: RetentionKind
     count: int = 0
     bytes: int = 0
-    failures: int = 0  # things that could not be deleted, or attempts of the whole kind that were given up
+    failures: int = 0  # failed deletions, and failed attempts to delete the whole kind
 
 
 class SweepRequest(Message):
-    """One turn of one kind. `so_far` is what the turns before it did."""
+    """Request for one turn of a sweep, which deletes data of one kind from `position` on.
 
-    kind: Kind
-    now: datetime  # the run's beginning: all its turns have the same horizons
-    place: Place = START
-    so_far: Gone
+    `so_far` has the counts of the earlier turns. If `dry_run` is True, data is only counted.
+    """
+
+    kind: RetentionKind
+    now: datetime  # start of the run, so that all its turns have the same cutoffs
+    position: SweepPosition = SWEEP_START
+    so_far: DeletionCount
     dry_run: bool = False
 
 
 class SweepResult(Message):
-    """`place` is where the next turn goes on; None: there is no more."""
+    """Counts of a sweep so far, and the position of its next turn, which is None after the last one."""
 
-    gone: Gone
-    place: Place | None = None
+    deleted: DeletionCount
+    position: SweepPosition | None = None
 
 
 class RetentionOrder(Message):
-    """`left`, the first of which is at `place`, and `gone` are what a run that continues as new carries."""
+    """Start argument of a retention run.
 
-    left: list[Kind] = DUE
+    When the run continues as new, it has the remaining `kinds`, and the counts and errors so far.
+    """
+
+    kinds: list[RetentionKind] = EXPIRED_KINDS
     dry_run: bool = False
-    now: datetime | None = None  # None: as it begins
-    place: Place = START
-    gone: list[Gone] = []
+    now: datetime | None = None  # None stands for the time at which the run starts
+    position: SweepPosition = SWEEP_START  # within the first of `kinds`
+    deleted: list[DeletionCount] = []
     errors: list[str] = []
-    turns: int = 500  # before it continues as new, where the server does not suggest it earlier
+    max_turns: int = 500  # number of turns before continue-as-new, if the server does not suggest it earlier
 
 
 class RetentionResult(Message):
-    """A line for each kind of the order, and a sentence for each that was given up."""
+    """Result of a retention run: counts for each kind of data, and a sentence for each kind that failed."""
 
-    gone: list[Gone]
+    deleted: list[DeletionCount]
     errors: list[str] = []
     dry_run: bool = False
 
 
 class RetentionActivities:
-    """Declared here, implemented in `activities/retention.py`; workflows see only this."""
+    """Declaration of the activity, so that workflows can call it without importing its implementation.
+
+    It is implemented in `activities/retention/activity.py`.
+    """
 
     @activity.defn
     async def sweep(self, request: SweepRequest) -> SweepResult:

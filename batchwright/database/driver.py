@@ -1,6 +1,5 @@
-"""As much of asyncpg as we use, with the types it comes without."""
+"""Types for the parts of the database driver asyncpg that are used here, because asyncpg has none."""
 
-from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -10,32 +9,34 @@ Row = asyncpg.Record
 
 CONNECT_SECONDS = 10
 QUERY_SECONDS = 30
-IDLE_SECONDS = 60  # of a transaction from whose process nothing more is heard
-LOCK_SECONDS = 15  # that a migration may wait for a table, with everybody else behind it
+IDLE_SECONDS = 60  # time after which PostgreSQL ends a transaction whose client is silent
+LOCK_SECONDS = 15  # how long a migration waits for a locked table, while other queries wait behind it
 
 ServerError = asyncpg.PostgresError
-PASSING = (
-    OSError,  # timeouts too
+TRANSIENT_ERRORS = (
+    OSError,  # includes timeouts
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,
-    asyncpg.InterfaceError,  # a connection or pool that is closed
-    asyncpg.InternalClientError,  # the server's last word to an idle connection was not read yet
+    asyncpg.InterfaceError,  # the connection or pool is closed
+    asyncpg.InternalClientError,  # the server closed an idle connection and its message is still unread
     asyncpg.InsufficientResourcesError,
     asyncpg.OperatorInterventionError,
     asyncpg.PostgresSystemError,
     asyncpg.TransactionRollbackError,  # deadlock, serialization
-    asyncpg.ReadOnlySQLTransactionError,  # a standby, before it takes over
-    asyncpg.ObjectNotInPrerequisiteStateError,  # a lock not had, a database that takes no connections
+    asyncpg.ReadOnlySQLTransactionError,  # a standby that is not promoted yet
+    asyncpg.ObjectNotInPrerequisiteStateError,  # a lock or the database is not available
     asyncpg.InvalidCachedStatementError,  # the tables changed under a prepared statement
+)
+# Errors because of wrong tables or roles. They end once the operator has corrected the tables or the roles.
+SCHEMA_ERRORS = (
+    asyncpg.InsufficientPrivilegeError,
+    asyncpg.UndefinedTableError,
+    asyncpg.UndefinedColumnError,
+    asyncpg.UndefinedFunctionError,
 )
 ReferenceMissing = asyncpg.ForeignKeyViolationError
 LockTimeout = asyncpg.LockNotAvailableError
-REFUSED = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
-
-
-def constraint_of(error: ServerError) -> str:
-    """The name of what was violated; asyncpg sets it without a type."""
-    return str(getattr(error, "constraint_name", ""))
+LOGIN_ERRORS = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 
 
 class Session(Protocol):
@@ -45,14 +46,8 @@ class Session(Protocol):
     def transaction(self) -> AbstractAsyncContextManager[object]: ...
 
 
-class Connection(Session, Protocol):
+class DatabaseConnection(Session, Protocol):
     async def close(self) -> None: ...
-
-
-class Listener(Protocol):
-    async def add_listener(self, channel: str, callback: Callable[[object, int, str, str], None]) -> None: ...
-    def add_termination_listener(self, callback: Callable[[object], None]) -> None: ...
-    def close(self, *, timeout: float) -> Awaitable[None]: ...
 
 
 class Pool(Protocol):
@@ -61,27 +56,19 @@ class Pool(Protocol):
     def terminate(self) -> None: ...
 
 
-async def connect(database_url: str) -> Connection:
+async def connect(database_url: str) -> DatabaseConnection:
     return await asyncpg.connect(database_url, timeout=CONNECT_SECONDS)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
-async def open_listener(database_url: str) -> Listener:
-    """A connection for what is told on channels: a name of its own shows it among the others."""
-    return await asyncpg.connect(  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        database_url,
-        timeout=CONNECT_SECONDS,
-        command_timeout=CONNECT_SECONDS,
-        server_settings={"application_name": "batchwright-listener"},
-    )
+async def create_driver_pool(database_url: str, size: int) -> Pool:
+    """Create a pool of at most `size` connections, which are opened when they are needed.
 
-
-async def open_pool(database_url: str, size: int) -> Pool:
-    """A pool that makes connections as they are needed, and prepares a statement once a connection.
-
-    It keeps none in reserve: asyncpg logs a traceback a second for each reserve it cannot make in an outage.
-    A connection that is given back is not reset by a statement more: what we send leaves nothing to be reset,
-    for settings, locks and cursors end with their transaction. What it begins with is a statement of its own:
-    poolers refuse parameters that they do not know.
+    - It keeps no minimum of open connections, because in an outage asyncpg would log a traceback every second
+      for each connection that it fails to add.
+    - It sends no reset statement when a connection is released, because the settings, locks and cursors of
+      this product end with their transaction.
+    - It sends session settings in a statement, except the name and the time zone, because poolers such as
+      PgBouncer refuse unknown startup parameters.
     """
     return await asyncpg.create_pool(  # pyright: ignore[reportUnknownMemberType, reportReturnType]
         database_url,
@@ -89,16 +76,20 @@ async def open_pool(database_url: str, size: int) -> Pool:
         max_size=size,
         timeout=CONNECT_SECONDS,
         command_timeout=QUERY_SECONDS,
-        init=_begin,
-        reset=_as_it_is,
+        init=_configure,
+        reset=_skip_reset,
         server_settings={"application_name": "batchwright", "timezone": "UTC"},
     )
 
 
-async def _begin(session: Session) -> None:
-    """A machine that is gone with a transaction open would hold its locks until TCP gives up, for hours."""
+async def _configure(session: Session) -> None:
+    """Set up a new connection: no JIT compilation, and a time limit for idle transactions.
+
+    If a machine disappears in the middle of a transaction, the time limit ends the transaction and so
+    releases its locks.
+    """
     await session.execute(f"SET jit = off; SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
 
 
-async def _as_it_is(_: object) -> None:
+async def _skip_reset(_: object) -> None:
     pass

@@ -1,31 +1,39 @@
-"""What can go wrong with the database.
+"""Errors of the database.
 
 DatabaseError
-  DatabaseUnavailable   no answer, or not now; retried by whoever owns the retry (Temporal)
-    OutcomeUnknown      lost after it was asked: what was asked for may have happened
-  SchemaMismatch        the tables are not those this version needs; the message says what to run
-  MigrationFailed       one migration could not be applied; those before it were
-  UnknownCursor         `after` of a list names nothing
-  UnknownBatch          a move of a batch that has no row
+  DatabaseUnavailable   the database does not answer now; the caller retries (Temporal retries activities)
+    OutcomeUnknown      the connection was lost after the statement was sent, so it may have been executed
+  SchemaMismatch        the tables are not those that this version needs; the message says what to run
+  MigrationFailed       one migration could not be applied; the migrations before it are applied
+  UnknownCursor         the object `after` which a list should continue does not exist
+  UnknownBatch          the batch to change has no row
   FileInUse             a live batch reads the file
   UnknownUpload         the tenant has no such upload
-  UploadClosed          the upload takes nothing any more: completed, cancelled or expired
-  UploadFull            its parts would be too many, or too many bytes
-  UnknownTenant         a key, or a user, of a tenant that nobody made
-  UnknownUser           a key for a user that the tenant has not got
+  UploadClosed          the upload accepts no parts: it is completed, cancelled or expired
+  UploadFull            one more part would exceed the limit of parts or bytes
+  UnknownTenant         the tenant of a new API key, team or user does not exist
+  UnknownBudgetGroup    the budget group to change does not exist
+  UnknownApiKey         the new member of a team or user is not an API key of the tenant
+  InOtherOrganization   the new member of an organization belongs to another organization
+  VersionConflict       another request changed the model after the caller had read it
 """
+
+from batchwright.rules.quotas import BudgetGroup
 
 
 class DatabaseError(Exception):
-    """Something about the database."""
+    """Base of all errors of the database."""
 
 
 class DatabaseUnavailable(DatabaseError):
-    """The database does not answer, or cannot do it now."""
+    """The database does not answer, or cannot execute the statement now. The call can be repeated later."""
 
 
 class OutcomeUnknown(DatabaseUnavailable):
-    """The answer is lost. Whoever undoes something else must take it that the rows are there."""
+    """The response to a statement was lost. The database may or may not have executed the statement.
+
+    A caller that cleans up must assume that the rows were written.
+    """
 
 
 class SchemaMismatch(DatabaseError):
@@ -34,7 +42,7 @@ class SchemaMismatch(DatabaseError):
 
 class MigrationFailed(DatabaseError):
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"Migration {name!r} cannot be applied, and nothing of it was: {reason}")
+        super().__init__(f"Migration {name!r} failed and was rolled back: {reason}")
         self.name = name
 
 
@@ -52,7 +60,9 @@ class UnknownBatch(DatabaseError):
 
 class FileInUse(DatabaseError):
     def __init__(self, file_id: str, batch_id: str) -> None:
-        super().__init__(f"File {file_id!r} is the input of {batch_id!r}, which has not ended yet.")
+        super().__init__(
+            f"File {file_id!r} is the input of {batch_id!r}, which has not ended or whose files are pending."
+        )
         self.file_id = file_id
         self.batch_id = batch_id
 
@@ -72,19 +82,46 @@ class UploadClosed(DatabaseError):
 
 class UploadFull(DatabaseError):
     def __init__(self, upload_id: str) -> None:
-        super().__init__(f"Upload {upload_id!r} takes no more parts: there are too many, or too many bytes.")
+        super().__init__(f"Upload {upload_id!r} is full: it has too many parts or bytes.")
         self.upload_id = upload_id
 
 
 class UnknownTenant(DatabaseError):
     def __init__(self, tenant: str) -> None:
-        super().__init__(f"There is no tenant {tenant!r}: `batchwright tenants create {tenant}` makes it.")
+        super().__init__(f"There is no tenant {tenant!r}: `batchwright tenants create {tenant}` creates it.")
         self.tenant = tenant
 
 
-class UnknownUser(DatabaseError):
-    def __init__(self, tenant: str, name: str) -> None:
-        remedy = f"`batchwright users create {tenant} {name}` makes it."
-        super().__init__(f"Tenant {tenant!r} has no user {name!r}: {remedy}")
+class UnknownBudgetGroup(DatabaseError):
+    def __init__(self, group: BudgetGroup) -> None:
+        subject = f"Tenant {group.tenant!r} has" if group.tenant else "There is"
+        tenant = f" --tenant {group.tenant}" if group.tenant else ""
+        remedy = f"`batchwright budget-groups create {group.kind} {group.name}{tenant}` creates it."
+        super().__init__(f"{subject} no {group.kind} {group.name!r}: {remedy}")
+        self.group = group
+
+
+class UnknownApiKey(DatabaseError):
+    def __init__(self, tenant: str, key_id: str) -> None:
+        super().__init__(f"Tenant {tenant!r} has no key {key_id!r}; `batchwright keys list` lists them.")
         self.tenant = tenant
-        self.name = name
+        self.key_id = key_id
+
+
+class InOtherOrganization(DatabaseError):
+    def __init__(self, tenant: str, organization: str) -> None:
+        remedy = f"`batchwright budget-groups remove organization {organization} {tenant}` removes it."
+        super().__init__(f"The tenant {tenant!r} is in the organization {organization!r}; {remedy}")
+        self.tenant = tenant
+        self.organization = organization
+
+
+class VersionConflict(DatabaseError):
+    """The model does not have a version that the caller expected, so nothing was changed.
+
+    `present` is the model's current version; `0` if the model was never changed at run time.
+    """
+
+    def __init__(self, model: str, present: int) -> None:
+        super().__init__(f"The model {model!r} has version {present}.")
+        self.present = present

@@ -1,20 +1,25 @@
-"""Brings the tables to the shape this version needs; run by one process at a time, whoever else tries."""
+"""Apply missing migrations, or check whether a database answers and its tables fit. For operators.
+
+An advisory lock makes concurrent runs wait for each other.
+"""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import NamedTuple
 
 from batchwright.database import driver
-from batchwright.database.connection import address, translated
 from batchwright.database.errors import DatabaseUnavailable, MigrationFailed, SchemaMismatch
+from batchwright.database.pool import address, translated
 from batchwright.database.sql import Migration, migrations
 
-_LOCK = 0x6261746368  # of PostgreSQL's advisory locks: "batch"
+_LOCK = 0x6261746368  # key of the advisory lock: "batch" in ASCII
 _TABLE = """
 CREATE TABLE IF NOT EXISTS migrations (
     name text PRIMARY KEY, checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now());
 ALTER TABLE migrations ADD COLUMN IF NOT EXISTS breaking boolean NOT NULL DEFAULT false
 """
-# Also of a table that has no such column yet.
+# This query also works if the table does not have the column `breaking` yet.
 _APPLIED = """
 SELECT name, checksum, coalesce((to_jsonb(migrations) ->> 'breaking')::boolean, false) AS breaking
 FROM migrations ORDER BY name COLLATE "C"
@@ -22,18 +27,26 @@ FROM migrations ORDER BY name COLLATE "C"
 _INSERT = "INSERT INTO migrations (name, checksum, breaking) VALUES ($1, $2, $3)"
 
 
+class DatabaseInspection(NamedTuple):
+    where: str  # host and database, without user and password
+    version: str
+    now: datetime
+    missing: list[str]  # migrations to apply
+    mismatch: str  # why the tables do not fit this version; empty if they fit once `missing` is applied
+
+
 async def migrate(database_url: str) -> list[str]:
-    """Applies what is missing, each migration in a transaction of its own; the names of those applied.
+    """Apply missing migrations, each in a transaction of its own, and return their names.
 
     Raises:
-        SchemaMismatch: a newer version has made tables this one cannot live with, or an applied migration
-            has changed since.
-        MigrationFailed: one could not be applied.
-        DatabaseUnavailable: a retry goes on where this one stopped; also where a backup uses a table
-            for long: whoever comes after a migration that waits has to wait too.
+        SchemaMismatch: this version cannot use the tables, the file of an applied migration was changed, or a
+            missing migration is older than an applied one.
+        MigrationFailed: PostgreSQL rejected the SQL of a migration, which was rolled back.
+        DatabaseUnavailable: PostgreSQL does not answer, or another session locks a table for more than
+            LOCK_SECONDS. A repeated call continues with the first missing migration.
     """
     async with _connected(database_url) as connection:
-        await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)  # given back with the connection
+        await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)  # released when the connection closes
         await connection.execute(_TABLE)
         missing = await _missing(connection)
         for migration in missing:
@@ -42,7 +55,10 @@ async def migrate(database_url: str) -> list[str]:
 
 
 async def pending(database_url: str) -> list[str]:
-    """What `migrate` would apply; it changes nothing. Raises the same."""
+    """Return the names of the migrations that `migrate` would apply, without changing anything.
+
+    Raises SchemaMismatch and DatabaseUnavailable in the same cases as `migrate`.
+    """
     async with _connected(database_url) as connection:
         return await missing_names(connection)
 
@@ -51,7 +67,24 @@ async def missing_names(session: driver.Session) -> list[str]:
     return [migration.name for migration in await _missing(session)]
 
 
-async def _apply(connection: driver.Connection, migration: Migration) -> None:
+async def inspect(database_url: str) -> DatabaseInspection:
+    """Return the version and the time of the PostgreSQL server, and whether the tables fit this version.
+
+    Raises DatabaseUnavailable if PostgreSQL does not answer.
+    """
+    async with _connected(database_url) as connection:
+        row = await connection.fetchrow(
+            "SELECT current_setting('server_version') AS version, clock_timestamp() AS now"
+        )
+        assert row is not None
+        try:
+            missing, mismatch = await missing_names(connection), ""
+        except SchemaMismatch as error:
+            missing, mismatch = list[str](), str(error)
+    return DatabaseInspection(address(database_url), row["version"], row["now"], missing, mismatch)
+
+
+async def _apply(connection: driver.DatabaseConnection, migration: Migration) -> None:
     try:
         async with connection.transaction():
             await connection.execute(f"SET LOCAL lock_timeout = '{driver.LOCK_SECONDS}s'")
@@ -59,10 +92,10 @@ async def _apply(connection: driver.Connection, migration: Migration) -> None:
             await connection.execute(_INSERT, migration.name, migration.checksum, migration.breaking)
     except driver.LockTimeout as error:
         raise DatabaseUnavailable(
-            f"The migration {migration.name!r} waited {driver.LOCK_SECONDS} s for a table that somebody uses "
-            "for long, such as a backup, and nothing of it was applied: run it again afterwards."
+            f"The migration {migration.name!r} waited {driver.LOCK_SECONDS} s for a table that another "
+            "session has locked, for example a backup, and was rolled back: run it again afterwards."
         ) from error
-    except driver.PASSING:
+    except driver.TRANSIENT_ERRORS:
         raise
     except driver.ServerError as error:
         raise MigrationFailed(migration.name, str(error)) from error
@@ -83,16 +116,13 @@ async def _missing(session: driver.Session) -> list[Migration]:
                 f"The migration {name!r} is not the one that was applied to the database: "
                 "restore the file, and put the change into a new migration."
             )
-    _refuse_gaps(list(known), [name for name, _, _ in applied])
+    last = applied[-1][0] if applied else ""
+    for name in known:
+        if name < last:
+            raise SchemaMismatch(
+                f"The migration {name!r} was never applied, but {last!r} was: give it a later number."
+            )
     return list(known.values())
-
-
-def _refuse_gaps(missing: list[str], applied: list[str]) -> None:
-    late = [name for name in missing if applied and name < applied[-1]]
-    if late:
-        raise SchemaMismatch(
-            f"The migration {late[0]!r} was never applied, but {applied[-1]!r} was: give it a later number."
-        )
 
 
 async def _applied(session: driver.Session) -> list[tuple[str, str, bool]]:
@@ -104,7 +134,7 @@ async def _applied(session: driver.Session) -> list[tuple[str, str, bool]]:
 
 
 @asynccontextmanager
-async def _connected(database_url: str) -> AsyncGenerator[driver.Connection, None]:
+async def _connected(database_url: str) -> AsyncGenerator[driver.DatabaseConnection, None]:
     with translated(address(database_url)):
         connection = await driver.connect(database_url)
         try:

@@ -1,173 +1,168 @@
-"""The database of this process: PostgreSQL, through one pool."""
+"""Connection pool to PostgreSQL that translates driver errors and waits for a server that is starting."""
 
-from batchwright.database.api_keys import ApiKeys
-from batchwright.database.audits import Audits
-from batchwright.database.base import DatabaseLike
-from batchwright.database.batches import Batches
-from batchwright.database.callbacks import Callbacks
-from batchwright.database.chances import Chances
-from batchwright.database.claims import Claims
-from batchwright.database.connection import Connections, connections
-from batchwright.database.dead_letters import DeadLetters
-from batchwright.database.errors import SchemaMismatch
-from batchwright.database.files import Files
-from batchwright.database.fleet import Fleet
-from batchwright.database.migrate import missing_names
-from batchwright.database.model_changes import ModelChanges
-from batchwright.database.models import Models
-from batchwright.database.organizations import Organizations
-from batchwright.database.progress import Progress
-from batchwright.database.quotas import Quotas
-from batchwright.database.rates import RateChanges
-from batchwright.database.retention import Retention
-from batchwright.database.tenants import Tenants
-from batchwright.database.uploads import Uploads
-from batchwright.database.users import Users
-from batchwright.database.waiting import WaitingReasons
-from batchwright.database.workers import Workers
-from batchwright.settings import Settings
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import cast
+from urllib.parse import urlsplit
 
-_PATIENCE_SECONDS = 30.0
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
+
+from batchwright.database import driver
+from batchwright.database.driver import CONNECT_SECONDS, QUERY_SECONDS, Row, Session
+from batchwright.database.errors import DatabaseUnavailable, OutcomeUnknown
+from batchwright.rules.json_text import storable
+
+log = logging.getLogger(__name__)
 
 
-class Database(DatabaseLike):
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-        self._files = Files(connections)
-        self._dead_letters = DeadLetters(connections, self._files)
-        self._batches = Batches(connections, self._files, self._dead_letters)
-        self._progress = Progress(connections, self._batches)
-        self._models = Models(connections)
-        self._workers = Workers(connections)
-        self._rates = RateChanges(connections)
-        self._quotas = Quotas(connections, self._batches)
-        self._model_changes = ModelChanges(connections)
-        self._fleet = Fleet(connections)
-        self._uploads = Uploads(connections, self._files)
-        self._claims = Claims(connections, self._files, self._uploads)
-        self._chances = Chances(connections, self._files)
-        self._retention = Retention(connections)
-        self._audits = Audits(connections)
-        self._waiting = WaitingReasons(connections)
-        self._callbacks = Callbacks(connections)
-        self._tenants = Tenants(connections)
-        self._organizations = Organizations(connections)
-        self._users = Users(connections)
-        self._api_keys = ApiKeys(connections)
+class StorableSession(Session):
+    """Database session.
 
-    @property
-    def files(self) -> Files:
-        return self._files
+    In the arguments of statements, it replaces characters that PostgreSQL cannot store.
+    """
 
-    @property
-    def batches(self) -> Batches:
-        return self._batches
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
-    @property
-    def progress(self) -> Progress:
-        return self._progress
+    async def execute(self, query: str, *args: object) -> str:
+        return await self._session.execute(query, *map(_storable, args))
 
-    @property
-    def models(self) -> Models:
-        return self._models
+    async def fetch(self, query: str, *args: object) -> list[Row]:
+        return await self._session.fetch(query, *map(_storable, args))
 
-    @property
-    def workers(self) -> Workers:
-        return self._workers
+    async def fetchrow(self, query: str, *args: object) -> Row | None:
+        return await self._session.fetchrow(query, *map(_storable, args))
 
-    @property
-    def rates(self) -> RateChanges:
-        return self._rates
+    def transaction(self) -> AbstractAsyncContextManager[object]:
+        return self._session.transaction()
 
-    @property
-    def quotas(self) -> Quotas:
-        return self._quotas
 
-    @property
-    def model_changes(self) -> ModelChanges:
-        return self._model_changes
+class ConnectionPool:
+    """Connection pool that raises this package's exceptions instead of the driver's, except for SQL errors.
 
-    @property
-    def fleet(self) -> Fleet:
-        return self._fleet
+    DatabaseUnavailable means that nothing was executed. Its subclass OutcomeUnknown means that the response
+    was lost and a COMMIT may have been applied.
+    """
 
-    @property
-    def uploads(self) -> Uploads:
-        return self._uploads
+    def __init__(self, pool: driver.Pool, database_url: str) -> None:
+        self._pool, self._where = pool, address(database_url)
 
-    @property
-    def claims(self) -> Claims:
-        return self._claims
+    async def execute(self, query: str, *args: object) -> None:
+        async with self.session() as session:
+            await session.execute(query, *args)
 
-    @property
-    def chances(self) -> Chances:
-        return self._chances
+    async def fetch(self, query: str, *args: object) -> list[Row]:
+        async with self.session() as session:
+            return await session.fetch(query, *args)
 
-    @property
-    def dead_letters(self) -> DeadLetters:
-        return self._dead_letters
+    async def fetchrow(self, query: str, *args: object) -> Row | None:
+        async with self.session() as session:
+            return await session.fetchrow(query, *args)
 
-    @property
-    def retention(self) -> Retention:
-        return self._retention
+    @asynccontextmanager
+    async def session(self) -> AsyncGenerator[Session, None]:
+        with translated(self._where):
+            async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
+                with translated(self._where, OutcomeUnknown):
+                    yield StorableSession(connection)
 
-    @property
-    def audits(self) -> Audits:
-        return self._audits
-
-    @property
-    def waiting(self) -> WaitingReasons:
-        return self._waiting
-
-    @property
-    def callbacks(self) -> Callbacks:
-        return self._callbacks
-
-    @property
-    def tenants(self) -> Tenants:
-        return self._tenants
-
-    @property
-    def organizations(self) -> Organizations:
-        return self._organizations
-
-    @property
-    def users(self) -> Users:
-        return self._users
-
-    @property
-    def api_keys(self) -> ApiKeys:
-        return self._api_keys
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Session, None]:
+        with translated(self._where):
+            async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
+                with translated(self._where, OutcomeUnknown):
+                    async with connection.transaction():
+                        yield StorableSession(connection)
 
     async def check(self) -> None:
-        await self._connections.fetchrow("SELECT 1")
+        """Send a query to the database. Raises DatabaseUnavailable if there is no answer."""
+        await self.fetchrow("SELECT 1")
+
+    async def contact(self) -> None:
+        """Connect and run one query. Errors of asyncpg are raised untranslated."""
+        async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
+            await connection.execute("SELECT 1")
+
+    def patient(
+        self, seconds: float, failures: tuple[type[Exception], ...] = (DatabaseUnavailable,)
+    ) -> AsyncRetrying:
+        """Return a retrier that repeats a call for up to `seconds` while it raises one of `failures`.
+
+        After that time it raises the last error.
+        """
+        return AsyncRetrying(
+            retry=retry_if_exception_type(failures),
+            stop=stop_after_delay(seconds),
+            wait=wait_exponential(multiplier=0.1, max=3.0),
+            before_sleep=lambda _: log.warning(
+                "PostgreSQL does not answer yet", extra={"address": self._where}
+            ),
+            reraise=True,
+        )
 
     async def close(self) -> None:
-        await self._connections.close()
+        """Close all connections when their queries have ended, but after at most QUERY_SECONDS."""
+        try:
+            async with asyncio.timeout(QUERY_SECONDS):
+                await self._pool.close()
+        except TimeoutError:
+            self._pool.terminate()
 
 
-async def open_database(settings: Settings, *, patience_seconds: float = _PATIENCE_SECONDS) -> Database:
-    """The database, answering and with all migrations applied.
+async def open_connection_pool(database_url: str, *, size: int, patience_seconds: float) -> ConnectionPool:
+    """Open a pool of at most `size` connections, and return it once PostgreSQL has answered a query.
 
     Raises:
-        DatabaseUnavailable: no answer within the patience, which is for servers that start beside us.
-        SchemaMismatch: `batchwright migrate` has to be run first, or a newer version broke with ours.
+        DatabaseUnavailable: PostgreSQL did not answer within `patience_seconds`, or it rejected the user, the
+            password or the database of the URL.
     """
-    pool = await connections(
-        settings.database_url, size=settings.database_pool_size, patience_seconds=patience_seconds
-    )
+    where = address(database_url)
+    with translated(where):
+        pool = ConnectionPool(await driver.create_driver_pool(database_url, size), database_url)
+        try:
+            await pool.patient(patience_seconds, driver.TRANSIENT_ERRORS)(pool.contact)
+        except BaseException:
+            await pool.close()
+            raise
+        return pool
+
+
+def address(database_url: str) -> str:
+    """Return the part `host:port/database` of the URL, without user and password, for messages."""
+    parts = urlsplit(database_url)
+    return parts.netloc.rpartition("@")[2] + parts.path
+
+
+def _storable(argument: object) -> object:
+    if isinstance(argument, str):
+        return storable(argument)
+    if isinstance(argument, list):
+        return [_storable(item) for item in cast("list[object]", argument)]
+    return argument
+
+
+@contextmanager
+def translated(
+    where: str, kind: type[DatabaseUnavailable] = DatabaseUnavailable
+) -> Generator[None, None, None]:
     try:
-        async for attempt in pool.patient(patience_seconds):
-            with attempt:
-                await _refuse_missing(pool)
-    except BaseException:
-        await pool.close()
-        raise
-    return Database(pool)
+        yield
+    except driver.LOGIN_ERRORS as error:
+        raise DatabaseUnavailable(
+            f"PostgreSQL at {where} refuses BATCHWRIGHT_DATABASE_URL: {error}"
+        ) from error
+    except driver.SCHEMA_ERRORS as error:
+        raise kind(f"PostgreSQL at {where} refuses a statement: {error}") from error
+    except driver.TRANSIENT_ERRORS as error:
+        raise kind(
+            f"PostgreSQL does not answer at {where} (BATCHWRIGHT_DATABASE_URL): {_reason(error)}."
+        ) from error
 
 
-async def _refuse_missing(pool: Connections) -> None:
-    async with pool.session() as session:
-        missing = await missing_names(session)
-    if missing:
-        raise SchemaMismatch(f"The database lacks {', '.join(missing)}: run `batchwright migrate` first.")
+def _reason(error: BaseException) -> str:
+    """Return why PostgreSQL does not answer: the error's text, or its class if the text is empty."""
+    if isinstance(error, ConnectionRefusedError):
+        return "the connection was refused"
+    return str(error).rstrip(".") or type(error).__name__

@@ -1,4 +1,4 @@
-"""The SQL of the package, read from its files: named queries, and migrations."""
+"""Read the named queries and the migrations from the SQL files of this package."""
 
 import hashlib
 import re
@@ -6,14 +6,18 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import NamedTuple, TypeVar
 
-# In a migration that older versions cannot live with.
+# Marks a migration whose tables older versions cannot use.
 _BREAKING = "-- breaks older versions"
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 T = TypeVar("T")
 
 
 class Migration(NamedTuple):
-    """`breaking`: versions that do not know it cannot work with the tables it leaves."""
+    """A file with SQL that changes the tables.
+
+    `checksum` is its SHA-256. `breaking` is True if older versions of Batchwright cannot use the changed
+    tables.
+    """
 
     name: str
     sql: str
@@ -22,10 +26,12 @@ class Migration(NamedTuple):
 
 
 def queries(kind: Callable[..., T], table: str) -> T:
-    """`queries/<table>.sql` as a `kind`, which has one field for each `-- name: x` there.
+    """Read the SQL statements of a table, and return them as an instance of the dataclass `kind`.
+
+    In the file `queries/<table>.sql`, the statement after a line `-- name: x` becomes the field `x`.
 
     Raises:
-        TypeError: the fields and the names differ.
+        TypeError: the fields of `kind` differ from the names in the file.
     """
     text = files("batchwright.database").joinpath(f"queries/{table}.sql").read_text("utf-8")
     _, *parts = _NAME.split(text)
@@ -34,13 +40,13 @@ def queries(kind: Callable[..., T], table: str) -> T:
 
 
 def migrations() -> list[Migration]:
-    """All there are, in the order they are applied."""
+    """Return all migrations in the order in which they are applied."""
     folder = files("batchwright.database").joinpath("migrations")
     found = [file for file in folder.iterdir() if file.name.endswith(".sql")]
     return sorted(migration_of(file.name, file.read_bytes()) for file in found)
 
 
 def migration_of(name: str, content: bytes) -> Migration:
-    """A file as it is applied."""
+    """Return the migration in a file, given the file's name and content."""
     sql = content.decode()
     return Migration(name, sql, hashlib.sha256(content).hexdigest(), _BREAKING in sql)

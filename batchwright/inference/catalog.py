@@ -1,15 +1,21 @@
-"""All models as they are registered, for those who show or change them; no backend is asked."""
+"""Catalog: all models with their sources, read from settings and database. No request is sent to a backend.
+
+Models come from the registry file, from the stored model lists of backends, and from changes at run time.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import NamedTuple, Protocol
 
-from batchwright.contracts.registry import GatewayConfig, ModelConfig
-from batchwright.rules.added_headers import cleaned
-from batchwright.settings import Settings, registry_of
+from pydantic import JsonValue, ValidationError
 
-Source = Literal["file", "change", "listing"]
+from batchwright.contracts.registry import BackendConfig, GatewayConfig, ModelConfig, ModelSource
+from batchwright.rules.backends.registry import apply_patch
+from batchwright.rules.backends.request_headers import resolve_conflicts
+from batchwright.rules.backends.stored_credentials import without_misuse
+from batchwright.settings import Settings, load_registry
+from batchwright.settings.registry_file import describe_first_error, iter_backends
 
 
 class ListedModel(Protocol):
@@ -19,109 +25,225 @@ class ListedModel(Protocol):
     def backend_url(self) -> str: ...
 
 
-class Seen(ListedModel, Protocol):
+class SeenModel(ListedModel, Protocol):
     @property
     def seen_at(self) -> datetime: ...
 
 
-class ModelChange(Protocol):
+class RuntimeChange(Protocol):
+    """A change of one model at run time.
+
+    `config` is a whole new entry. `patch` has only the settings that change. If both are None, the model is
+    removed.
+    """
+
     @property
     def model(self) -> str: ...
     @property
     def config(self) -> ModelConfig | None: ...
     @property
+    def patch(self) -> dict[str, JsonValue] | None: ...
+
+
+class StoredModelChange(RuntimeChange, Protocol):
+    @property
     def changed_at(self) -> datetime: ...
+    @property
+    def version(self) -> int: ...
 
 
-class SeenTable(Protocol):
-    async def served(self, backend_urls: list[str]) -> Sequence[Seen]: ...
+class SeenModels(Protocol):
+    async def served(self, backend_urls: list[str]) -> Sequence[SeenModel]: ...
 
 
-class ChangesTable(Protocol):
-    async def all(self) -> Sequence[ModelChange]: ...
+class StoredModelChanges(Protocol):
+    async def all(self) -> Sequence[StoredModelChange]: ...
 
 
-class Tables(Protocol):
-    """The database, as far as it is asked here."""
+class CatalogTables(Protocol):
+    """The tables of the database that the catalog reads."""
 
     @property
-    def models(self) -> SeenTable: ...
+    def models(self) -> SeenModels: ...
     @property
-    def model_changes(self) -> ChangesTable: ...
+    def model_changes(self) -> StoredModelChanges: ...
 
 
 @dataclass(frozen=True)
-class Registered:
-    """A model, and where it comes from: `changed_at` of a change, `seen_at` of a listing.
+class CatalogEntry:
+    """One model with its settings and their source.
 
-    `problems` are what of the change is not heeded, and what to do about it.
+    Attributes:
+        changed_at: set if the source is a change at run time.
+        seen_at: set if the source is a backend's model list.
+        problems: parts of the change that are not applied, with a remedy.
+        base: the model without the change; None if there is no change or if the change added the model.
+        base_source: the source of `base`.
     """
 
     model: str
     config: ModelConfig
-    source: Source
+    source: ModelSource
     changed_at: datetime | None = None
     seen_at: datetime | None = None
     problems: Sequence[str] = ()
+    change: StoredModelChange | None = None
+    base: ModelConfig | None = None
+    base_source: ModelSource | None = None
 
 
 class Catalog:
-    """Raises SettingsError if the registry's file is not what it should be."""
+    """All registered models, from the settings of this process and the database.
+
+    Creating it raises SettingsError if the registry file is invalid.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        self._dispatch_header = settings.dispatch_header
-        self.file = registry_of(settings)
+        self._changes = ChangeResolver(settings)
+        self.file = load_registry(settings)
         self.configured = self.file.models if self.file else {}
         self.gateways = gateways_of(settings, self.file.gateway if self.file else None)
 
-    async def read(self, tables: Tables) -> list[Registered]:
-        """By name. Raises what the tables do while they cannot answer."""
+    async def read(self, tables: CatalogTables) -> list[CatalogEntry]:
+        """Return the entries of all models, sorted by name. Exceptions of the tables are raised unchanged."""
         return self.registered(await tables.model_changes.all(), await self.seen(tables))
 
-    async def seen(self, tables: Tables) -> Sequence[Seen]:
+    async def seen(self, tables: CatalogTables) -> Sequence[SeenModel]:
         return await tables.models.served([gateway.url for gateway in self.gateways])
 
-    def registered(self, changes: Sequence[ModelChange], seen: Sequence[Seen]) -> list[Registered]:
-        """By name. A change wins over the file, and both over what gateways list."""
-        changed = {row.model for row in changes}
+    @property
+    def trusted(self) -> Sequence[BackendConfig]:
+        """Backends in the registry file and the settings. Only their hosts may get a stored API key."""
+        return self._changes.trusted
+
+    def base_of(self, model: str, seen: Sequence[SeenModel]) -> ModelConfig | None:
+        """Return the model without its change at run time; None if only the change defines the model.
+
+        `seen` has the stored model lists of backends.
+        """
+        known = self.configured.get(model) or discovered_models(self.gateways, seen).get(model)
+        return known or unlisted_models(self.gateways, [model]).get(model)
+
+    def registered(
+        self, changes: Sequence[StoredModelChange], seen: Sequence[SeenModel]
+    ) -> list[CatalogEntry]:
+        """Return the entries of all models, sorted by name.
+
+        If a model has several sources, a change at run time takes precedence over the registry file, and the
+        file over the lists of backends.
+
+        Args:
+            changes: the stored changes made at run time.
+            seen: the stored model lists of backends.
+        """
         last: dict[str, datetime] = {}
         for row in seen:
             last[row.name] = max(row.seen_at, last.get(row.name, row.seen_at))
         found = {
-            name: Registered(name, config, "listing", seen_at=last[name])
-            for name, config in discovered(self.gateways, seen, changed).items()
+            name: CatalogEntry(name, config, "listing", seen_at=last[name])
+            for name, config in discovered_models(self.gateways, seen).items()
         }
-        for name, config in self.configured.items():
-            if name not in changed:
-                found[name] = Registered(name, config, "file")
+        found |= {name: CatalogEntry(name, config, "file") for name, config in self.configured.items()}
         for row in changes:
-            if row.config is not None:
-                config, problems = cleaned(row.model, row.config, self._dispatch_header)
-                found[row.model] = Registered(
-                    row.model, config, "change", changed_at=row.changed_at, problems=problems
+            base = found.pop(row.model, None)
+            unnamed = unlisted_models(self.gateways, [row.model]).get(row.model)
+            base = base or (CatalogEntry(row.model, unnamed, "listing") if unnamed else None)
+            config, problems = self._changes.resolve(row, base.config if base else None)
+            if config is not None:
+                found[row.model] = CatalogEntry(
+                    row.model,
+                    config,
+                    "change",
+                    changed_at=row.changed_at,
+                    problems=problems,
+                    change=row,
+                    base=base.config if base else None,
+                    base_source=base.source if base else None,
                 )
         return [entry for _, entry in sorted(found.items())]
 
 
-def discovered(
-    gateways: Sequence[GatewayConfig], listed: Sequence[ListedModel], without: Collection[str]
+class ResolvedModel(NamedTuple):
+    """A model after its change at run time was applied.
+
+    `config` is None if the model is removed. `problems` are the parts of the change that could not be
+    applied.
+    """
+
+    config: ModelConfig | None
+    problems: Sequence[str] = ()
+
+
+class ChangeResolver:
+    """Applies changes made at run time to models, as far as the registry file and the settings allow."""
+
+    def __init__(self, settings: Settings) -> None:
+        file = load_registry(settings)
+        self._dispatch_header = settings.dispatch_header
+        self.trusted: list[BackendConfig] = [backend for _, backend in iter_backends(file)] if file else []
+        self.trusted += gateways_of(settings, file.gateway if file else None)
+
+    def resolve(self, change: RuntimeChange, base: ModelConfig | None) -> ResolvedModel:
+        """Return the model after the change.
+
+        A patch, which has only some settings, may no longer fit the model. It is then not applied, and the
+        result names the problem. `base` is the model without the change; None if there is none.
+        """
+        config, problems = change.config, list[str]()
+        if change.patch is not None:
+            config = base
+            if base is not None:
+                try:
+                    config = apply_patch(base, change.patch)
+                except ValidationError as error:
+                    problem = f"the change of {change.model!r} no longer fits the file or the listing"
+                    problems.append(f"{problem} ({describe_first_error(error)}): change or revert it")
+        if config is None:
+            return ResolvedModel(None)
+        config, misuses = without_misuse(config, self.trusted)
+        config, conflicts = resolve_conflicts(change.model, config, self._dispatch_header)
+        return ResolvedModel(config, [*problems, *misuses, *conflicts])
+
+
+def discovered_models(
+    gateways: Sequence[GatewayConfig], listed: Sequence[ListedModel]
 ) -> dict[str, ModelConfig]:
-    """Every model that gateways list, at all that list it, in their order."""
+    """Return every model that a gateway lists, by name, with all gateways that list it.
+
+    A gateway is a backend that lists its models itself. `listed` has the stored model lists.
+    """
+    if not gateways:
+        return {}
     order: Mapping[str, GatewayConfig] = {gateway.url: gateway for gateway in gateways}
     listing = {(row.name, row.backend_url) for row in listed}
     return {
-        name: ModelConfig.model_construct(
-            backends=[gateway for url, gateway in order.items() if (name, url) in listing],
-            retries=gateways[0].retries,
-            limits=gateways[0].limits,
-        )
-        for name in sorted({row.name for row in listed}.difference(without))
+        name: _at_gateways([gateway for url, gateway in order.items() if (name, url) in listing])
+        for name in sorted({row.name for row in listed})
     }
 
 
+def unlisted_models(gateways: Sequence[GatewayConfig], names: Collection[str]) -> dict[str, ModelConfig]:
+    """Return an entry for each of `names`, with the backends that accept any name.
+
+    The result is empty if no backend does.
+    """
+    accepting = [gateway for gateway in gateways if gateway.any_model]
+    return {name: _at_gateways(accepting) for name in sorted(names)} if accepting else {}
+
+
+def _at_gateways(gateways: list[GatewayConfig]) -> ModelConfig:
+    return ModelConfig.model_construct(
+        backends=gateways, retries=gateways[0].retries, limits=gateways[0].limits
+    )
+
+
 def gateways_of(settings: Settings, gateway: GatewayConfig | None) -> list[GatewayConfig]:
-    """Those that tell themselves which models they serve."""
+    """Return the gateways, the backends that list their models themselves.
+
+    The result is `gateway`, which comes from the registry file. If it is None, the gateways in the settings
+    are returned.
+    """
     if gateway is not None:
         return [gateway]
     urls = dict.fromkeys(url.removesuffix("/v1") for url in settings.backends)
-    return [GatewayConfig.model_construct(url=url) for url in urls]
+    return [GatewayConfig.model_construct(url=url, any_model=settings.any_model) for url in urls]

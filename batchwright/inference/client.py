@@ -1,59 +1,106 @@
-"""One request to a backend: what was answered, or how it failed; no retry of its own (R9)."""
+"""HTTP client of one backend. It sends each request once and reads the response as an outcome."""
 
-from collections.abc import Callable, Coroutine, Sequence
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+import httpx
+
+from batchwright.contracts.errors import LineCode
 from batchwright.contracts.registry import BackendConfig, GatewayConfig
-from batchwright.inference.engine import Answer, Engine, Exchange, Fixed, Header, Request, Target
-from batchwright.inference.listing import Listing, ListingFailed, listed
-from batchwright.inference.outcomes import FAILURES, Outcome, as_it_is, failed, judged
-from batchwright.inference.unpacking import unpacked
-from batchwright.rules import retries
+from batchwright.inference.discovery import ListingFailed, ModelListing, list_models
+from batchwright.inference.outcomes import Outcome, invalid_response
+from batchwright.inference.transport.base import (
+    BackendRequest,
+    BackendResponse,
+    Exchange,
+    Header,
+    ResponseTooLarge,
+    SharedHeaders,
+    TargetUrl,
+    Transport,
+)
+from batchwright.inference.transport.decoding import decode_content
+from batchwright.rules.backends.response_checks import find_problem
+from batchwright.rules.dispatch import retry_policy
+from batchwright.rules.dispatch.retry_policy import Budget
+from batchwright.rules.results.token_usage import tokens_of_plain_success
 from batchwright.settings import Settings
-from batchwright.settings.registry import SecretUnreadable, api_key
+from batchwright.settings.registry_file import SecretUnreadable, api_key
 from batchwright.telemetry import tracing
 
 if TYPE_CHECKING:
     from batchwright.telemetry.spans import Spans
 
-_PLAIN: list[Header] = [
+_DISPATCHER = "dispatcher"  # value of the header of backends with `send_dispatch_header`
+_COMMON_HEADERS: list[Header] = [
     (b"content-type", b"application/json"),
     (b"accept", b"application/json"),
     (b"accept-encoding", b"identity"),
 ]
-_Reads = Callable[[int, dict[bytes, bytes], bytes], Outcome]
+# Exceptions that `Transport.exchange` and decoding a response raise.
+_EXCHANGE_ERRORS = (httpx.TransportError, httpx.DecodingError, TimeoutError, ResponseTooLarge)
+_LOCATION = re.compile(r"(https?://[A-Za-z0-9.:\[\]_-]+)(?:/|$)")
+_MAX_ID_BYTES = 256  # every output line carries the backend's request id
+# Messages of httpx's own transport for a connection that ended early; there is no exception class for it.
+_CUT_OFF = "peer closed connection"  # after the response had started
+_CLOSED_EARLY = ("Server disconnected", _CUT_OFF)
+_ResponseParser = Callable[[int, dict[bytes, bytes], bytes, bytes], Outcome]
+
+
+class RequestSender(Protocol):
+    def send(
+        self, target: TargetUrl, body: bytes, request_id: str, extra: Sequence[Header] = ()
+    ) -> Awaitable[Outcome]:
+        """Send one line and return its outcome, without retries."""
+        ...
 
 
 class InferenceClient:
-    """Sends bodies as they are, in the manner of one backend: its key, headers and patience."""
+    """Sends request bodies unchanged, with the API key, the headers and the timeouts of one backend."""
 
     def __init__(
-        self, engine: Engine, settings: Settings, backend: BackendConfig | None = None, *, problem: str = ""
+        self,
+        transport: Transport,
+        settings: Settings,
+        backend: BackendConfig | None = None,
+        *,
+        problem: str = "",
     ) -> None:
-        """`problem` says why nothing can be asked; such a client refuses every request."""
-        self._engine, self._secrets_dir = engine, settings.secrets_dir
+        """Create the client of one backend.
+
+        Args:
+            backend: the backend in the registry; None to use only the settings of the process.
+            problem: why the backend cannot be used, or empty. If it is set, every request fails with it.
+        """
+        self._transport, self._secrets_dir = transport, settings.secrets_dir
         self._backend = backend
-        self._limit = settings.max_response_bytes
+        self._max_bytes = settings.max_response_bytes
+        self._max_models = settings.max_listed_models
         self._timeout = (backend and backend.request_timeout) or settings.request_timeout_seconds
         self._first_byte = (backend and backend.first_byte_timeout) or 0.0
         self._idle = (backend and backend.idle_timeout) or 0.0
-        self._plain = [*_PLAIN, *_headers(settings, backend)]
-        self._unusable, self.problem = problem, problem
-        # A backend of the registry has the key it names, or none: ours is not shown to every address.
+        self._common_headers = [*_COMMON_HEADERS, *_registry_headers(settings, backend)]
+        self._initial_problem, self.problem = problem, problem
+        # A backend in the registry gets only the key it names: the default key must not reach every address.
         listed = backend is None or (isinstance(backend, GatewayConfig) and settings.registry is None)
         self._key = settings.backend_api_key if listed else ""
-        self._fixed = self._with_key()
-        self.renew_key()
+        self._shared_headers = self._headers_with_key()
+        self.reload_key()
 
-    def use(self, engine: Engine) -> None:
-        """From now on; what it could not be asked for is over."""
-        self._engine = engine
-        self._unusable = self.problem = ""
-        self.renew_key()
+    def set_transport(self, transport: Transport) -> None:
+        """Send further requests through `transport`. A client that had a problem becomes usable."""
+        self._transport = transport
+        self._initial_problem = self.problem = ""
+        self.reload_key()
 
-    def renew_key(self) -> None:
-        """Reads the key where the registry says; one that cannot be read any more stays as it was."""
+    def reload_key(self) -> None:
+        """Read the API key again.
+
+        If that fails, keep the last key; without one, the client becomes unusable.
+        """
         backend = self._backend
         if backend is None or not (backend.api_key_name or backend.api_key_file or backend.api_key_env):
             return
@@ -61,157 +108,275 @@ class InferenceClient:
             key = api_key(backend, self._secrets_dir)
         except SecretUnreadable as error:
             if not self._key:
-                self.problem = self._unusable or str(error)
+                self.problem = self._initial_problem or str(error)
             return
-        self.problem = self._unusable
+        self.problem = self._initial_problem
         if key != self._key:
             self._key = key
-            self._fixed = self._with_key()
+            self._shared_headers = self._headers_with_key()
 
-    def _with_key(self) -> Fixed:
+    def _headers_with_key(self) -> SharedHeaders:
         key = [(b"authorization", b"Bearer " + self._key.encode())] if self._key else []
-        return Fixed([*self._plain, *key])
+        return SharedHeaders([*self._common_headers, *key])
 
     def send(
-        self, target: Target, body: bytes, request_id: str, extra: Sequence[Header] = ()
+        self, target: TargetUrl, body: bytes, request_id: str, extra: Sequence[Header] = ()
     ) -> Coroutine[None, None, Outcome]:
-        """POSTs `body` to `target`; `request_id` is the line's own, equal on every attempt.
+        """Send `body` in a POST request and return the outcome.
 
-        `extra` headers are of the batch.
+        Failures of backend or network are outcomes, not exceptions. A cancelled call closes its connection.
 
-        Never raises for what a backend or the network does; a cancelled call closes its connection.
+        Args:
+            request_id: identifies the line; it is the same at each attempt.
+            extra: headers of the batch that are passed on.
         """
-        return self._post(target, body, request_id, request_id, extra, judged)
+        return self._post(target, body, request_id, request_id, extra, parse_response)
 
-    def begin(
+    def try_send_now(
         self,
-        target: Target,
+        target: TargetUrl,
         body: bytes,
         request_id: str,
         extra: Sequence[Header],
-        ended: Callable[[Outcome], None],
+        on_outcome: Callable[[Outcome], None],
     ) -> Exchange | None:
-        """As `send` where the request can go out at once; `ended` is told what came of it. It raises nothing.
+        """Send a request without a trace span if that is possible without awaiting.
 
-        None: the request cannot, and nothing was done.
+        Return the exchange, which can be cancelled, or None if nothing was sent. `on_outcome` is called once
+        with the outcome and must not raise.
         """
-        if self.problem or tracing.spans() is not None:
-            return None
-        request = self._request(target, body, request_id, request_id, extra)
-        over = partial(self._over, ended)
-        return self._engine.begin(request, most_bytes=self._limit, seconds=self._timeout, ended=over)
-
-    async def submit(
-        self, target: Target, body: bytes, request_id: str, key: str, extra: Sequence[Header] = ()
-    ) -> Outcome:
-        """The same of what starts a job: any body will do. `key` tells the jobs of a line apart."""
-        return await self._post(target, body, request_id, key, extra, as_it_is)
-
-    async def look(
-        self, method: bytes, target: Target, request_id: str, extra: Sequence[Header] = ()
-    ) -> Outcome:
-        """Asks after a job, or gives it up: what was answered as it is. Never raises, as `send`."""
         if self.problem:
-            return self._no_key()
-        headers = [(b"x-request-id", request_id.encode()), *self._passed(extra)]
+            return None
+        request = self._build_request(target, body, request_id, request_id, extra)
+        return self._transport.try_exchange_now(
+            request,
+            most_bytes=self._max_bytes,
+            seconds=self._timeout,
+            ended=partial(self._on_complete, on_outcome, body),
+        )
+
+    async def submit_job(
+        self, target: TargetUrl, body: bytes, request_id: str, key: str, extra: Sequence[Header] = ()
+    ) -> Outcome:
+        """Send the request that starts a job and return its outcome. Any response body is accepted.
+
+        `key` is the idempotency key of the job.
+        """
+        return await self._post(target, body, request_id, key, extra, from_status)
+
+    async def poll_job(
+        self, method: bytes, target: TargetUrl, request_id: str, extra: Sequence[Header] = ()
+    ) -> Outcome:
+        """Send a request that polls or cancels a job. Return the outcome with the response body unparsed.
+
+        Failures of backend or network are outcomes, not exceptions. `method` is the HTTP method.
+        """
+        if self.problem:
+            return self._unusable_outcome()
+        headers = [(b"x-request-id", request_id.encode()), *self._without_registry_headers(extra)]
         body = b"{}" if method == b"POST" else b""
-        request = Request(method, target, headers, body, self._first_byte, self._idle, self._fixed)
-        return await self._exchanged(request, as_it_is)
+        request = BackendRequest(
+            method, target, headers, body, self._first_byte, self._idle, self._shared_headers
+        )
+        return await self._exchange(request, from_status)
 
     def _post(
         self,
-        target: Target,
+        target: TargetUrl,
         body: bytes,
         request_id: str,
         key: str,
         extra: Sequence[Header],
-        read: _Reads,
+        read: _ResponseParser,
     ) -> Coroutine[None, None, Outcome]:
         if self.problem:
-            return self._refused()
-        request = self._request(target, body, request_id, key, extra)
+            return self._fail_unusable()
+        request = self._build_request(target, body, request_id, key, extra)
         spans = tracing.spans()
         if spans is None:
-            return self._exchanged(request, read)
-        return self._traced(spans, request, request_id, read)
+            return self._exchange(request, read)
+        return self._exchange_traced(spans, request, request_id, read)
 
-    def _request(
-        self, target: Target, body: bytes, request_id: str, key: str, extra: Sequence[Header]
-    ) -> Request:
+    def _build_request(
+        self, target: TargetUrl, body: bytes, request_id: str, key: str, extra: Sequence[Header]
+    ) -> BackendRequest:
         headers = [(b"x-request-id", request_id.encode()), (b"idempotency-key", key.encode())]
         if extra:
-            headers += self._passed(extra)
-        return Request(b"POST", target, headers, body, self._first_byte, self._idle, self._fixed)
+            headers += self._without_registry_headers(extra)
+        return BackendRequest(
+            b"POST", target, headers, body, self._first_byte, self._idle, self._shared_headers
+        )
 
-    async def _traced(self, spans: "Spans", request: Request, request_id: str, read: _Reads) -> Outcome:
+    async def _exchange_traced(
+        self, spans: "Spans", request: BackendRequest, request_id: str, read: _ResponseParser
+    ) -> Outcome:
         target = request.target
         with spans.request(target.path, target.origin.host, target.origin.port, request_id) as span:
             request.headers += span.headers
-            outcome = await self._exchanged(request, read)
-            span.answered(outcome.status, outcome.verdict.category, outcome.message)
+            outcome = await self._exchange(request, read)
+            span.record_outcome(outcome.status, outcome.verdict.category, outcome.operator_message)
         return outcome
 
-    def _passed(self, extra: Sequence[Header]) -> list[Header]:
-        """What the registry says of a header goes before what a batch does."""
-        own = {name for name, _ in self._fixed.headers}
+    def _without_registry_headers(self, extra: Sequence[Header]) -> list[Header]:
+        """Return `extra` without the headers that the client itself sets."""
+        own = {name for name, _ in self._shared_headers.headers}
         return [header for header in extra if header[0] not in own]
 
-    async def _refused(self) -> Outcome:
-        return self._no_key()
+    async def _fail_unusable(self) -> Outcome:
+        return self._unusable_outcome()
 
-    def _no_key(self) -> Outcome:
-        return Outcome(retries.NO_KEY, message=f"The backend cannot be asked: {self.problem}.")
+    def _unusable_outcome(self) -> Outcome:
+        message = "The backend cannot be used: this worker has no usable API key for it."
+        return Outcome(retry_policy.NOT_AUTHENTICATED, message=message, cause=self.problem)
 
-    async def _exchanged(self, request: Request, read: _Reads) -> Outcome:
+    async def _exchange(self, request: BackendRequest, read: _ResponseParser) -> Outcome:
         try:
-            answer = await self._engine.exchange(request, most_bytes=self._limit, seconds=self._timeout)
-            return read(answer.status, answer.headers, unpacked(answer, self._limit))
-        except FAILURES as error:
-            return self._failed_by(error)
+            response = await self._transport.exchange(
+                request, most_bytes=self._max_bytes, seconds=self._timeout
+            )
+            body = decode_content(response, self._max_bytes)
+            return read(response.status, response.headers, body, request.body)
+        except _EXCHANGE_ERRORS as error:
+            return self._failure(error)
 
-    def _over(self, ended: Callable[[Outcome], None], answer: Answer | Exception) -> None:
-        if isinstance(answer, Answer):
+    def _on_complete(
+        self, on_outcome: Callable[[Outcome], None], request: bytes, response: BackendResponse | Exception
+    ) -> None:
+        if isinstance(response, BackendResponse):
             try:
-                is_packed = b"content-encoding" in answer.headers
-                body = unpacked(answer, self._limit) if is_packed else answer.body
-                outcome = judged(answer.status, answer.headers, body)
-            except FAILURES as error:
-                outcome = self._failed_by(error)
+                is_encoded = b"content-encoding" in response.headers
+                body = decode_content(response, self._max_bytes) if is_encoded else response.body
+                outcome = parse_response(response.status, response.headers, body, request)
+            except _EXCHANGE_ERRORS as error:
+                outcome = self._failure(error)
         else:
-            outcome = self._failed_by(answer)
-        ended(outcome)
+            outcome = self._failure(response)
+        on_outcome(outcome)
 
-    def _failed_by(self, error: Exception) -> Outcome:
-        return failed(error, seconds=self._timeout, most_bytes=self._limit)
+    def _failure(self, error: Exception) -> Outcome:
+        return from_exception(error, seconds=self._timeout, most_bytes=self._max_bytes)
 
     @property
     def has_key(self) -> bool:
         return bool(self._key)
 
-    async def listing(self, url: str) -> Listing:
-        """What the backend at `url` tells of itself. Raises ListingFailed."""
-        return await listed(self._engine, url, self._fixed.headers, most_bytes=self._limit)
+    async def listing(self, url: str) -> ModelListing:
+        """Request the model list of the backend at `url`. Raises ListingFailed if there is no valid one."""
+        return await list_models(
+            self._transport,
+            url,
+            self._shared_headers.headers,
+            most_bytes=self._max_bytes,
+            most_models=self._max_models,
+        )
 
     async def models(self, url: str) -> list[str]:
-        """The ids it lists. Raises ListingFailed."""
+        """Return the model ids that the backend at `url` lists. Raises ListingFailed if the listing fails."""
         return (await self.listing(url)).models
 
-    async def answers(self, url: str) -> bool:
-        """Whether the backend at `url` answers anything at all; how is no matter."""
+    async def is_reachable(self, url: str) -> bool:
+        """Request the model list. Return True if the backend seems reachable, even if it returns an error."""
         try:
             await self.models(url)
         except ListingFailed as error:
-            return not error.is_away
+            return not error.is_unreachable
         return True
 
     async def aclose(self) -> None:
-        await self._engine.aclose()
+        await self._transport.aclose()
 
 
-def _headers(settings: Settings, backend: BackendConfig | None) -> list[Header]:
-    """Of the registry: those to add, and what marks our traffic where it is told from direct."""
+def _registry_headers(settings: Settings, backend: BackendConfig | None) -> list[Header]:
+    """Return the headers that the registry sets for the backend, in lower case.
+
+    A backend with `send_dispatch_header` also gets the header named by the setting `dispatch_header`.
+    """
     if backend is None:
         return []
-    marked = {settings.dispatch_header: settings.dispatch_value} if backend.dispatched else {}
+    marked = {settings.dispatch_header: _DISPATCHER} if backend.send_dispatch_header else {}
     added = [*backend.headers.items(), *marked.items()]
     return list({name.lower().encode(): value.encode() for name, value in added}.items())
+
+
+def parse_response(status: int, headers: dict[bytes, bytes], body: bytes, request: bytes = b"") -> Outcome:
+    """Return the outcome of a response. A body that is not a valid result is an error.
+
+    `request` is the body of the request.
+    """
+    usage = tokens_of_plain_success(body) if status == 200 else None
+    if usage is not None:
+        return Outcome(retry_policy.SUCCESS, status, body, _request_id(headers), usage=usage)
+    outcome = from_status(status, headers, body, request)
+    if outcome.verdict is not retry_policy.SUCCESS or (problem := find_problem(status, body)) is None:
+        return outcome
+    if not problem.status:
+        return invalid_response(problem.message, problem.detail)
+    return from_status(problem.status, headers, body, request, problem.message)
+
+
+def from_status(
+    status: int, headers: dict[bytes, bytes], body: bytes, request: bytes = b"", message: str = ""
+) -> Outcome:
+    """Return the outcome of a response according to its status. Its body is not checked.
+
+    `request` is the body of the request. `message` replaces the default error message.
+    """
+    if status < 100:
+        return invalid_response(f"The backend answered with {status:03}, which is not an HTTP status.")
+    verdict = retry_policy.classify_response(status, headers, body, request)
+    if verdict.budget is Budget.SETTLED:
+        return Outcome(verdict, status, body, _request_id(headers))
+    cause = ""
+    if 300 <= status < 400:
+        message = f"The backend redirects ({status}), which is not followed."
+        # Only scheme and host of the target: the rest may contain a secret.
+        target = _LOCATION.match(headers.get(b"location", b"").decode("latin-1"))
+        cause = f"to {target[1]}" if target else ""
+    if verdict is retry_policy.UPSTREAM_UNREACHABLE:
+        message = f"The backend answered {status}: it cannot reach its own upstream."
+    message = message or f"The backend answered {status}."
+    wait = retry_policy.retry_after_of(headers, datetime.now(UTC))
+    return Outcome(
+        verdict, status, body, _request_id(headers), message=message, retry_after=wait, cause=cause
+    )
+
+
+def _request_id(headers: dict[bytes, bytes]) -> str:
+    found = headers.get(b"x-request-id")
+    return "" if found is None else found[:_MAX_ID_BYTES].decode(errors="replace")
+
+
+def from_exception(error: Exception, *, seconds: float, most_bytes: int) -> Outcome:
+    """Return the outcome of a request that failed with one of _EXCHANGE_ERRORS.
+
+    `seconds` and `most_bytes` are the limits of the request, for the error message.
+    """
+    match error:
+        case httpx.ConnectError() | httpx.ConnectTimeout() | httpx.PoolTimeout():
+            return Outcome(
+                retry_policy.NOT_SENT, message="The backend could not be reached.", cause=str(error)
+            )
+        case httpx.TimeoutException() | TimeoutError():
+            said = str(error) if type(error) is TimeoutError else ""
+            message = said or f"The backend did not answer within {seconds:g} s."
+            return Outcome(retry_policy.RESPONSE_TIMEOUT, code=LineCode.REQUEST_TIMEOUT, message=message)
+        case httpx.TransportError():
+            return _from_transport_error(error)
+        case ResponseTooLarge():
+            message = f"The response is larger than {most_bytes} bytes."
+            return Outcome(retry_policy.RESPONSE_TOO_LARGE, code=LineCode.RESPONSE_TOO_LARGE, message=message)
+        case _:
+            return invalid_response("The response cannot be decompressed.", cause=str(error))
+
+
+def _from_transport_error(error: httpx.TransportError) -> Outcome:
+    if isinstance(error, httpx.RemoteProtocolError) and not str(error).startswith(_CLOSED_EARLY):
+        message, code = "The backend's response is not HTTP.", LineCode.INVALID_RESPONSE
+        return Outcome(retry_policy.RESPONSE_INTERRUPTED, code=code, message=message, cause=str(error))
+    message, started = (
+        "The connection ended before the response was complete.",
+        str(error).startswith(_CUT_OFF),
+    )
+    return Outcome(
+        retry_policy.RESPONSE_INTERRUPTED, message=message, response_started=started, cause=str(error)
+    )

@@ -1,9 +1,11 @@
-"""Hooks of the operator's before each request may rewrite its body or refuse the line (S1-114, S1-115).
+"""Operator hooks, which are called before each request. They may rewrite its body or reject the line.
 
-A hook is a callable that the settings name, `async def hook(call: Call)` or `def hook(call: Call)`, which
-runs in a thread of its own. What it returns: None leaves the body, a mapping or bytes replace it. `Refused`
-settles the line as `policy_rejected`. All else it does, raising, hanging or returning something strange, is a
-failure of this line alone: an attempt of it is used, and it ends as `hook_failed` (S1-117).
+A hook is a callable named in the settings, `async def hook(call: Call)` or `def hook(call: Call)`. The second
+kind runs in a thread of its own. A hook that returns None leaves the body unchanged. A mapping or bytes
+replace the body. If the hook raises `Refused`, the line ends with the error `policy_rejected`.
+
+Any other exception, a timeout or an invalid result is a failure of this line only. It uses up one of the
+line's attempts, and after the last one the line ends with `hook_failed`.
 """
 
 import asyncio
@@ -18,25 +20,28 @@ from typing import NamedTuple, cast
 import msgspec
 
 from batchwright.contracts.errors import LineCode
-from batchwright.inference.importing import NotImportable, imported
 from batchwright.inference.outcomes import Outcome
-from batchwright.rules import retries
-from batchwright.rules.answers import is_json
+from batchwright.rules.dispatch import retry_policy
+from batchwright.rules.json_text import is_json
 from batchwright.settings import Settings, SettingsError
+from batchwright.settings.formats import InvalidObjectReference, load_object
 
 logger = logging.getLogger(__name__)
-_SHOWN = 500
-_MOST_THREADS = 64
-_REPR = reprlib.Repr()  # that of an operator's class may fail in turn
-_REPR.maxother = _SHOWN
+_MAX_MESSAGE_CHARS = 500
+_MAX_THREADS = 64
+_REPR = reprlib.Repr()  # safe: the repr of an operator's class may raise too
+_REPR.maxother = _MAX_MESSAGE_CHARS
 
 
 class Refused(Exception):
-    """Raised by a hook: the line is not sent; the message is the line's error."""
+    """Exception that a hook raises to reject a line.
+
+    The line is not sent, and the exception's message becomes its error.
+    """
 
 
 class Call(NamedTuple):
-    """What is about to be asked. `body` is the request's JSON."""
+    """Request that is about to be sent, as a hook receives it. `body` is the JSON of the request."""
 
     tenant: str
     batch_id: str
@@ -49,15 +54,15 @@ class Call(NamedTuple):
 Hook = Callable[[Call], Awaitable[object] | object]
 
 
-class Hooks:
-    """All hooks of the settings, one after the other, each seeing the last one's body.
+class PreCallHooks:
+    """Calls all hooks in the order of the settings. Each hook gets the body that the previous one returned.
 
-    Raises SettingsError when made: one cannot be imported or called.
+    Creating it raises SettingsError if a hook cannot be imported or is not callable.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._hooks = [(name, _hook(name)) for name in settings.pre_call_hooks]
-        self._threads = _Threads(_MOST_THREADS)
+        self._hooks = [(name, _load_hook(name)) for name in settings.pre_call_hooks]
+        self._threads = _Threads(_MAX_THREADS)
         self._running: set[asyncio.Task[Call | _Refusal | BaseException]] = set()
         self._seconds = settings.hook_timeout_seconds
 
@@ -65,49 +70,56 @@ class Hooks:
         return bool(self._hooks)
 
     async def __call__(self, call: Call) -> Call | Outcome:
-        """The call as it may be sent, or how the line ends. Never raises but for a cancel."""
+        """Call the hooks.
+
+        Return the request to send, or the line's outcome if a hook rejected it or failed.
+        """
         for name, hook in self._hooks:
-            after = await self._after(hook, call)
+            after = await self._run_bounded(hook, call)
             if isinstance(after, _Refusal):
-                return _outcome(retries.REJECTED, LineCode.POLICY_REJECTED, after.words or "Refused.")
+                return _outcome(
+                    retry_policy.HOOK_REJECTED, LineCode.POLICY_REJECTED, after.words or "Refused."
+                )
             if isinstance(after, BaseException):
                 return self._failure(name, after)
             call = after
         return call
 
-    async def _after(self, hook: Hook, call: Call) -> "Call | _Refusal | BaseException":
-        """In a task of its own: a hook that heeds no cancel is left behind."""
-        task = asyncio.create_task(self._ended(hook, call))
+    async def _run_bounded(self, hook: Hook, call: Call) -> "Call | _Refusal | BaseException":
+        """Run a hook for at most its time limit. Return the request to send, a refusal, or the hook's error.
+
+        The hook runs in its own task, because a hook may ignore its cancellation and must not delay the line.
+        """
+        task = asyncio.create_task(self._call_hook(hook, call))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         try:
             await asyncio.wait([task], timeout=self._seconds)
-            return task.result() if task.done() else _Late()
+            return task.result() if task.done() else _TimedOut()
         finally:
             task.cancel()
 
-    async def _ended(self, hook: Hook, call: Call) -> "Call | _Refusal | BaseException":
+    async def _call_hook(self, hook: Hook, call: Call) -> "Call | _Refusal | BaseException":
         try:
-            return _changed(call, await self._result(hook, call))
+            # Calling an asynchronous hook only creates a coroutine.
+            is_async = inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(type(hook).__call__)
+            result = hook(call) if is_async else await self._threads.run(hook, call)
+            return _with_returned_body(call, await result if inspect.isawaitable(result) else result)
         except Refused as refusal:
             return _refusal(refusal)
-        except BaseException as error:  # the operator's code: it ends neither the line's task nor the worker
+        except BaseException as error:  # the operator's code must not end the line's task or the worker
             return error
 
-    async def _result(self, hook: Hook, call: Call) -> object:
-        result = hook(call) if _is_async(hook) else await self._threads.run(hook, call)
-        return await result if inspect.isawaitable(result) else result
-
     def _failure(self, name: str, error: BaseException) -> Outcome:
-        late = f"took longer than {self._seconds:g} s" if isinstance(error, _Late) else ""
-        logger.warning("a hook failed", extra={"hook": name, "error": late or _REPR.repr(error)})
-        how = late or ("returned no body" if isinstance(error, _NoBody) else "failed")
+        late = f"took longer than {self._seconds:g} s" if isinstance(error, _TimedOut) else ""
+        logger.warning("hook failed", extra={"hook": name, "error": late or _REPR.repr(error)})
+        how = late or ("returned no body" if isinstance(error, _InvalidBody) else "failed")
         message = f"The hook {name!r} {how}: the request was not sent."
-        return _outcome(retries.HOOK_FAILED, LineCode.HOOK_FAILED, message)
+        return _outcome(retry_policy.HOOK_FAILED, LineCode.HOOK_FAILED, message)
 
 
-class _Late(Exception):
-    """A hook had its time."""
+class _TimedOut(Exception):
+    """A hook took longer than its time limit."""
 
 
 class _Refusal(NamedTuple):
@@ -117,37 +129,35 @@ class _Refusal(NamedTuple):
 def _refusal(refusal: Refused) -> _Refusal | Exception:
     try:
         return _Refusal(str(refusal))
-    except Exception as error:  # a class of the operator's own
+    except Exception as error:  # str() of an operator's own class
         return error
 
 
-def _outcome(verdict: retries.Verdict, code: LineCode, message: str) -> Outcome:
-    return Outcome(verdict, code=code, message=message[:_SHOWN])
+def _outcome(verdict: retry_policy.Classification, code: LineCode, message: str) -> Outcome:
+    return Outcome(verdict, code=code, message=message[:_MAX_MESSAGE_CHARS])
 
 
-def _hook(reference: str) -> Hook:
+def _load_hook(reference: str) -> Hook:
     try:
-        found = imported(reference)
-    except NotImportable as error:
+        found = load_object(reference)
+    except InvalidObjectReference as error:
         raise SettingsError(f"BATCHWRIGHT_PRE_CALL_HOOKS is wrong: {error}.") from error
     if not callable(found):
         raise SettingsError(f"BATCHWRIGHT_PRE_CALL_HOOKS is wrong: {reference!r} cannot be called.")
     return cast("Hook", found)
 
 
-def _is_async(hook: Hook) -> bool:
-    """Whether calling it only makes a coroutine."""
-    return inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(type(hook).__call__)
-
-
 class _Threads:
-    """Of plain hooks alone: one that hangs holds up neither other work of the process nor its end."""
+    """Runs synchronous hooks in threads, at most `most` at once. A hook that hangs blocks nothing else."""
 
     def __init__(self, most: int) -> None:
         self._free = asyncio.Semaphore(most)
 
     async def run(self, hook: Hook, call: Call) -> object:
-        """Raises what the hook raises. A call that is given up goes on, and has its thread until it ends."""
+        """Call a hook in a thread and return its result or raise its exception.
+
+        If this call is cancelled, the hook keeps its thread until it ends.
+        """
         await self._free.acquire()
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[object] = loop.create_future()
@@ -165,9 +175,9 @@ class _Threads:
             result, error = None, None
             try:
                 result = hook(call)
-            except BaseException as raised:  # told where it is waited for
+            except BaseException as raised:  # re-raised where the result is awaited
                 error = raised
-            with suppress(RuntimeError):  # the loop may be gone
+            with suppress(RuntimeError):  # the loop may be closed
                 loop.call_soon_threadsafe(over, result, error)
 
         Thread(target=work, name="hook", daemon=True).start()
@@ -175,25 +185,29 @@ class _Threads:
 
 
 def _is_special(error: BaseException) -> bool:
-    """What a future does not take, or what means something else where it is waited for."""
+    """Return True for exceptions that a future cannot carry, such as StopIteration and CancelledError."""
     return isinstance(error, StopIteration) or not isinstance(error, Exception)
 
 
-class _NoBody(Exception):
-    """What a hook returned."""
+class _InvalidBody(Exception):
+    """A hook returned something that is not a request body."""
 
 
-def _changed(call: Call, returned: object) -> Call:
-    """Raises _NoBody, TypeError: what was returned is no body."""
+def _with_returned_body(call: Call, returned: object) -> Call:
+    """Return the call with the body that a hook returned; None leaves the body unchanged.
+
+    Raises:
+        _InvalidBody: `returned` is not a JSON object.
+        TypeError: `returned` contains something that JSON cannot represent.
+    """
     if returned is None:
         return call
-    body = returned if isinstance(returned, bytes) else msgspec.json.encode(_mapping(returned))
+    if isinstance(returned, bytes):
+        body = returned
+    elif isinstance(returned, Mapping):
+        body = msgspec.json.encode(cast("Mapping[str, object]", returned))
+    else:
+        raise _InvalidBody(f"it returned {type(returned).__name__}, neither a mapping nor bytes nor None")
     if not is_json(body) or not body.lstrip().startswith(b"{"):
-        raise _NoBody("it returned bytes that are no JSON object")
+        raise _InvalidBody("it returned bytes that are not a JSON object")
     return call._replace(body=body)
-
-
-def _mapping(returned: object) -> Mapping[str, object]:
-    if isinstance(returned, Mapping):
-        return cast("Mapping[str, object]", returned)
-    raise _NoBody(f"it returned {type(returned).__name__}, neither a mapping nor bytes nor None")

@@ -1,7 +1,7 @@
-"""API keys: what they look like, what is kept of them, what they may do.
+"""API keys: their format, the hash that is stored, and the scope that a request needs.
 
-A key is `bw_<prefix>_<secret>`. The prefix may be seen and finds the key's row; of the secret only a salted
-hash is kept. A fast one: 40 random characters are beyond guessing at any speed, unlike what people choose.
+A key is `bw_<prefix>_<secret>`. The prefix is not secret and identifies the database row of the key. The
+secret is stored only as a salted hash. A fast hash is enough, because 40 random characters cannot be guessed.
 """
 
 import hmac
@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import uuid_utils
 
-_PREFIX_LETTERS = string.ascii_lowercase + string.digits
-_SECRET_LETTERS = string.ascii_letters + string.digits
+_PREFIX_ALPHABET = string.ascii_lowercase + string.digits
+_SECRET_ALPHABET = string.ascii_letters + string.digits
 _PREFIX_CHARACTERS, _SECRET_CHARACTERS = 12, 40
 _KEY = re.compile(rf"bw_([a-z0-9]{{{_PREFIX_CHARACTERS}}})_([A-Za-z0-9]{{{_SECRET_CHARACTERS}}})")
 _SALT_BYTES = 16
@@ -25,13 +25,15 @@ _UNITS = {"h": "hours", "d": "days"}
 
 
 class Scope(StrEnum):
+    """Permission that an API key grants to its owner."""
+
     READ = "read"
     WRITE = "write"
     ADMIN = "admin"
 
 
 class ApiKey(NamedTuple):
-    """A whole key, as its owner has it."""
+    """A complete API key, as its owner holds it."""
 
     prefix: str
     secret: str
@@ -41,27 +43,27 @@ class ApiKey(NamedTuple):
         return f"bw_{self.prefix}_{self.secret}"
 
     def __repr__(self) -> str:
-        """Without the secret, wherever it is logged."""
+        """Return the key without its secret, so that the result can be logged."""
         return f"ApiKey(bw_{self.prefix}_...)"
 
     __str__ = __repr__
 
 
-class Kept(NamedTuple):
-    """What the database has of a secret."""
+class SecretHash(NamedTuple):
+    """Salted hash of the secret of an API key, as the database stores it."""
 
     salt: bytes
     hash: bytes
 
 
-# No secret has it: what looks for a key that nobody has does all that it does for others.
-_NOBODYS = Kept(bytes(_SALT_BYTES), bytes(sha256().digest_size))
+# No secret has this hash. Comparing with it makes an unknown key take as long as a wrong secret.
+_DUMMY_HASH = SecretHash(bytes(_SALT_BYTES), bytes(sha256().digest_size))
 
 
 def new_key() -> ApiKey:
     return ApiKey(
-        "".join(choice(_PREFIX_LETTERS) for _ in range(_PREFIX_CHARACTERS)),
-        "".join(choice(_SECRET_LETTERS) for _ in range(_SECRET_CHARACTERS)),
+        "".join(choice(_PREFIX_ALPHABET) for _ in range(_PREFIX_CHARACTERS)),
+        "".join(choice(_SECRET_ALPHABET) for _ in range(_SECRET_CHARACTERS)),
     )
 
 
@@ -69,43 +71,57 @@ def new_key_id() -> str:
     return "key_" + uuid_utils.uuid7().hex
 
 
-def parse(text: str) -> ApiKey | None:
-    """None where it has not the form of a key."""
+def parse_key(text: str) -> ApiKey | None:
+    """Return the API key, or None if the text does not have the format of a key."""
     found = _KEY.fullmatch(text)
     return None if found is None else ApiKey(found[1], found[2])
 
 
-def keep(key: ApiKey) -> Kept:
-    """What is kept of a new key."""
+def hash_secret(key: ApiKey) -> SecretHash:
+    """Return the hash of a key's secret, with a new random salt."""
     salt = token_bytes(_SALT_BYTES)
-    return Kept(salt, _hash(salt, key.secret))
+    return SecretHash(salt, _hash(salt, key.secret))
 
 
-def opens(key: ApiKey, kept: Kept | None) -> bool:
-    """Whether the secret is the kept one's; as long as ever where nothing is kept, and no."""
-    salt, expected = kept or _NOBODYS
+def secret_matches(key: ApiKey, stored_hash: SecretHash | None) -> bool:
+    """Return True if the secret of the key has the hash `stored_hash`, which is None for an unknown key.
+
+    The check takes equally long for an unknown key, so that the response time does not show which keys exist.
+    """
+    salt, expected = stored_hash or _DUMMY_HASH
     return hmac.compare_digest(_hash(salt, key.secret), expected)
 
 
-def needed(method: str, path: str) -> Scope:
-    """The scope of a request: `admin` below /admin, for /v1/stats and all metrics, else by its method."""
+def required_scope(method: str, path: str) -> Scope:
+    """Return the scope that an API key needs for a request: `admin`, `read` or `write`.
+
+    `admin` is for `/admin`, `/v1/stats` and `/metrics`. On other paths, GET and HEAD need `read`, other
+    methods `write`.
+    """
     if path in ("/admin", "/v1/stats", "/metrics") or path.startswith("/admin/"):
         return Scope.ADMIN
     return Scope.READ if method in ("GET", "HEAD") else Scope.WRITE
 
 
-def life(text: str) -> timedelta:
-    """Of `12h` or `90d`. Raises ValueError."""
+def parse_lifetime(text: str) -> timedelta:
+    """Return the duration that a text such as `12h` or `90d` expresses.
+
+    Raises:
+        ValueError: the text has another form.
+    """
     found = _LIFE.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no time such as 12h or 90d")
+        raise ValueError(f"{text!r} is not a duration such as 12h or 90d")
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
 def is_usable(
     at: datetime, *, expires_at: datetime | None, revoked_at: datetime | None, disabled_at: datetime | None
 ) -> bool:
-    """Of a key; `disabled_at` is its tenant's."""
+    """Return True if an API key is valid at `at`: not expired, not revoked, and its tenant not disabled.
+
+    None means that the event has not happened, or that the key never expires.
+    """
     return revoked_at is None and disabled_at is None and (expires_at is None or expires_at > at)
 
 

@@ -1,4 +1,7 @@
-"""Ids and safe names (R11): new ones sort by time, derived ones are the same on every attempt."""
+"""Make and check ids, and names that are safe in keys and queue names.
+
+New ids sort by time. Derived ids are the same on every attempt.
+"""
 
 import re
 from hashlib import blake2b
@@ -9,6 +12,9 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 _BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
 _FILE_ID = re.compile(r"file-[0-9a-f]{32}")
 _UPLOAD_ID = re.compile(r"upload_[0-9a-f]{32}")
+_SAFE_CHARACTERS = 100
+MAX_MODEL_NAME_CHARACTERS = 256
+_REPLACEMENT = "\ufffd"
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -29,22 +35,31 @@ def new_part_id() -> str:
 
 
 def derived_file_id(batch_id: str, kind: str) -> str:
-    """The id of a batch's `output` or `error` file: equal on every attempt to write it."""
+    """Return the id of a batch's output or error file. It is the same on every attempt to write the file.
+
+    `kind` is `output` or `error`.
+    """
     return "file-" + _digest(f"{batch_id}/{kind}", 16)
 
 
 def event_id(batch_id: str, status: str) -> str:
-    """`evt_...` of a batch's end: equal on every delivery, so that receivers can tell repeats."""
+    """Return the `evt_...` id of the event that a batch ended with this status.
+
+    The id is the same on every delivery, so that receivers can drop repeated events.
+    """
     return "evt_" + _digest(f"{batch_id}/{status}", 16)
 
 
 def request_id(batch_id: str, offset: int) -> str:
-    """`batch_req_...` of the line at `offset` of the input: equal on every attempt."""
+    """Return the `batch_req_...` id of a line. It is the same on every attempt.
+
+    `offset` is the position of the line in the input, in bytes.
+    """
     return "batch_req_" + blake2b(b"%b/%d" % (batch_id.encode(), offset), digest_size=16).hexdigest()
 
 
 class RequestIds:
-    """The same for many lines of a batch: what they have in common is hashed once."""
+    """Makes the request ids of many lines of one batch. It is faster than `request_id`."""
 
     def __init__(self, batch_id: str) -> None:
         self._begun = blake2b(b"%b/" % batch_id.encode(), digest_size=16)
@@ -56,17 +71,18 @@ class RequestIds:
 
 
 def tenant_hash(tenant: str) -> str:
-    """What stands for a tenant in storage keys."""
+    """Return the hash that stands for a tenant in the keys of stored objects."""
     return _digest(tenant, 8)
 
 
 def safe_name(model: str) -> str:
-    """The model's name as a part of queue names, keys and workflow ids; injective (S0-21).
+    """Return a name for queues, keys and workflows that stands for exactly one model.
 
-    `org/model-A:1` becomes `org_model_A_1-` and six hex digits; a name that needs no change keeps itself.
+    `org/model-A:1` becomes `org_model_A_1-` and 16 hex digits of a hash. A short name of letters, digits and
+    underscores stays as it is.
     """
-    safe = _UNSAFE.sub("_", model)[:100]
-    return safe if safe == model else f"{safe}-{_digest(model, 3)}"
+    safe = _UNSAFE.sub("_", model[:_SAFE_CHARACTERS])
+    return safe if safe == model else f"{safe}-{_digest(model, 8)}"
 
 
 def is_batch_id(text: str) -> bool:
@@ -83,6 +99,14 @@ def is_upload_id(text: str) -> bool:
 
 def is_tenant(text: str) -> bool:
     return _TENANT.fullmatch(text) is not None
+
+
+def is_model_name(text: str) -> bool:
+    """Return True if the text is a valid name of a model: 1 to 256 printable characters without U+FFFD.
+
+    U+FFFD replaces characters that cannot be stored, so two different names could become the same.
+    """
+    return 0 < len(text) <= MAX_MODEL_NAME_CHARACTERS and text.isprintable() and _REPLACEMENT not in text
 
 
 def _digest(text: str, size: int) -> str:

@@ -1,28 +1,18 @@
-"""Quotas of a tenant: what is counted, which limits hold, and how many tokens a request is taken for."""
+"""Quotas of a tenant: their limits, and whether more work may be enqueued.
+
+Also the identity of budget groups.
+"""
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import NamedTuple
 
-from msgspec import UNSET
+from batchwright.contracts.openai import GroupKind, Quota
 
-from batchwright.rules.lines import Prompting, written
-
-MOST = 2**53 - 1  # every JSON parser reads it as it stands
-_BYTES_PER_TOKEN = 4
+MAX_QUOTA = 2**53 - 1  # the largest integer that every JSON parser reads exactly
 
 
-class Quota(StrEnum):
-    LIVE_BATCHES = "live_batches"
-    STORED_BYTES = "stored_bytes"
-    ENQUEUED_LINES = "enqueued_lines"
-    ENQUEUED_TOKENS = "enqueued_tokens"
-    REQUESTS_PER_MINUTE = "requests_per_minute"
-    TOKENS_PER_DAY = "tokens_per_day"
-
-
-class Limits(NamedTuple):
-    """Of one tenant; 0: no limit. The names are those of `Quota`."""
+class QuotaLimits(NamedTuple):
+    """Limits of one tenant, one field for each member of `Quota`. `0` means no limit."""
 
     live_batches: int = 0
     stored_bytes: int = 0
@@ -34,47 +24,103 @@ class Limits(NamedTuple):
     def of(self, quota: Quota) -> int:
         return self._asdict()[quota]
 
-    def changed(self, own: Mapping[str, int | None]) -> "Limits":
-        """With a tenant's own limits in place of these; None stands for none of its own."""
+    def changed(self, own: Mapping[str, int | None]) -> "QuotaLimits":
+        """Return a copy in which a tenant's own limits replace these limits.
+
+        `own` maps the names of limits to the tenant's limits. A limit of None in `own` changes nothing.
+        """
         return self._replace(**{name: limit for name, limit in own.items() if limit is not None})
 
 
-class Enqueued(NamedTuple):
-    """Work that waits for its result."""
+class EnqueuedWork(NamedTuple):
+    """Lines that have no result yet, and the estimated number of their tokens."""
 
     lines: int
     tokens: int
 
 
-class Excess(NamedTuple):
-    """What does not fit: `asked` beside `used` is more than `limit`."""
+class QuotaExcess(NamedTuple):
+    """A quota that a request would exceed: `used` plus `requested` is more than `limit`.
+
+    `before` is the number of batches that wait for the quota and come first. If there are any, the quota
+    itself may allow the request.
+    """
 
     quota: Quota
     limit: int
     used: int
-    asked: int
+    requested: int
+    before: int = 0
+
+    @property
+    def can_wait(self) -> bool:
+        """True if the quota will allow the request once the other work is done."""
+        return self.requested <= self.limit
+
+    @property
+    def waiting_reason(self) -> str:
+        what = "lines" if self.quota is Quota.ENQUEUED_LINES else "tokens"
+        reason = (
+            f"its tenant may have {self.limit:,} {what} enqueued: {self.used:,} are, and this batch has "
+            f"{self.requested:,}"
+        )
+        if self.before:
+            reason += (
+                f"; {self.before:,} earlier {'batch waits' if self.before == 1 else 'batches wait'}, too"
+            )
+        return reason
 
 
-def excess(limits: Limits, used: Enqueued, asked: Enqueued) -> Excess | None:
-    """Whether more work may be enqueued; None: it may."""
-    wanted = (
-        Excess(Quota.ENQUEUED_LINES, limits.enqueued_lines, used.lines, asked.lines),
-        Excess(Quota.ENQUEUED_TOKENS, limits.enqueued_tokens, used.tokens, asked.tokens),
-    )
-    return next((found for found in wanted if found.limit and found.used + found.asked > found.limit), None)
+def find_excess(limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork) -> QuotaExcess | None:
+    """Return the first quota that the `requested` work would exceed, or None if it may be enqueued.
 
-
-def left(batch: Enqueued, settled: int) -> Enqueued:
-    """Of a batch when `settled` of its lines have their results: tokens in proportion, rounded up."""
-    lines = max(batch.lines - settled, 0)
-    return Enqueued(lines, -(-batch.tokens * lines // batch.lines) if lines else 0)
-
-
-def estimated_tokens(body: Prompting, asked: int) -> int:
-    """Of the prompt alone, `asked` bytes of it: a token for each four bytes of its JSON, at least one.
-
-    OpenAI's rule of thumb. No tokenizer is asked: which one is right only the backend knows.
+    A quota that this work exceeds alone comes first. `used` is the work that is already enqueued.
     """
-    if body.instructions is not UNSET or body.tools is not UNSET:
-        asked += written(body.instructions) + written(body.tools)
-    return -(-asked // _BYTES_PER_TOKEN) or 1
+    wanted = (
+        QuotaExcess(Quota.ENQUEUED_LINES, limits.enqueued_lines, used.lines, requested.lines),
+        QuotaExcess(Quota.ENQUEUED_TOKENS, limits.enqueued_tokens, used.tokens, requested.tokens),
+    )
+    return next(
+        (
+            found
+            for found in sorted(wanted, key=lambda each: each.can_wait)
+            if found.limit and found.used + found.requested > found.limit
+        ),
+        None,
+    )
+
+
+def queue_behind(
+    limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork, before: int
+) -> QuotaExcess | None:
+    """Return the quota for which the `requested` work has to wait, or None if it may be enqueued.
+
+    Args:
+        limits: limits of the tenant.
+        used: work that is already enqueued.
+        requested: work of the batch.
+        before: number of earlier batches of the tenant that wait.
+    """
+    found = find_excess(limits, used, requested)
+    if found is None and before and (limits.enqueued_lines or limits.enqueued_tokens):
+        by_lines = QuotaExcess(Quota.ENQUEUED_LINES, limits.enqueued_lines, used.lines, requested.lines)
+        by_tokens = QuotaExcess(Quota.ENQUEUED_TOKENS, limits.enqueued_tokens, used.tokens, requested.tokens)
+        found = by_lines if limits.enqueued_lines else by_tokens
+    return found and found._replace(before=before)
+
+
+def remaining_work(batch: EnqueuedWork, settled: int) -> EnqueuedWork:
+    """Return the work of a batch that remains after `settled` of its lines have a result."""
+    lines = max(batch.lines - settled, 0)
+    return EnqueuedWork(lines, -(-batch.tokens * lines // batch.lines) if lines else 0)
+
+
+class BudgetGroup(NamedTuple):
+    """Identity of a group whose members share a daily token budget: an organization, a team or a user.
+
+    `tenant` is the tenant of a team or user; empty for an organization.
+    """
+
+    kind: GroupKind
+    tenant: str
+    name: str

@@ -1,4 +1,4 @@
-"""What may be deleted, and since when: decisions only."""
+"""Decide which database rows and stored objects may be deleted, and from which age."""
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
@@ -8,86 +8,104 @@ from typing import NamedTuple
 
 from batchwright.rules.ids import derived_file_id
 
-# No writer takes that long: what it has not finished or named by then, it never will.
-WRITER = timedelta(days=1)
-KEYS_KEPT = timedelta(hours=24)
-OUTPUTS = ("output", "error")
+# No writer takes this long. What it has not finished or referenced by then, it never will.
+MAX_WRITE_TIME = timedelta(days=1)
+IDEMPOTENCY_KEY_LIFETIME = timedelta(hours=24)
+OUTPUT_KINDS = ("output", "error")
 
 
 @dataclass(frozen=True)
-class Horizons:
-    """Of one run: what is older than each may go."""
+class RetentionCutoffs:
+    """Cutoff times of one retention run, by kind of data. Older data may be deleted."""
 
-    files: datetime  # expiry, and the end of whatever batch read it last
-    uploads: datetime  # expiry: a completion that began in time may still be copying parts
-    batches: datetime  # end: a worker that was frozen may still have written
-    metadata: datetime  # end
-    keys: datetime  # creation
-    orphans: datetime  # last change of the object, or creation of the row
+    files: datetime  # compared with the expiry, and with the end of the last batch that read the file
+    uploads: datetime  # compared with the expiry; a completion that began in time may still be copying parts
+    batches: datetime  # compared with the end; a frozen worker may still have written after it
+    metadata: datetime  # compared with the end
+    keys: datetime  # compared with the creation
+    orphans: datetime  # compared with the last change of the object, or the creation of the row
 
 
-def horizons(now: datetime, *, grace: timedelta, metadata: timedelta, orphans: timedelta) -> Horizons:
-    return Horizons(
+def retention_cutoffs(
+    now: datetime, *, grace: timedelta, metadata: timedelta, orphans: timedelta
+) -> RetentionCutoffs:
+    return RetentionCutoffs(
         files=now - grace,
         uploads=now - grace,
-        batches=now - WRITER,
-        metadata=now - max(metadata, WRITER),
-        keys=now - KEYS_KEPT,
-        orphans=now - max(orphans, WRITER),
+        batches=now - MAX_WRITE_TIME,
+        metadata=now - max(metadata, MAX_WRITE_TIME),
+        keys=now - IDEMPOTENCY_KEY_LIFETIME,
+        orphans=now - max(orphans, MAX_WRITE_TIME),
     )
 
 
-class Area(StrEnum):
-    """The folders of a tenant."""
+class TenantFolder(StrEnum):
+    """Top-level folders in the storage of one tenant."""
 
     FILES = "files"
     UPLOADS = "uploads"
     BATCHES = "batches"
 
 
-class Owner(NamedTuple):
-    """Whose an object is, by its key."""
+class ObjectOwner(NamedTuple):
+    """The file, upload or batch to which a stored object belongs. It is read from the object's key.
 
-    area: Area
+    `area` is the kind of owner, which is a folder in the key. `id` is the owner's id.
+    """
+
+    area: TenantFolder
     id: str
 
 
-def owner_of(key: str) -> Owner | None:
-    """None for a key that none of ours looks like: it stays."""
+def owner_of(key: str) -> ObjectOwner | None:
+    """Return the file, upload or batch in the key of a stored object.
+
+    Return None if Batchwright does not make keys of this form. Such objects are never deleted.
+    """
     parts = key.split("/")
-    if len(parts) < 4 or parts[1] not in list(Area) or not all(parts):
+    if len(parts) < 4 or parts[1] not in list(TenantFolder) or not all(parts):
         return None
-    return Owner(Area(parts[1]), parts[2])
+    return ObjectOwner(TenantFolder(parts[1]), parts[2])
 
 
-class Written(NamedTuple):
+class WrittenObject(NamedTuple):
+    """A stored object's key and the time of its last change."""
+
     key: str
     at: datetime
 
 
 @dataclass(frozen=True)
-class Known:
-    """What a tenant's rows say of some objects."""
+class KnownObjects:
+    """What the database knows about the owners (files, uploads, batches) of some stored objects.
 
-    files: Mapping[str, str]  # keys of the objects by the files' ids
-    open_uploads: Set[str]  # ids of those that are not swept yet
+    All these objects belong to one tenant.
+    """
+
+    files: Mapping[str, str]  # object keys by file id
+    open_uploads: Set[str]  # ids of uploads whose parts are not deleted yet
     live_batches: Set[str]  # ids
 
 
-def orphans(objects: Iterable[Written], known: Known, before: datetime) -> list[str]:
-    """Keys of those objects, written before, that no row names and no live batch may be writing."""
-    spared = {derived_file_id(batch, kind) for batch in known.live_batches for kind in OUTPUTS}
-    return [found.key for found in objects if found.at < before and not _is_named(found.key, known, spared)]
+def orphaned_keys(objects: Iterable[WrittenObject], known: KnownObjects, before: datetime) -> list[str]:
+    """Return the keys of objects that may be deleted, because no database row references them.
+
+    Objects that changed at or after `before`, or that a live batch may still be writing, are left out.
+    """
+    spared = {derived_file_id(batch, kind) for batch in known.live_batches for kind in OUTPUT_KINDS}
+    return [
+        found.key for found in objects if found.at < before and not _is_referenced(found.key, known, spared)
+    ]
 
 
-def _is_named(key: str, known: Known, spared: Set[str]) -> bool:
+def _is_referenced(key: str, known: KnownObjects, spared: Set[str]) -> bool:
     owner = owner_of(key)
     if owner is None:
         return True
     match owner.area:
-        case Area.FILES:
+        case TenantFolder.FILES:
             return known.files.get(owner.id) == key or owner.id in spared
-        case Area.UPLOADS:
+        case TenantFolder.UPLOADS:
             return owner.id in known.open_uploads
-        case Area.BATCHES:
+        case TenantFolder.BATCHES:
             return owner.id in known.live_batches

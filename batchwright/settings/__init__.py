@@ -1,7 +1,7 @@
-"""Every knob: unit, default, environment name, a file for each subject. Nothing else reads the environment.
+"""All settings with defaults and limits, one file for each subject. No other package reads the environment.
 
-A setting `x_y` comes from `BATCHWRIGHT_X_Y`, those of `otel.py` from the names OpenTelemetry gave
-them. Wrong ones are named by `load()`, before anything listens.
+The setting `x_y` is read from `BATCHWRIGHT_X_Y`; OpenTelemetry's settings keep their standard names. `load()`
+reports invalid settings before the process starts to listen.
 """
 
 import os
@@ -12,28 +12,35 @@ from pydantic_settings import SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
 from batchwright.contracts.registry import RegistryConfig
-from batchwright.rules import added_headers
-from batchwright.settings.access import AccessSettings
-from batchwright.settings.api import ApiSettings
-from batchwright.settings.batches import BatchSettings
-from batchwright.settings.errors import HIDDEN_VALUE, SettingsError, not_json, what_is_wrong
+from batchwright.rules.backends import request_headers
+from batchwright.rules.json_text import RepeatedKey
+from batchwright.settings.api import AccessSettings, ApiSettings
+from batchwright.settings.batches import BatchSettings, RetentionSettings
+from batchwright.settings.env_source import EnvironmentSettings
+from batchwright.settings.errors import HIDDEN_VALUE, SettingsError, describe_error, describe_invalid_json
 from batchwright.settings.inference import InferenceSettings
 from batchwright.settings.limits import LimitSettings
-from batchwright.settings.observation import ObservationSettings
-from batchwright.settings.otel import OtelSettings, variable
-from batchwright.settings.retention import RetentionSettings
-from batchwright.settings.sources import FromEnvironment
+from batchwright.settings.observability import ObservabilitySettings, OtelSettings, variable_name
 from batchwright.settings.storage import StorageSettings
 from batchwright.settings.temporal import TemporalSettings
 from batchwright.settings.worker import WorkerSettings
 
-__all__ = ["SECRETS", "Settings", "SettingsError", "from_environment", "load", "registry_of"]
+__all__ = [
+    "SECRETS",
+    "Settings",
+    "SettingsError",
+    "from_environment",
+    "load",
+    "load_registry",
+    "require_backends",
+]
 
-_MOST = 2**63 - 1  # what a column holds
-_MOST_SECONDS = 1_000_000_000  # 31 years
-_SHOWN = 300
+_MAX_INTEGER = 2**63 - 1  # largest value of a database column
+_MAX_SECONDS = 1_000_000_000  # 31 years
+_MAX_VALUE_CHARS = 300
+_USER_INFO = re.compile(r"//[^/\s'\"]*@")  # user in a URL, possibly with a password
 
-# Never shown, whole or in messages.
+# Settings whose values are never shown, not even in error messages.
 SECRETS = frozenset(
     {
         "api_key",
@@ -48,7 +55,6 @@ SECRETS = frozenset(
 )
 
 
-# The documentation's order is the reverse.
 class Settings(
     OtelSettings,
     WorkerSettings,
@@ -56,14 +62,14 @@ class Settings(
     RetentionSettings,
     BatchSettings,
     LimitSettings,
-    ObservationSettings,
+    ObservabilitySettings,
     ApiSettings,
     AccessSettings,
     TemporalSettings,
     StorageSettings,
-    FromEnvironment,
+    EnvironmentSettings,
 ):
-    """All of them, read at start and frozen."""
+    """All settings of one process, read at its start and frozen."""
 
     model_config = SettingsConfigDict(
         env_prefix="BATCHWRIGHT_", extra="ignore", frozen=True, populate_by_name=True
@@ -72,41 +78,50 @@ class Settings(
     @field_validator("*")
     @classmethod
     def _finite(cls, value: object) -> object:
-        """Durations become deadlines, and numbers columns: none may be beyond what those hold."""
-        if isinstance(value, float) and not abs(value) <= _MOST_SECONDS:
-            raise ValueError(f"it must be at most {_MOST_SECONDS:,}")
-        if isinstance(value, int) and abs(value) > _MOST:
-            raise ValueError(f"it must be at most {_MOST:,}")
+        """Reject numbers that are too large for a deadline or a database column.
+
+        Return all other values unchanged.
+        """
+        if isinstance(value, float) and not abs(value) <= _MAX_SECONDS:
+            raise ValueError(f"it must be at most {_MAX_SECONDS:,}")
+        if isinstance(value, int) and abs(value) > _MAX_INTEGER:
+            raise ValueError(f"it must be at most {_MAX_INTEGER:,}")
         return value
 
 
 def from_environment(name: str) -> str:
-    """A variable that a setting refers to by its name; empty where it is not set."""
+    """Return the value of the environment variable `name`; empty if it is not set."""
     return os.environ.get(name, "")
 
 
 def load(**overrides: object) -> Settings:
-    """The settings of this process: `overrides` first, then the environment, then defaults.
+    """Load and check all settings: `overrides` first, then the environment, then the defaults.
 
     Raises:
-        SettingsError: one sentence naming the setting and what is wrong with it.
+        SettingsError: a setting or the registry file is invalid. The message says what is wrong.
     """
-    settings = _settings(overrides)
-    registry_of(settings)
+    settings = _read_settings(overrides)
+    load_registry(settings)
     return settings
 
 
-def registry_of(settings: Settings) -> RegistryConfig | None:
-    """What `registry` says now; None where it is not set. Raises SettingsError."""
+def load_registry(settings: Settings) -> RegistryConfig | None:
+    """Read the registry file, and check that it fits the other settings.
+
+    Return None if `registry` is not set.
+
+    Raises:
+        SettingsError: the file is invalid, or it contradicts another setting.
+    """
     if settings.registry is None:
         return None
     if settings.backends:
         raise SettingsError(
-            "BATCHWRIGHT_REGISTRY and BATCHWRIGHT_BACKENDS are both set: take one of them away, "
-            "the registry's file says all that the other does."
+            "BATCHWRIGHT_REGISTRY and BATCHWRIGHT_BACKENDS are both set: unset one of them. "
+            "The registry file can express everything that the other does."
         )
-    # Imported when it is used: most commands have no registry, and reading YAML takes a while to import.
-    from batchwright.settings.registry import read_registry
+    # Imported only if needed: most commands have no registry, and importing YAML takes a while.
+    from batchwright.settings.registry_file import read_registry
 
     config = read_registry(settings.registry, settings.secrets_dir)
     for name, model in config.models.items():
@@ -115,18 +130,31 @@ def registry_of(settings: Settings) -> RegistryConfig | None:
                 f"BATCHWRIGHT_REGISTRY: {settings.registry}: models.{name}.kind: callback needs "
                 "BATCHWRIGHT_CALLBACK_URL and BATCHWRIGHT_CALLBACK_SECRET: set both."
             )
-    if said := _header_clash(config, settings.dispatch_header):
-        raise SettingsError(f"BATCHWRIGHT_REGISTRY: {settings.registry}: {said}.")
+    if problem := _describe_header_conflict(config, settings.dispatch_header):
+        raise SettingsError(f"BATCHWRIGHT_REGISTRY: {settings.registry}: {problem}.")
     return config
 
 
-def _header_clash(config: RegistryConfig, dispatch_header: str) -> str:
-    """Of what the registry adds to requests; empty: there is none."""
+def require_backends(settings: Settings) -> None:
+    """Check that at least one backend is configured, because every line would fail otherwise.
+
+    Raises:
+        SettingsError: neither `backends` nor `registry` is set.
+    """
+    if not settings.backends and settings.registry is None:
+        raise SettingsError(
+            "No backend is configured: set BATCHWRIGHT_BACKENDS to a JSON list of URLs, such as "
+            '["http://127.0.0.1:8080"], or BATCHWRIGHT_REGISTRY to a registry file.'
+        )
+
+
+def _describe_header_conflict(config: RegistryConfig, dispatch_header: str) -> str:
+    """Return the message of a conflict between the registry's request headers; empty if there is none."""
     if config.gateway is not None:
-        said = added_headers.problem(config.gateway, "of the gateway", dispatch_header)
-        return said and f"gateway, headers: {said}"
+        problem = request_headers.conflict_message(config.gateway, "of the gateway", dispatch_header)
+        return problem and f"gateway, headers: {problem}"
     for name, model in config.models.items():
-        if found := added_headers.clash(name, model, dispatch_header):
+        if found := request_headers.find_conflict(name, model, dispatch_header):
             place = (
                 "jobs.callback_header" if found.backend is None else f"backends, entry {found.backend + 1}"
             )
@@ -134,24 +162,29 @@ def _header_clash(config: RegistryConfig, dispatch_header: str) -> str:
     return ""
 
 
-def _settings(overrides: dict[str, object]) -> Settings:
+def _read_settings(overrides: dict[str, object]) -> Settings:
     try:
         return Settings(**overrides)  # pyright: ignore[reportArgumentType]
     except ValidationError as error:
         first = error.errors()[0]
-        name = variable(str(first["loc"][0]))
-        # A secret that landed in a wrong place must not land in a log too.
-        hidden = first["type"] == HIDDEN_VALUE or not SECRETS.isdisjoint(
-            str(part).lower() for part in first["loc"]
-        )
-        value = "" if hidden else f" (it is {_short(repr(first['input']))})"
-        raise SettingsError(f"{name} is wrong: {what_is_wrong(first)}{value}.") from None
+        name = variable_name(str(first["loc"][0]))
+        # The value of a secret must not appear in a log.
+        parts = {str(part).lower() for part in first["loc"]}
+        shown = repr(first["input"])
+        hidden = first["type"] == HIDDEN_VALUE or not SECRETS.isdisjoint(parts) or _USER_INFO.search(shown)
+        value = "" if hidden else f" (it is {_short(shown)})"
+        raise SettingsError(f"{name} is wrong: {describe_error(first)}{value}.") from None
     except UnreadableSetting as error:
-        # Of a list or map; the field's name is only in the message.
+        # An invalid list or map; the field's name is only in the message.
         name = "".join(re.findall(r'field "(\w+)"', str(error)))
-        form = not_json(Settings.model_fields[name].annotation)
-        raise SettingsError(f"{variable(name)} is wrong: {form}.") from None
+        cause = error.__cause__
+        problem = (
+            str(cause)
+            if isinstance(cause, RepeatedKey)
+            else describe_invalid_json(Settings.model_fields[name].annotation)
+        )
+        raise SettingsError(f"{variable_name(name)} is wrong: {problem}.") from None
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}..."

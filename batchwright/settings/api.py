@@ -1,52 +1,69 @@
-"""The HTTP API, and the command line that talks to it."""
+"""Settings of the HTTP API, of authentication, and of the command line that calls the API."""
 
+import ipaddress
 import re
+from typing import Annotated
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings
 
-from batchwright.settings.names import tenant_or_none
-from batchwright.settings.urls import http_url
+from batchwright.rules.dispatch.fair_share import MAX_WEIGHT, MIN_WEIGHT
+from batchwright.settings.formats import check_tenant, http_url
+from batchwright.settings.levels import START, TUNING
+
+# The range of Temporal's fairness weights.
+TenantWeight = Annotated[float, Field(ge=MIN_WEIGHT, le=MAX_WEIGHT, allow_inf_nan=False)]
 
 
 class ApiSettings(BaseSettings):
     api_host: str = Field(
         "127.0.0.1",
-        description="address the API listens on; beyond loopback only if `auth` is not none",
+        description="Address on which the API listens. An address beyond loopback requires "
+        "`BATCHWRIGHT_AUTH` to be `api_key` or `trusted_header`.",
+        json_schema_extra=START,
     )
-    api_port: int = Field(8000, ge=0, le=65535, description="0: a free port")
+    api_port: int = Field(
+        8000,
+        ge=0,
+        le=65535,
+        description="Port on which the API listens. `0`: any free port.",
+        json_schema_extra=START,
+    )
     api_cors_origins: list[str] = Field(
-        default=[], description="origins whose web pages may call the API, as a JSON list; unset: none"
+        default=[],
+        description="Origins of web pages that may call the API, as a JSON list. Unset: no web page may.",
     )
     api_hosts: list[str] = Field(
         default=[],
-        description="more names by which an API without authentication may be called, as a JSON list; "
-        "loopback addresses and names of the machine or of a cluster (`.svc`) always may",
+        description="Further host names under which clients may call an API that does not use API keys, "
+        "as a JSON list. Always allowed: IP addresses, names without a dot, and names under "
+        "`.localhost`, `.internal`, `.svc` and `.test`.",
     )
-    api_header_seconds: float = Field(15.0, gt=0, description="time for a request's headers to come")
-    api_silence_seconds: float = Field(
-        60.0, gt=0, description="longest silence in a request's body, and of a client that reads no answer"
+    tenant_weights: dict[str, TenantWeight] = Field(
+        default={},
+        description="Relative share of capacity of each tenant, from 0.001 to 1000, as a JSON object. "
+        "Tenants that are not listed have 1.0. `batchwright quotas set --weight` overrides it at run time.",
+        json_schema_extra=TUNING,
     )
-    api_body_bytes_per_second: float = Field(
-        1000.0,
-        ge=0,
-        description="least speed of a request's body; one that falls `api_silence_seconds` behind is refused "
-        "(408); 0: any speed",
-    )
-    api_completes: int = Field(
-        4,
-        ge=1,
-        description="uploads that a process joins at once, half of them of one tenant; others wait",
-    )
-    api_complete_wait_seconds: float = Field(
-        60.0, ge=0, description="how long for, before they are answered 429"
-    )
-    tenant_weights: dict[str, float] = Field(default={}, description="share of a tenant; 1.0 where unset")
 
     # Command line
-    url: str = Field("http://127.0.0.1:8000", description="address of the API that the CLI talks to")
-    api_key: str = Field("", description="sent as Bearer to the API by the CLI")
-    tenant: str = Field("", description="sent in `tenant_header` by the CLI; empty: not sent")
+    url: str = Field(
+        "http://127.0.0.1:8000",
+        description="URL of the API that the command line calls.",
+        json_schema_extra=START,
+    )
+    api_key: str = Field(
+        "", description="API key that the command line sends to the API.", json_schema_extra=START
+    )
+    tenant: str = Field(
+        "",
+        description="Tenant that the command line names to the API, in the header "
+        "`BATCHWRIGHT_TENANT_HEADER`. Unset: the header is not sent.",
+    )
+
+    def weight_of(self, tenant: str) -> float:
+        """Return the weight of a tenant for which none was set at run time."""
+        return self.tenant_weights.get(tenant, 1.0)
 
     @field_validator("api_key")
     @classmethod
@@ -58,9 +75,64 @@ class ApiSettings(BaseSettings):
     @field_validator("tenant")
     @classmethod
     def _tenant(cls, name: str) -> str:
-        return tenant_or_none(name)
+        return check_tenant(name)
 
     @field_validator("url")
     @classmethod
     def _http_url(cls, url: str) -> str:
         return http_url(url)
+
+
+class AccessSettings(BaseSettings):
+    auth: str = Field(
+        "none",
+        pattern="^(none|api_key|trusted_header)$",
+        description="How callers of the API authenticate. `none`: they do not, and each caller may act "
+        "for every tenant; the API then listens on loopback addresses only. `api_key`: with "
+        "keys from `batchwright keys`. `trusted_header`: a gateway in front of the API sets "
+        "the tenant in a header, and only that gateway can reach the API.",
+        json_schema_extra=START,
+    )
+    tenant_header: str = Field(
+        "X-Tenant",
+        pattern="^[A-Za-z0-9-]{1,64}$",
+        description="Request header with the tenant's name. If it has several values, the last one counts.",
+    )
+    scopes_header: str = Field(
+        "",
+        pattern="^[A-Za-z0-9-]{0,64}$",
+        description="If `BATCHWRIGHT_AUTH` is `trusted_header`: request header with the caller's scopes, "
+        "such as `read write`. If it has several values, the last one counts. Unset: every "
+        "caller may read and write, and no caller may use `/admin`.",
+    )
+    default_tenant: str = Field(
+        "default",
+        description="If `BATCHWRIGHT_AUTH` is `none`: tenant of requests without the header "
+        "`BATCHWRIGHT_TENANT_HEADER`. Empty: such requests are rejected.",
+    )
+    auth_failures_per_minute: int = Field(
+        600,
+        ge=0,
+        description="Failed authentications allowed for each client address and minute. Beyond that, keys "
+        "that the process does not already know get 429. `0`: no limit.",
+    )
+    trusted_proxies: list[str] = Field(
+        default=[],
+        description="Addresses or networks of proxies whose `X-Forwarded-For` header is trusted, as a "
+        "JSON list.",
+    )
+
+    @field_validator("default_tenant")
+    @classmethod
+    def _tenant(cls, name: str) -> str:
+        return check_tenant(name)
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, proxies: list[str]) -> list[str]:
+        for proxy in proxies:
+            try:
+                ipaddress.ip_network(proxy, strict=False)
+            except ValueError:
+                raise ValueError(f"{proxy!r} is not an address or network such as 10.0.0.0/8") from None
+        return proxies

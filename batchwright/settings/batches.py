@@ -1,53 +1,81 @@
-"""How a batch goes: grace, patience, plans and slices."""
+"""Settings of running batches (grace times, plans, slices), and of the retention of their files and rows."""
 
 from pydantic import Field
 from pydantic_settings import BaseSettings
 
-_MIB = 1024 * 1024
+from batchwright.settings.levels import TUNING
 
 
 class BatchSettings(BaseSettings):
     cancel_grace_seconds: float = Field(
-        30.0, ge=0, le=600, description="time for requests in flight when a batch is cancelled or paused (R3)"
+        30.0,
+        ge=0,
+        le=600,
+        description="Seconds that requests in flight have to complete after a batch is cancelled or "
+        "paused. `0`: they are aborted at once.",
+        json_schema_extra=TUNING,
     )
     expiry_grace_seconds: float = Field(
-        5.0, ge=0, le=600, description="time for requests in flight when the window closes (R4)"
+        5.0,
+        ge=0,
+        le=600,
+        description="Seconds that requests in flight have to complete after the completion window has "
+        "ended. `0`: they are aborted at once.",
+        json_schema_extra=TUNING,
     )
     finalize_patience_seconds: float = Field(
-        86_400.0, ge=60, description="how long finalization is retried before the batch fails (S0-46)"
+        86_400.0, ge=60, description="Seconds that writing a batch's files is retried before the batch fails."
     )
     heartbeat_timeout_seconds: float = Field(
-        30.0, ge=10, description="silence after which a worker counts as dead"
+        30.0,
+        ge=10,
+        description="Seconds without a heartbeat after which a worker counts as lost and other workers "
+        "continue its slices.",
     )
     slice_seconds: float = Field(
-        30.0, ge=1, description="a slice's turn, from its first permit; without one it ends as late"
-    )
-    outstanding_slices: int = Field(32, ge=1, le=500, description="scheduled at once per model run")
-    inline_slices: int = Field(
-        0,
-        ge=0,
-        le=64,
-        description="a batch with at most so many slices, of all its models, has no model runs of its own, "
-        "and so takes half the steps: for many small batches, 16; 0: every batch has them",
-    )
-    continue_as_new_events: int = Field(
-        0,
-        ge=0,
-        description="history length at which a model run continues as new; 0: when the server suggests it",
+        30.0,
+        ge=1,
+        description="Seconds after its first request for which a slice keeps its place at a worker although "
+        "other slices wait for one. While no other slice waits, it keeps its place until all its lines have "
+        "results.",
+        json_schema_extra=TUNING,
     )
     plan_order: str = Field(
         "prefix",
         pattern="^(prefix|hash|file)$",
-        description="order of lines inside a plan: prefix, hash or file (R17)",
+        description="Order in which lines are sent. `prefix`: similar prompts together, so that backends "
+        "can reuse their caches. `hash`: lines with equal system prompts together. `file`: "
+        "the order of the input file.",
     )
     deduplicate: bool = Field(
-        False, description="ask lines that ask the same once, in batches that do not say whether to"
+        False,
+        description="If true, equal requests of a batch are sent only once. A batch may choose for itself.",
+        json_schema_extra=TUNING,
     )
-    slice_lines: int = Field(
-        1024,
+
+
+class RetentionSettings(BaseSettings):
+    completed_file_retention_days: int = Field(
+        30,
         ge=1,
-        le=10_000,
-        description="lines per slice at most; a 16th of its model's lines, of more than 16 times as many an "
-        "eighth of what is left; more than 256 as far as they are 1 MiB",
+        description="Days that the files of a completed batch are kept, unless the batch sets this itself.",
+        json_schema_extra=TUNING,
     )
-    slice_bytes: int = Field(4 * _MIB, ge=1024, description="bytes per slice at most, or one line")
+    partial_file_retention_days: int = Field(
+        14,
+        ge=1,
+        description="Days that the files of all other ended batches are kept.",
+        json_schema_extra=TUNING,
+    )
+    metadata_retention_days: int = Field(
+        90,
+        ge=1,
+        description="Days that the database rows of an ended batch are kept. They are kept at least as "
+        "long as its files.",
+        json_schema_extra=TUNING,
+    )
+    audit_repair: bool = Field(
+        False,
+        description="If true, the daily audit makes the repairs of `batchwright audit --repair`. "
+        "Otherwise it only reports differences.",
+    )

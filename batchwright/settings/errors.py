@@ -1,16 +1,17 @@
-"""What is wrong with a setting, in our words: one sentence that says what it may be."""
+"""Make the error messages of settings. Each is one sentence that says which values are valid."""
 
 import re
 from collections.abc import Sequence
 
 from pydantic_core import ErrorDetails
 
-# By pydantic's kinds of error, completed by its numbers; others keep pydantic's words.
-_MUST = {
+# Requirements by pydantic's error types; other types keep pydantic's message.
+_REQUIREMENTS = {
     "bool_parsing": "be true or false",
     "bool_type": "be true or false",
     "dict_type": "be a JSON object",
     "enum": "be {expected}",
+    "extra_forbidden": "be removed: no such setting exists",
     "float_parsing": "be a number",
     "float_type": "be a number",
     "greater_than": "be more than {gt}",
@@ -31,41 +32,50 @@ _MUST = {
     "string_too_short": "not be empty",
     "string_type": "be a string",
 }
-HIDDEN_VALUE = "hidden_value"  # the kind of our own errors about what may hold a secret
-_KEY = "[key]"  # pydantic's place of a map's key
+HIDDEN_VALUE = "hidden_value"  # type of our own errors about values that may contain a secret
+_KEY = "[key]"  # pydantic's location of a map's key
 
 
 class SettingsError(Exception):
-    """A setting is wrong; the message names it and says what it may be."""
+    """A setting is invalid. The message names the setting and says which values are valid."""
 
 
-def what_is_wrong(error: ErrorDetails) -> str:
-    """Without a full stop, and without the value, which may be a secret."""
+def describe_error(error: ErrorDetails) -> str:
+    """Return what is wrong with a setting, as a sentence without a full stop.
+
+    The message does not contain the value, which may be a secret.
+    """
     within = error["loc"][1:]
     if error["type"] in ("value_error", HIDDEN_VALUE):
-        said = error["msg"].removeprefix("Value error, ")
-        return f"{_place(within)}: {said}" if within else said
-    return f"{_place(within)} must {what_must_be(error)}"
+        message = error["msg"].removeprefix("Value error, ")
+        return f"{_place(within)}: {message}" if within else message
+    return f"{_place(within)} must {describe_requirement(error)}"
 
 
-def not_json(kind: object) -> str:
-    """Of a setting that is a list or a map by its annotation."""
+def describe_invalid_json(kind: object) -> str:
+    """Return an error message for a setting that is not valid JSON.
+
+    `kind` is the type of the setting, a list or a map; the message shows an example of it.
+    """
     form = '{"...": ...}' if str(kind).startswith("dict") else '["...", "..."]'
     return f"it is not JSON, in the form {form}"
 
 
-def what_must_be(error: ErrorDetails) -> str:
-    """The end of a sentence that begins with: it must."""
+def describe_requirement(error: ErrorDetails) -> str:
+    """Return what a valid value must be, as the rest of a sentence that starts with "it must"."""
     context = {name: _plain(value) for name, value in error.get("ctx", {}).items()}
     if error["type"] == "string_pattern_mismatch":
         return _match(str(context["pattern"]))
-    if error["type"] in _MUST:
-        return _MUST[error["type"]].format(**context)
+    if error["type"] in _REQUIREMENTS:
+        return _REQUIREMENTS[error["type"]].format(**context)
     return error["msg"].removeprefix("Input should ")
 
 
 def _plain(value: object) -> object:
-    """0.0 as 0."""
+    """Return a float without a fraction as an integer, so that 0.0 is shown as 0.
+
+    Return other values unchanged.
+    """
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -77,7 +87,7 @@ def _match(pattern: str) -> str:
 
 
 def _place(within: Sequence[int | str]) -> str:
-    """Of `models`, 'a', `in_flight`: in_flight of 'a'."""
+    """Return the place of an error in a setting as text: ('a', 'in_flight') becomes "in_flight of 'a'"."""
     if not within:
         return "it"
     if within[-1] == _KEY:

@@ -1,4 +1,4 @@
-"""Backends: where they are, how a request is sent to them, and when it is sent again."""
+"""Settings of backends: where they are, how requests are sent, and when they are retried."""
 
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -6,103 +6,150 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings
 
-from batchwright.contracts.registry import check_header, check_host
-from batchwright.rules.added_headers import stands_for
-from batchwright.rules.passed_headers import read_names
-from batchwright.settings.urls import backend_urls, http_url
+from batchwright.contracts.registry import check_header_name, check_host_name
+from batchwright.rules.backends.request_headers import parse_passed_names, reserved_for
+from batchwright.settings.formats import backend_urls, http_url
+from batchwright.settings.levels import START, TUNING
 
 _MIB = 1024 * 1024
 
 
 class InferenceSettings(BaseSettings):
-    backends: list[str] = Field(default=[], description="URLs of OpenAI-compatible backends, as a JSON list")
+    backends: list[str] = Field(
+        default=[], description="URLs of OpenAI-compatible backends, as a JSON list.", json_schema_extra=START
+    )
+    any_model: bool = Field(
+        False,
+        description="If true, lines with any model name are sent to the backends of "
+        "`BATCHWRIGHT_BACKENDS`, also with names that they do not list: for gateways without "
+        "a model list, LoRA names and wildcards.",
+        json_schema_extra=TUNING,
+    )
     registry: Path | None = Field(
         None,
-        description="YAML file of models and their backends, in place of `BATCHWRIGHT_BACKENDS`; "
-        "[its keys](registry.md)",
+        description="YAML file with models and their backends, to be used instead of "
+        "`BATCHWRIGHT_BACKENDS`. See [its keys](registry.md).",
+        json_schema_extra=START,
     )
     secrets_dir: Path = Field(
-        Path("/etc/batchwright/secrets"), description="where the keys lie that the registry names"
+        Path("/etc/batchwright/secrets"), description="Directory with the API keys that the registry names."
     )
-    backend_api_key: str = Field("", description="sent as Bearer to every backend")
+    backend_api_key: str = Field(
+        "",
+        description="API key sent as a Bearer token to every backend of `BATCHWRIGHT_BACKENDS`.",
+        json_schema_extra=START,
+    )
     dispatch_header: str = Field(
-        "X-Source", description="marks requests to backends that are `dispatched` in the registry"
+        "X-Source",
+        description="Header that is added, with the value `dispatcher`, to requests for backends that "
+        "have `send_dispatch_header` in the registry.",
     )
-    dispatch_value: str = Field("dispatcher", description="its value")
     pass_headers: str = Field(
         "",
-        description="headers of the request that creates a batch which go with each of its requests to "
-        "backends, as `X-Team, X-Cost-Centre`; never credentials",
+        description="Headers of the request that creates a batch that are sent on with each of its "
+        "requests to backends, such as `X-Team, X-Cost-Centre`. Headers with credentials are "
+        "never sent on.",
     )
     callback_url: str = Field(
         "",
-        description="where backends reach the API, for models of kind `callback`, such as "
-        "`https://batches.example.com`",
+        description="URL under which backends can reach the API, such as `https://batches.example.com`. "
+        "Required for models of kind `callback`.",
     )
     callback_secret: str = Field(
         "",
         pattern=r"^(.{32,})?$",
-        description="signs the URLs that those backends call: 32 characters or more, equal for all processes",
+        description="Secret that signs callback URLs: at least 32 characters, and the same in all processes.",
     )
-    default_model: str = Field("", description="serves lines without a model where the endpoint allows that")
-    max_response_bytes: int = Field(16 * _MIB, ge=1024, description="size of one answer")
+    default_model: str = Field(
+        "",
+        description="Model for lines that name none, if the endpoint allows that. Unset: such lines fail "
+        "with `model_not_found`.",
+    )
+    max_response_bytes: int = Field(
+        16 * _MIB, ge=1024, description="Maximum size of a backend's response, in bytes."
+    )
     request_timeout_seconds: float = Field(
-        600.0, gt=0, description="time for one request, from sending to the whole answer"
+        600.0,
+        gt=0,
+        description="Time limit of one request in seconds, from sending it to its complete response.",
+        json_schema_extra=TUNING,
     )
-    connect_timeout_seconds: float = Field(10.0, gt=0, description="time to connect to a backend")
+    connect_timeout_seconds: float = Field(
+        10.0, gt=0, description="Time limit to connect to a backend, in seconds."
+    )
     max_attempts: int = Field(
-        5, ge=1, description="times a line is asked when the answer may be its own fault (R8)"
+        5,
+        ge=1,
+        description="Maximum number of attempts of a line, counting only failures that may be caused by "
+        "the line itself. Failures for lack of capacity do not count.",
+        json_schema_extra=TUNING,
     )
-    initial_backoff_seconds: float = Field(1.0, gt=0, description="wait before the second attempt, doubling")
-    max_backoff_seconds: float = Field(60.0, gt=0, description="longest wait between attempts")
-    give_up_after_seconds: float = Field(0.0, ge=0, description="capacity waits per line; 0: the deadline")
+    initial_backoff_seconds: float = Field(
+        1.0,
+        gt=0,
+        description="Seconds to wait before the second attempt. The wait doubles before each further "
+        "attempt.",
+    )
+    max_backoff_seconds: float = Field(
+        60.0, gt=0, description="Longest wait between two attempts, in seconds."
+    )
+    give_up_after_seconds: float = Field(
+        0.0,
+        ge=0,
+        description="Seconds that a line waits for capacity in total before it fails. `0`: until the "
+        "batch's deadline.",
+        json_schema_extra=TUNING,
+    )
     circuit_failures: int = Field(
-        5, ge=1, description="capacity answers in a row that open a model's circuit"
+        5,
+        ge=1,
+        description="Capacity failures in a row after which a model's circuit breaker opens at a backend.",
     )
     pre_call_hooks: list[str] = Field(
         default=[],
-        description="what may rewrite or refuse a line before it is sent: `module:attribute`, as a JSON list",
+        description="Hooks that may change or reject a line before it is sent, as a JSON list of "
+        "`module:attribute`.",
+        json_schema_extra=TUNING,
     )
-    hook_timeout_seconds: float = Field(5.0, gt=0, le=60, description="time for one hook and line")
+    hook_timeout_seconds: float = Field(
+        5.0, gt=0, le=60, description="Time limit of one hook call, in seconds.", json_schema_extra=TUNING
+    )
     http_engine: str = Field(
         "socket",
         pattern="^(socket|httpx)$",
-        description="what sends requests: our own sockets, or httpx's (R20)",
+        description="HTTP client for backends: `socket` for the built-in connection pool, or `httpx`.",
     )
-    model_refresh_seconds: float = Field(
-        5.0, gt=0, description="how often the list of served models is read again"
+    max_listed_models: int = Field(
+        1000,
+        ge=1,
+        le=10_000,
+        description="Maximum number of models taken from one backend's model list. Further models are "
+        "logged and ignored.",
     )
 
     @property
     def takes_callbacks(self) -> bool:
-        """Whether backends can be told what to call."""
+        """True if backends can be given a callback URL, because both the URL and its secret are set."""
         return bool(self.callback_url and self.callback_secret)
 
     @property
     def passed_headers(self) -> tuple[str, ...]:
-        """Names in lower case."""
-        return read_names(self.pass_headers)
+        """Names of the headers that are passed on from a batch's creation to backends, in lower case."""
+        return parse_passed_names(self.pass_headers)
 
     @field_validator("pass_headers")
     @classmethod
     def _passable(cls, names: str) -> str:
-        read_names(names)
+        parse_passed_names(names)
         return names
 
     @field_validator("dispatch_header")
     @classmethod
     def _may_mark(cls, name: str) -> str:
-        check_header(name)
-        if said := stands_for(name):
-            raise ValueError(f"the header {name!r} would stand for {said}: choose another")
+        check_header_name(name)
+        if conflict := reserved_for(name):
+            raise ValueError(f"the header {name!r} would replace {conflict}: choose another")
         return name
-
-    @field_validator("dispatch_value")
-    @classmethod
-    def _is_printable(cls, value: str) -> str:
-        if not value.isprintable() or not value.isascii():
-            raise ValueError("it must be printable ASCII")
-        return value
 
     @field_validator("callback_url")
     @classmethod
@@ -118,10 +165,14 @@ class InferenceSettings(BaseSettings):
 
 
 def _check_host(url: str) -> None:
-    """Raises ValueError; the message has no more of the URL than its host."""
+    """Check the host of a backend's URL.
+
+    Raises:
+        ValueError: the host is invalid. The message contains no other part of the URL.
+    """
     try:
         host = urlsplit(url).hostname or ""
-        check_host(host)
+        check_host_name(host)
     except ValueError:
         raise ValueError(
             "it names a host that cannot be looked up: its parts have 1 to 63 characters"

@@ -1,61 +1,107 @@
-"""Limits of the contract (R13)."""
+"""Size limits of files and batches, default quotas of tenants, and what input is accepted."""
 
 from pydantic import Field
 from pydantic_settings import BaseSettings
 
 from batchwright.contracts.openai import Profile
-from batchwright.rules.quotas import MOST, Limits
+from batchwright.rules.quotas import MAX_QUOTA, QuotaLimits
+from batchwright.settings.levels import TUNING
 
 _MIB = 1024 * 1024
 
 
 class LimitSettings(BaseSettings):
-    max_lines: int = Field(50_000, ge=1, description="requests per batch")
-    max_batch_file_bytes: int = Field(200 * _MIB, ge=1, description="size of an input file (purpose batch)")
-    max_file_bytes: int = Field(512 * _MIB, ge=1, description="size of a file of another purpose")
-    max_part_bytes: int = Field(64 * _MIB, ge=1, description="size of one part of an upload")
-    max_upload_bytes: int = Field(8192 * _MIB, ge=1, description="size of a file that comes in parts")
-    upload_seconds: int = Field(3600, ge=1, description="time an upload in parts is open")
-    max_line_bytes: int = Field(10 * _MIB, ge=1, description="size of one line of an input")
-    max_embedding_inputs: int = Field(50_000, ge=1, description="embedding inputs over all lines of a batch")
-    max_live_batches: int = Field(50, ge=0, le=MOST, description="quota of a tenant; 0: no limit")
+    max_lines: int = Field(
+        50_000, ge=1, description="Maximum number of requests in a batch.", json_schema_extra=TUNING
+    )
+    max_batch_file_bytes: int = Field(
+        200 * _MIB,
+        ge=1,
+        description="Maximum size of an input file (purpose `batch`), in bytes.",
+        json_schema_extra=TUNING,
+    )
+    max_file_bytes: int = Field(
+        512 * _MIB, ge=1, description="Maximum size of a file of any other purpose, in bytes."
+    )
+    max_upload_bytes: int = Field(
+        8192 * _MIB, ge=1, description="Maximum size of a file that is uploaded in parts, in bytes."
+    )
+    max_line_bytes: int = Field(
+        10 * _MIB, ge=1, description="Maximum size of one line of an input file, in bytes."
+    )
+    max_embedding_inputs: int = Field(
+        50_000, ge=1, description="Maximum number of embedding inputs in a batch, over all its lines."
+    )
+    max_live_batches: int = Field(
+        50,
+        ge=0,
+        le=MAX_QUOTA,
+        description="Quota of each tenant: batches that have not ended. `0`: no limit.",
+        json_schema_extra=TUNING,
+    )
     max_stored_bytes: int = Field(
-        0, ge=0, le=MOST, description="quota of a tenant: files, and uploads under way; 0: no limit"
+        0,
+        ge=0,
+        le=MAX_QUOTA,
+        description="Quota of each tenant: bytes of files and open uploads. `0`: no limit.",
+        json_schema_extra=TUNING,
     )
     max_enqueued_lines: int = Field(
-        0, ge=0, le=MOST, description="quota of a tenant: lines of live batches without a result; 0: no limit"
+        0,
+        ge=0,
+        le=MAX_QUOTA,
+        description="Quota of each tenant: lines of live batches that have no result yet. `0`: no limit.",
+        json_schema_extra=TUNING,
     )
     max_enqueued_tokens: int = Field(
-        0, ge=0, le=MOST, description="the same in tokens of prompts, as they are estimated; 0: no limit"
+        0,
+        ge=0,
+        le=MAX_QUOTA,
+        description="Quota of each tenant: estimated prompt tokens of these lines. `0`: no limit.",
+        json_schema_extra=TUNING,
     )
     max_requests_per_minute: int = Field(
-        0, ge=0, le=MOST, description="quota of a tenant at the API, all processes together; 0: no limit"
+        0,
+        ge=0,
+        le=MAX_QUOTA,
+        description="Quota of each tenant: API requests in a minute, over all API processes. `0`: no limit.",
+        json_schema_extra=TUNING,
     )
     max_tokens_per_day: int = Field(
         0,
         ge=0,
-        le=MOST,
-        description="budget of a tenant: tokens, as backends report them, of a day in UTC; 0: no limit",
+        le=MAX_QUOTA,
+        description="Budget of each tenant: tokens that backends report in a day (UTC). `0`: no limit.",
+        json_schema_extra=TUNING,
     )
-    max_dead_letters: int = Field(
-        10_000, ge=0, le=1_000_000, description="of a batch that are listed; its error file has every line"
+    one_model_per_batch: bool = Field(
+        False, description="If true, a batch with several models fails validation.", json_schema_extra=TUNING
     )
-    one_model_per_batch: bool = Field(False, description="refuse batches with several models (R6)")
+    max_models_per_batch: int = Field(100, ge=1, le=1000, description="Maximum number of models in a batch.")
     strict_models: bool = Field(
-        False, description="a model nobody serves fails the batch, not only its lines"
+        False,
+        description="If true, a model that no backend serves fails the whole batch. Otherwise only the "
+        "lines for that model fail.",
+        json_schema_extra=TUNING,
     )
     profile: Profile = Field(
-        Profile.RELAXED, description="relaxed or strict: what is accepted beyond OpenAI (R7)"
+        Profile.RELAXED,
+        description="`strict` accepts only what OpenAI's API accepts. `relaxed` also accepts other "
+        "completion windows, and lines without `method` or `url`. This setting does not "
+        "change `BATCHWRIGHT_STRICT_MODELS`.",
+        json_schema_extra=TUNING,
     )
-    min_window_seconds: int = Field(60, ge=1, description="shortest completion window of profile relaxed")
+    min_window_seconds: int = Field(
+        60, ge=1, description="Shortest completion window in profile `relaxed`, in seconds."
+    )
     max_window_seconds: int = Field(
-        14 * 86_400, ge=60, description="longest completion window of profile relaxed"
+        14 * 86_400, ge=60, description="Longest completion window in profile `relaxed`, in seconds."
     )
 
     @property
-    def quotas(self) -> Limits:
-        """Of a tenant that has none of its own."""
-        return Limits(
+    def quotas(self) -> QuotaLimits:
+        """Default quotas of each tenant, which apply unless the tenant has its own."""
+        return QuotaLimits(
             live_batches=self.max_live_batches,
             stored_bytes=self.max_stored_bytes,
             enqueued_lines=self.max_enqueued_lines,

@@ -1,42 +1,68 @@
-"""Where bytes and rows are: PostgreSQL, object storage, scratch files."""
+"""Settings of PostgreSQL, object storage and scratch files."""
 
 from pathlib import Path
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
-from batchwright.rules.locations import location
-from batchwright.settings.urls import http_urls, postgres_url
+from batchwright.rules.object_keys import parse_location
+from batchwright.settings.formats import http_urls, postgres_url
+from batchwright.settings.levels import START, TUNING
 
 
 class StorageSettings(BaseSettings):
     database_url: str = Field(
         "postgresql://batchwright@127.0.0.1:5432/batchwright",
-        description="PostgreSQL that holds files, batches and progress",
+        description="URL of the PostgreSQL database.",
+        json_schema_extra=START,
     )
-    database_pool_size: int = Field(10, ge=2, le=200, description="connections per process")
+    database_pool_size: int = Field(
+        10,
+        ge=2,
+        le=200,
+        description="Maximum number of connections to PostgreSQL that one process opens.",
+        json_schema_extra=TUNING,
+    )
     storage: str = Field(
-        "", description="s3://bucket/prefix, or file:///directory; unset: the directory `storage_dir`"
+        "",
+        description="Where files are stored: `s3://bucket/prefix` or `file:///directory`. Unset: in the "
+        "directory `BATCHWRIGHT_STORAGE_DIR`.",
+        json_schema_extra=START,
     )
-    storage_dir: Path = Field(Path(".batchwright/objects"), description="directory of the local storage")
-    storage_patience_seconds: float = Field(
-        20.0, ge=0, le=600, description="how long an operation on S3 is tried again before it fails (S0-67)"
+    storage_dir: Path = Field(
+        Path(".batchwright/objects"), description="Directory for files if `BATCHWRIGHT_STORAGE` is unset."
     )
-    s3_endpoint_url: str = Field("", description="of an S3 that is not Amazon's, such as http://host:9000")
-    s3_region: str = Field("", description="of the bucket; unset: as AWS_REGION or the profile says")
+    s3_endpoint_url: str = Field(
+        "",
+        description="URL of an S3-compatible server, such as `http://host:9000`. Unset: Amazon S3.",
+        json_schema_extra=TUNING,
+    )
+    s3_region: str = Field(
+        "",
+        description="Region of the bucket. Unset: the region of `AWS_REGION` or of the AWS profile.",
+        json_schema_extra=TUNING,
+    )
     s3_path_style: bool = Field(
-        False, description="address the bucket in the path, not in the host name: most other S3s want it"
+        False,
+        description="If true, the bucket is part of the URL's path instead of its host name. Most "
+        "S3-compatible servers require this.",
+        json_schema_extra=TUNING,
     )
     s3_sse: str = Field(
         "",
         pattern="^(|AES256|aws:kms|aws:kms:dsse)$",
-        description="server-side encryption asked for: AES256, aws:kms or aws:kms:dsse; unset: the bucket's",
+        description="Server-side encryption of objects: `AES256`, `aws:kms` or `aws:kms:dsse`. Unset: the "
+        "bucket's default.",
     )
-    s3_sse_kms_key_id: str = Field("", description="key for s3_sse=aws:kms; unset: the account's own")
+    s3_sse_kms_key_id: str = Field(
+        "",
+        description="KMS key if `BATCHWRIGHT_S3_SSE` is `aws:kms` or `aws:kms:dsse`. Unset: the account's "
+        "default key.",
+    )
     spool_dir: Path | None = Field(
         None,
-        description="scratch files; unset: the system's temporary directory. "
-        "On the storage's own file system inputs need no copy",
+        description="Directory for temporary files. Unset: the system's temporary directory. If it is on "
+        "the same file system as the stored files, input files need no copy.",
     )
 
     @field_validator("database_url")
@@ -48,7 +74,7 @@ class StorageSettings(BaseSettings):
     @classmethod
     def _storage_url(cls, url: str) -> str:
         if url:
-            location(url)
+            parse_location(url)
         return url
 
     @field_validator("s3_sse_kms_key_id")

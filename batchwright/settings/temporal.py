@@ -1,56 +1,85 @@
-"""Temporal: its address, TLS, keys, and the encryption of payloads."""
+"""Settings of Temporal: address, TLS, API key, and payload encryption."""
 
 from pathlib import Path
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
-from batchwright.rules import transport
-from batchwright.rules.keyring import key_references
-from batchwright.settings.urls import http_urls
+from batchwright.rules import temporal_connection
+from batchwright.rules.temporal_connection import parse_key_references
+from batchwright.settings.formats import http_urls
+from batchwright.settings.levels import START, TUNING
 
 
 class TemporalSettings(BaseSettings):
-    temporal_address: str = Field("127.0.0.1:7233", description="host:port of the Temporal frontend")
-    temporal_namespace: str = Field("default", description="namespace of the workflows")
-    temporal_ui_url: str = Field("", description="shown by the CLI; no part connects to it")
+    temporal_address: str = Field(
+        "127.0.0.1:7233",
+        description="Address of the Temporal frontend, as `host:port`.",
+        json_schema_extra=START,
+    )
+    temporal_namespace: str = Field(
+        "default", description="Temporal namespace of the workflows.", json_schema_extra=TUNING
+    )
+    temporal_ui_url: str = Field(
+        "", description="URL of Temporal's Web UI. Commands print links to it; no process connects to it."
+    )
     temporal_api_key: SecretStr | None = Field(
-        None, description="sent to Temporal as Bearer; only over TLS, or to loopback"
+        None, description="API key for Temporal. It is sent only over TLS or to a loopback address."
     )
     temporal_api_key_file: Path | None = Field(
-        None, description="file of that key; read again when it changes"
+        None, description="File that contains the API key for Temporal. It is read again when it changes."
     )
     temporal_tls_ca_file: Path | None = Field(
-        None, description="PEM file of the authorities that sign Temporal's certificate; unset: the system's"
+        None,
+        description="PEM file with the CA certificates that signed Temporal's certificate. Unset: the "
+        "system's CA certificates.",
     )
     temporal_tls_cert_file: Path | None = Field(
-        None, description="PEM file of our client certificate; read again when it changes"
+        None,
+        description="PEM file with the client certificate for Temporal. It is read again when it changes.",
     )
-    temporal_tls_key_file: Path | None = Field(None, description="PEM file of its private key")
+    temporal_tls_key_file: Path | None = Field(
+        None, description="PEM file with the private key of the client certificate."
+    )
     temporal_tls_server_name: str = Field(
-        "", description="the name in Temporal's certificate, where it is not the address's"
+        "",
+        description="Host name in Temporal's certificate. Unset: the host of `BATCHWRIGHT_TEMPORAL_ADDRESS`.",
     )
     temporal_tls: bool | None = Field(
-        None, description="TLS to Temporal; unset: where one of the settings above needs it"
+        None,
+        description="If true, connect to Temporal over TLS. Unset: TLS is used if an API key, a "
+        "certificate or a server name is set.",
     )
     temporal_retention_days: int | None = Field(
         None,
         ge=1,
         le=3650,
-        description="how long `setup temporal` has ended workflows kept; unset: 14 in a namespace it makes",
+        description="Days that Temporal keeps ended workflows. `batchwright setup temporal` sets this in "
+        "the namespace. Unset: 14 days in a namespace that the command creates; an existing "
+        "namespace is not changed.",
     )
     payload_keys: list[str] = Field(
         default=[],
-        description="keys of the payloads in Temporal, a JSON list of `id=file:PATH` or `id=env:NAME`: "
-        "the first encrypts, all decrypt",
+        description="Keys that encrypt payloads in Temporal, as a JSON list of `id=file:PATH` or "
+        "`id=env:NAME`. The first key encrypts; all keys decrypt. Unset: payloads are not "
+        "encrypted.",
     )
-    codec_host: str = Field("127.0.0.1", description="address of `batchwright codec-server`")
+    codec_host: str = Field("127.0.0.1", description="Address on which `batchwright codec-server` listens.")
     codec_trusted_network: bool = Field(
-        False, description="only those who may read every payload can reach the codec server"
+        False,
+        description="Set this to true to confirm that only people who may read every payload can reach "
+        "the codec server. Required if it listens on an address beyond loopback.",
     )
-    codec_port: int = Field(8081, ge=0, le=65535, description="its port; 0: a free one")
+    codec_port: int = Field(
+        8081,
+        ge=0,
+        le=65535,
+        description="Port on which `batchwright codec-server` listens. `0`: any free port.",
+    )
     codec_origins: list[str] = Field(
-        default=[], description="of the Web UIs that may ask it, as a JSON list; unset: `temporal_ui_url`'s"
+        default=[],
+        description="Origins of the Web UIs that may call the codec server, as a JSON list. Unset: the "
+        "origin of `BATCHWRIGHT_TEMPORAL_UI_URL`.",
     )
 
     @field_validator("codec_origins")
@@ -61,22 +90,22 @@ class TemporalSettings(BaseSettings):
     @field_validator("temporal_address")
     @classmethod
     def _host_and_port(cls, address: str) -> str:
-        transport.check_address(address)
+        temporal_connection.check_address(address)
         return address
 
     @field_validator("temporal_api_key_file", "temporal_tls_key_file", "temporal_tls")
     @classmethod
     def _fits(cls, value: Path | bool | None, checked: ValidationInfo) -> Path | bool | None:
         if checked.field_name == "temporal_api_key_file":
-            transport.check_one_key(value, checked.data)
+            temporal_connection.check_single_api_key(value, checked.data)
         elif checked.field_name == "temporal_tls_key_file":
-            transport.check_pair(value, checked.data)
+            temporal_connection.check_client_certificate(value, checked.data)
         elif value is False:
-            transport.check_plaintext(checked.data)
+            temporal_connection.check_tls_disabled(checked.data)
         return value
 
     @field_validator("payload_keys")
     @classmethod
     def _key_references(cls, references: list[str]) -> list[str]:
-        key_references(references)
+        parse_key_references(references)
         return references

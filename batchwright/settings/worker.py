@@ -1,98 +1,159 @@
-"""A worker: how much it does at once, and how fast models may be asked."""
+"""Settings of workers: concurrency, memory, shutdown, and request rates of models."""
 
 from typing import Annotated
 
-from pydantic import BaseModel, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
-from batchwright.rules.rates import ALL_MODELS, LEAST, MOST, RatesConflict, effective
+from batchwright.rules.dispatch.rate_limits import (
+    ALL_MODELS,
+    MAX_RATE,
+    MIN_RATE,
+    RatesConflict,
+    effective_rates,
+)
+from batchwright.settings.levels import START, TUNING
 
 _MIB = 1024 * 1024
 
 
 class ModelLimits(BaseModel):
-    """One model's own limits, where they differ from the defaults below. The rate is the whole fleet's.
+    """Limits of one model that differ from the defaults below. The rate applies to the whole fleet.
 
-    `inputs_per_request`: lines of `/v1/embeddings` that may share a request (S1-201); unset: one each.
-    `chat_executor`: a `module:attribute` that joins chats, so that they may share requests too (S1-213).
+    `inputs_per_request` is how many lines of `/v1/embeddings` may share a request. `chat_executor` is a
+    `module:attribute` that joins chats, so that they may share requests too.
     """
+
+    model_config = ConfigDict(extra="forbid")
 
     in_flight: int | None = Field(None, ge=1)
     capacity_fraction: float | None = Field(None, gt=0, le=1)
-    requests_per_second: float | None = Field(None, ge=LEAST, le=MOST)
+    requests_per_second: float | None = Field(None, ge=MIN_RATE, le=MAX_RATE)
     inputs_per_request: int = Field(1, ge=1, le=2048)
-    input_tokens_per_request: int = Field(32_000, ge=1)  # estimated (S1-217)
+    input_tokens_per_request: int = Field(32_000, ge=1)  # estimated
     chat_executor: str = ""
 
 
 class WorkerSettings(BaseSettings):
-    slots_per_model: int = Field(4, ge=1, description="slices at once per model and worker")
-    io_slots: int = Field(2, ge=1, description="ingestions and finalizations at once per worker")
-    dispatch_slots: int = Field(
-        16, ge=1, description="slices at once per worker of the models that share the rate over all models"
+    io_slots: int = Field(
+        2,
+        ge=1,
+        description="Number of ingestions and finalizations that a worker runs at once.",
+        json_schema_extra=TUNING,
     )
-    global_in_flight: int = Field(100, ge=1, description="requests at once per worker (S0-25)")
-    model_in_flight: int = Field(10, ge=1, description="requests at once per worker and model (S0-25)")
+    global_in_flight: int = Field(
+        100,
+        ge=1,
+        description="Maximum number of requests that a worker has in flight at once, over all models.",
+        json_schema_extra=TUNING,
+    )
+    model_in_flight: int = Field(
+        10,
+        ge=1,
+        description="Maximum number of requests that a worker has in flight at once for each model.",
+        json_schema_extra=START,
+    )
     adaptive_limits: bool = Field(
         True,
-        description="find from a backend's answers how many requests at once help it, up to these limits",
+        description="If true, the number of requests in flight at a backend follows how it responds, up "
+        "to `BATCHWRIGHT_GLOBAL_IN_FLIGHT`. If false, only the fixed limits apply.",
     )
-    least_in_flight: int = Field(1, ge=1, description="requests at once that a backend gets at least")
     capacity_fraction: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="share of a model's requests at once that batches may use; the rest is left to "
-        "interactive traffic (S1-19, S1-63)",
+        description="Share of a model's requests in flight that batches may use, above 0 and up to 1. The "
+        "rest is left to interactive traffic.",
+        json_schema_extra=TUNING,
     )
-    byte_budget: int = Field(64 * _MIB, ge=8 * _MIB, description="bytes of bodies and answers held at once")
-    drain_seconds: float = Field(30.0, ge=0, description="time a stopping worker gives its slices")
-    startup_seconds: float = Field(
-        30.0, ge=0, description="time a starting worker waits for Temporal, PostgreSQL and the storage"
+    byte_budget: int = Field(
+        64 * _MIB,
+        ge=8 * _MIB,
+        description="Maximum size of all requests and responses that a worker holds in memory, in bytes.",
+        json_schema_extra=TUNING,
+    )
+    tenants_share_requests: bool = Field(
+        False,
+        description="If true, lines of different tenants may be sent in one request. See "
+        "`inputs_per_request` of a model.",
+    )
+    max_polled_models: int = Field(
+        100,
+        ge=1,
+        description="Maximum number of models whose task queues a worker polls at once, shared fairly "
+        "between tenants. Further models wait. Each polled model needs one thread, and one of "
+        "the polls that Temporal allows at once (by default 1200 for each namespace and "
+        "frontend).",
+    )
+    drain_seconds: float = Field(
+        30.0,
+        ge=0,
+        description="Seconds that a stopping worker gives its slices to end, and a stopping API its "
+        "requests. `0`: a worker stops its slices at once.",
+        json_schema_extra=TUNING,
     )
     deployment_name: str = Field(
-        "", pattern=r"^[^.]{0,63}$", description="of Temporal's worker versioning; empty: unversioned"
+        "",
+        pattern=r"^[^.]{0,63}$",
+        description="Deployment name for Temporal's worker versioning. Unset: the worker is not versioned.",
     )
-    build_id: str = Field("", max_length=63, description="of this build, where `deployment_name` is set")
+    build_id: str = Field(
+        "", max_length=63, description="Id of this build, if `BATCHWRIGHT_DEPLOYMENT_NAME` is set."
+    )
     models: dict[Annotated[str, Field(min_length=1)], ModelLimits] = Field(
         default={},
-        description="limits of single models, as JSON: `in_flight`, `capacity_fraction`, "
-        "`requests_per_second`, `inputs_per_request`, `input_tokens_per_request`, `chat_executor`",
+        description="Limits of single models, as a JSON object: `in_flight`, `capacity_fraction`, "
+        "`requests_per_second`, `inputs_per_request`, `input_tokens_per_request`, "
+        "`chat_executor`.",
+        json_schema_extra=TUNING,
     )
     requests_per_second: float = Field(
-        0.0, ge=0, le=MOST, description="of the whole fleet, over all models; 0: no limit"
+        0.0,
+        ge=0,
+        le=MAX_RATE,
+        description="Maximum number of requests per second of all workers together, over all models. `0`: "
+        "no limit.",
+        json_schema_extra=TUNING,
     )
 
-    def in_flight_of(self, model: str, registered: int | None = None) -> int:
-        """Requests at once of a model per worker: its share of what it takes, at least one.
+    def in_flight_of(
+        self, model: str, registered: int | None = None, registered_fraction: float | None = None
+    ) -> int:
+        """Return how many requests of a model a worker may have in flight, at least one.
 
-        What is `registered` goes before the settings.
+        Args:
+            registered: limit in the model registry, which overrides the settings; None if it has none.
+            registered_fraction: the part of the limit that may be used, from 0 to 1, in the registry; None if
+                it has none.
         """
         in_flight, fraction = self.model_in_flight, self.capacity_fraction
         if own := self.models.get(model):
             in_flight, fraction = own.in_flight or in_flight, own.capacity_fraction or fraction
-        return max(1, int((registered or in_flight) * fraction))
+        return max(1, int((registered or in_flight) * (registered_fraction or fraction)))
 
     @property
     def is_shared(self) -> bool:
-        """Whether backends serve interactive traffic too."""
+        """True if batches may use only a part of the capacity, because interactive traffic uses the rest."""
         return any(limits.capacity_fraction for limits in self.models.values()) or self.capacity_fraction < 1
 
     @property
     def rates(self) -> dict[str, float]:
-        """Requests/s by model, `ALL_MODELS` for all of them; where there are none, no entry."""
+        """Rate limits that are set, in requests per second, by model.
+
+        The key `ALL_MODELS` is for all models together.
+        """
         own = {name: limits.requests_per_second or 0.0 for name, limits in self.models.items()}
         return {name: rate for name, rate in [(ALL_MODELS, self.requests_per_second), *own.items()] if rate}
 
     @field_validator("requests_per_second")
     @classmethod
     def _leaves_something(cls, rate: float, info: ValidationInfo) -> float:
-        if 0 < rate < LEAST:
-            raise ValueError(f"it may be 0, for no limit, or {LEAST} and more")
+        if 0 < rate < MIN_RATE:
+            raise ValueError(f"it must be 0, for no limit, or at least {MIN_RATE}")
         models: dict[str, ModelLimits] = info.data.get("models", {})
         own = {name: limits.requests_per_second or 0.0 for name, limits in models.items()}
         try:
-            effective({**own, ALL_MODELS: rate}, {}).check()
+            effective_rates({**own, ALL_MODELS: rate}, {}).check_remainder()
         except RatesConflict as conflict:
             raise ValueError(f"{conflict} (BATCHWRIGHT_MODELS)") from None
         return rate

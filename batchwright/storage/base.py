@@ -1,11 +1,16 @@
-"""What a storage is: whole immutable objects under keys.
+"""Storage protocol: whole objects that never change, each stored under a key.
 
-StorageError
-  ObjectMissing        no such key; no retry brings it
-  StorageUnavailable   disk, network or server, after the retries of S3; then by whoever called (Temporal)
-  StorageFull          no space left: a StorageUnavailable
+The exceptions are:
+
+StorageError           an operation failed
+  ObjectMissing        no object has this key; a retry does not help
+  StorageUnavailable   disk, network or server failed, for S3 after retries; Temporal retries the activity
+    StorageFull        no space is left
+
+Keys are relative paths of plain characters (`is_key`), the same for every kind of storage.
 """
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
@@ -14,19 +19,19 @@ from typing import NamedTuple, Protocol
 
 
 class StorageError(Exception):
-    """Something about an object's storage; the message names the key."""
+    """An operation on an object failed. The message names the key."""
 
 
 class ObjectMissing(StorageError):
-    """No object lies under the key."""
+    """There is no object with this key."""
 
 
 class StorageUnavailable(StorageError):
-    """The storage cannot do it now."""
+    """The storage cannot perform the operation now."""
 
 
 class StorageFull(StorageUnavailable):
-    """There is no space left."""
+    """There is no space left in the storage."""
 
 
 class ObjectInfo(NamedTuple):
@@ -35,7 +40,7 @@ class ObjectInfo(NamedTuple):
 
 
 class DatedObject(NamedTuple):
-    """`written_at` is when its writer began (S3) or ended (a directory), by the storage's clock."""
+    """An object and the time when it was written, by the clock of the storage."""
 
     key: str
     size: int
@@ -48,55 +53,101 @@ class ObjectWriter(Protocol):
 
 class Storage(Protocol):
     def writer(self, key: str) -> AbstractAsyncContextManager[ObjectWriter]:
-        """A new object, written piece by piece in bounded memory.
+        """Open a writer for a new object, which is written piece by piece.
 
-        It exists, whole and durable, when the context ends; an exception inside leaves nothing.
+        When the context ends, the object is complete and durable. After an exception, there is no object.
         """
         ...
 
     async def put(self, key: str, data: bytes) -> None:
-        """A new object at once; the same guarantees."""
+        """Write a new object with the content `data`. When this returns, it is complete and durable."""
         ...
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """The object's bytes from `start`, at most `length`, in pieces. Raises ObjectMissing at the first."""
+        """Yield the bytes of an object in pieces, from `start` on: at most `length` bytes.
+
+        If `length` is None, the rest of the object is read. Raises ObjectMissing before the first piece if
+        there is no such object.
+        """
         ...
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """The same in one piece; a range past the end gives what there is."""
+        """Return the bytes of an object from `start` on: at most `length` bytes.
+
+        If `length` is None, the rest of the object is returned. Raises ObjectMissing if there is no such
+        object.
+        """
         ...
 
-    async def opened(self, key: str) -> FileIO | None:
-        """The object as a file, unbuffered, for the caller to close; None where objects are no files.
+    async def open_file(self, key: str) -> FileIO | None:
+        """Return the object as an unbuffered open file; None if this storage has no files.
 
-        It keeps its content though the object be deleted. Raises ObjectMissing.
+        The caller closes the file. Raises ObjectMissing if there is no such object.
         """
         return None
 
     async def stat(self, key: str) -> ObjectInfo:
-        """Raises ObjectMissing."""
+        """Return the key and the size of an object. Raises ObjectMissing if there is no such object."""
         ...
 
     def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        """Every object whose key starts with `prefix`, in the order of keys."""
+        """Yield key and size of every object whose key starts with `prefix`, in the order of keys."""
         ...
 
     def inventory(self, prefix: str, after: str = "") -> AsyncIterator[DatedObject]:
-        """The same with the time each was written, from behind the key `after` on."""
+        """Yield the objects whose key starts with `prefix`, with the time when each was written.
+
+        They are in the order of keys, and start after the key `after`.
+        """
         ...
 
     async def delete(self, key: str) -> None:
-        """Deleting what is not there is fine."""
+        """Delete an object. Nothing happens if there is no such object."""
         ...
 
     async def delete_prefix(self, prefix: str) -> int:
-        """Deletes every object below `prefix`; how many there were."""
+        """Delete every object whose key starts with `prefix`. Return the number of objects."""
         ...
 
     async def check(self) -> None:
-        """Whether objects can be written, read and deleted. Raises StorageUnavailable, without any retry."""
+        """Check that objects can be written, read and deleted, without retries.
+
+        Raises StorageUnavailable if one of these operations fails.
+        """
         ...
 
     async def sweep(self, older_than: timedelta) -> int:
-        """Clears what writers that died that long ago left unfinished; how many. No object is touched."""
+        """Delete the remains of unfinished writes that were abandoned at least `older_than` ago.
+
+        Return the number of these writes. Complete objects are never deleted.
+        """
         ...
+
+
+_PART = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}"
+_KEY = re.compile(rf"{_PART}(/{_PART})*")
+_PREFIX = re.compile(rf"({_PART}/)*({_PART})?")
+_MAX_KEY_CHARS = 1024  # S3's limit
+
+
+def is_key(text: str) -> bool:
+    return len(text) <= _MAX_KEY_CHARS and _KEY.fullmatch(text) is not None
+
+
+def check_key(key: str) -> str:
+    """Check a key and return it unchanged.
+
+    Raises:
+        ValueError: the key is empty, absolute or too long, or a part of it is empty, begins with a dot or
+            contains characters that are not allowed.
+    """
+    if not is_key(key):
+        raise ValueError(f"{key!r} is not a storage key: keys are parts of [A-Za-z0-9._-] joined by '/'.")
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """Check the beginning of a key and return it unchanged. Raises ValueError if no key can start with it."""
+    if len(prefix) > _MAX_KEY_CHARS or _PREFIX.fullmatch(prefix) is None:
+        raise ValueError(f"{prefix!r} is not the beginning of a storage key.")
+    return prefix

@@ -1,4 +1,4 @@
-"""File operations of the local storage: blocking, durable, one call per thread hop."""
+"""Blocking file operations of the local storage. Their results survive a crash of the machine."""
 
 import errno
 import os
@@ -10,30 +10,40 @@ from typing import NamedTuple
 
 from batchwright.storage.base import StorageError, StorageFull, StorageUnavailable
 
+# Only the user of the processes may read prompts and responses, regardless of the umask.
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_TRIES = 50  # of a put that finds its folder pruned again and again
+_MAX_RENAMES = 50  # attempts of a write whose folder is removed again and again
 
 
 @contextmanager
-def explained(doing: str, path: Path, *, but: type[OSError] | tuple[()] = ()) -> Generator[None, None, None]:
-    """Turns an OSError, `but` one the caller handles, into the storage's own, naming path and errno."""
+def translate_os_errors(
+    action: str, path: Path, *, except_for: type[OSError] | tuple[()] = ()
+) -> Generator[None, None, None]:
+    """Context manager that raises a StorageError with path and errno instead of an OSError.
+
+    Args:
+        action: what the block does, for the message "Cannot `action` `path`".
+        path: the file or folder concerned.
+        except_for: a class of errors that are raised unchanged.
+    """
     try:
         yield
-    except but:
+    except except_for:
         raise
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, str(error.errno))
-        text = f"Cannot {doing} {str(path)!r}: {error.strerror or error} ({name})."
+        text = f"Cannot {action} {str(path)!r}: {error.strerror or error} ({name})."
         if error.errno in _FULL:
             raise StorageFull(f"{text} Free some space or move the storage.") from error
         raise StorageUnavailable(f"{text} Check the disk and the permissions of the storage.") from error
 
 
-def inside(root: Path, key: str) -> Path:
-    """The path of `key` below `root`.
+def resolve_key(root: Path, key: str) -> Path:
+    """Return the path of the object `key` below the folder `root`.
 
     Raises:
-        StorageError: it or one of its folders is a symbolic link, which might lead out of the storage.
+        StorageError: the path has a symbolic link, which might lead out of the storage.
     """
     path = str(root)
     for part in key.split("/"):
@@ -41,7 +51,7 @@ def inside(root: Path, key: str) -> Path:
         try:
             found = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
-            break  # and nothing is below it
+            break  # nothing exists below it
         if stat.S_ISLNK(found.st_mode):
             raise StorageError(f"{path!r} of object {key!r} is a symbolic link: remove it.")
     return root / key
@@ -54,8 +64,11 @@ def write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
 
 
 def publish(scratch: Path, target: Path, root: Path) -> None:
-    """Gives a finished file its place, durably; a folder that a deletion prunes meanwhile is made again."""
-    for last in [False] * _TRIES + [True]:
+    """Move the finished file `scratch` to its final path `target`, so that it survives a crash.
+
+    Missing folders below `root` are created.
+    """
+    for last in [False] * _MAX_RENAMES + [True]:
         try:
             _make_folders(target.parent, root)
             os.rename(scratch, target)
@@ -63,7 +76,7 @@ def publish(scratch: Path, target: Path, root: Path) -> None:
         except FileNotFoundError:
             if last or not scratch.exists():
                 raise
-    with suppress(FileNotFoundError):  # deleted already by somebody else
+    with suppress(FileNotFoundError):  # another process has deleted it already
         _sync_folder(target.parent)
 
 
@@ -72,7 +85,7 @@ def _make_folders(folder: Path, root: Path) -> None:
         return
     _make_folders(folder.parent, root)
     with suppress(FileExistsError):
-        folder.mkdir()
+        folder.mkdir(mode=FOLDER_MODE)
     _sync_folder(folder.parent)
 
 
@@ -84,11 +97,10 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def remove(path: Path, root: Path) -> int:
-    """Deletes the file, then its folders as far up as they are empty; how many files there were.
+def delete_file(path: Path, root: Path) -> int:
+    """Delete the file, and then its empty parent folders below `root`. Return 1 if there was a file, else 0.
 
-    `rmdir` refuses a folder that a put has just filled; one that a put is about to fill is made again.
-    Without the file its folders may still be there: whoever deleted it was killed in between.
+    Empty folders are also deleted if the file is missing. Concurrent writers are not disturbed.
     """
     removed = 1
     try:
@@ -97,11 +109,11 @@ def remove(path: Path, root: Path) -> int:
         return 0
     except FileNotFoundError:
         removed = 0
-    prune(path.parent, root)
+    remove_empty_folders(path.parent, root)
     return removed
 
 
-def prune(folder: Path, root: Path) -> None:
+def remove_empty_folders(folder: Path, root: Path) -> None:
     while folder != root:
         try:
             folder.rmdir()
@@ -114,8 +126,11 @@ def prune(folder: Path, root: Path) -> None:
         folder = folder.parent
 
 
-def read_at(fd: int, start: int, length: int) -> bytes:
-    """Exactly `length` bytes; objects do not change, so less means a damaged disk."""
+def read_exactly(fd: int, start: int, length: int) -> bytes:
+    """Return exactly `length` bytes of the file from `start`.
+
+    Raises OSError if the file is too short, which means that the disk is damaged.
+    """
     pieces: list[bytes] = []
     while length:
         piece = os.pread(fd, length, start)
@@ -126,42 +141,45 @@ def read_at(fd: int, start: int, length: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-class Entry(NamedTuple):
-    """`changed` is in Unix seconds."""
+class FileEntry(NamedTuple):
+    """One file of the storage. `changed` is the time of its last change, in Unix seconds."""
 
     key: str
     size: int
     changed: float
 
 
-def walk(root: Path, prefix: str, after: str = "") -> Iterator[Entry]:
-    """The files whose key starts with `prefix` and comes behind `after`, in the order of keys."""
-    folder, slash, begins = prefix.rpartition("/")
-    yield from _walk(inside(root, folder) if folder else root, folder + slash, begins, after)
+def walk_files(root: Path, prefix: str, after: str = "") -> Iterator[FileEntry]:
+    """Yield the files whose key starts with `prefix` and comes after `after`, in the order of keys."""
+    folder, slash, name_prefix = prefix.rpartition("/")
+    yield from _walk_folder(resolve_key(root, folder) if folder else root, folder + slash, name_prefix, after)
 
 
-def _walk(folder: Path, key: str, begins: str, after: str) -> Iterator[Entry]:
-    for name in _names(folder, begins):
+def _walk_folder(folder: Path, key: str, name_prefix: str, after: str) -> Iterator[FileEntry]:
+    for name in _names(folder, name_prefix):
         at = key + name
         if at <= after and not after.startswith(at):
             continue
         if name.endswith("/"):
-            yield from _walk(folder / name, at, "", after)
+            yield from _walk_folder(folder / name, at, "", after)
         elif at != after:
             with suppress(FileNotFoundError):
                 found = os.lstat(folder / name)
                 if stat.S_ISREG(found.st_mode):
-                    yield Entry(at, found.st_size, found.st_mtime)
+                    yield FileEntry(at, found.st_size, found.st_mtime)
 
 
-def _names(folder: Path, begins: str) -> list[str]:
-    """A folder sorts as its name and a slash: so do the keys below it."""
+def _names(folder: Path, name_prefix: str) -> list[str]:
+    """Return the sorted names in a folder that start with `name_prefix`; empty if the folder does not exist.
+
+    Names of subfolders end with a slash, so that they sort like the keys below them.
+    """
     try:
         with os.scandir(folder) as entries:
             return sorted(
                 entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
                 for entry in entries
-                if entry.name.startswith(begins) and not entry.name.startswith(".")
+                if entry.name.startswith(name_prefix) and not entry.name.startswith(".")
             )
     except (FileNotFoundError, NotADirectoryError):
         return []

@@ -1,4 +1,4 @@
-"""One object's file, being written or being read, from asynchronous code."""
+"""Asynchronous functions for the files of objects that are being written or read."""
 
 import asyncio
 import os
@@ -14,12 +14,15 @@ from batchwright.storage import disk
 from batchwright.storage.base import StorageError
 
 BUFFER = 1024 * 1024
-_SYNCED = 32 * 1024 * 1024  # bytes after which the disk is told to begin
+_SYNC_BYTES = 32 * 1024 * 1024  # a large file is synced in parts of this size
 T = TypeVar("T")
 
 
-async def in_thread(call: Callable[[], T]) -> T:
-    """Runs a blocking call; if cancelled, waits for its end: nobody may close a file another thread uses."""
+async def run_in_thread(call: Callable[[], T]) -> T:
+    """Run a blocking call in a thread and return its result.
+
+    If the caller is cancelled, it still waits for the call to end, because the call may be using a file.
+    """
     running = asyncio.get_running_loop().run_in_executor(None, call)
     try:
         return await asyncio.shield(running)
@@ -27,16 +30,19 @@ async def in_thread(call: Callable[[], T]) -> T:
         while not running.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([running])
-        running.exception()  # taken note of; the cancellation is what the caller hears
+        running.exception()  # retrieved, so that it is not logged; the caller gets the cancellation
         raise
     finally:
-        # What failed has this frame in its traceback: with the future in it both, and all that their callers
-        # hold, would wait for the garbage collector.
+        # The traceback of an error refers to this frame. With the future in the frame, both would form a
+        # cycle and keep everything their callers hold until the next garbage collection.
         del running
 
 
-class NewFile:
-    """A file in the scratch folder until `publish`; `discard` is due at the end in any case."""
+class UnpublishedFile:
+    """File of a new object. It is in the scratch folder until `publish` moves it to its key.
+
+    Always call `discard` at the end. It deletes the file if it was not published.
+    """
 
     def __init__(self, root: Path, scratch: Path, target: Path) -> None:
         self._root = root
@@ -45,40 +51,40 @@ class NewFile:
         self._fd = -1
 
     def open(self) -> None:
-        with disk.explained("create", self._path):
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        with disk.translate_os_errors("create", self._path):
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, disk.FILE_MODE)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        with disk.explained("write", self._target):
+        with disk.translate_os_errors("write", self._target):
             disk.write_all(self._fd, data)
 
     def sync(self) -> None:
-        """What is written so far; returns when it is durable."""
-        with disk.explained("write", self._target):
+        """Write the data to the disk, so that it survives a crash of the machine."""
+        with disk.translate_os_errors("write", self._target):
             os.fdatasync(self._fd)
 
     def publish(self) -> None:
-        with disk.explained("write", self._target):
+        with disk.translate_os_errors("write", self._target):
             os.fsync(self._fd)
             fd, self._fd = self._fd, -1
-            os.close(fd)  # some file systems tell only here that the disk is full
+            os.close(fd)  # some file systems report a full disk only here
             disk.publish(self._path, self._target, self._root)
 
     def discard(self) -> None:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
-        with suppress(OSError):  # what cannot be deleted now is swept later; the caller hears why it failed
+        with suppress(OSError):  # a file that cannot be deleted now is swept later
             self._path.unlink()
 
 
 class FileWriter:
-    """Collects small writes, so that a line does not cost a thread hop.
+    """Buffered writer for the file of a new object.
 
-    Of a large file the disk gets parts while the caller makes the next ones.
+    Parts of a large file are written to the disk while the caller produces the next ones.
     """
 
-    def __init__(self, file: NewFile) -> None:
+    def __init__(self, file: UnpublishedFile) -> None:
         self._file = file
         self._buffer = bytearray()
         self._unsynced = 0
@@ -93,14 +99,14 @@ class FileWriter:
             await self._flush()
 
     async def finish(self) -> None:
-        """All of it is in the file."""
+        """Write the rest of the buffer to the file, and wait until a running sync ends."""
         await self._flush()
-        await self._synced()
+        await self._wait_for_sync()
 
     async def abandon(self) -> None:
-        """Nobody uses the file any more."""
+        """Wait until no thread uses the file any longer. A failed sync is ignored."""
         with suppress(StorageError):
-            await self._synced()
+            await self._wait_for_sync()
 
     async def _flush(self) -> None:
         data, self._buffer = self._buffer, bytearray()
@@ -108,21 +114,21 @@ class FileWriter:
             await self._store(data)
 
     async def _store(self, data: bytes | bytearray | memoryview) -> None:
-        await in_thread(lambda: self._file.write(data))
+        await run_in_thread(lambda: self._file.write(data))
         self._unsynced += len(data)
-        if self._unsynced >= _SYNCED and (self._syncing is None or self._syncing.done()):
-            await self._synced()
-            self._syncing, self._unsynced = asyncio.ensure_future(in_thread(self._file.sync)), 0
+        if self._unsynced >= _SYNC_BYTES and (self._syncing is None or self._syncing.done()):
+            await self._wait_for_sync()
+            self._syncing, self._unsynced = asyncio.ensure_future(run_in_thread(self._file.sync)), 0
 
-    async def _synced(self) -> None:
-        """Raises StorageUnavailable where the disk failed meanwhile: it says so only once."""
+    async def _wait_for_sync(self) -> None:
+        """Wait until the running sync ends, if there is one. Raises StorageUnavailable if it failed."""
         syncing, self._syncing = self._syncing, None
         if syncing is not None:
             await syncing
 
 
 class OpenFile:
-    """An object's file being read; it keeps its content though the object be deleted or replaced."""
+    """File of an object that is being read. It stays readable even if the object is deleted."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -130,7 +136,7 @@ class OpenFile:
         self.size = 0
 
     def open(self) -> None:
-        """Raises FileNotFoundError for everything that is no regular file."""
+        """Open the file and set `size`. Raises FileNotFoundError if there is no such regular file."""
         with suppress(NotADirectoryError):
             self._fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             found = os.fstat(self._fd)
@@ -141,15 +147,15 @@ class OpenFile:
         raise FileNotFoundError(str(self._path))
 
     def left(self, start: int, length: int | None) -> int:
-        """How many of the `length` bytes from `start` there are."""
+        """Return the number of bytes from `start` to the end of the file, at most `length`."""
         there = max(0, self.size - start)
         return there if length is None else min(there, length)
 
     def read(self, start: int, length: int) -> bytes:
-        return disk.read_at(self._fd, start, length) if length else b""
+        return disk.read_exactly(self._fd, start, length) if length else b""
 
     def detached(self) -> FileIO:
-        """What is open, for somebody else to read and close."""
+        """Return the open file. The caller then has to close it, and `close` no longer has an effect."""
         fd, self._fd = self._fd, -1
         return FileIO(fd, "rb")
 

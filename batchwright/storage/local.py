@@ -1,4 +1,4 @@
-"""Objects as files of one directory: durable, atomic, shared by any number of processes."""
+"""Storage in a local directory, which several processes may share. Each object is one file."""
 
 import os
 import time
@@ -11,9 +11,16 @@ from pathlib import Path
 from secrets import token_hex
 
 from batchwright.storage import disk
-from batchwright.storage.base import DatedObject, ObjectInfo, ObjectMissing, Storage, StorageUnavailable
-from batchwright.storage.files import FileWriter, NewFile, OpenFile, in_thread
-from batchwright.storage.keys import check_key, check_prefix
+from batchwright.storage.base import (
+    DatedObject,
+    ObjectInfo,
+    ObjectMissing,
+    Storage,
+    StorageUnavailable,
+    check_key,
+    check_prefix,
+)
+from batchwright.storage.files import FileWriter, OpenFile, UnpublishedFile, run_in_thread
 
 PIECE = 1024 * 1024
 _SCRATCH = ".tmp"  # no key starts with a dot
@@ -21,38 +28,41 @@ _KEYS_AT_ONCE = 1000
 
 
 class LocalStorage(Storage):
-    """Objects lie under their keys; what is still being written lies in `.tmp`.
+    """Storage in the directory `root`. An object's key is the path of its file.
+
+    Files of unfinished writes are in the folder `.tmp`.
 
     Raises:
-        StorageUnavailable: the directory cannot be made.
+        StorageUnavailable: the directory cannot be created.
     """
 
     def __init__(self, root: Path) -> None:
-        with disk.explained("create the directory", root):
-            (root / _SCRATCH).mkdir(parents=True, exist_ok=True)
+        with disk.translate_os_errors("create the directory", root):
+            root.mkdir(mode=disk.FOLDER_MODE, parents=True, exist_ok=True)
+            (root / _SCRATCH).mkdir(mode=disk.FOLDER_MODE, exist_ok=True)
             self._root = root.resolve()
         self._scratch = self._root / _SCRATCH
 
     @asynccontextmanager
     async def writer(self, key: str) -> AsyncGenerator[FileWriter, None]:
-        file = NewFile(self._root, self._scratch, self._path(key))
+        file = UnpublishedFile(self._root, self._scratch, self._path(key))
         writer = FileWriter(file)
         try:
-            await in_thread(file.open)
+            await run_in_thread(file.open)
             yield writer
             await writer.finish()
-            await in_thread(file.publish)
+            await run_in_thread(file.publish)
         finally:
             try:
                 await writer.abandon()
             finally:
-                await in_thread(file.discard)
+                await run_in_thread(file.discard)
 
     async def put(self, key: str, data: bytes) -> None:
-        await in_thread(lambda: self._put(key, data))
+        await run_in_thread(lambda: self._put(key, data))
 
     def _put(self, key: str, data: bytes) -> None:
-        file = NewFile(self._root, self._scratch, self._path(key))
+        file = UnpublishedFile(self._root, self._scratch, self._path(key))
         try:
             file.open()
             file.write(data)
@@ -63,16 +73,16 @@ class LocalStorage(Storage):
     async def read(self, key: str, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         file = OpenFile(self._path(key))
         try:
-            await in_thread(lambda: self._open(file, key))
+            await run_in_thread(lambda: self._open(file, key))
             end = start + file.left(start, length)
             for at in range(start, end, PIECE):
                 size = min(PIECE, end - at)
-                yield await in_thread(lambda at=at, size=size: self._read(file, key, at, size))
+                yield await run_in_thread(lambda at=at, size=size: self._read(file, key, at, size))
         finally:
             file.close()
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        return await in_thread(lambda: self._get(key, start, length))
+        return await run_in_thread(lambda: self._get(key, start, length))
 
     def _get(self, key: str, start: int, length: int | None) -> bytes:
         file = OpenFile(self._path(key))
@@ -82,8 +92,8 @@ class LocalStorage(Storage):
         finally:
             file.close()
 
-    async def opened(self, key: str) -> FileIO:
-        return await in_thread(lambda: self._opened(key))
+    async def open_file(self, key: str) -> FileIO:
+        return await run_in_thread(lambda: self._opened(key))
 
     def _opened(self, key: str) -> FileIO:
         file = OpenFile(self._path(key))
@@ -91,7 +101,7 @@ class LocalStorage(Storage):
         return file.detached()
 
     async def stat(self, key: str) -> ObjectInfo:
-        return await in_thread(lambda: self._stat(key))
+        return await run_in_thread(lambda: self._stat(key))
 
     def _stat(self, key: str) -> ObjectInfo:
         file = OpenFile(self._path(key))
@@ -109,17 +119,17 @@ class LocalStorage(Storage):
         async for entry in self._entries(prefix, after):
             yield DatedObject(entry.key, entry.size, datetime.fromtimestamp(entry.changed, UTC))
 
-    async def _entries(self, prefix: str, after: str = "") -> AsyncIterator[disk.Entry]:
+    async def _entries(self, prefix: str, after: str = "") -> AsyncIterator[disk.FileEntry]:
         found = self._walk(prefix, after)
-        while some := await in_thread(lambda: list(islice(found, _KEYS_AT_ONCE))):
+        while some := await run_in_thread(lambda: list(islice(found, _KEYS_AT_ONCE))):
             for entry in some:
                 yield entry
 
     async def delete(self, key: str) -> None:
-        await in_thread(lambda: self._remove(key))
+        await run_in_thread(lambda: self._remove(key))
 
     async def delete_prefix(self, prefix: str) -> int:
-        return await in_thread(lambda: sum(self._remove(entry.key) for entry in self._walk(prefix)))
+        return await run_in_thread(lambda: sum(self._remove(entry.key) for entry in self._walk(prefix)))
 
     async def check(self) -> None:
         key = f"check-{token_hex(8)}"
@@ -127,20 +137,22 @@ class LocalStorage(Storage):
             await self.put(key, b"ok")
             if await self.get(key) != b"ok":
                 raise StorageUnavailable(
-                    f"The storage {str(self._root)!r} gives back other bytes than it got."
+                    f"The storage {str(self._root)!r} returned other bytes than were written."
                 )
         except ObjectMissing as error:
-            raise StorageUnavailable(f"The storage {str(self._root)!r} lost what it got.") from error
+            raise StorageUnavailable(
+                f"The storage {str(self._root)!r} lost an object that was written."
+            ) from error
         finally:
             await self.delete(key)
 
     async def sweep(self, older_than: timedelta) -> int:
-        """Deletes the scratch files that nobody has touched for that long."""
-        return await in_thread(lambda: self._sweep(older_than))
+        """Delete the scratch files that have not changed for `older_than`. Return their number."""
+        return await run_in_thread(lambda: self._sweep(older_than))
 
     def _sweep(self, older_than: timedelta) -> int:
         count, horizon = 0, time.time() - older_than.total_seconds()
-        with disk.explained("clean", self._scratch), os.scandir(self._scratch) as entries:
+        with disk.translate_os_errors("clean", self._scratch), os.scandir(self._scratch) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
                     if entry.stat(follow_symlinks=False).st_mtime < horizon:
@@ -149,7 +161,7 @@ class LocalStorage(Storage):
         return count
 
     def _path(self, key: str) -> Path:
-        return disk.inside(self._root, check_key(key))
+        return disk.resolve_key(self._root, check_key(key))
 
     def _open(self, file: OpenFile, key: str) -> None:
         with self._reading(key):
@@ -161,9 +173,12 @@ class LocalStorage(Storage):
 
     @contextmanager
     def _reading(self, key: str) -> Generator[None, None, None]:
-        """A missing file is a missing object only where the storage is: its disk may be unmounted."""
+        """Context manager that translates errors while the object `key` is read.
+
+        A missing file raises ObjectMissing, or StorageUnavailable if the storage is not mounted.
+        """
         try:
-            with disk.explained("read", self._root / key, but=FileNotFoundError):
+            with disk.translate_os_errors("read", self._root / key, except_for=FileNotFoundError):
                 yield
         except FileNotFoundError:
             self._check_presence()
@@ -171,15 +186,18 @@ class LocalStorage(Storage):
 
     def _check_presence(self) -> None:
         if not self._scratch.is_dir():
-            raise StorageUnavailable(f"The storage {str(self._root)!r} is gone: is it mounted?")
+            raise StorageUnavailable(f"The storage {str(self._root)!r} is missing: is it mounted?")
 
-    def _walk(self, prefix: str, after: str = "") -> Iterator[disk.Entry]:
-        """An empty list is told only where the storage is: settled lines would be taken for unsettled."""
-        with disk.explained("list", self._root / check_prefix(prefix)):
-            yield from disk.walk(self._root, prefix, after)
+    def _walk(self, prefix: str, after: str = "") -> Iterator[disk.FileEntry]:
+        """Yield the files whose key starts with `prefix` and comes after `after`, in the order of keys.
+
+        Raises StorageUnavailable if the directory is not mounted, because an empty listing would be wrong.
+        """
+        with disk.translate_os_errors("list", self._root / check_prefix(prefix)):
+            yield from disk.walk_files(self._root, prefix, after)
         self._check_presence()
 
     def _remove(self, key: str) -> int:
         path = self._path(key)
-        with disk.explained("delete", path):
-            return disk.remove(path, self._root)
+        with disk.translate_os_errors("delete", path):
+            return disk.delete_file(path, self._root)

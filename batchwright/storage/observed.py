@@ -1,4 +1,4 @@
-"""What a process's storage does, counted: operations, their time, bytes and repetitions (S0-67)."""
+"""Storage with metrics and traces: the number of operations, their duration, bytes and retries."""
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
@@ -16,30 +16,30 @@ from batchwright.storage.base import (
     Storage,
     StorageError,
 )
-from batchwright.storage.retries import Operation
+from batchwright.storage.retries import StorageOperation
 from batchwright.telemetry import tracing
 from batchwright.telemetry.metrics import Metrics
 
 T = TypeVar("T")
 
 
-class Component(StrEnum):
-    """Whose storage it is."""
+class StorageComponent(StrEnum):
+    """Part of the product that uses the storage. It is a label of the metrics."""
 
     API = "apiserver"
     WORKER = "processor"
     COLLECTOR = "garbage-collector"
 
 
-class Status(StrEnum):
+class OperationStatus(StrEnum):
     SUCCESS = "success"
-    MISSING = "missing"  # no such object: an answer, not a failure
-    RETRY = "retry"  # a try that failed and was repeated
-    EXHAUSTED = "exhausted"  # an operation that failed in the end
+    MISSING = "missing"  # no such object, which is not a failure
+    RETRY = "retry"  # an attempt that failed and was repeated
+    EXHAUSTED = "exhausted"  # an operation that failed for good
 
 
 class Stopwatch:
-    """The storage's own time: it stands still while the caller works."""
+    """Measures how long the storage itself takes. It is paused while the caller works."""
 
     def __init__(self) -> None:
         self._before, self._since = 0.0, time.perf_counter()
@@ -49,7 +49,7 @@ class Stopwatch:
         return self._before + time.perf_counter() - self._since
 
     @contextmanager
-    def stopped(self) -> Generator[None]:
+    def paused(self) -> Generator[None]:
         self._before = self.seconds
         try:
             yield
@@ -58,7 +58,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Inside `stopped`."""
+        """Context manager for a part of a `paused` block whose time is to be counted again."""
         since = time.perf_counter()
         try:
             yield
@@ -66,40 +66,44 @@ class Stopwatch:
             self._before += time.perf_counter() - since
 
 
-class Watch:
-    """Counts for one component, and traces what it does (S0-51)."""
+class StorageInstrumentation:
+    """Records metrics and trace spans of the storage operations of one component."""
 
-    def __init__(self, metrics: Metrics, component: Component) -> None:
+    def __init__(self, metrics: Metrics, component: StorageComponent) -> None:
         self._metrics, self._component = metrics, component
 
-    def seen_as(self, component: Component) -> "Watch":
-        return Watch(self._metrics, component)
+    def for_component(self, component: StorageComponent) -> "StorageInstrumentation":
+        return StorageInstrumentation(self._metrics, component)
 
     @contextmanager
-    def operation(self, operation: Operation, key: str = "") -> Generator[Stopwatch]:
-        """Counts it unless the caller breaks it off: that says nothing of the storage."""
-        watch = Stopwatch()
+    def operation(self, operation: StorageOperation, key: str = "") -> Generator[Stopwatch]:
+        """Context manager that counts an operation and records its trace span. Yields its stopwatch.
+
+        `key` is the object's key or a prefix, for the trace. Nothing is counted if the caller is cancelled or
+        raises another error than StorageError.
+        """
+        stopwatch = Stopwatch()
         with self._span(operation, key):
             try:
-                yield watch
+                yield stopwatch
             except ObjectMissing:
-                self._ended(operation, Status.MISSING, watch)
+                self._ended(operation, OperationStatus.MISSING, stopwatch)
                 raise
             except StorageError:
-                self._ended(operation, Status.EXHAUSTED, watch)
+                self._ended(operation, OperationStatus.EXHAUSTED, stopwatch)
                 raise
-            self._ended(operation, Status.SUCCESS, watch)
+            self._ended(operation, OperationStatus.SUCCESS, stopwatch)
 
-    def moved(self, operation: Operation, size: int) -> None:
+    def count_bytes(self, operation: StorageOperation, size: int) -> None:
         self._metrics.storage_bytes.labels(operation, self._component).inc(size)
 
-    def repeated(self, operation: Operation) -> None:
-        self._metrics.storage_operations.labels(operation, self._component, Status.RETRY).inc()
+    def count_retry(self, operation: StorageOperation) -> None:
+        self._metrics.storage_operations.labels(operation, self._component, OperationStatus.RETRY).inc()
 
     @contextmanager
-    def _span(self, operation: Operation, key: str) -> Generator[None]:
+    def _span(self, operation: StorageOperation, key: str) -> Generator[None]:
         spans = tracing.spans()
-        span = spans.storage(operation, self._component, key) if spans else None
+        span = spans.storage_operation(operation, self._component, key) if spans else None
         if spans is None or span is None:
             yield
             return
@@ -109,29 +113,31 @@ class Watch:
             span.set_attribute("batchwright.storage.missing", True)
             raise
         except StorageError as error:
-            spans.failed(error, span)
+            spans.record_error(error, span)
             raise
         finally:
             span.end()
 
-    def _ended(self, operation: Operation, status: Status, watch: Stopwatch) -> None:
+    def _ended(self, operation: StorageOperation, status: OperationStatus, stopwatch: Stopwatch) -> None:
         self._metrics.storage_operations.labels(operation, self._component, status).inc()
-        self._metrics.storage_seconds.labels(operation, self._component).observe(watch.seconds)
+        self._metrics.storage_seconds.labels(operation, self._component).observe(stopwatch.seconds)
 
 
-class _Writer:
-    def __init__(self, writer: ObjectWriter, watch: Watch, stopwatch: Stopwatch) -> None:
-        self._writer, self._watch, self._stopwatch = writer, watch, stopwatch
+class _ObservedWriter:
+    def __init__(
+        self, writer: ObjectWriter, instrumentation: StorageInstrumentation, stopwatch: Stopwatch
+    ) -> None:
+        self._writer, self._instrumentation, self._stopwatch = writer, instrumentation, stopwatch
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         with self._stopwatch.running():
             await self._writer.write(data)
-        self._watch.moved(Operation.STORE, len(data))
+        self._instrumentation.count_bytes(StorageOperation.STORE, len(data))
 
 
 @asynccontextmanager
 async def _closing(items: AsyncIterator[T]) -> AsyncGenerator[AsyncIterator[T], None]:
-    """A reader that is left early gives its connection back now, not when it is collected."""
+    """Context manager that closes an iterator at the end, even an unfinished one."""
     try:
         yield items
     finally:
@@ -139,78 +145,81 @@ async def _closing(items: AsyncIterator[T]) -> AsyncGenerator[AsyncIterator[T], 
             await items.aclose()
 
 
-def seen_as(storage: Storage, component: Component) -> Storage:
-    """The same storage, used by another component of the process; one that nobody watches is itself."""
-    return storage.seen_as(component) if isinstance(storage, ObservedStorage) else storage
+def for_component(storage: Storage, component: StorageComponent) -> Storage:
+    """Return the storage with another component as label of its metrics.
+
+    If it has no metrics, return it unchanged.
+    """
+    return storage.for_component(component) if isinstance(storage, ObservedStorage) else storage
 
 
 class ObservedStorage(Storage):
-    """The same storage, watched."""
+    """Storage that passes each operation to the storage `inner`, and records its metrics and trace."""
 
-    def __init__(self, inner: Storage, watch: Watch) -> None:
-        self._inner, self._watch = inner, watch
+    def __init__(self, inner: Storage, instrumentation: StorageInstrumentation) -> None:
+        self._inner, self._instrumentation = inner, instrumentation
 
-    def seen_as(self, component: Component) -> "ObservedStorage":
-        return ObservedStorage(self._inner, self._watch.seen_as(component))
+    def for_component(self, component: StorageComponent) -> "ObservedStorage":
+        return ObservedStorage(self._inner, self._instrumentation.for_component(component))
 
     @asynccontextmanager
-    async def writer(self, key: str) -> AsyncGenerator[_Writer, None]:
-        with self._watch.operation(Operation.STORE, key) as stopwatch:
+    async def writer(self, key: str) -> AsyncGenerator[_ObservedWriter, None]:
+        with self._instrumentation.operation(StorageOperation.STORE, key) as stopwatch:
             async with self._inner.writer(key) as writer:
-                with stopwatch.stopped():
-                    yield _Writer(writer, self._watch, stopwatch)
+                with stopwatch.paused():
+                    yield _ObservedWriter(writer, self._instrumentation, stopwatch)
 
     async def put(self, key: str, data: bytes) -> None:
-        with self._watch.operation(Operation.STORE, key):
+        with self._instrumentation.operation(StorageOperation.STORE, key):
             await self._inner.put(key, data)
-        self._watch.moved(Operation.STORE, len(data))
+        self._instrumentation.count_bytes(StorageOperation.STORE, len(data))
 
     async def read(self, key: str, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        with self._watch.operation(Operation.RETRIEVE, key) as stopwatch:
+        with self._instrumentation.operation(StorageOperation.RETRIEVE, key) as stopwatch:
             async with _closing(self._inner.read(key, start, length)) as pieces:
                 async for piece in pieces:
-                    self._watch.moved(Operation.RETRIEVE, len(piece))
-                    with stopwatch.stopped():
+                    self._instrumentation.count_bytes(StorageOperation.RETRIEVE, len(piece))
+                    with stopwatch.paused():
                         yield piece
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        with self._watch.operation(Operation.RETRIEVE, key):
+        with self._instrumentation.operation(StorageOperation.RETRIEVE, key):
             data = await self._inner.get(key, start, length)
-        self._watch.moved(Operation.RETRIEVE, len(data))
+        self._instrumentation.count_bytes(StorageOperation.RETRIEVE, len(data))
         return data
 
-    async def opened(self, key: str) -> FileIO | None:
-        return await self._inner.opened(key)
+    async def open_file(self, key: str) -> FileIO | None:
+        return await self._inner.open_file(key)
 
     async def stat(self, key: str) -> ObjectInfo:
-        with self._watch.operation(Operation.RETRIEVE, key):
+        with self._instrumentation.operation(StorageOperation.RETRIEVE, key):
             return await self._inner.stat(key)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        with self._watch.operation(Operation.LIST, prefix) as stopwatch:
+        with self._instrumentation.operation(StorageOperation.LIST, prefix) as stopwatch:
             async with _closing(self._inner.list(prefix)) as found:
                 async for info in found:
-                    with stopwatch.stopped():
+                    with stopwatch.paused():
                         yield info
 
     async def inventory(self, prefix: str, after: str = "") -> AsyncIterator[DatedObject]:
-        with self._watch.operation(Operation.LIST, prefix) as stopwatch:
+        with self._instrumentation.operation(StorageOperation.LIST, prefix) as stopwatch:
             async with _closing(self._inner.inventory(prefix, after)) as found:
                 async for dated in found:
-                    with stopwatch.stopped():
+                    with stopwatch.paused():
                         yield dated
 
     async def delete(self, key: str) -> None:
-        with self._watch.operation(Operation.DELETE, key):
+        with self._instrumentation.operation(StorageOperation.DELETE, key):
             await self._inner.delete(key)
 
     async def delete_prefix(self, prefix: str) -> int:
-        with self._watch.operation(Operation.DELETE, prefix):
+        with self._instrumentation.operation(StorageOperation.DELETE, prefix):
             return await self._inner.delete_prefix(prefix)
 
     async def check(self) -> None:
         await self._inner.check()
 
     async def sweep(self, older_than: timedelta) -> int:
-        with self._watch.operation(Operation.DELETE):
+        with self._instrumentation.operation(StorageOperation.DELETE):
             return await self._inner.sweep(older_than)

@@ -1,4 +1,4 @@
-"""Repeats operations on a storage over the network: the only retries between an activity and the server."""
+"""Retries of storage operations over the network."""
 
 import asyncio
 import logging
@@ -17,56 +17,63 @@ from tenacity import (
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 5.0
-_ATTEMPT_SECONDS = 60.0  # a part of 8 MiB at 140 KB/s
+_MIN_WAIT_SECONDS, _MAX_WAIT_SECONDS = 0.2, 5.0
+_ATTEMPT_SECONDS = 60.0  # enough for a part of 8 MiB at 140 KB/s
 
 
-class Operation(StrEnum):
+class StorageOperation(StrEnum):
     STORE = "store"
     RETRIEVE = "retrieve"
     DELETE = "delete"
     LIST = "list"
 
 
-class Retries:
-    """Waits are random up to a bound that doubles, so that throttled processes do not return together.
+class OperationRetries:
+    """Runs storage operations, and retries them after transient errors.
 
-    No attempt begins later than `patience_seconds` after the first, and none takes longer than a minute.
-    `passing` says which errors another attempt may be without; `noted` hears of every repetition.
+    The waits between attempts are random, up to a bound that doubles each time.
+
+    Args:
+        patience_seconds: no attempt starts later than this after the first one.
+        is_transient: returns True for an error that may be retried.
+        on_retry: called for each retry.
     """
 
     def __init__(
         self,
         patience_seconds: float,
-        passing: Callable[[BaseException], bool],
-        noted: Callable[[Operation], None],
+        is_transient: Callable[[BaseException], bool],
+        on_retry: Callable[[StorageOperation], None],
     ) -> None:
         self._patience = patience_seconds
-        self._passing = passing
-        self._noted = noted
+        self._is_transient = is_transient
+        self._on_retry = on_retry
 
-    def none(self) -> "Retries":
-        """One attempt."""
-        return Retries(0, self._passing, self._noted)
+    def without_retries(self) -> "OperationRetries":
+        """Return a copy that runs each operation only once."""
+        return OperationRetries(0, self._is_transient, self._on_retry)
 
-    async def run(self, operation: Operation, attempt: Callable[[], Awaitable[T]]) -> T:
-        """What `attempt` returns, or its last error. It must do no harm when it is called again."""
+    async def run(self, operation: StorageOperation, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Call `attempt` until it succeeds, and return its result. If no retry is left, raise the last error.
+
+        `attempt` must be safe to repeat. `operation` is the kind of operation, for metrics and logs.
+        """
 
         async def bounded() -> T:
             async with asyncio.timeout(_ATTEMPT_SECONDS):
                 return await attempt()
 
-        def note(state: RetryCallState) -> None:
-            self._noted(operation)
+        def on_sleep(state: RetryCallState) -> None:
+            self._on_retry(operation)
             error = state.outcome.exception() if state.outcome else None
             logger.warning(
-                "a storage operation is tried again", extra={"operation": operation, "error": str(error)}
+                "storage operation is retried", extra={"operation": operation, "error": str(error)}
             )
 
         return await AsyncRetrying(
-            retry=retry_if_exception(self._passing),
-            wait=wait_random_exponential(multiplier=_FIRST_WAIT_SECONDS, max=_LONGEST_WAIT_SECONDS),
+            retry=retry_if_exception(self._is_transient),
+            wait=wait_random_exponential(multiplier=_MIN_WAIT_SECONDS, max=_MAX_WAIT_SECONDS),
             stop=stop_before_delay(self._patience),
-            before_sleep=note,
+            before_sleep=on_sleep,
             reraise=True,
         )(bounded)

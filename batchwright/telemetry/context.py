@@ -1,31 +1,31 @@
-"""What is being worked on: facts that every log entry and span made meanwhile carries."""
+"""Fields of the current work, such as the batch id, which are added to every log entry and span."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-Fact = str | int
-_facts: ContextVar[dict[str, Fact] | None] = ContextVar("facts", default=None)
-_NONE: Mapping[str, Fact] = {}
+FieldValue = str | int
+_fields: ContextVar[dict[str, FieldValue] | None] = ContextVar("fields", default=None)
+_NONE: Mapping[str, FieldValue] = {}
 
 
-def facts() -> Mapping[str, Fact]:
-    """Of the innermost `about`, with those around it."""
-    return _facts.get() or _NONE
+def current_fields() -> Mapping[str, FieldValue]:
+    """Return the fields that apply to the current code, from all enclosing `bind_fields` blocks."""
+    return _fields.get() or _NONE
 
 
 @contextmanager
-def about(**known: Fact) -> Generator[None]:
-    """Binds facts for the block, and for the tasks that it starts."""
-    token = _facts.set({**facts(), **known})
+def bind_fields(**fields: FieldValue) -> Generator[None]:
+    """Context manager that adds fields to all log entries and spans of its block, even in other tasks."""
+    token = _fields.set({**current_fields(), **fields})
     try:
         yield
     finally:
-        _facts.reset(token)
+        _fields.reset(token)
 
 
-def learn(**found: Fact) -> None:
-    """Adds to the innermost `about`; nothing outside of one."""
-    current = _facts.get()
-    if current is not None:
-        current.update(found)
+def add_fields(**fields: FieldValue) -> None:
+    """Add fields to the innermost enclosing `bind_fields` block. Do nothing if there is none."""
+    bound = _fields.get()
+    if bound is not None:
+        bound.update(fields)

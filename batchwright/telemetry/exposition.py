@@ -1,4 +1,7 @@
-"""What /metrics answers: our metrics, and the SDK's, which its runtime serves on a loopback port."""
+"""Build the response to GET /metrics from our metrics and those of the Temporal SDK.
+
+The SDK serves its metrics on a loopback port of its own.
+"""
 
 import asyncio
 import re
@@ -11,65 +14,44 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from batchwright.telemetry.metrics import Metrics
 
-_PATIENCE_SECONDS = 5.0
+_TIMEOUT_SECONDS = 5.0
 LOOPBACK = "127.0.0.1"
-CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4  # of the SDK's too (S2-R2)
-_QUESTION = b"GET /metrics HTTP/1.1\r\nHost: batchwright\r\n\r\n"
-_GOOD = re.compile(rb"HTTP/1\.1 200 .*\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE | re.DOTALL)
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4  # the SDK's metrics have the same type
+_REQUEST = b"GET /metrics HTTP/1.1\r\nHost: batchwright\r\n\r\n"
+_RESPONSE_HEAD = re.compile(rb"HTTP/1\.1 200 .*\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE | re.DOTALL)
 
 
-def sdk_address() -> str:
-    """Where the SDK's runtime may serve its metrics: a port that is free now."""
+def free_sdk_address() -> str:
+    """Return an address `host:port` for the SDK's metrics server, with a port that is free now."""
     with socket.socket() as found:
         found.bind((LOOPBACK, 0))
         return f"{LOOPBACK}:{found.getsockname()[1]}"
 
 
-class SdkMetrics:
-    """Asked over one connection that is kept; an empty address: there are none.
+class SdkMetricsClient:
+    """Reads the metrics of the Temporal SDK over one keep-alive connection.
 
-    An HTTP client would cost more than all of our own metrics.
+    If the address is empty, there are no SDK metrics.
     """
 
     def __init__(self, address: str = "") -> None:
         self._address = address
         self._connection: tuple[StreamReader, StreamWriter] | None = None
-        self._turn = asyncio.Lock()  # scrapes at once ask one after the other
+        self._turn = asyncio.Lock()  # concurrent scrapes share the connection one after the other
 
-    async def text(self, asked: Callable[[], None] = lambda: None) -> bytes:
-        """Nothing while its server does not answer. Whenever it was asked anew, `asked` is called."""
+    async def fetch(self, on_sent: Callable[[], None] = lambda: None) -> bytes:
+        """Return the SDK's metrics as text, or nothing if its server does not answer within a few seconds.
+
+        If the server has closed the connection, the request is sent a second time. `on_sent` is called each
+        time the request was sent.
+        """
         if not self._address:
             return b""
         try:
-            async with asyncio.timeout(_PATIENCE_SECONDS), self._turn:
-                return await self._answer(asked)
+            async with asyncio.timeout(_TIMEOUT_SECONDS), self._turn:
+                return await self._fetch(on_sent)
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):
             return b""
-
-    async def _answer(self, asked: Callable[[], None]) -> bytes:
-        if self._connection is not None:
-            try:
-                return await self._ask(*self._connection, asked)
-            except (OSError, EOFError):
-                pass  # it was closed meanwhile
-        host, _, port = self._address.rpartition(":")
-        return await self._ask(*await asyncio.open_connection(host, int(port)), asked)
-
-    async def _ask(self, reader: StreamReader, writer: StreamWriter, asked: Callable[[], None]) -> bytes:
-        """Keeps the connection for the next one, but not with half an answer in it."""
-        self._connection = None
-        try:
-            writer.write(_QUESTION)
-            asked()
-            head = _GOOD.match(await reader.readuntil(b"\r\n\r\n"))
-            if head is None:
-                raise ValueError(f"{self._address} has no metrics of a length that it says")
-            text = await reader.readexactly(int(head[1]))
-        except BaseException:
-            writer.close()
-            raise
-        self._connection = reader, writer
-        return text
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -78,15 +60,45 @@ class SdkMetrics:
             with suppress(OSError):
                 await writer.wait_closed()
 
+    async def _fetch(self, on_sent: Callable[[], None]) -> bytes:
+        if self._connection is not None:
+            try:
+                return await self._exchange(*self._connection, on_sent)
+            except (OSError, EOFError):
+                pass  # the server closed it since the last scrape
+        host, _, port = self._address.rpartition(":")
+        return await self._exchange(*await asyncio.open_connection(host, int(port)), on_sent)
 
-async def exposition(metrics: Metrics, sdk: SdkMetrics) -> bytes:
-    """Ours alone while the SDK's server does not answer. It writes its own while we write ours."""
-    ours: list[bytes] = []
+    async def _exchange(
+        self, reader: StreamReader, writer: StreamWriter, on_sent: Callable[[], None]
+    ) -> bytes:
+        """Send the request, and return the body of the response.
 
-    def write() -> None:
-        ours[:] = metrics.pieces()
+        If the response is incomplete, close the connection.
+        """
+        self._connection = None
+        try:
+            writer.write(_REQUEST)
+            on_sent()
+            head = _RESPONSE_HEAD.match(await reader.readuntil(b"\r\n\r\n"))
+            if head is None:
+                raise ValueError(f"{self._address} did not return metrics with a content-length.")
+            text = await reader.readexactly(int(head[1]))
+        except BaseException:
+            writer.close()
+            raise
+        self._connection = reader, writer
+        return text
 
-    theirs = await sdk.text(asked=write)
-    if not ours:
-        write()
-    return b"".join([*ours, theirs])
+
+async def render_metrics(metrics: Metrics, sdk: SdkMetricsClient) -> bytes:
+    """Return our metrics, followed by the SDK's metrics if its server answers."""
+    parts: list[bytes] = []
+
+    def render() -> None:
+        parts[:] = metrics.render_parts()
+
+    sdk_text = await sdk.fetch(on_sent=render)
+    if not parts:
+        render()
+    return b"".join([*parts, sdk_text])

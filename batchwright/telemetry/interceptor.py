@@ -1,6 +1,6 @@
-"""Between Temporal and our code: the trace travels with a workflow, activities say what they work on.
+"""Temporal interceptors: they pass traces on through workflows, and add log fields to activities.
 
-The workflow's part only hands a header on; it makes no spans, so that replay makes none either.
+Workflows only pass a header on and create no spans, because a replay would create the spans again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,73 +14,98 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.execution import SliceRequest
-from batchwright.contracts.finalization import FinalizeRequest
-from batchwright.contracts.lifecycle import EndRequest
+from batchwright.contracts.finalization import EndRequest, FinalizeRequest
 from batchwright.telemetry import tracing
-from batchwright.telemetry.context import Fact, about, learn
+from batchwright.telemetry.context import FieldValue, add_fields, bind_fields
 
-_HEADER = "_tracer-data"  # as OpenTelemetry's interceptors of all SDKs call it
+_HEADER = "_tracer-data"  # the header name of OpenTelemetry interceptors in all Temporal SDKs
 _CARRIER = TypeAdapter(dict[str, str])
 
 
 class TelemetryInterceptor(client.Interceptor, worker.Interceptor):
-    """Of a client, and so of every worker made with it."""
+    """Interceptor for a Temporal client and for every worker that uses this client."""
 
     def intercept_client(self, next: client.OutboundInterceptor) -> client.OutboundInterceptor:
-        return _Starting(next)
+        return _ClientOutbound(next)
 
     def intercept_activity(
         self, next: worker.ActivityInboundInterceptor
     ) -> worker.ActivityInboundInterceptor:
-        return _Activity(next)
+        return _ActivityInbound(next)
 
     def workflow_interceptor_class(
         self, input: worker.WorkflowInterceptorClassInput
     ) -> type[worker.WorkflowInboundInterceptor] | None:
-        return _Workflow
+        return _WorkflowInbound
 
 
-class _Starting(client.OutboundInterceptor):
+class _ClientOutbound(client.OutboundInterceptor):
     async def start_workflow(self, input: client.StartWorkflowInput) -> client.WorkflowHandle[object, object]:
-        learn(**facts_of(input.args))
+        add_fields(**fields_of(input.args))
         spans = tracing.spans()
         if spans is not None and (carrier := spans.carrier()):
-            spans.note(**_file_of(input.args))
+            spans.set_attributes(**_file_field(input.args))
             [payload] = PayloadConverter.default.to_payloads([carrier])
             input.headers = {**input.headers, _HEADER: payload}
         return await super().start_workflow(input)
 
 
-class _Activity(worker.ActivityInboundInterceptor):
+class _ActivityInbound(worker.ActivityInboundInterceptor):
     async def execute_activity(self, input: worker.ExecuteActivityInput) -> object:
-        known = facts_of(input.args)
+        fields = fields_of(input.args)
         spans = tracing.spans()
-        with about(**known):
-            if spans is None or "batch_id" not in known:
+        with bind_fields(**fields):
+            if spans is None or "batch_id" not in fields:
                 return await super().execute_activity(input)
-            name, batch_id = activity.info().activity_type, str(known["batch_id"])
+            name, batch_id = activity.info().activity_type, str(fields["batch_id"])
             with spans.activity(name, batch_id, _carrier_of(input.headers)) as span:
-                spans.note(**_file_of(input.args))
+                spans.set_attributes(**_file_field(input.args))
                 try:
                     return await super().execute_activity(input)
                 except ApplicationError as error:
                     if error.category is not ApplicationErrorCategory.BENIGN:
-                        spans.failed(error, span)
+                        spans.record_error(error, span)
                     else:
-                        spans.given_back(error.type or "")
+                        spans.record_reenqueue(error.type or "")
                     raise
                 except Exception as error:
-                    spans.failed(error, span)
+                    spans.record_error(error, span)
                     raise
 
 
-def facts_of(arguments: Sequence[object]) -> dict[str, Fact]:
-    """What an activity works on, by its argument."""
+class _WorkflowInbound(worker.WorkflowInboundInterceptor):
+    def init(self, outbound: worker.WorkflowOutboundInterceptor) -> None:
+        super().init(_WorkflowOutbound(outbound))
+
+
+class _WorkflowOutbound(worker.WorkflowOutboundInterceptor):
+    """Copies the trace header of a workflow to every activity and workflow that it starts."""
+
+    def start_activity(self, input: worker.StartActivityInput) -> workflow.ActivityHandle[object]:
+        input.headers = _with_trace_header(input.headers)
+        return super().start_activity(input)
+
+    async def start_child_workflow(
+        self, input: worker.StartChildWorkflowInput
+    ) -> workflow.ChildWorkflowHandle[object, object]:
+        input.headers = _with_trace_header(input.headers)
+        return await super().start_child_workflow(input)
+
+    def continue_as_new(self, input: worker.ContinueAsNewInput) -> NoReturn:
+        input.headers = _with_trace_header(input.headers)
+        super().continue_as_new(input)
+
+
+def fields_of(arguments: Sequence[object]) -> dict[str, FieldValue]:
+    """Return the log fields, such as the batch id, from the argument of an activity or workflow.
+
+    The result is empty for arguments of other types.
+    """
     match arguments:
         case [BatchOrder() as order]:
-            return _facts_of_order(order)
+            return _order_fields(order)
         case [FinalizeRequest() | EndRequest() as request]:
-            return _facts_of_order(request.order)
+            return _order_fields(request.order)
         case [SliceRequest() as request]:
             return {
                 "batch_id": request.batch_id,
@@ -94,11 +119,11 @@ def facts_of(arguments: Sequence[object]) -> dict[str, Fact]:
             return {}
 
 
-def _facts_of_order(order: BatchOrder) -> dict[str, Fact]:
+def _order_fields(order: BatchOrder) -> dict[str, FieldValue]:
     return {"batch_id": order.batch_id, "tenant": order.tenant}
 
 
-def _file_of(arguments: Sequence[object]) -> dict[str, Fact]:
+def _file_field(arguments: Sequence[object]) -> dict[str, FieldValue]:
     match arguments:
         case [BatchOrder() as order] | [FinalizeRequest(order=order) | EndRequest(order=order)]:
             return {"file_id": order.input_file_id}
@@ -107,7 +132,7 @@ def _file_of(arguments: Sequence[object]) -> dict[str, Fact]:
 
 
 def _carrier_of(headers: Mapping[str, Payload]) -> dict[str, str]:
-    """Empty too where somebody's header cannot be read: a trace is not worth a batch."""
+    """Return the trace headers that came with an activity; empty if there are no valid ones."""
     if _HEADER not in headers:
         return {}
     try:
@@ -116,29 +141,6 @@ def _carrier_of(headers: Mapping[str, Payload]) -> dict[str, str]:
         return {}
 
 
-class _Workflow(worker.WorkflowInboundInterceptor):
-    def init(self, outbound: worker.WorkflowOutboundInterceptor) -> None:
-        super().init(_HandingOn(outbound))
-
-
-class _HandingOn(worker.WorkflowOutboundInterceptor):
-    """Everything that a workflow starts gets the header that the workflow was started with."""
-
-    def start_activity(self, input: worker.StartActivityInput) -> workflow.ActivityHandle[object]:
-        input.headers = _with_own(input.headers)
-        return super().start_activity(input)
-
-    async def start_child_workflow(
-        self, input: worker.StartChildWorkflowInput
-    ) -> workflow.ChildWorkflowHandle[object, object]:
-        input.headers = _with_own(input.headers)
-        return await super().start_child_workflow(input)
-
-    def continue_as_new(self, input: worker.ContinueAsNewInput) -> NoReturn:
-        input.headers = _with_own(input.headers)
-        super().continue_as_new(input)
-
-
-def _with_own(headers: Mapping[str, Payload]) -> Mapping[str, Payload]:
+def _with_trace_header(headers: Mapping[str, Payload]) -> Mapping[str, Payload]:
     own = workflow.info().headers.get(_HEADER)
     return headers if own is None else {**headers, _HEADER: own}

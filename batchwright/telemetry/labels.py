@@ -1,30 +1,70 @@
-"""Label values that come from outside, kept few."""
+"""Limit the number of different label values, so that the number of metric series stays small."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 OTHER = "other"
+MODEL_LABELS = ("model", "from_model", "to_model")
 
 
-class Bounded:
-    """The first `most` values keep their name for the life of the process, all others are `other`.
+class BoundedLabel:
+    """Returns the label for a value: the value itself for the first `limit` values, `other` for all others.
 
-    For counters: a value that lost its place to a busier one would fall, and a rate of it would be wrong.
+    A value keeps its label for the life of the process. Use this for counters, which must never decrease.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
         self._known: set[str] = set()
 
     def __call__(self, value: str) -> str:
         if value in self._known:
             return value
-        if len(self._known) >= self.most:
+        if len(self._known) >= self.limit:
             return OTHER
         self._known.add(value)
         return value
 
 
-def leading(weights: Mapping[str, float], most: int) -> frozenset[str]:
-    """The `most` heaviest names, for gauges: they are replaced as a whole at each look."""
+class ModelLabels:
+    """Returns the label for a model name, for all metrics of the process.
+
+    Each model in the registry has its own label. At most `limit` other models have their own label at a time.
+    All further models share the label `other`.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.required: frozenset[str] = frozenset()  # models with lines left, if this process knows them
+        self._limit = limit
+        self._listed: frozenset[str] = frozenset()
+        self._unlisted: set[str] = set()
+
+    def __call__(self, model: str) -> str:
+        if not model or model == OTHER or model in self._listed or model in self._unlisted:
+            return model
+        if len(self._unlisted) >= self._limit:
+            return OTHER
+        self._unlisted.add(model)
+        return model
+
+    @property
+    def unlisted(self) -> frozenset[str]:
+        """Models outside the registry that have a label of their own now."""
+        return frozenset(self._unlisted)
+
+    def set_listed(self, models: Collection[str]) -> None:
+        """Set the names of the models in the registry. Each gets its own label."""
+        self._listed = frozenset(models)
+        self._unlisted -= self._listed
+
+    def release(self, model: str) -> None:
+        """Free the label of a model that is not in the registry, so that another model can have one."""
+        self._unlisted.discard(model)
+
+
+def top_names(weights: Mapping[str, float], limit: int) -> frozenset[str]:
+    """Return the `limit` names with the largest weights. The result may differ each time.
+
+    Use it only for gauges whose series are all replaced at each refresh.
+    """
     ranked = sorted(weights, key=lambda name: (-weights[name], name))
-    return frozenset(ranked[:most])
+    return frozenset(ranked[:limit])

@@ -1,7 +1,7 @@
-"""Logs on stderr: constant messages, data in `extra`, as text for people or JSON for machines.
+"""Logs on stderr, as text for people or as JSON for machines. Messages are constant; data is in `extra`.
 
-An entry also has the facts of what is worked on (`context.py`) and, in a trace, its ids. Secrets are struck
-wherever in the entry they are.
+Every entry also has the fields of the current work (`context.py`) and the ids of the current span. Secrets
+are redacted.
 """
 
 import logging
@@ -15,12 +15,12 @@ from temporalio import activity, workflow
 
 from batchwright.settings import Settings
 from batchwright.telemetry import tracing
-from batchwright.telemetry.context import facts
-from batchwright.telemetry.secrets import Redactor, redactor_of
+from batchwright.telemetry.context import current_fields
+from batchwright.telemetry.redaction import Redactor, redactor_for
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-# Their entries below a warning say what ours say, and some hold payloads.
-_CHATTY = (
+# Loggers whose entries below WARNING repeat our own entries; some of those contain payloads.
+_VERBOSE_LOGGERS = (
     "aiobotocore",
     "aiohttp.access",
     "asyncio",
@@ -32,8 +32,8 @@ _CHATTY = (
     "urllib3",
     "uvicorn",
 )
-# What libraries add for formatters of their own; what Temporal's says of a run, our facts say too.
-_FOREIGN = frozenset(
+# Fields that libraries add for their own formatters; Temporal's fields repeat ours.
+_LIBRARY_FIELDS = frozenset(
     {
         "__temporal_error_identifier",
         "color_message",
@@ -43,30 +43,37 @@ _FOREIGN = frozenset(
         "temporal_workflow",
     }
 )
-_OURS = frozenset({"__main__", "activities", "api", "batchwright", "starter", "worker"})
-_OUR_WORKFLOWS = "temporalio.workflow"
-_LAST = {name: place for place, name in enumerate(("batch_id", "request_id", "trace_id", "span_id"), 1)}
+_HIDDEN_FIELDS = _STANDARD | _LIBRARY_FIELDS
+_OWN_PACKAGES = frozenset({"__main__", "batchwright"})
+_WORKFLOW_LOGGER = "temporalio.workflow"
+_TRAILING_FIELDS = {
+    name: place for place, name in enumerate(("batch_id", "request_id", "trace_id", "span_id"), 1)
+}
 
 
-def configure(settings: Settings, stream: TextIO | None = None) -> None:
-    """Sets up this process's logging, in place of whatever was set up before."""
+def configure_logging(settings: Settings, stream: TextIO | None = None) -> None:
+    """Replace the logging configuration of this process. Entries go to `stream`, by default to stderr."""
     out = stream or sys.stderr
     handler = logging.StreamHandler(out)
-    handler.addFilter(_enrich)
-    handler.setFormatter(_formatter(settings.log_format, redactor_of(settings), is_terminal=out.isatty()))
+    handler.addFilter(_add_context)
+    redact = redactor_for(settings)
+    if settings.log_format == "text":
+        handler.setFormatter(TextFormatter(redact, is_terminal=out.isatty()))
+    else:
+        handler.setFormatter(JsonLinesFormatter(redact))
     logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
     logging.captureWarnings(True)
-    for name in _CHATTY:
+    for name in _VERBOSE_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
-    # The SDK would append what it knows of a run to every message; it is in `extra` as well.
+    # By default the SDK appends its fields to every message; `extra` has them as well.
     activity.logger.activity_info_on_message = False
     workflow.logger.workflow_info_on_message = False
 
 
 class TextFormatter(logging.Formatter):
-    """`time level message key=value ...`, a traceback below; long ids come last, so that lines may be cut.
+    """Formats an entry as `time level message key=value ...`, with a traceback below if there is one.
 
-    An entry of a library names its logger before the message.
+    Long ids come last, so that they can be cut off.
     """
 
     def __init__(self, redact: Redactor, *, is_terminal: bool) -> None:
@@ -74,15 +81,15 @@ class TextFormatter(logging.Formatter):
         self._redact, self._is_terminal = redact, is_terminal
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        """Of the day only on a terminal, whose reader knows the date."""
+        """Return the local time, with the date unless the output is a terminal."""
         time = datetime.fromtimestamp(record.created)
         return time.strftime("%H:%M:%S" if self._is_terminal else "%Y-%m-%d %H:%M:%S")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        data = sorted(_data(record).items(), key=lambda item: _LAST.get(item[0], 0))
-        shown = [f"{name}={_shown(self._redact.value(value, name))}" for name, value in data]
+        fields = sorted(_extra_fields(record).items(), key=lambda item: _TRAILING_FIELDS.get(item[0], 0))
+        pairs = [f"{name}={_format_value(self._redact.value(value, name))}" for name, value in fields]
         head = f"{self.formatTime(record)} {record.levelname:<7} {_source(record.name)}{record.message}"
-        return " ".join([head, *shown])
+        return " ".join([head, *pairs])
 
     def usesTime(self) -> bool:
         return False
@@ -91,8 +98,8 @@ class TextFormatter(logging.Formatter):
         return self._redact(super().format(record))
 
 
-class JsonLines(JsonFormatter):
-    """One object a line; times are UTC."""
+class JsonLinesFormatter(JsonFormatter):
+    """Formats an entry as one JSON object per line. Times are in UTC."""
 
     def __init__(self, redact: Redactor) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
@@ -103,7 +110,7 @@ class JsonLines(JsonFormatter):
     ) -> None:
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         log_data |= {"time": time.replace("+00:00", "Z"), "level": record.levelname, "logger": record.name}
-        log_data |= {"message": record.message, **_data(record)}
+        log_data |= {"message": record.message, **_extra_fields(record)}
         for name in ("exc_info", "stack_info"):
             if text := message_dict.get(name):
                 log_data[name] = text
@@ -111,44 +118,40 @@ class JsonLines(JsonFormatter):
             log_data[name] = self._redact.value(value, name)
 
 
-def _enrich(record: logging.LogRecord) -> bool:
-    """Adds what the entry's own data does not say."""
-    known = facts() or _facts_of_workflow(record)
-    for name, value in {**known, **_trace_of(record)}.items():
+def _add_context(record: logging.LogRecord) -> bool:
+    """Add the fields of the current work and the ids of the current span to an entry that has none.
+
+    Always return True, because this is a logging filter that keeps every entry.
+    """
+    fields = current_fields() or _workflow_fields(record)
+    spans = tracing.spans()
+    for name, value in {**fields, **(spans.current_ids() if spans else {})}.items():
         vars(record).setdefault(name, value)
     return True
 
 
-def _facts_of_workflow(record: logging.LogRecord) -> Mapping[str, str]:
-    """Workflow code runs on threads without a context; the SDK's entries tell of which run they are."""
+def _workflow_fields(record: logging.LogRecord) -> Mapping[str, str]:
+    """Return the batch id of an entry that workflow code wrote; empty for other entries.
+
+    The id comes from the fields of Temporal's SDK, because workflow code runs in other threads.
+    """
     for name in ("temporal_workflow", "temporal_activity"):
-        told = getattr(record, name, None)
-        if isinstance(told, dict):
-            workflow_id = str(cast("dict[str, object]", told).get("workflow_id", ""))
+        info = getattr(record, name, None)
+        if isinstance(info, dict):
+            workflow_id = str(cast("dict[str, object]", info).get("workflow_id", ""))
             return {"batch_id": workflow_id.partition("/")[0]} if workflow_id else {}
     return {}
 
 
-def _trace_of(record: logging.LogRecord) -> Mapping[str, str]:
-    spans = tracing.spans()
-    return spans.ids() if spans else {}
-
-
-def _data(record: logging.LogRecord) -> dict[str, object]:
-    return {
-        name: value for name, value in vars(record).items() if name not in _STANDARD and name not in _FOREIGN
-    }
+def _extra_fields(record: logging.LogRecord) -> dict[str, object]:
+    return {name: value for name, value in vars(record).items() if name not in _HIDDEN_FIELDS}
 
 
 def _source(logger: str) -> str:
-    is_ours = logger.partition(".")[0] in _OURS or logger == _OUR_WORKFLOWS
-    return "" if is_ours else f"{logger}: "
+    is_own = logger.partition(".")[0] in _OWN_PACKAGES or logger == _WORKFLOW_LOGGER
+    return "" if is_own else f"{logger}: "
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     text = f"{value:.3f}" if isinstance(value, float) else str(value)
     return repr(text) if not text or any(character.isspace() for character in text) else text
-
-
-def _formatter(log_format: str, redact: Redactor, *, is_terminal: bool) -> logging.Formatter:
-    return TextFormatter(redact, is_terminal=is_terminal) if log_format == "text" else JsonLines(redact)

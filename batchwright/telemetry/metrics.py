@@ -1,28 +1,25 @@
-"""Every metric of ours: names with unit suffixes, bounded labels, never an id or a message (R15)."""
+"""All metrics of Batchwright. Names end with the unit. Labels never contain an id or a message."""
 
 from collections.abc import Callable
-from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry
 
-from batchwright.telemetry.families.api import ApiMetrics
-from batchwright.telemetry.families.audits import AuditMetrics
 from batchwright.telemetry.families.backends import BackendMetrics
 from batchwright.telemetry.families.batches import BatchMetrics
-from batchwright.telemetry.families.declare import Declare
-from batchwright.telemetry.families.fleet import FleetMetrics
-from batchwright.telemetry.families.jobs import JobMetrics
-from batchwright.telemetry.families.microbatch import MicrobatchMetrics
-from batchwright.telemetry.families.objects import StorageMetrics
-from batchwright.telemetry.families.requests import RequestMetrics
-from batchwright.telemetry.families.retention import RetentionMetrics
-from batchwright.telemetry.families.traces import TraceMetrics
-from batchwright.telemetry.families.traffic import TrafficMetrics
-from batchwright.telemetry.labels import Bounded
-from batchwright.telemetry.own_process import OwnProcess
+from batchwright.telemetry.families.factory import MetricFactory
+from batchwright.telemetry.families.fleet import AuditMetrics, FleetMetrics, RetentionMetrics
+from batchwright.telemetry.families.process import ApiMetrics, RuntimeMetrics, StorageMetrics
+from batchwright.telemetry.families.requests import (
+    JobMetrics,
+    MicrobatchMetrics,
+    RequestMetrics,
+    TrafficMetrics,
+)
+from batchwright.telemetry.labels import MODEL_LABELS, BoundedLabel, ModelLabels
+from batchwright.telemetry.prometheus.process_metrics import ProcessMetrics
 
 _TENANTS = 20
-_VERSION = version("batchwright")
+_UNLISTED_MODELS = 100
 _FAMILIES = (
     RequestMetrics,
     BackendMetrics,
@@ -30,7 +27,7 @@ _FAMILIES = (
     FleetMetrics,
     StorageMetrics,
     ApiMetrics,
-    TraceMetrics,
+    RuntimeMetrics,
     RetentionMetrics,
     AuditMetrics,
     MicrobatchMetrics,
@@ -46,41 +43,50 @@ class Metrics(
     FleetMetrics,
     StorageMetrics,
     ApiMetrics,
-    TraceMetrics,
+    RuntimeMetrics,
     RetentionMetrics,
     AuditMetrics,
     MicrobatchMetrics,
     TrafficMetrics,
     JobMetrics,
 ):
-    """Declared once a process, on the process's own registry; handed to whoever counts.
+    """The metrics of one process. They are created once and passed to all code that counts.
 
-    A family with labels has no series before it counts something; one without begins at 0.
+    A metric with labels has no series until something is counted. A metric without labels starts at 0.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None, *, tenants: int = _TENANTS) -> None:
-        """`tenants` is how many have a label of their own."""
-        self.registry = registry or CollectorRegistry()
-        self.tenants = Bounded(tenants)
-        self.before_shown: list[Callable[[], None]] = []  # sets what is looked up at each scrape
-        declare = Declare(self.registry)
-        for family in _FAMILIES:
-            family.__init__(self, declare)
-        self.build = declare.gauge("build_info", "1, of the version that runs", ["version"])
-        self.build.labels(_VERSION).set(1)
-        self._families, self._by_label = declare.families, declare.by_label
-        self._process = OwnProcess(self.registry)
+        """Create all metrics.
 
-    def pieces(self) -> list[bytes]:
-        """All there is, in Prometheus' text format, to be put together once: copying a large text is dear."""
-        for look in self.before_shown:
-            look()
+        Only the first `tenants` tenants have a label value of their own; others share one.
+        """
+        self.registry = registry or CollectorRegistry()
+        self.tenants = BoundedLabel(tenants)
+        self.models = ModelLabels(_UNLISTED_MODELS)
+        self.before_scrape: list[Callable[[], None]] = []  # each sets gauges that are read at a scrape only
+        create = MetricFactory(self.registry, self.models)
+        for families in _FAMILIES:
+            families.__init__(self, create)
+        self._families, self._by_label = create.families, create.by_label
+        self._process = ProcessMetrics(self.registry)
+
+    def render_parts(self) -> list[bytes]:
+        """Return all metrics in Prometheus text format, as parts for the caller to join."""
+        for refresh in self.before_scrape:
+            refresh()
         return [*[family.text() for family in self._families], self._process.text()]
 
-    def shown(self) -> bytes:
-        return b"".join(self.pieces())
+    def render(self) -> bytes:
+        return b"".join(self.render_parts())
 
-    def forget(self, label: str, value: str) -> None:
-        """Takes away every series that has it; one that is counted again begins at 0."""
-        for family in self._by_label[label]:
-            family.remove_by_labels({label: value})
+    def remove_series(self, label: str, value: str) -> None:
+        """Remove every series with this label value. A series that is counted again starts at 0.
+
+        For the label `model`, series with the labels `from_model` and `to_model` are removed, too.
+        """
+        names = MODEL_LABELS if label == "model" else (label,)
+        for name in names:
+            for family in self._by_label[name]:
+                family.remove_by_labels({name: value})
+        if label == "model":
+            self.models.release(value)

@@ -1,4 +1,4 @@
-"""Every span of ours: calls to the API, batches, activities, requests, the storage (S0-50 to S0-54)."""
+"""Create all spans of a trace: API calls, batches, activities, requests to backends, storage operations."""
 
 import random
 from collections.abc import Generator, Mapping
@@ -14,13 +14,13 @@ from opentelemetry.trace import Link, Span, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from batchwright.settings import Settings
-from batchwright.telemetry.batch_trace import ROOT, BatchTrace, batch_trace, started_at
-from batchwright.telemetry.context import Fact, facts
-from batchwright.telemetry.export import GivenIds, Provider
-from batchwright.telemetry.secrets import Redactor, redactor_of
+from batchwright.telemetry.context import FieldValue, current_fields
+from batchwright.telemetry.redaction import Redactor, redactor_for
+from batchwright.telemetry.span_export import PresetIdGenerator, SpanProvider
+from batchwright.telemetry.trace_ids import ROOT_SPAN_NAME, BatchTrace, batch_created_ns, batch_trace
 
 _W3C = TraceContextTextMapPropagator()
-_NAMES = {
+_ATTRIBUTE_NAMES = {
     "batch_id": "batch.id",
     "tenant": "tenant.id",
     "file_id": "file.id",
@@ -31,37 +31,40 @@ _NAMES = {
     "failed": "batch.request.failed",
     "model": "gen_ai.request.model",
 }
-_MOST_CHARACTERS = 500  # of an error's message
-Headers = list[tuple[bytes, bytes]]
+_MAX_ERROR_CHARACTERS = 500
+TraceHeaders = list[tuple[bytes, bytes]]
 
 
-class _Activity(NamedTuple):
-    """Where requests find what they hang on: OpenTelemetry's own context costs them 4 us at every look."""
+class _ActivityTrace(NamedTuple):
+    """Trace of the current activity. Its span is the parent of the spans of the activity's requests.
+
+    The trace is stored here, because OpenTelemetry's own lookup of the current span is slow.
+    """
 
     batch: BatchTrace
     span: Span
-    inside: Context
-    headers: Headers
+    context: Context
+    headers: TraceHeaders
 
 
-_activity: ContextVar[_Activity | None] = ContextVar("activity", default=None)
+_activity: ContextVar[_ActivityTrace | None] = ContextVar("activity", default=None)
 
 
 class Spans:
-    """Of one process; used through `batchwright.telemetry.tracing.spans`."""
+    """Creates the spans of one process. `tracing.spans()` returns the instance."""
 
-    def __init__(self, provider: Provider, ids: GivenIds, settings: Settings) -> None:
+    def __init__(self, provider: SpanProvider, ids: PresetIdGenerator, settings: Settings) -> None:
         self._provider = provider
         self._tracer = provider.get_tracer("batchwright")
         self._sampler = provider.sampler
-        self._given = ids
-        self._redact = redactor_of(settings)
+        self._ids = ids
+        self._redact = redactor_for(settings)
         self._request_ratio = settings.trace_request_ratio
 
-    # Of what is going on
+    # The current span
 
-    def ids(self) -> Mapping[str, str]:
-        """The current trace and span, as logs name them; empty outside of one."""
+    def current_ids(self) -> Mapping[str, str]:
+        """Return `trace_id` and `span_id` of the current span as log fields; empty without a current span."""
         context = trace.get_current_span().get_span_context()
         if not context.is_valid:
             return {}
@@ -71,34 +74,38 @@ class Spans:
         }
 
     def carrier(self) -> dict[str, str]:
-        """W3C headers that lead to the current span; empty outside of one."""
+        """Return HTTP headers that identify the current span (W3C Trace Context); empty if there is none."""
         carrier: dict[str, str] = {}
         _W3C.inject(carrier)
         return carrier
 
-    def note(self, **found: Fact) -> None:
-        """Attributes of the current span."""
-        trace.get_current_span().set_attributes(attributes(found))
+    def set_attributes(self, **fields: FieldValue) -> None:
+        """Set attributes of the current span.
 
-    def failed(self, error: BaseException, span: Span | None = None) -> None:
-        """An error of `span`, or the current one: its type and message, without secrets (S0-54)."""
+        The names of log fields are translated to names of attributes.
+        """
+        trace.get_current_span().set_attributes(span_attributes(fields))
+
+    def record_error(self, error: BaseException, span: Span | None = None) -> None:
+        """Record the type and the redacted message of an error on `span`, by default on the current span."""
         span = span or trace.get_current_span()
         if span.is_recording():
-            name, message = type(error).__name__, self._redact(str(error))[:_MOST_CHARACTERS]
+            name, message = type(error).__name__, self._redact(str(error))[:_MAX_ERROR_CHARACTERS]
             span.add_event("exception", {"exception.type": name, "exception.message": message})
             span.set_status(StatusCode.ERROR, f"{name}: {message}")
 
     def flush(self) -> None:
-        """Sends what waits; blocks."""
+        """Send the queued spans, and block until they are sent."""
         self._provider.force_flush()
 
-    # What is done
+    # New spans
 
     @contextmanager
-    def call(self, method: str, path: str, headers: Mapping[str, str]) -> Generator["Call"]:
-        """A call to the API, in the caller's trace where it came with one.
+    def api_call(self, method: str, path: str, headers: Mapping[str, str]) -> Generator["ApiCallSpan"]:
+        """Context manager that creates the span of an API call.
 
-        Callers put keys into paths, too: what looks like one is struck.
+        Yields the span, to record the response in it. The span belongs to the caller's trace if `headers`
+        name one. Secrets in the path are redacted.
         """
         with self._tracer.start_as_current_span(
             method,
@@ -108,114 +115,150 @@ class Spans:
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
-            yield Call(span, method)
-            told = attributes(facts())
-            span.set_attributes({k: self._redact(v) if isinstance(v, str) else v for k, v in told.items()})
+            yield ApiCallSpan(span, method)
+            fields = span_attributes(current_fields())
+            span.set_attributes({k: self._redact(v) if isinstance(v, str) else v for k, v in fields.items()})
 
     @contextmanager
     def activity(self, name: str, batch_id: str, carrier: Mapping[str, str]) -> Generator[Span]:
-        """An attempt of an activity, below its batch's span; `carrier` came with the workflow."""
+        """Context manager that creates the span of an activity attempt, below its batch's span.
+
+        Args:
+            name: type of the activity.
+            carrier: trace headers that came with the workflow; empty if the creation of the batch was not
+                traced.
+        """
         batch = batch_trace(batch_id, _W3C.extract(carrier, Context()), self._sampler)
         with self._tracer.start_as_current_span(
             name,
-            context=batch.inside,
+            context=batch.context,
             kind=SpanKind.CONSUMER,
-            attributes=attributes(facts()),
+            attributes=span_attributes(current_fields()),
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
-            inside = trace.set_span_in_context(span, Context())
-            token = _activity.set(_Activity(batch, span, inside, _headers(span)))
+            context = trace.set_span_in_context(span, Context())
+            token = _activity.set(_ActivityTrace(batch, span, context, _trace_headers(span)))
             try:
                 yield span
             finally:
                 _activity.reset(token)
 
-    def given_back(self, reason: str) -> None:
-        """A slice that goes on in a later turn: a trace of its own, linked to the turn that ends (S0-52)."""
+    def record_reenqueue(self, reason: str) -> None:
+        """Record that the current slice continues in a later turn, a new run of the slice on a worker.
+
+        The record is a span in a trace of its own, linked to the current span. `reason` says why the turn
+        ended.
+        """
         turn = trace.get_current_span()
         if turn.is_recording():
-            known = attributes({**facts(), "reason": reason})
+            attributes = span_attributes({**current_fields(), "reason": reason})
             links = [Link(turn.get_span_context())]
-            self._tracer.start_span("re-enqueue", Context(), attributes=known, links=links).end()
+            self._tracer.start_span("re-enqueue", Context(), attributes=attributes, links=links).end()
 
-    def batch_ended(self, error: str, **found: Fact) -> None:
-        """The root of the current activity's batch, over all of its life (S0-50, S0-53)."""
+    def record_batch(self, error: str, **fields: FieldValue) -> None:
+        """Record the root span of the current batch, which lasts from its creation until now.
+
+        Nothing is recorded outside of an activity.
+
+        Args:
+            error: message if the batch failed, otherwise empty.
+            fields: attributes of the span, in addition to the current log fields.
+        """
         current = _activity.get()
         if current is None:
             return
         batch = current.batch
-        known = attributes({**facts(), **found})
-        start = started_at(str(facts().get("batch_id", "")))
-        with self._given.giving(batch.root.trace_id, batch.root.span_id):
-            span = self._tracer.start_span(ROOT, batch.around, attributes=known, start_time=start)
+        attributes = span_attributes({**current_fields(), **fields})
+        created_ns = batch_created_ns(str(current_fields().get("batch_id", "")))
+        with self._ids.preset(batch.root.trace_id, batch.root.span_id):
+            span = self._tracer.start_span(
+                ROOT_SPAN_NAME, batch.caller, attributes=attributes, start_time=created_ns
+            )
         if error:
-            span.set_status(StatusCode.ERROR, self._redact(error)[:_MOST_CHARACTERS])
+            span.set_status(StatusCode.ERROR, self._redact(error)[:_MAX_ERROR_CHARACTERS])
         span.end()
 
-    def request(self, path: bytes, host: str, port: int, request_id: str) -> "Request":
-        """One request to a backend; to be entered."""
+    def request(self, path: bytes, host: str, port: int, request_id: str) -> "RequestSpan":
+        """Return the span of one request to a backend. Use it as a context manager around the request."""
         current = _activity.get()
         if current is None:
-            return Request(None, [], self._redact)
+            return RequestSpan(None, [], self._redact)
         if not current.span.is_recording() or random.random() >= self._request_ratio:
-            return Request(None, current.headers, self._redact)
-        known = facts()
+            return RequestSpan(None, current.headers, self._redact)
+        fields = current_fields()
         span = self._tracer.start_span(
-            _name_of(path),
-            current.inside,
+            _span_name(path),
+            current.context,
             kind=SpanKind.CLIENT,
             attributes={
                 "http.request.method": "POST",
                 "server.address": host,
                 "server.port": port,
-                "batch.id": known.get("batch_id", ""),
-                "gen_ai.request.model": known.get("model", ""),
+                "batch.id": fields.get("batch_id", ""),
+                "gen_ai.request.model": fields.get("model", ""),
                 "batchwright.request.id": request_id,
             },
         )
-        return Request(span, _headers(span), self._redact)
+        return RequestSpan(span, _trace_headers(span), self._redact)
 
-    def storage(self, operation: str, component: str, key: str) -> Span | None:
-        """An operation on the storage, to be ended; None outside of a trace. It is never current (S0-51)."""
+    def storage_operation(self, operation: str, component: str, key: str) -> Span | None:
+        """Start the span of a storage operation, and return it. The caller ends it.
+
+        Return None if there is no current trace.
+
+        Args:
+            operation: such as `get`, for the name of the span.
+            component: part of Batchwright that uses the storage.
+            key: key of the object.
+        """
         if not trace.get_current_span().is_recording():
             return None
-        known = {"batchwright.component": component, "batchwright.storage.key": key}
+        attributes = {"batchwright.component": component, "batchwright.storage.key": key}
         name = f"storage.{operation.capitalize()}"
-        return self._tracer.start_span(name, kind=SpanKind.CLIENT, attributes=known)
+        return self._tracer.start_span(name, kind=SpanKind.CLIENT, attributes=attributes)
 
 
-class Call:
-    """A call to the API while it is answered."""
+class ApiCallSpan:
+    """Span of an API call. Its result is recorded when the response is known."""
 
     def __init__(self, span: Span, method: str) -> None:
         self._span, self._method = span, method
 
-    def answered(self, status: int, route: str) -> None:
+    def record_response(self, status: int, route: str) -> None:
         self._span.update_name(f"{self._method} {route}")
         self._span.set_attributes({"http.response.status_code": status, "http.route": route})
         if status >= 500:
             self._span.set_status(StatusCode.ERROR)
 
 
-class Request:
-    """A request on its way; `headers` tell the backend of its span, or of the slice's where it has none."""
+class RequestSpan:
+    """Context manager for the span of a request to a backend. Requests that are not sampled get no span.
+
+    `headers` are the HTTP headers that carry the trace to the backend.
+    """
 
     __slots__ = ("_redact", "_span", "headers")
 
-    def __init__(self, span: Span | None, headers: Headers, redact: Redactor) -> None:
+    def __init__(self, span: Span | None, headers: TraceHeaders, redact: Redactor) -> None:
         self._span, self.headers, self._redact = span, headers, redact
 
-    def answered(self, status: int, outcome: str, error: str) -> None:
-        """`error` is empty where the line has its answer; status 0: none came."""
+    def record_outcome(self, status: int, outcome: str, error: str) -> None:
+        """Record how the request ended.
+
+        Args:
+            status: HTTP status, 0 if there was no response.
+            outcome: kind of failure; `none` for a success.
+            error: message; empty if the line has its result.
+        """
         if self._span is None:
             return
-        found: dict[str, Fact] = {"batchwright.request.outcome": outcome}
+        found: dict[str, FieldValue] = {"batchwright.request.outcome": outcome}
         if status:
             found["http.response.status_code"] = status
         if error or status >= 400:
             found["error.type"] = str(status or outcome)
-            self._span.set_status(StatusCode.ERROR, self._redact(error)[:_MOST_CHARACTERS])
+            self._span.set_status(StatusCode.ERROR, self._redact(error)[:_MAX_ERROR_CHARACTERS])
         self._span.set_attributes(found)
 
     def __enter__(self) -> Self:
@@ -225,18 +268,20 @@ class Request:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         if self._span is not None:
-            if kind is not None:  # given up by us: the turn, the window or the batch has ended
+            if (
+                kind is not None
+            ):  # the worker aborted it: the turn ended, or the batch, or its deadline passed
                 self._span.set_attribute("batchwright.request.outcome", "aborted")
             self._span.end()
 
 
-def attributes(known: Mapping[str, Fact]) -> dict[str, Fact]:
-    """Facts by the names that spans have for them."""
-    return {_NAMES.get(name) or f"batchwright.{name}": value for name, value in known.items()}
+def span_attributes(fields: Mapping[str, FieldValue]) -> dict[str, FieldValue]:
+    """Return log fields as span attributes, under the attributes' names."""
+    return {_ATTRIBUTE_NAMES.get(name) or f"batchwright.{name}": value for name, value in fields.items()}
 
 
-def _headers(span: Span) -> Headers:
-    """As W3C's trace context has them; by hand, for this is done for every request."""
+def _trace_headers(span: Span) -> TraceHeaders:
+    """Return the HTTP headers that carry a span to another process (W3C Trace Context)."""
     context = span.get_span_context()
     value = b"00-%032x-%016x-%02x" % (context.trace_id, context.span_id, context.trace_flags)
     headers = [(b"traceparent", value)]
@@ -246,5 +291,5 @@ def _headers(span: Span) -> Headers:
 
 
 @lru_cache(maxsize=64)
-def _name_of(path: bytes) -> str:
+def _span_name(path: bytes) -> str:
     return "POST " + path.partition(b"?")[0].decode(errors="replace")

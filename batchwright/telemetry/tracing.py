@@ -1,4 +1,4 @@
-"""Traces: off, and OpenTelemetry not even imported, unless a collector is set (S0-55)."""
+"""Switch tracing on if a collector is configured. Otherwise OpenTelemetry is not even imported."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -15,27 +15,27 @@ _open: "Spans | None" = None
 
 
 def spans() -> "Spans | None":
-    """What makes this process's spans; None while tracing is off."""
+    """Return the object that creates the spans of this process, or None while tracing is off."""
     return _open
 
 
-def failed(error: BaseException) -> None:
-    """Notes an error on the span that is current."""
+def record_error(error: BaseException) -> None:
+    """Record an error on the current span. Do nothing while tracing is off."""
     if _open is not None:
-        _open.failed(error)
+        _open.record_error(error)
 
 
 @asynccontextmanager
-async def tracing(settings: Settings, service: str, metrics: Metrics) -> AsyncGenerator[None]:
-    """Traces until the block ends, then sends what is left, for some seconds at most.
+async def open_tracing(settings: Settings, service: str, metrics: Metrics) -> AsyncGenerator[None]:
+    """Switch tracing on until the block ends, then send the remaining spans for at most a few seconds.
 
-    A collector that fails or is slow costs spans, which are counted, and nothing else.
+    Nothing happens if no collector is configured. If the collector fails, spans are lost and counted.
     """
     global _open
     if not settings.traces_url:
         yield
         return
-    from batchwright.telemetry.export import open_provider
+    from batchwright.telemetry.span_export import open_provider
     from batchwright.telemetry.spans import Spans
 
     provider, ids = open_provider(settings, service, metrics)

@@ -1,4 +1,4 @@
-"""Temporal: the connection, what it is made with, and what a namespace needs."""
+"""Access to Temporal: connection, credentials, encryption of payloads, and setup of a namespace."""
 
 from batchwright.temporal.client import (
     DATA_CONVERTER,
@@ -8,12 +8,12 @@ from batchwright.temporal.client import (
     observed_runtime,
     open_connection,
 )
-from batchwright.temporal.connection import Connection
+from batchwright.temporal.connection import TemporalConnection
 from batchwright.temporal.errors import TemporalNotSetUp, TemporalUnavailable
 
 __all__ = [
     "DATA_CONVERTER",
-    "Connection",
+    "TemporalConnection",
     "TemporalNotSetUp",
     "TemporalUnavailable",
     "check",

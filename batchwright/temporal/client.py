@@ -1,4 +1,4 @@
-"""connect(): the only way to Temporal."""
+"""Create clients of Temporal. All code uses `connect` or `open_connection` for this."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -18,24 +18,23 @@ from temporalio.runtime import (
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from batchwright.settings import Settings
-from batchwright.telemetry.exposition import sdk_address
+from batchwright.telemetry.exposition import free_sdk_address
 from batchwright.telemetry.interceptor import TelemetryInterceptor
 from batchwright.temporal import credentials
-from batchwright.temporal.codec import codec_of
-from batchwright.temporal.connection import Connection
+from batchwright.temporal.codec import build_codec
+from batchwright.temporal.connection import TemporalConnection
 
 DATA_CONVERTER = pydantic_data_converter
 
 
 @retry(retry=retry_if_exception_type(ValueError), stop=stop_after_attempt(5), reraise=True)
 def observed_runtime() -> tuple[Runtime, str]:
-    """The SDK's runtime, made once and before the first client, and where it serves its metrics.
+    """Create the runtime of Temporal's SDK. Return it and the host:port at which it serves its metrics.
 
-    Another process may take the port that was free a moment ago: then it is another port. What the SDK
-    logs goes where our own entries go.
+    Call it once in a process, before the first client is created.
     """
-    address = sdk_address()
-    # Seconds, and units and `_total` in the names: as all other metrics are.
+    address = free_sdk_address()
+    # As in all our metrics, durations are in seconds, and names contain units and `_total`.
     prometheus = PrometheusConfig(
         bind_address=address, counters_total_suffix=True, unit_suffix=True, durations_as_seconds=True
     )
@@ -45,19 +44,23 @@ def observed_runtime() -> tuple[Runtime, str]:
             getLogger("temporalio"), append_target_to_name=False, prepend_target_on_message=False
         ),
     )
-    made = Runtime(
+    runtime = Runtime(
         telemetry=TelemetryConfig(logging=logging, metrics=prometheus),
         worker_heartbeat_interval=timedelta(seconds=30),
     )
-    return made, address
+    return runtime, address
 
 
 async def connect(settings: Settings, *, runtime: Runtime | None = None, lazy: bool = False) -> Client:
-    """A client of the configured namespace, with our data converter; it follows no changed credentials.
+    """Return a client of the namespace in the settings. It keeps its credentials even if their files change.
+
+    Args:
+        runtime: the SDK's runtime; None for its default.
+        lazy: connect only at the first call.
 
     Raises:
-        TemporalUnavailable: no answer (not with `lazy`, which connects at the first call).
-        SettingsError: a file of certificates or keys is not what it should be.
+        TemporalUnavailable: Temporal does not answer. This is not raised if `lazy` is True.
+        SettingsError: a certificate or key file cannot be read or is invalid.
     """
     client, _ = await open_connection(settings, runtime=runtime, lazy=lazy)
     return client
@@ -65,10 +68,13 @@ async def connect(settings: Settings, *, runtime: Runtime | None = None, lazy: b
 
 async def open_connection(
     settings: Settings, *, runtime: Runtime | None = None, lazy: bool = False
-) -> tuple[Client, Connection]:
-    """The same, and what keeps the client's connection at the credentials of the moment. Raises the same."""
+) -> tuple[Client, TemporalConnection]:
+    """Return a client and its connection. `TemporalConnection.run` then applies changed credentials.
+
+    Arguments and exceptions are those of `connect`.
+    """
     converter = data_converter(settings)
-    connection = await Connection.open(settings, runtime=runtime, lazy=lazy)
+    connection = await TemporalConnection.open(settings, runtime=runtime, lazy=lazy)
     client = Client(
         connection.service,
         namespace=settings.temporal_namespace,
@@ -79,8 +85,12 @@ async def open_connection(
 
 
 def data_converter(settings: Settings) -> DataConverter:
-    """With keys, also what failures say is encrypted. Raises SettingsError."""
-    codec = codec_of(settings)
+    """Return the converter for payloads.
+
+    If the settings have keys, it encrypts payloads and failure messages. Raises SettingsError if a payload
+    key cannot be read or is invalid.
+    """
+    codec = build_codec(settings)
     if not settings.payload_keys:
         return replace(DATA_CONVERTER, payload_codec=codec)
     return replace(
@@ -91,6 +101,6 @@ def data_converter(settings: Settings) -> DataConverter:
 
 
 def check(settings: Settings) -> None:
-    """That everything `connect` reads can be read. Raises SettingsError."""
+    """Check the files and keys that `connect` needs. Raises SettingsError if one cannot be used."""
     credentials.read(settings)
-    codec_of(settings)
+    build_codec(settings)

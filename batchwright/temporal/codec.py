@@ -1,7 +1,7 @@
-"""Encryption of payloads with AES-256-GCM; what is written is what Temporal's own samples write.
+"""Encrypt and decrypt the payloads of Temporal with AES-256-GCM, in the format of Temporal's own samples.
 
-A payload becomes one of encoding `binary/encrypted`, with the key's id beside it; its data are a nonce of
-12 bytes and the sealed original. Payloads that are not encrypted are read as they are.
+The metadata of an encrypted payload has the encoding `binary/encrypted` and the id of its key. Its data is a
+nonce of 12 bytes and the encrypted original payload. Unencrypted payloads are read unchanged.
 """
 
 import base64
@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadCodec
 
-from batchwright.rules.keyring import KeyReference, key_references
+from batchwright.rules.temporal_connection import KeyReference, parse_key_references
 from batchwright.settings import Settings, SettingsError, from_environment
 
 ENCODING = b"binary/encrypted"
@@ -28,94 +28,101 @@ _KEY_BYTES = 32
 _NONCE_BYTES = 12
 
 
-class PayloadLocked(Exception):
-    """A payload cannot be decrypted here; the message names the key."""
+class PayloadDecryptionError(Exception):
+    """A payload cannot be decrypted in this process. The message names the key."""
 
 
 @dataclass(frozen=True)
-class Key:
+class PayloadKey:
     id: str
     cipher: AESGCM
-    check: str  # tells two keys apart and nothing of either
+    check: str  # digest prefix: differs between two keys and reveals neither
 
     @classmethod
-    def of(cls, key_id: str, secret: bytes) -> "Key":
+    def of(cls, key_id: str, secret: bytes) -> "PayloadKey":
         check = hmac.digest(secret, b"batchwright key check", hashlib.sha256).hex()[:8]
         return cls(key_id, AESGCM(secret), check)
 
 
 class EncryptionCodec(PayloadCodec):
-    """`keys`: the first encrypts, all decrypt."""
+    """Codec that encrypts payloads with the first of `keys`, and decrypts them with any of the keys."""
 
-    def __init__(self, keys: Sequence[Key]) -> None:
+    def __init__(self, keys: Sequence[PayloadKey]) -> None:
         self._first = keys[0]
-        self._keys: Mapping[str, Key] = {key.id: key for key in keys}
+        self._keys: Mapping[str, PayloadKey] = {key.id: key for key in keys}
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        return [self._sealed(payload) for payload in payloads]
+        return [self._encrypt(payload) for payload in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Raises PayloadLocked."""
-        return opened(payloads, self._keys)
+        """Decrypt payloads. Raises PayloadDecryptionError if a key is missing or a payload is damaged."""
+        return decrypt_payloads(payloads, self._keys)
 
-    def _sealed(self, payload: Payload) -> Payload:
+    def _encrypt(self, payload: Payload) -> Payload:
         nonce = os.urandom(_NONCE_BYTES)
         data = nonce + self._first.cipher.encrypt(nonce, payload.SerializeToString(), None)
         return Payload(metadata={"encoding": ENCODING, KEY_ID: self._first.id.encode()}, data=data)
 
 
-class LockedCodec(PayloadCodec):
-    """Of a process without keys: it encrypts nothing, and says which key a payload wants."""
+class KeylessCodec(PayloadCodec):
+    """Codec of a process without keys. It encrypts nothing, and rejects encrypted payloads."""
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
         return list(payloads)
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Raises PayloadLocked."""
-        return opened(payloads, {})
+        """Return the payloads unchanged. Raises PayloadDecryptionError if one is encrypted."""
+        return decrypt_payloads(payloads, {})
 
 
-def opened(payloads: Iterable[Payload], keys: Mapping[str, Key]) -> list[Payload]:
-    """Raises PayloadLocked."""
-    return [_opened(payload, keys) for payload in payloads]
+def decrypt_payloads(payloads: Iterable[Payload], keys: Mapping[str, PayloadKey]) -> list[Payload]:
+    """Return the payloads, with the encrypted ones decrypted. `keys` are the known keys by id.
+
+    Raises PayloadDecryptionError if a key is missing or a payload is damaged.
+    """
+    return [_decrypt(payload, keys) for payload in payloads]
 
 
-def keys_of(settings: Settings) -> list[Key]:
-    """The keys that the settings refer to, in their order.
+def build_codec(settings: Settings) -> PayloadCodec:
+    """Return the codec for Temporal's payloads. It encrypts them if the settings name keys.
+
+    Raises SettingsError if a key cannot be read or is invalid.
+    """
+    keys = load_keys(settings)
+    return EncryptionCodec(keys) if keys else KeylessCodec()
+
+
+def load_keys(settings: Settings) -> list[PayloadKey]:
+    """Return the keys that BATCHWRIGHT_PAYLOAD_KEYS refers to, in the same order.
 
     Raises:
-        SettingsError: one cannot be read or is no key; the sentence names it and not what it is.
+        SettingsError: a key cannot be read or is invalid. The message has the key's id, never its value.
     """
-    return [Key.of(reference.id, _secret(reference)) for reference in key_references(settings.payload_keys)]
+    references = parse_key_references(settings.payload_keys)
+    return [PayloadKey.of(reference.id, _decode_secret(reference)) for reference in references]
 
 
-def codec_of(settings: Settings) -> PayloadCodec:
-    """Raises SettingsError, as `keys_of`."""
-    keys = keys_of(settings)
-    return EncryptionCodec(keys) if keys else LockedCodec()
-
-
-def _opened(payload: Payload, keys: Mapping[str, Key]) -> Payload:
+def _decrypt(payload: Payload, keys: Mapping[str, PayloadKey]) -> Payload:
     if payload.metadata.get("encoding") != ENCODING:
         return payload
     key_id = payload.metadata.get(KEY_ID, b"").decode(errors="replace")
     key = keys.get(key_id)
     if key is None:
-        raise PayloadLocked(
+        raise PayloadDecryptionError(
             f"The payload is encrypted with the key {key_id!r}, which BATCHWRIGHT_PAYLOAD_KEYS lacks."
         )
     try:
         plain = key.cipher.decrypt(payload.data[:_NONCE_BYTES], payload.data[_NONCE_BYTES:], None)
         return Payload.FromString(plain)
     except (InvalidTag, DecodeError, ValueError) as error:
-        raise PayloadLocked(
-            f"The payload does not open with the key {key_id!r} of BATCHWRIGHT_PAYLOAD_KEYS: it is damaged, "
-            "or another key has its id."
+        raise PayloadDecryptionError(
+            f"The payload cannot be decrypted with the key {key_id!r} of BATCHWRIGHT_PAYLOAD_KEYS: it is "
+            "damaged, or another key has the same id."
         ) from error
 
 
-def _secret(reference: KeyReference) -> bytes:
-    text = _text(reference)
+def _decode_secret(reference: KeyReference) -> bytes:
+    text = _read_key(reference)
     for decode in (base64.b64decode, bytes.fromhex):
         try:
             secret = decode(text)
@@ -123,23 +130,25 @@ def _secret(reference: KeyReference) -> bytes:
             continue
         if len(secret) == _KEY_BYTES:
             return secret
-    raise _wrong(reference, "it is not 32 bytes in base64 or hex; `openssl rand -base64 32` makes a key")
+    raise _key_error(
+        reference, "it is not 32 bytes in base64 or hex; `openssl rand -base64 32` creates a key"
+    )
 
 
-def _text(reference: KeyReference) -> str:
+def _read_key(reference: KeyReference) -> str:
     if reference.kind == "env":
         text = from_environment(reference.place)
         if not text:
-            raise _wrong(reference, f"the variable {reference.place} is not set")
+            raise _key_error(reference, f"the variable {reference.place} is not set")
         return text.strip()
     try:
         return Path(reference.place).read_text("ascii").strip()
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise _wrong(reference, f"{reference.place} cannot be read: {reason}") from error
+        raise _key_error(reference, f"{reference.place} cannot be read: {reason}") from error
     except UnicodeDecodeError:
-        raise _wrong(reference, f"{reference.place} is not text") from None
+        raise _key_error(reference, f"{reference.place} is not text") from None
 
 
-def _wrong(reference: KeyReference, reason: str) -> SettingsError:
+def _key_error(reference: KeyReference, reason: str) -> SettingsError:
     return SettingsError(f"BATCHWRIGHT_PAYLOAD_KEYS is wrong: the key {reference.id!r}: {reason}.")

@@ -1,4 +1,4 @@
-"""The connection under a client: replaced while the client is in use, when its credentials change."""
+"""Connection of a Temporal client. When its credentials change, it is replaced while the client is in use."""
 
 import asyncio
 import logging
@@ -13,78 +13,90 @@ from temporalio.service import ConnectConfig, ServiceClient, ServiceResponse
 from batchwright.settings import Settings, SettingsError
 from batchwright.temporal import credentials
 from batchwright.temporal.credentials import Credentials
-from batchwright.temporal.errors import not_connected
+from batchwright.temporal.errors import from_connect_error
 
 logger = logging.getLogger(__name__)
-_LOOK_SECONDS = 2.0
+_REFRESH_SECONDS = 2.0
 
 
-class Connection:
-    """Files are compared by what is in them: a mounted secret changes by a link, and keeps its times."""
+class TemporalConnection:
+    """Connection to Temporal that is replaced when the content of the credential files changes."""
 
     def __init__(
         self,
         settings: Settings,
         service: "ReplaceableService",
-        made_with: Credentials,
+        credentials: Credentials,
         runtime: Runtime | None,
     ) -> None:
-        self._settings, self._made_with, self._runtime = settings, made_with, runtime
-        self._complaint = ""
+        self._settings, self._credentials, self._runtime = settings, credentials, runtime
+        self._last_error = ""
         self.service = service
-        self.replaced: set[Callable[[], None]] = set()  # called after the connection is another
+        self.on_replace: set[Callable[[], None]] = set()  # called after each replacement
         self.replacements = 0
 
     @classmethod
     async def open(cls, settings: Settings, *, runtime: Runtime | None, lazy: bool) -> Self:
-        """Raises TemporalUnavailable (not with `lazy`) and SettingsError."""
+        """Connect to Temporal and return the connection.
+
+        Args:
+            runtime: the SDK's runtime; None for its default.
+            lazy: connect only at the first call.
+
+        Raises:
+            TemporalUnavailable: Temporal does not answer. This is not raised if `lazy` is True.
+            SettingsError: a certificate or key file cannot be read or is invalid.
+        """
         found = await asyncio.to_thread(credentials.read, settings)
         config = _config(settings, found, runtime, lazy=lazy)
         try:
             service = ReplaceableService(config, await ServiceClient.connect(config))
         except RuntimeError as error:
-            raise not_connected(settings, error) from error
+            raise from_connect_error(settings, error) from error
         return cls(settings, service, found, runtime)
 
     async def run(self) -> None:
-        """Looks for ever. What is wrong is logged once; until it is right the connection stays as it is."""
+        """Refresh the credentials every few seconds, forever."""
         while True:
-            await self.look()
-            await asyncio.sleep(_LOOK_SECONDS)
+            await self.refresh()
+            await asyncio.sleep(_REFRESH_SECONDS)
 
-    async def look(self) -> None:
-        """Reads the credentials, and has the connection follow them if they are others than before."""
+    async def refresh(self) -> None:
+        """Read the credentials. If they have changed, replace the connection or its API key.
+
+        If that fails, the old connection stays in use, and the next call tries again.
+        """
         try:
             found = await asyncio.to_thread(credentials.read, self._settings)
-            if found != self._made_with:
-                await self._follow(found)
+            if found != self._credentials:
+                await self._apply(found)
         except (SettingsError, RuntimeError) as error:
-            self._complain(str(error))
+            if str(error) != self._last_error:
+                logger.warning("changed Temporal credentials cannot be used", extra={"error": str(error)})
+            self._last_error = str(error)
         else:
-            self._complaint = ""
+            self._last_error = ""
 
-    async def _follow(self, found: Credentials) -> None:
-        """Raises RuntimeError where no connection can be made with `found`."""
-        if found.tls == self._made_with.tls:
+    async def _apply(self, found: Credentials) -> None:
+        """Use the credentials `found` from now on. Raises RuntimeError if no connection can be made."""
+        if found.tls == self._credentials.tls:
             self.service.update_api_key(found.api_key)
-            logger.info("Temporal's API key was replaced")
+            logger.info("Temporal API key replaced")
         else:
             config = _config(self._settings, found, self._runtime, lazy=False)
             self.service.replace(await ServiceClient.connect(config))
             self.replacements += 1
-            for tell in tuple(self.replaced):
-                tell()
-            logger.info("the connection to Temporal was replaced", extra={"expires_at": found.expires_at})
-        self._made_with = found
-
-    def _complain(self, error: str) -> None:
-        if error != self._complaint:
-            logger.warning("changed credentials of Temporal are not used yet", extra={"error": error})
-        self._complaint = error
+            for notify in tuple(self.on_replace):
+                notify()
+            logger.info("Temporal connection replaced", extra={"expires_at": found.expires_at})
+        self._credentials = found
 
 
 class ReplaceableService(ServiceClient):
-    """What a client sends its calls through; a call that has begun ends on the connection it began on."""
+    """Sends the calls of a client over the current connection.
+
+    When the connection is replaced, running calls end on the old one.
+    """
 
     def __init__(self, config: ConnectConfig, current: ServiceClient) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""How Temporal fails us, in sentences that name the address and the remedy."""
+"""Translate errors of Temporal into sentences that name the address and the remedy."""
 
 import re
 
@@ -6,17 +6,20 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.settings import Settings
 
-# What the SDK's connection says, and what it means; the SDK has no classes for these.
+# Patterns in the SDK's connection errors, and explanations; the SDK has no error classes for these.
 _MEANINGS = (
-    ("UnknownIssuer", "nobody we trust signed its certificate: set BATCHWRIGHT_TEMPORAL_TLS_CA_FILE"),
+    ("UnknownIssuer", "no trusted authority signed its certificate: set BATCHWRIGHT_TEMPORAL_TLS_CA_FILE"),
     ("NotValidForName", "its certificate is for another name: set BATCHWRIGHT_TEMPORAL_TLS_SERVER_NAME"),
-    (r"InvalidCertificate\(Expired", "its certificate has expired, or our clock is wrong"),
-    (r"InvalidCertificate\(NotValidYet", "its certificate is not valid yet, or our clock is wrong"),
+    (r"InvalidCertificate\(Expired", "its certificate has expired, or this machine's clock is wrong"),
+    (
+        r"InvalidCertificate\(NotValidYet",
+        "its certificate is not valid yet, or this machine's clock is wrong",
+    ),
     (
         "InvalidMessage",
         "it does not speak TLS: set BATCHWRIGHT_TEMPORAL_TLS=false, and no certificates or keys",
     ),
-    ("dns error", "its name is not known"),
+    ("dns error", "its host name cannot be resolved"),
     ("ConnectionRefused", "the connection was refused"),
 )
 _REFUSED = re.compile(r"code: (Unauthenticated|PermissionDenied)")
@@ -24,29 +27,31 @@ _CLOSED = re.compile(r"call error after connection: .*(transport error|operation
 
 
 class TemporalUnavailable(Exception):
-    """Temporal did not answer, or not for us; the message names the address."""
+    """Temporal does not answer, or it refuses the call. The message names the address."""
 
 
 class TemporalNotSetUp(TemporalUnavailable):
-    """It answers, but the namespace, or something in it, is missing; the message names the remedy."""
+    """Temporal answers, but the namespace or something in it is missing. The message names the remedy."""
 
 
-def not_connected(settings: Settings, error: RuntimeError) -> TemporalUnavailable:
-    """Of what the SDK raises when it cannot connect."""
+def from_connect_error(settings: Settings, error: RuntimeError) -> TemporalUnavailable:
+    """Return the exception to raise instead of `error`, with which the SDK failed to connect."""
     text = str(error)
     if _REFUSED.search(text):
-        return TemporalUnavailable(f"Temporal at {settings.temporal_address} refuses us: {_check(settings)}.")
+        return TemporalUnavailable(
+            f"Temporal at {settings.temporal_address} refuses access: {_check(settings)}."
+        )
     return TemporalUnavailable(
         f"Temporal does not answer at {settings.temporal_address} (BATCHWRIGHT_TEMPORAL_ADDRESS): "
         f"{_meaning(settings, text)}."
     )
 
 
-def refused(settings: Settings, error: RPCError) -> TemporalUnavailable:
-    """Of what a call was answered with."""
+def from_rpc_error(settings: Settings, error: RPCError) -> TemporalUnavailable:
+    """Return the exception to raise instead of `error`, with which a call of Temporal failed."""
     where = f"Temporal at {settings.temporal_address}"
     if error.status in (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED):
-        return TemporalUnavailable(f"{where} refuses us: {_check(settings)}.")
+        return TemporalUnavailable(f"{where} refuses access: {_check(settings)}.")
     if is_unknown_namespace(error):
         return TemporalNotSetUp(
             f"{where} has no namespace {settings.temporal_namespace!r}: run `batchwright setup temporal`, "
@@ -56,7 +61,10 @@ def refused(settings: Settings, error: RPCError) -> TemporalUnavailable:
 
 
 def is_unknown_namespace(error: RPCError) -> bool:
-    """NOT_FOUND is also what an unknown workflow is answered with."""
+    """Return True if the error means that the namespace does not exist.
+
+    The status NOT_FOUND alone is not enough, because unknown workflows have it, too.
+    """
     return error.status is RPCStatusCode.NOT_FOUND and "namespace" in error.message.lower()
 
 
@@ -65,14 +73,14 @@ def _meaning(settings: Settings, text: str) -> str:
         if re.search(pattern, text):
             return meaning
     if _CLOSED.search(text):
-        return f"it closed the connection, as one does that wants {_wanted(settings)}"
+        return f"it closed the connection; it may require {_wanted(settings)}"
     return text.removeprefix("Failed client connect: ").rstrip(".")
 
 
 def _wanted(settings: Settings) -> str:
     names = ("temporal_tls_ca_file", "temporal_api_key", "temporal_api_key_file", "temporal_tls_server_name")
     if settings.temporal_tls_cert_file:
-        return "another client certificate than that of BATCHWRIGHT_TEMPORAL_TLS_CERT_FILE"
+        return "a client certificate other than that of BATCHWRIGHT_TEMPORAL_TLS_CERT_FILE"
     if settings.temporal_tls or any(getattr(settings, name) for name in names):
         return "a client certificate (BATCHWRIGHT_TEMPORAL_TLS_CERT_FILE)"
     return "TLS (BATCHWRIGHT_TEMPORAL_TLS=true)"

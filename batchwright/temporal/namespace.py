@@ -1,4 +1,4 @@
-"""What the namespace has of what batches need."""
+"""Check the Temporal namespace: how long it keeps ended workflows, and which search attributes it has."""
 
 from datetime import timedelta
 
@@ -8,26 +8,34 @@ from temporalio.api.workflowservice.v1 import CountWorkflowExecutionsRequest, De
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from batchwright.contracts.search import SEARCH_ATTRIBUTES
+from batchwright.contracts.search_attributes import SEARCH_ATTRIBUTES
 from batchwright.settings import Settings
-from batchwright.temporal.errors import TemporalNotSetUp, is_unknown_namespace, not_connected, refused
+from batchwright.temporal.errors import (
+    TemporalNotSetUp,
+    from_connect_error,
+    from_rpc_error,
+    is_unknown_namespace,
+)
 
 RPC_TIMEOUT = timedelta(seconds=10)
-_NOT_FOR_US = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED)
-Attributes = dict[str, IndexedValueType.ValueType]
-WANTED: Attributes = {
+_NOT_ALLOWED = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED)
+SearchAttributeTypes = dict[str, IndexedValueType.ValueType]
+REQUIRED_ATTRIBUTES: SearchAttributeTypes = {
     key.name: IndexedValueType.ValueType(key.indexed_value_type) for key in SEARCH_ATTRIBUTES
 }
 
 
 class Namespace:
-    """All methods raise TemporalUnavailable where they do not say what else."""
+    """The namespace of one client. Its methods change nothing."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client, self._settings = client, settings
 
     async def retention(self) -> timedelta | None:
-        """Of ended workflows; None where there is no such namespace. Raises RPCError."""
+        """Return how long ended workflows are kept; None if the namespace does not exist.
+
+        Raises RPCError if the call fails.
+        """
         request = DescribeNamespaceRequest(namespace=self._client.namespace)
         try:
             found = await self._client.workflow_service.describe_namespace(request, timeout=RPC_TIMEOUT)
@@ -38,38 +46,44 @@ class Namespace:
         return found.config.workflow_execution_retention_ttl.ToTimedelta()
 
     async def check(self) -> None:
-        """Raises TemporalNotSetUp where batches cannot run in it."""
+        """Check that batches can run in the namespace.
+
+        Raises:
+            TemporalNotSetUp: the namespace or a search attribute is missing, or a search attribute has the
+                wrong type.
+            TemporalUnavailable: Temporal does not answer or refuses the call.
+        """
         try:
-            missing, other = await self._compared()
+            missing, conflicts = await self._compare()
         except RPCError as error:
-            raise refused(self._settings, error) from error
+            raise from_rpc_error(self._settings, error) from error
         except RuntimeError as error:  # what a lazy client raises when it cannot connect
-            raise not_connected(self._settings, error) from error
+            raise from_connect_error(self._settings, error) from error
         if missing:
             raise TemporalNotSetUp(
                 f"Temporal's namespace {self._client.namespace!r} lacks the search attributes "
                 f"{', '.join(missing)}: run `batchwright setup temporal`."
             )
-        if other:
-            raise TemporalNotSetUp(f"{other[0]} in Temporal's namespace {self._client.namespace!r}.")
+        if conflicts:
+            raise TemporalNotSetUp(f"{conflicts[0]} in Temporal's namespace {self._client.namespace!r}.")
 
-    async def attributes(self) -> Attributes:
-        """The custom search attributes and their types. Raises RPCError."""
+    async def attributes(self) -> SearchAttributeTypes:
+        """Return the types of the custom search attributes, by name. Raises RPCError if the call fails."""
         request = ListSearchAttributesRequest(namespace=self._client.namespace)
         listed = await self._client.operator_service.list_search_attributes(request, timeout=RPC_TIMEOUT)
         return dict(listed.custom_attributes)
 
-    async def _compared(self) -> tuple[list[str], list[str]]:
-        """The missing ones, and sentences on those of another type."""
+    async def _compare(self) -> tuple[list[str], list[str]]:
+        """Return the names of missing search attributes, and a sentence for each one with a wrong type."""
         try:
             found = await self.attributes()
         except RPCError as error:
-            if error.status not in _NOT_FOR_US:
+            if error.status not in _NOT_ALLOWED:
                 raise
-            # Whoever may not list attributes may still search by them.
-            return [name for name in WANTED if not await self._is_searchable(name)], []
-        missing = [name for name in WANTED if name not in found]
-        return missing, differing(found)
+            # These credentials may not list search attributes, but may search by them.
+            return [name for name in REQUIRED_ATTRIBUTES if not await self._is_searchable(name)], []
+        missing = [name for name in REQUIRED_ATTRIBUTES if name not in found]
+        return missing, type_conflicts(found)
 
     async def _is_searchable(self, name: str) -> bool:
         request = CountWorkflowExecutionsRequest(
@@ -84,16 +98,19 @@ class Namespace:
         return True
 
 
-def differing(found: Attributes) -> list[str]:
-    """A sentence, without its stop, on each search attribute that is of another type than ours."""
+def type_conflicts(found: SearchAttributeTypes) -> list[str]:
+    """Return a sentence, without a full stop, for each search attribute of a wrong type.
+
+    `found` are the types of the search attributes by name.
+    """
     return [
-        f"The search attribute {name} is {type_name(found[name])} and has to be {type_name(kind)}"
-        for name, kind in WANTED.items()
+        f"The search attribute {name} is {type_name(found[name])} and must be {type_name(kind)}"
+        for name, kind in REQUIRED_ATTRIBUTES.items()
         if name in found and found[name] != kind
     ]
 
 
 def type_name(kind: IndexedValueType.ValueType) -> str:
-    """KEYWORD_LIST as Temporal's command lines want it: KeywordList."""
+    """Return the type's name as Temporal's command line shows it, such as KeywordList for KEYWORD_LIST."""
     name = IndexedValueType.Name(kind).removeprefix("INDEXED_VALUE_TYPE_")
     return "".join(word.capitalize() for word in name.split("_"))

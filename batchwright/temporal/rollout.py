@@ -1,4 +1,4 @@
-"""Builds of our workers as Temporal's Worker Deployment Versioning knows them; which takes new batches."""
+"""Builds of our workers in Temporal's Worker Deployment Versioning. New batches go to the current build."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from batchwright.temporal.errors import is_unknown_namespace
 from batchwright.temporal.namespace import RPC_TIMEOUT
 
 _PREFIX = "WORKER_DEPLOYMENT_VERSION_STATUS_"
-_OPEN = (
+_OPEN_BATCHES_QUERY = (
     "WorkflowType = 'BatchWorkflow' AND ExecutionStatus = 'Running' "
     "AND TemporalWorkerDeploymentVersion = '{}'"
 )
@@ -26,28 +26,34 @@ _OPEN = (
 
 @dataclass(frozen=True)
 class Build:
-    """`status` is Temporal's: current, ramping, draining (it has open runs), drained, inactive, created."""
+    """A build of the workers, with the number of live batches that need it.
+
+    `status` is Temporal's word: current, ramping, draining (it has open runs), drained, inactive or created.
+    """
 
     build: str
     status: str
-    batches: int  # live ones, which need its workers
+    batches: int  # live batches, which need workers of this build
     created_at: datetime
     current_since: datetime | None = None
 
 
 class RolloutRefused(Exception):
-    """Temporal does not take the build; the message says why, and what to do."""
+    """Temporal does not accept a build as the current one. The message has the reason and the remedy."""
 
 
-async def builds(client: Client, deployment: str) -> Sequence[Build]:
-    """Newest first; none where no versioned worker has ever polled. Raises RPCError."""
-    info = await _described(client, deployment)
+async def list_builds(client: Client, deployment: str) -> Sequence[Build]:
+    """Return the builds of a deployment, the newest first. Raises RPCError if a call of Temporal fails.
+
+    The list is empty if no worker with a build id has ever polled.
+    """
+    info = await _describe_deployment(client, deployment)
     if info is None:
         return []
     found: list[Build] = []
     for summary in info.version_summaries:
         build = summary.deployment_version.build_id
-        counted = await client.count_workflows(_OPEN.format(f"{deployment}:{build}"))
+        counted = await client.count_workflows(_OPEN_BATCHES_QUERY.format(f"{deployment}:{build}"))
         found.append(
             Build(
                 build=build,
@@ -61,14 +67,16 @@ async def builds(client: Client, deployment: str) -> Sequence[Build]:
 
 
 async def make_current(client: Client, deployment: str, build: str, *, lacking_queues: bool = False) -> str:
-    """New batches go to that build from now on, or to unversioned workers for an empty one.
+    """Send new batches to workers of this build. Return the id of the build that was current before, or "".
 
-    Returns the build that was current before; empty: none. `lacking_queues` allows a build that polls fewer
-    queues than the current one.
+    Args:
+        deployment: the name of the deployment.
+        build: the id of the build; empty for the workers without a build id.
+        lacking_queues: True accepts a build that polls fewer task queues than the current one.
 
     Raises:
-        RolloutRefused: no worker of the build polls, or it lacks queues.
-        RPCError: anything else.
+        RolloutRefused: no worker of the build polls, or the build lacks task queues.
+        RPCError: the call failed for another reason.
     """
     request = SetWorkerDeploymentCurrentVersionRequest(
         namespace=client.namespace,
@@ -85,15 +93,19 @@ async def make_current(client: Client, deployment: str, build: str, *, lacking_q
         if error.status is RPCStatusCode.NOT_FOUND:
             raise RolloutRefused(
                 f"Temporal knows no build {build!r} of the deployment {deployment!r}: "
-                "start its workers first, or see `batchwright rollout show`."
+                "start its workers first. `batchwright rollout show` lists the builds."
             ) from error
         if error.status is RPCStatusCode.FAILED_PRECONDITION:
-            raise RolloutRefused(_refusal(deployment, build, error.message)) from error
+            raise RolloutRefused(
+                f"Temporal refused to make {build!r} the current build of {deployment!r}: "
+                f"{error.message.rstrip('.')}. Workers of the build have to poll every queue with waiting "
+                "batches. If a model is gone for good, use --lacking-queues."
+            ) from error
         raise
     return answer.previous_deployment_version.build_id
 
 
-async def _described(client: Client, deployment: str) -> WorkerDeploymentInfo | None:
+async def _describe_deployment(client: Client, deployment: str) -> WorkerDeploymentInfo | None:
     request = DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=deployment)
     try:
         answer = await client.workflow_service.describe_worker_deployment(request, timeout=RPC_TIMEOUT)
@@ -102,14 +114,6 @@ async def _described(client: Client, deployment: str) -> WorkerDeploymentInfo | 
             return None
         raise
     return answer.worker_deployment_info
-
-
-def _refusal(deployment: str, build: str, message: str) -> str:
-    return (
-        f"Temporal does not make {build!r} the current build of {deployment!r}: {message.rstrip('.')}. "
-        "Workers of the build have to poll every queue that batches wait in; where a model is gone for good, "
-        "use --lacking-queues."
-    )
 
 
 def _moment(stamp: Timestamp) -> datetime | None:

@@ -1,4 +1,4 @@
-"""Batchwright's schedules in Temporal: `setup temporal` makes whatever SCHEDULES has."""
+"""Temporal schedules that start retention and audit. `setup temporal` creates all of SCHEDULES."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,45 +18,56 @@ from temporalio.client import (
 )
 
 from batchwright.contracts import audit
-from batchwright.contracts.names import CONTROL_QUEUE
-from batchwright.contracts.retention import DUE, LITTER, WORKFLOW, Kind, RetentionOrder
+from batchwright.contracts.retention import (
+    EXPIRED_KINDS,
+    LITTER_KINDS,
+    WORKFLOW,
+    RetentionKind,
+    RetentionOrder,
+)
+from batchwright.contracts.temporal_names import CONTROL_QUEUE
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedSchedule:
     id: str
     schedule: Schedule
 
 
-# A run that is still going is not doubled; what was missed while Temporal was away is made up for once.
+# No second run starts while one is running; runs missed while Temporal was unavailable are made up once.
 _SKIP = SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=timedelta(hours=1))
 
 
-def _retention(id: str, kinds: Sequence[Kind], every: timedelta, jitter: timedelta) -> Planned:
+def _retention(
+    id: str, kinds: Sequence[RetentionKind], every: timedelta, jitter: timedelta
+) -> PlannedSchedule:
     action = ScheduleActionStartWorkflow(
-        WORKFLOW, RetentionOrder(left=list(kinds)), id=id, task_queue=CONTROL_QUEUE
+        WORKFLOW, RetentionOrder(kinds=list(kinds)), id=id, task_queue=CONTROL_QUEUE
     )
-    return Planned(id, Schedule(action=action, spec=_every(every, jitter), policy=_SKIP))
+    return PlannedSchedule(id, Schedule(action=action, spec=_every(every, jitter), policy=_SKIP))
 
 
-def _audit(id: str, every: timedelta, jitter: timedelta) -> Planned:
+def _audit(id: str, every: timedelta, jitter: timedelta) -> PlannedSchedule:
     action = ScheduleActionStartWorkflow(audit.WORKFLOW, audit.AuditOrder(), id=id, task_queue=CONTROL_QUEUE)
-    return Planned(id, Schedule(action=action, spec=_every(every, jitter), policy=_SKIP))
+    return PlannedSchedule(id, Schedule(action=action, spec=_every(every, jitter), policy=_SKIP))
 
 
 def _every(every: timedelta, jitter: timedelta) -> ScheduleSpec:
     return ScheduleSpec(intervals=[ScheduleIntervalSpec(every=every)], jitter=jitter)
 
 
-SCHEDULES: tuple[Planned, ...] = (
-    _retention("batchwright-retention", DUE, timedelta(hours=1), timedelta(minutes=5)),
-    _retention("batchwright-retention-litter", LITTER, timedelta(days=1), timedelta(hours=1)),
+SCHEDULES: tuple[PlannedSchedule, ...] = (
+    _retention("batchwright-retention", EXPIRED_KINDS, timedelta(hours=1), timedelta(minutes=5)),
+    _retention("batchwright-retention-litter", LITTER_KINDS, timedelta(days=1), timedelta(hours=1)),
     _audit("batchwright-audit", timedelta(days=1), timedelta(hours=1)),
 )
 
 
-async def ensure(client: Client, planned: Planned) -> bool:
-    """Whether it was made now; one that was there takes over what is planned, and stays paused if it was."""
+async def ensure_schedule(client: Client, planned: PlannedSchedule) -> bool:
+    """Create the schedule, or update it if it exists. Return True if it was created.
+
+    A schedule that an operator has paused stays paused.
+    """
     try:
         await client.create_schedule(planned.id, planned.schedule)
     except ScheduleAlreadyRunningError:
@@ -65,7 +76,7 @@ async def ensure(client: Client, planned: Planned) -> bool:
     return True
 
 
-def _updated(planned: Planned, found: ScheduleUpdateInput) -> ScheduleUpdate:
+def _updated(planned: PlannedSchedule, found: ScheduleUpdateInput) -> ScheduleUpdate:
     schedule = Schedule(
         action=planned.schedule.action,
         spec=planned.schedule.spec,

@@ -1,4 +1,4 @@
-"""Makes the namespace what batches need; run again, or by several at once, it changes nothing more."""
+"""Set up a Temporal namespace for batches. It is safe to repeat."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
@@ -14,17 +14,29 @@ from temporalio.service import RPCError, RPCStatusCode
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from batchwright.settings import Settings
-from batchwright.temporal.errors import TemporalNotSetUp, TemporalUnavailable, is_unknown_namespace, refused
-from batchwright.temporal.namespace import RPC_TIMEOUT, WANTED, Attributes, Namespace, differing, type_name
-from batchwright.temporal.schedules import SCHEDULES, Planned, ensure
+from batchwright.temporal.errors import (
+    TemporalNotSetUp,
+    TemporalUnavailable,
+    from_rpc_error,
+    is_unknown_namespace,
+)
+from batchwright.temporal.namespace import (
+    REQUIRED_ATTRIBUTES,
+    RPC_TIMEOUT,
+    Namespace,
+    SearchAttributeTypes,
+    type_conflicts,
+    type_name,
+)
+from batchwright.temporal.schedules import SCHEDULES, PlannedSchedule, ensure_schedule
 
 _DEFAULT_RETENTION_DAYS = 14
-_NOT_FOR_US = (
+_NOT_ALLOWED = (
     RPCStatusCode.PERMISSION_DENIED,
     RPCStatusCode.UNAUTHENTICATED,
     RPCStatusCode.UNIMPLEMENTED,
 )
-# A cluster's servers look for new namespaces and attributes every 10 s or so.
+# The servers of a cluster refresh their namespaces and search attributes about every 10 s.
 _VISIBLE_SECONDS = 60.0
 _NAMESPACE, _RETENTION, _ATTRIBUTES = "namespace", "retention", "search attributes"
 _CLOUD = {
@@ -34,33 +46,34 @@ _CLOUD = {
 }
 
 
-class Outcome(StrEnum):
+class SetupOutcome(StrEnum):
     CREATED = "created"
     CHANGED = "changed"
     THERE = "was there"
 
 
 @dataclass(frozen=True)
-class Step:
+class SetupStep:
     kind: str
     name: str
-    outcome: Outcome
+    outcome: SetupOutcome
     detail: str = ""
 
 
 class _NotVisible(TemporalUnavailable):
-    """What was made is not known to every server yet."""
+    """A server of the cluster does not know the new namespace or search attribute yet."""
 
     def __init__(self) -> None:
-        super().__init__("Temporal does not show yet what was made: run this again in a minute.")
+        super().__init__("Temporal does not show the new namespace or attributes yet: retry in a minute.")
 
 
-async def set_up(client: Client, settings: Settings) -> AsyncGenerator[Step]:
-    """Each step once it is done.
+async def set_up(client: Client, settings: Settings) -> AsyncGenerator[SetupStep]:
+    """Set up the namespace of the client, and yield each step when it is complete.
 
     Raises:
-        TemporalNotSetUp: it cannot be done from here; the message says where.
-        TemporalUnavailable: no answer, or a refusal.
+        TemporalNotSetUp: these credentials may not change the namespace, or a search attribute has the wrong
+            type. The message names the remedy.
+        TemporalUnavailable: Temporal does not answer or refuses a call.
     """
     setup = _Setup(client, settings)
     try:
@@ -70,54 +83,54 @@ async def set_up(client: Client, settings: Settings) -> AsyncGenerator[Step]:
         for planned in SCHEDULES:
             yield await setup.schedule(planned)
     except RPCError as error:
-        raise refused(settings, error) from error
+        raise from_rpc_error(settings, error) from error
 
 
 class _Setup:
-    """All methods raise RPCError."""
+    """The steps of `set_up`. Each raises RPCError if a call of Temporal fails."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client, self._settings = client, settings
         self._namespace = Namespace(client, settings)
 
-    async def namespace(self) -> Step:
+    async def namespace(self) -> SetupStep:
         found = await self._namespace.retention()
         wanted = self._settings.temporal_retention_days
         if found is None:
             return await self._register(timedelta(days=wanted or _DEFAULT_RETENTION_DAYS))
         if wanted is None or found == timedelta(days=wanted):
-            return self._step(Outcome.THERE, _kept(found))
-        return await self._keep(timedelta(days=wanted), found)
+            return self._step(SetupOutcome.THERE, _retention_detail(found))
+        return await self._set_retention(timedelta(days=wanted), found)
 
-    async def search_attributes(self) -> AsyncGenerator[Step]:
-        found = await _until_visible(self._listed, frozenset[str]())
-        for sentence in differing(found):
+    async def search_attributes(self) -> AsyncGenerator[SetupStep]:
+        found = await _until_visible(self._list_attributes, frozenset[str]())
+        for sentence in type_conflicts(found):
             raise TemporalNotSetUp(f"{sentence}: remove it, or use another namespace.")
-        missing = {name: kind for name, kind in WANTED.items() if name not in found}
+        missing = {name: kind for name, kind in REQUIRED_ATTRIBUTES.items() if name not in found}
         if missing:
-            await self._add(missing)
-        for name, kind in WANTED.items():
-            outcome = Outcome.CREATED if name in missing else Outcome.THERE
-            yield Step("search attribute", name, outcome, type_name(kind))
+            await self._add_attributes(missing)
+        for name, kind in REQUIRED_ATTRIBUTES.items():
+            outcome = SetupOutcome.CREATED if name in missing else SetupOutcome.THERE
+            yield SetupStep("search attribute", name, outcome, type_name(kind))
 
-    async def schedule(self, planned: Planned) -> Step:
-        made = await ensure(self._client, planned)
-        return Step("schedule", planned.id, Outcome.CREATED if made else Outcome.THERE)
+    async def schedule(self, planned: PlannedSchedule) -> SetupStep:
+        made = await ensure_schedule(self._client, planned)
+        return SetupStep("schedule", planned.id, SetupOutcome.CREATED if made else SetupOutcome.THERE)
 
-    async def _register(self, retention: timedelta) -> Step:
+    async def _register(self, retention: timedelta) -> SetupStep:
         request = RegisterNamespaceRequest(namespace=self._client.namespace, description="Batchwright")
         request.workflow_execution_retention_period.FromTimedelta(retention)
         try:
             await self._client.workflow_service.register_namespace(request, timeout=RPC_TIMEOUT)
         except RPCError as error:
             if error.status is RPCStatusCode.ALREADY_EXISTS:
-                return self._step(Outcome.THERE)
-            if error.status in _NOT_FOR_US:
-                raise TemporalNotSetUp(self._elsewhere(_NAMESPACE)) from error
+                return self._step(SetupOutcome.THERE)
+            if error.status in _NOT_ALLOWED:
+                raise TemporalNotSetUp(self._not_allowed_message(_NAMESPACE)) from error
             raise
-        return self._step(Outcome.CREATED, _kept(retention))
+        return self._step(SetupOutcome.CREATED, _retention_detail(retention))
 
-    async def _keep(self, wanted: timedelta, found: timedelta) -> Step:
+    async def _set_retention(self, wanted: timedelta, found: timedelta) -> SetupStep:
         ttl = Duration()
         ttl.FromTimedelta(wanted)
         config = NamespaceConfig(workflow_execution_retention_ttl=ttl)
@@ -125,68 +138,70 @@ class _Setup:
         try:
             await self._client.workflow_service.update_namespace(request, timeout=RPC_TIMEOUT)
         except RPCError as error:
-            if error.status in _NOT_FOR_US:
-                raise TemporalNotSetUp(self._elsewhere(_RETENTION)) from error
+            if error.status in _NOT_ALLOWED:
+                raise TemporalNotSetUp(self._not_allowed_message(_RETENTION)) from error
             raise
-        return self._step(Outcome.CHANGED, f"{_kept(wanted)}, before {found.days}")
+        return self._step(SetupOutcome.CHANGED, f"{_retention_detail(wanted)}, before {found.days}")
 
-    async def _add(self, missing: Attributes) -> None:
+    async def _add_attributes(self, missing: SearchAttributeTypes) -> None:
         request = AddSearchAttributesRequest(namespace=self._client.namespace)
         for name, kind in missing.items():
             request.search_attributes[name] = kind
         try:
             await self._client.operator_service.add_search_attributes(request, timeout=RPC_TIMEOUT)
         except RPCError as error:
-            if error.status in _NOT_FOR_US:
-                raise TemporalNotSetUp(self._elsewhere(_ATTRIBUTES)) from error
+            if error.status in _NOT_ALLOWED:
+                raise TemporalNotSetUp(self._not_allowed_message(_ATTRIBUTES)) from error
             if error.status is not RPCStatusCode.ALREADY_EXISTS:
                 raise
-        await _until_visible(self._listed, frozenset(missing))
+        await _until_visible(self._list_attributes, frozenset(missing))
 
-    async def _listed(self, at_least: frozenset[str]) -> Attributes:
+    async def _list_attributes(self, at_least: frozenset[str]) -> SearchAttributeTypes:
         try:
             found = await self._namespace.attributes()
         except RPCError as error:
             if is_unknown_namespace(error):
                 raise _NotVisible from error
-            if error.status in _NOT_FOR_US:
-                raise TemporalNotSetUp(self._elsewhere(_ATTRIBUTES)) from error
+            if error.status in _NOT_ALLOWED:
+                raise TemporalNotSetUp(self._not_allowed_message(_ATTRIBUTES)) from error
             raise
         if not at_least <= found.keys():
             raise _NotVisible
         return found
 
-    def _step(self, outcome: Outcome, detail: str = "") -> Step:
-        return Step("namespace", self._client.namespace, outcome, detail)
+    def _step(self, outcome: SetupOutcome, detail: str = "") -> SetupStep:
+        return SetupStep("namespace", self._client.namespace, outcome, detail)
 
-    def _elsewhere(self, what: str) -> str:
+    def _not_allowed_message(self, what: str) -> str:
         name = self._client.namespace
-        wanted = ", ".join(f"{attribute} ({type_name(kind)})" for attribute, kind in WANTED.items())
+        wanted = ", ".join(
+            f"{attribute} ({type_name(kind)})" for attribute, kind in REQUIRED_ATTRIBUTES.items()
+        )
         if is_cloud(self._settings.temporal_address):
             return (
-                f"Temporal Cloud lets nobody change the {what} of {name!r} from here: use its console, or "
-                f"{_CLOUD[what]}. What is needed: the namespace, with the search attributes {wanted}. "
-                "Then run this again."
+                f"Temporal Cloud does not allow changes to the {what} of {name!r} from here. Use its console "
+                f"or {_CLOUD[what]}. Required are the namespace and the search attributes {wanted}. "
+                "Then run this command again."
             )
         return (
-            f"These credentials may not change the {what} of {name!r}: run this with an administrator's. "
-            f"What is needed: the namespace, with the search attributes {wanted}."
+            f"These credentials may not change the {what} of {name!r}: use those of an administrator. "
+            f"Required are the namespace and the search attributes {wanted}."
         )
 
 
 def is_cloud(address: str) -> bool:
-    """Whether it is Temporal Cloud's, by its domains."""
+    """Return True if the host of the address belongs to Temporal Cloud."""
     host = address.rpartition(":")[0].lower().rstrip(".")
     return host.endswith((".tmprl.cloud", ".temporal.io"))
 
 
-def _kept(retention: timedelta) -> str:
+def _retention_detail(retention: timedelta) -> str:
     return f"ended workflows are kept {retention.days} days"
 
 
 async def _until_visible(
-    listed: Callable[[frozenset[str]], Awaitable[Attributes]], at_least: frozenset[str]
-) -> Attributes:
+    listed: Callable[[frozenset[str]], Awaitable[SearchAttributeTypes]], at_least: frozenset[str]
+) -> SearchAttributeTypes:
     tries = AsyncRetrying(
         retry=retry_if_exception_type(_NotVisible),
         stop=stop_after_delay(_VISIBLE_SECONDS),

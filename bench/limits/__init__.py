@@ -1,1 +1,1 @@
-"""In-flight limits at an engine in trouble, on a virtual clock: `python -m bench.limits` prints the table."""
+"""Comparison of concurrency limits in a simulation. `python -m bench.limits` prints the table."""

@@ -1,25 +1,30 @@
-"""`python -m bench.limits`: the table of docs/scheduling.md."""
+"""`python -m bench.limits`: simulates several concurrency limits, and prints the table of
+docs/scheduling.md.
+"""
 
 from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from bench.limits.limits import LIMITS, SHARED, Limit
+from bench.limits.algorithms import LIMITS, SHARED, LimitAlgorithm
 from bench.limits.scenarios import SCENARIOS
-from bench.limits.simulation import Result, Scenario, runs
+from bench.limits.simulation import LimitResult, Scenario, runs
 
 SEEDS = 20
 _COLUMNS = ("limit", "goodput", "in trouble", "refused", "timed out", "waiting", "held up", "recovery")
 HEADS = f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}"
 
 
-def limits_of(scenario: Scenario) -> dict[str, Callable[[], Limit]]:
-    """Those that are compared in it, by name."""
+def limits_of(scenario: Scenario) -> dict[str, Callable[[], LimitAlgorithm]]:
+    """Return the concurrency limits to compare in this scenario.
+
+    Each value creates a new limit of that name.
+    """
     return {**LIMITS, **(SHARED if scenario.bursts else {})}
 
 
-def row(name: str, result: Result) -> str:
+def row(name: str, result: LimitResult) -> str:
     cells = (
         f"{result.goodput:.0%}",
         f"{result.in_trouble:.0%}" if result.in_trouble else "",
@@ -33,7 +38,9 @@ def row(name: str, result: Result) -> str:
 
 
 def run(seeds: Annotated[int, typer.Option(min=1, help="Runs of each, by seed.")] = SEEDS) -> None:
-    """Compare in-flight limits at an engine in trouble, on a virtual clock."""
+    """Compare concurrency limits in scenarios with a simulated backend, and print a table for each
+    scenario.
+    """
     for scenario in SCENARIOS:
         print(f"\n**{scenario.name}**\n\n{HEADS}")
         for name, make in limits_of(scenario).items():

@@ -1,4 +1,4 @@
-"""A batch that sends whatever it may, and people who ask beside it, at one engine."""
+"""Simulation of a batch that sends as many requests as its limit allows, beside interactive users."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,10 +6,10 @@ from random import Random
 from statistics import mean
 from typing import NamedTuple
 
-from batchwright.inference.circuit import Circuit, Try
-from batchwright.rules.load import Signal
-from bench.limits.engine import Asked, Clock, Engine, Make
-from bench.limits.limits import Limit
+from batchwright.inference.circuit_breaker import CircuitAttempt, CircuitBreaker
+from batchwright.rules.dispatch.adaptive_limit import LoadSignal
+from bench.limits.algorithms import LimitAlgorithm
+from bench.limits.backend import BackendModel, BackendSimulation, Clock, SimulatedRequest
 
 SECONDS, WARM = 240.0, 30.0
 _REFUSAL_SECONDS = 0.02
@@ -19,45 +19,56 @@ _PATIENCE = 0.5
 
 @dataclass(frozen=True)
 class Scenario:
-    """`bursts` of `burst` interactive requests a second; the batch gives a request up after `timeout`."""
+    """A situation in which limits are compared.
+
+    Attributes:
+        timeout: Seconds after which the batch abandons a request.
+        burst: Interactive requests per second during a burst.
+        bursts: Start and end of each burst of interactive requests, in seconds.
+        back_at: End of the disturbance in seconds, from which the time to recover is measured. 0 if there is
+            none.
+    """
 
     name: str
-    make: Make
+    backend: BackendModel
     timeout: float = 60.0
     burst: float = 0.0
     bursts: tuple[tuple[float, float], ...] = ()
-    back_at: float = 0.0  # when trouble is over
+    back_at: float = 0.0  # end of the disturbance
 
 
 @dataclass
-class Result:
-    """Goodput is a share of what the engine could answer, `queue` requests, `recovery` seconds."""
+class LimitResult:
+    """Result of one run, or the mean of several runs.
+
+    `goodput` is the number of responses, as a share of those that were possible. `queue` is the mean number
+    of waiting requests. `recovery` is the time in seconds from the end of the disturbance to nearly full
+    throughput.
+    """
 
     goodput: float = 0.0
-    in_trouble: float = 0.0  # goodput from the beginning of the trouble to its end
-    refused: float = 0.0  # per 100 answers
-    timed_out: float = 0.0  # the same
+    in_trouble: float = 0.0  # goodput during the disturbance
+    refused: float = 0.0  # per 100 responses
+    timed_out: float = 0.0  # per 100 responses
     queue: float = 0.0
-    held_up: float = (
-        0.0  # of the interactive requests, those that waited for a slot longer than half a second
-    )
+    held_up: float = 0.0  # share of interactive requests that waited for a slot for more than half a second
     recovery: float = 0.0
 
     @classmethod
-    def over(cls, results: list["Result"]) -> "Result":
+    def over(cls, results: list["LimitResult"]) -> "LimitResult":
         return cls(**{name: mean(getattr(result, name) for result in results) for name in vars(cls())})
 
 
 class _Sent(NamedTuple):
     at: float
-    among: int
+    in_flight_when_sent: int
 
 
 @dataclass
-class _Batch:
+class BatchTraffic:
     clock: Clock
-    engine: Engine
-    limit: Limit
+    engine: BackendSimulation
+    limit: LimitAlgorithm
     timeout: float
     answered: list[float] = field(default_factory=list[float])
     refused: int = 0
@@ -66,69 +77,76 @@ class _Batch:
     waits: bool = False
 
     def __post_init__(self) -> None:
-        self.circuit = Circuit(5, clock=lambda: self.clock.now)
+        self.circuit = CircuitBreaker(5, clock=lambda: self.clock.now)
 
     def send(self) -> None:
         while self.in_flight < self.limit.current:
-            wait = self.circuit.wait()
+            wait = self.circuit.wait_seconds()
             if wait:
-                return self._wait(max(wait, 0.01))
+                return self._retry_after(max(wait, 0.01))
             self._ask()
 
     def _ask(self) -> None:
         self.in_flight += 1
-        sent, begun = _Sent(self.clock.now, self.in_flight), self.circuit.begin()
-        open_requests: list[Asked] = []
-        asked = self.engine.ask(lambda: self._answered(sent, begun, open_requests))
-        if asked is None:
-            return self.clock.after(_REFUSAL_SECONDS, lambda: self._refused(sent, begun))
-        open_requests.append(asked)
-        self.clock.after(self.timeout, lambda: self._late(sent, begun, open_requests))
+        sent, attempt = _Sent(self.clock.now, self.in_flight), self.circuit.begin()
+        pending: list[SimulatedRequest] = []
+        request = self.engine.submit(lambda: self._answered(sent, attempt, pending))
+        if request is None:
+            return self.clock.after(_REFUSAL_SECONDS, lambda: self._rejected(sent, attempt))
+        pending.append(request)
+        self.clock.after(self.timeout, lambda: self._timed_out(sent, attempt, pending))
 
-    def _answered(self, sent: _Sent, begun: Try, open_requests: list[Asked]) -> None:
-        open_requests.clear()
-        self.circuit.succeeded(begun)
+    def _answered(self, sent: _Sent, attempt: CircuitAttempt, pending: list[SimulatedRequest]) -> None:
+        pending.clear()
+        self.circuit.record_success(attempt)
         self.answered.append(self.clock.now)
-        self._ended(Signal.ANSWERED, sent)
+        self._ended(LoadSignal.RESPONDED, sent)
 
-    def _refused(self, sent: _Sent, begun: Try) -> None:
+    def _rejected(self, sent: _Sent, attempt: CircuitAttempt) -> None:
         self.refused += 1
-        self.circuit.failed(begun, "busy")
-        self._ended(Signal.REFUSED, sent)
+        self.circuit.record_failure(attempt, "busy")
+        self._ended(LoadSignal.REJECTED, sent)
 
-    def _late(self, sent: _Sent, begun: Try, open_requests: list[Asked]) -> None:
-        if open_requests:
-            self.engine.leave(open_requests.pop())
+    def _timed_out(self, sent: _Sent, attempt: CircuitAttempt, pending: list[SimulatedRequest]) -> None:
+        if pending:
+            self.engine.abandon(pending.pop())
             self.timed_out += 1
-            self.circuit.aborted(begun)
-            self._ended(Signal.TIMED_OUT, sent)
+            self.circuit.record_abort(attempt)
+            self._ended(LoadSignal.TIMED_OUT, sent)
 
-    def _ended(self, signal: Signal, sent: _Sent) -> None:
-        self.limit.ended(
-            signal, sent_at=sent.at, now=self.clock.now, in_flight=self.in_flight, among=sent.among
+    def _ended(self, signal: LoadSignal, sent: _Sent) -> None:
+        self.limit.on_complete(
+            signal,
+            sent_at=sent.at,
+            now=self.clock.now,
+            in_flight=self.in_flight,
+            in_flight_when_sent=sent.in_flight_when_sent,
         )
         self.in_flight -= 1
-        self.clock.after(0.0, self.send)  # a timer, so that a refusal is no recursion
+        self.clock.after(0.0, self.send)  # a timer, so that a rejection does not recurse
 
-    def _wait(self, seconds: float) -> None:
-        """One timer is enough."""
+    def _retry_after(self, seconds: float) -> None:
+        """Call `send` again after `seconds`, unless a timer for this is already set."""
         if not self.waits:
             self.waits = True
-            self.clock.after(seconds, self._waited)
+            self.clock.after(seconds, self._retry)
 
-    def _waited(self) -> None:
+    def _retry(self) -> None:
         self.waits = False
         self.send()
 
 
 @dataclass
-class _People:
-    """Interactive requests, at random instants while a burst lasts; they wait like everybody."""
+class _InteractiveTraffic:
+    """Interactive requests, sent at random times during bursts.
+
+    They wait in the same queue as those of the batch.
+    """
 
     clock: Clock
-    engine: Engine
+    engine: BackendSimulation
     random: Random
-    asked: list[Asked] = field(default_factory=list[Asked])
+    requests: list[SimulatedRequest] = field(default_factory=list[SimulatedRequest])
 
     def burst(self, rate: float, since: float, until: float) -> None:
         when = since
@@ -136,58 +154,66 @@ class _People:
             self.clock.at(when, self._ask)
 
     def _ask(self) -> None:
-        asked = self.engine.ask(lambda: None)
-        if asked is not None:
-            self.asked.append(asked)
+        request = self.engine.submit(lambda: None)
+        if request is not None:
+            self.requests.append(request)
 
     def held_up(self) -> float:
-        late = sum(not 0 <= asked.begun <= asked.arrived + _PATIENCE for asked in self.asked)
-        return late / len(self.asked) if self.asked else 0.0
+        late = sum(not 0 <= request.started_at <= request.arrived + _PATIENCE for request in self.requests)
+        return late / len(self.requests) if self.requests else 0.0
 
 
-def run(scenario: Scenario, limit: Limit, seed: int) -> Result:
-    """One run of 240 s; the first 30 do not count."""
+def run(scenario: Scenario, limit: LimitAlgorithm, seed: int) -> LimitResult:
+    """Simulate 240 seconds of a batch with `limit`, and return the result.
+
+    The first 30 seconds do not count.
+    """
     clock, random = Clock(), Random(seed)
-    engine = Engine(scenario.make, clock, random)
-    batch = _Batch(clock, engine, limit, scenario.timeout)
-    people = _People(clock, engine, random)
+    engine = BackendSimulation(scenario.backend, clock, random)
+    batch = BatchTraffic(clock, engine, limit, scenario.timeout)
+    people = _InteractiveTraffic(clock, engine, random)
     for since, until in scenario.bursts:
         people.burst(scenario.burst, since, until)
     clock.at(0.0, batch.send)
     clock.run(WARM)
-    queued = engine.queued_seconds
+    queued = engine.queue_seconds
     refused, timed_out = batch.refused, batch.timed_out
     clock.run(SECONDS)
     counted = [at for at in batch.answered if at >= WARM]
-    return Result(
-        goodput=len(counted) / scenario.make.most_answers(WARM, SECONDS),
+    return LimitResult(
+        goodput=len(counted) / scenario.backend.most_answers(WARM, SECONDS),
         in_trouble=_in_trouble(scenario, counted),
         refused=100 * (batch.refused - refused) / len(counted),
         timed_out=100 * (batch.timed_out - timed_out) / len(counted),
-        queue=(engine.queued_seconds - queued) / (SECONDS - WARM),
+        queue=(engine.queue_seconds - queued) / (SECONDS - WARM),
         held_up=people.held_up(),
         recovery=_recovery(scenario, counted),
     )
 
 
-def runs(scenario: Scenario, make: Callable[[], Limit], seeds: range) -> Result:
-    """The mean over seeds."""
-    return Result.over([run(scenario, make(), seed) for seed in seeds])
+def runs(scenario: Scenario, make: Callable[[], LimitAlgorithm], seeds: range) -> LimitResult:
+    """Simulate the scenario once for each seed, with a new limit from `make`, and return the mean of the
+    results.
+    """
+    return LimitResult.over([run(scenario, make(), seed) for seed in seeds])
 
 
 def _in_trouble(scenario: Scenario, answered: list[float]) -> float:
-    if not scenario.make.trouble:
+    if not scenario.backend.trouble:
         return 0.0
-    since, until = scenario.make.trouble[0].since, scenario.make.trouble[-1].until
-    return sum(since <= at < until for at in answered) / scenario.make.most_answers(since, until)
+    since, until = scenario.backend.trouble[0].since, scenario.backend.trouble[-1].until
+    return sum(since <= at < until for at in answered) / scenario.backend.most_answers(since, until)
 
 
 def _recovery(scenario: Scenario, answered: list[float]) -> float:
-    """Seconds from the end of trouble to the first three seconds at 90 % of what the engine can."""
+    """Return the seconds from the end of the disturbance to the first three seconds at 90 % of the capacity.
+
+    Return 0.0 if the scenario has no disturbance to recover from.
+    """
     if not scenario.back_at:
         return 0.0
     late = [at - scenario.back_at for at in answered if at >= scenario.back_at]
-    wanted = _RECOVERED * 3 * scenario.make.slots / scenario.make.seconds
+    wanted = _RECOVERED * 3 * scenario.backend.slots / scenario.backend.seconds
     for second in range(int(SECONDS - scenario.back_at) - 3):
         if sum(second <= at < second + 3 for at in late) >= wanted:
             return float(second)

@@ -1,1 +1,4 @@
-"""What a user would write or install instead; each runs as a process of its own."""
+"""Peers: alternatives to Batchwright that a user would write or install.
+
+Each runs in a process of its own.
+"""

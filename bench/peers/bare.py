@@ -1,4 +1,7 @@
-"""The bare loop: asyncio and our HTTP engine, every answer appended to a file, nothing else kept."""
+"""Peer: the bare loop, which is asyncio with Batchwright's HTTP transport.
+
+It only appends responses to a file.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,9 +10,9 @@ from typing import BinaryIO
 import msgspec
 import uvloop
 
-from batchwright.inference.engine import Header, Request, Target
-from batchwright.inference.socket_engine import SocketEngine
-from bench.peers.harness import Job, run
+from batchwright.inference.transport.base import BackendRequest, Header, TargetUrl
+from batchwright.inference.transport.pool import PooledTransport
+from bench.peers.harness import PeerJob, run
 
 _HEADERS: list[Header] = [(b"content-type", b"application/json"), (b"accept", b"application/json")]
 _MOST_BYTES, _SECONDS = 16 * 1024 * 1024, 60.0
@@ -19,10 +22,10 @@ class _Line(msgspec.Struct):
     body: msgspec.Raw
 
 
-async def _send_all(job: Job) -> int:
+async def _send_all(job: PeerJob) -> int:
     decode = msgspec.json.Decoder(_Line).decode
-    engine = SocketEngine(connect_seconds=10.0)
-    target = Target.of(f"{job.url}/v1/chat/completions")
+    engine = PooledTransport(connect_seconds=10.0)
+    target = TargetUrl.of(f"{job.url}/v1/chat/completions")
     with job.path.open("rb") as lines, job.out.open("ab") as out:
         bodies = (bytes(decode(line).body) for line in lines)
         try:
@@ -32,10 +35,10 @@ async def _send_all(job: Job) -> int:
     return sum(sent)
 
 
-async def _send(engine: SocketEngine, target: Target, bodies: Iterator[bytes], out: BinaryIO) -> int:
+async def _send(engine: PooledTransport, target: TargetUrl, bodies: Iterator[bytes], out: BinaryIO) -> int:
     sent = 0
     for body in bodies:
-        request = Request(b"POST", target, _HEADERS, body)
+        request = BackendRequest(b"POST", target, _HEADERS, body)
         answer = await engine.exchange(request, most_bytes=_MOST_BYTES, seconds=_SECONDS)
         if answer.status != 200:
             raise SystemExit(f"the backend answered {answer.status}")

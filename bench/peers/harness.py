@@ -1,6 +1,6 @@
-"""What each peer's process does: time a loop over a batch's lines. Standard library only.
+"""Main function of each peer: measures a loop that sends the lines of an input file.
 
-It also runs under a Python that has none of our libraries.
+It uses only the standard library, because some peers run under a Python without Batchwright's dependencies.
 """
 
 import json
@@ -13,8 +13,12 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Job:
-    """The lines of `path` go to `url` (the backend, without /v1); answers are appended to `out`."""
+class PeerJob:
+    """The work of a peer: send the lines of the file `path` to the backend `url`, and append the responses to
+    `out`.
+
+    `url` does not include /v1.
+    """
 
     url: str
     path: Path
@@ -22,10 +26,13 @@ class Job:
     in_flight: int
 
 
-def run(loop: Callable[[Job], int]) -> None:
-    """Measures `loop`, which returns how many answers it wrote, and prints that as JSON."""
+def run(loop: Callable[[PeerJob], int]) -> None:
+    """Run `loop` with the job of the command line, and print its duration and cost as JSON.
+
+    `loop` returns the number of responses.
+    """
     url, path, out, in_flight = sys.argv[1:]
-    job = Job(url, Path(path), Path(out), int(in_flight))
+    job = PeerJob(url, Path(path), Path(out), int(in_flight))
     job.out.unlink(missing_ok=True)
     cpu, started = time.process_time(), time.perf_counter()
     requests = loop(job)

@@ -1,4 +1,4 @@
-"""LiteLLM's router, `acompletion` behind a semaphore; runs under a Python that has litellm."""
+"""Peer: LiteLLM's router, with `acompletion` behind a semaphore. It runs under a Python that has litellm."""
 
 import asyncio
 import importlib
@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any, Protocol, TextIO
 
-from bench.peers.harness import Job, run
+from bench.peers.harness import PeerJob, run
 
 
 class _Answer(Protocol):
@@ -17,7 +17,7 @@ class _Router(Protocol):
     async def acompletion(self, **request: object) -> _Answer: ...
 
 
-async def _send_all(job: Job) -> int:
+async def _send_all(job: PeerJob) -> int:
     with job.path.open() as lines:
         bodies: list[dict[str, object]] = [json.loads(line)["body"] for line in lines]
     router = _router(job, {str(body["model"]) for body in bodies})
@@ -27,8 +27,8 @@ async def _send_all(job: Job) -> int:
     return len(bodies)
 
 
-def _router(job: Job, models: set[str]) -> _Router:
-    litellm: Any = importlib.import_module("litellm")  # not among our libraries
+def _router(job: PeerJob, models: set[str]) -> _Router:
+    litellm: Any = importlib.import_module("litellm")  # not among our dependencies
     deployments = [
         {
             "model_name": model,
@@ -47,7 +47,7 @@ async def _send(router: _Router, permits: asyncio.Semaphore, body: dict[str, obj
 
 
 if __name__ == "__main__":
-    # Its import asks for prices over the network otherwise.
+    # Otherwise its import downloads prices.
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     importlib.import_module("litellm")
     run(lambda job: asyncio.run(_send_all(job)))

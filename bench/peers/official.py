@@ -1,4 +1,6 @@
-"""The official client behind a semaphore: a task a line, as its users' scripts do."""
+"""Peer: the official OpenAI client behind a semaphore, with one task for each line, as users write it in
+scripts.
+"""
 
 import asyncio
 import json
@@ -7,13 +9,13 @@ from typing import TYPE_CHECKING, TextIO
 
 from openai import AsyncOpenAI
 
-from bench.peers.harness import Job, run
+from bench.peers.harness import PeerJob, run
 
 if TYPE_CHECKING:
     from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 
 
-async def _send_all(job: Job) -> int:
+async def _send_all(job: PeerJob) -> int:
     permits = asyncio.Semaphore(job.in_flight)
     async with AsyncOpenAI(base_url=f"{job.url}/v1", api_key="none", max_retries=0) as client:
         with job.out.open("a") as out:

@@ -1,4 +1,4 @@
-"""The same loop with httpx, as one would write it."""
+"""Peer: a plain loop with httpx and its default limits."""
 
 import asyncio
 import json
@@ -7,16 +7,13 @@ from typing import TextIO
 
 import httpx
 
-from bench.peers.harness import Job, run
+from bench.peers.harness import PeerJob, run
 
 
-async def _send_all(job: Job) -> int:
-    limits = httpx.Limits(max_connections=job.in_flight, max_keepalive_connections=job.in_flight)
+async def _send_all(job: PeerJob) -> int:
     with job.path.open() as lines, job.out.open("a") as out:
         bodies = (json.loads(line)["body"] for line in lines)
-        async with httpx.AsyncClient(
-            base_url=job.url, limits=limits, timeout=60.0, trust_env=False
-        ) as client:
+        async with httpx.AsyncClient(base_url=job.url, timeout=60.0, trust_env=False) as client:
             return sum(await asyncio.gather(*(_send(client, bodies, out) for _ in range(job.in_flight))))
 
 

@@ -1,4 +1,4 @@
-"""Runs a peer as a process and reads what it measured."""
+"""Runs a peer in a process of its own and reads its result."""
 
 import os
 import subprocess
@@ -11,7 +11,9 @@ _ROOT = Path(__file__).parents[2]
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """One run; CPU and memory are those of the sending process."""
+    """Result of one run of a peer: number of responses and duration, with CPU time and memory of its
+    process.
+    """
 
     requests: int
     seconds: float
@@ -24,14 +26,19 @@ class Measured(msgspec.Struct, frozen=True):
 
     @property
     def cpu_us(self) -> float:
-        """A request's."""
+        """CPU time per request in microseconds."""
         return self.cpu_seconds / self.requests * 1e6
 
 
 def measure(name: str, url: str, path: Path, in_flight: int, python: Path | None = None) -> Measured:
-    """`name` is a module beside this one; `python` another one than ours.
+    """Run the peer `name`, a module of the package bench.peers, and return its result.
 
-    Raises subprocess.CalledProcessError where the peer fails.
+    Args:
+        in_flight: Number of requests that the peer has in flight.
+        python: Python interpreter that runs the peer. None uses the current one.
+
+    Raises:
+        subprocess.CalledProcessError: the peer failed.
     """
     out = path.with_suffix(f".{name}")
     environment = os.environ | {"NO_PROXY": "*"}

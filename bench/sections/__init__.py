@@ -1,4 +1,4 @@
-"""All that is measured, in the order in which it is."""
+"""All sections of the benchmark, in the order in which they are measured."""
 
 from bench.section import Section
 from bench.sections import (
@@ -12,7 +12,9 @@ from bench.sections import (
     serving,
     small,
     stats,
+    tracing,
     transfer,
+    uneven,
     whole,
     workers,
 )
@@ -28,7 +30,9 @@ SECTIONS: tuple[Section, ...] = (
     progress.SECTION,
     order.SECTION,
     workers.SECTION,
+    uneven.SECTION,
     hot.SECTION,
     stats.SECTION,
     transfer.SECTION,
+    tracing.SECTION,
 )

@@ -1,4 +1,4 @@
-"""Finalization of large results beside copying their bytes."""
+"""Section: finalization of large results, compared with a plain copy of the same bytes."""
 
 import os
 import shutil
@@ -6,28 +6,34 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.activity import in_a_process
-from bench.finalize_once import Finalized
-from bench.options import Options
+from bench.activities.finalization import Finalized
+from bench.activities.harness import in_a_process
 from bench.results import Figure, Target
-from bench.section import Section
+from bench.section import Section, SectionOptions
 from bench.sections.ingestion import write_input
 
 _SECONDS = 60.0
 _RESULT_BYTES = 8_000
 
 
-def measure(options: Options) -> list[Figure]:
+def measure(options: SectionOptions) -> list[Figure]:
     count = options.size(50_000, 2_000)
     settled = options.folder / "settled"
     settled.mkdir()
     write_input(settled, count, 220)
-    command = [sys.executable, "-m", "bench.finalize_once", "settle", str(settled), str(_RESULT_BYTES)]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.activities.finalization",
+        "settle",
+        str(settled),
+        str(_RESULT_BYTES),
+    ]
     subprocess.run(command, check=True)
     found: list[Finalized] = []
     for number in options.turns(_SECONDS):
         one = _once(settled, options.folder / f"finalized-{number}")
-        options.say(f"round {number}: {one.seconds:.2f} s; copied in {one.yardstick_seconds:.2f} s")
+        options.report(f"round {number}: {one.seconds:.2f} s; copied in {one.yardstick_seconds:.2f} s")
         found.append(one)
     shutil.rmtree(settled)
     return [
@@ -41,10 +47,13 @@ def measure(options: Options) -> list[Figure]:
 
 
 def _once(settled: Path, folder: Path) -> Finalized:
-    """In a fresh process, on links to the same objects: finalization deletes what it has read."""
+    """Finalize the batch in a new process, and return the cost.
+
+    `settled` is copied to `folder` with hard links first, because finalization deletes its inputs.
+    """
     shutil.copytree(settled, folder, copy_function=os.link)
     try:
-        return in_a_process("bench.finalize_once", Finalized, "finalize", folder)
+        return in_a_process("bench.activities.finalization", Finalized, "finalize", folder)
     finally:
         shutil.rmtree(folder)
 

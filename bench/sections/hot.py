@@ -1,20 +1,19 @@
-"""One hot model and nine others: when does the others' first line leave?"""
+"""Section: how long nine models wait for their first request while another model uses the whole capacity."""
 
 import time
 
+from batchwright.starter.client import Client
 from bench import batches
 from bench.inputs import write_input
-from bench.options import Options
 from bench.results import Figure, Target
-from bench.section import Section
-from bench.stack import Simulator, running, simulator
-from starter.client import Client
+from bench.section import Section, SectionOptions
+from bench.stack import Simulator, running_stack, simulator
 
 _IN_FLIGHT, _LATENCY_MS, _OTHERS = 100, 20, 9
 _SECONDS, _POLL_SECONDS, _HOT_LINES_AHEAD = 50.0, 0.01, 200
 
 
-def measure(options: Options) -> list[Figure]:
+def measure(options: SectionOptions) -> list[Figure]:
     models = tuple(f"model-{number}" for number in range(_OTHERS + 1))
     hot, small = options.folder / "hot.jsonl", options.folder / "others.jsonl"
     count = options.size(10_000, 2_000)
@@ -23,28 +22,28 @@ def measure(options: Options) -> list[Figure]:
     found: list[float] = []
     with (
         simulator("--latency-ms", str(_LATENCY_MS), models=models) as backend,
-        running(options.folder / "hot", backend.url, in_flight=_IN_FLIGHT) as stack,
+        running_stack(options.folder / "hot", backend.url, in_flight=_IN_FLIGHT) as stack,
         Client(stack.api) as client,
     ):
         hot_id, small_id = batches.upload(client, hot), batches.upload(client, small)
         for number in options.turns(_SECONDS):
             backend.reset()
             busy = batches.create(client, hot_id)
-            while backend.ledger().asked < _HOT_LINES_AHEAD:
+            while backend.ledger().requests < _HOT_LINES_AHEAD:
                 time.sleep(_POLL_SECONDS)
             created = time.time()
             batches.run_batch(client, small_id, 20 * _OTHERS)
             found.append(_last_first(backend, models[1:]) - created)
-            options.say(f"round {number}: the last of the nine began after {found[-1]:.2f} s")
+            options.report(f"round {number}: the last of the nine began after {found[-1]:.2f} s")
             batches.wait(client, busy.id, options.size(10_000, 2_000))
     what = "until each of the nine others' first line has left"
     return [Figure("hot.first_line_s", what, found, "s", Target(1.0))]
 
 
 def _last_first(backend: Simulator, models: tuple[str, ...]) -> float:
-    """Unix seconds: when the last of them was asked for the first time."""
+    """Return the time, in Unix seconds, by which each of the models has received its first request."""
     totals = backend.ledger().models
-    firsts = [totals[model].first_asked_at for model in models]
+    firsts = [totals[model].first_request_at for model in models]
     return max(first for first in firsts if first is not None)
 
 

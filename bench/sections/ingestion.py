@@ -1,22 +1,21 @@
-"""Ingestion of the largest batch allowed, and of one twenty times as long."""
+"""Section: ingestion of the largest allowed batch, and of a batch with twenty times as many lines."""
 
 import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.activity import in_a_process
-from bench.ingest_once import Ingested
+from bench.activities.harness import in_a_process
+from bench.activities.ingestion import Ingested
 from bench.inputs import MODELS
-from bench.options import Options
 from bench.results import Figure, Target
-from bench.section import Section
+from bench.section import Section, SectionOptions
 
-_SECONDS, _LONG_SECONDS = 50.0, 1.0
+_SECONDS, _LONG_SECONDS = 50.0, 90.0
 _MIB = 1024 * 1024
 
 
-def measure(options: Options) -> list[Figure]:
+def measure(options: SectionOptions) -> list[Figure]:
     count = options.size(50_000, 2_000)
     large = _rounds(options, "large", count, 4_190, _SECONDS)
     short = _rounds(options, "short", count, 220, _LONG_SECONDS)
@@ -38,29 +37,34 @@ def measure(options: Options) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _rounds(options: Options, name: str, count: int, line_bytes: int, seconds: float) -> list[Ingested]:
-    """Each in a fresh process, whose peak is ingestion's and nothing else's."""
+def _rounds(
+    options: SectionOptions, name: str, count: int, line_bytes: int, seconds: float
+) -> list[Ingested]:
+    """Ingest the same file in each round, and return the costs.
+
+    Each round runs in a new process, so that the peak memory is that of ingestion.
+    """
     found: list[Ingested] = []
     folder = options.folder / name
     folder.mkdir()
     write_input(folder, count, line_bytes)
     for number in options.turns(seconds):
-        one = in_a_process("bench.ingest_once", Ingested, folder, "prefix")
-        options.say(f"round {number}: {one.lines:,} lines of {line_bytes} B in {one.seconds:.2f} s")
+        one = in_a_process("bench.activities.ingestion", Ingested, folder, "prefix")
+        options.report(f"round {number}: {one.lines:,} lines of {line_bytes} B in {one.seconds:.2f} s")
         found.append(one)
     shutil.rmtree(folder)
     return found
 
 
 def lines(count: int, line_bytes: int) -> Iterator[bytes]:
-    """Chat requests over three models and up to 200 system prompts, in random order."""
-    chance = random.Random(0)
+    """Yield `count` chat requests for three models with up to 200 system prompts, in random order."""
+    rng = random.Random(0)
     words = [f"word{number}" for number in range(1_000)]
     longest = max(line_bytes - 200, 20) // 4
-    systems = [" ".join(chance.choices(words, k=150))[:longest] for _ in range(200)]
-    text = " ".join(chance.choices(words, k=40_000))
+    systems = [" ".join(rng.choices(words, k=150))[:longest] for _ in range(200)]
+    text = " ".join(rng.choices(words, k=40_000))
     for number in range(count):
-        yield _line(number, chance.choice(MODELS), chance.choice(systems), text, line_bytes)
+        yield _line(number, rng.choice(MODELS), rng.choice(systems), text, line_bytes)
 
 
 def _line(number: int, model: str, system: str, text: str, line_bytes: int) -> bytes:
@@ -84,6 +88,6 @@ SECTION = Section(
     "Ingestion",
     "50,000 lines of 4 KB (200 MB) in one process, beside reading that file and parsing each line once with "
     "the faster of orjson and msgspec; then lines of 220 bytes, 50,000 and a million of them.",
-    1.6,
+    2.8,
     measure,
 )

@@ -1,4 +1,6 @@
-"""What a full-sized batch takes: memory of API and worker, Temporal's history, SQL statements."""
+"""Section: resources of a full-sized batch, which are memory of API and worker, Temporal events and SQL
+statements.
+"""
 
 import asyncio
 import re
@@ -9,14 +11,13 @@ import msgspec
 import psutil
 from temporalio.client import Client as Temporal
 
-from batchwright.database.connection import connections
+from batchwright.database.pool import open_connection_pool
+from batchwright.starter.client import Client
 from bench import batches
-from bench.options import Options
 from bench.results import Figure, Target
-from bench.section import Section
+from bench.section import Section, SectionOptions
 from bench.sections.ingestion import write_input
-from bench.stack import Stack, forget_peak, peak_mib, running, simulator, wait_until_quiet
-from starter.client import Client
+from bench.stack import RunningStack, forget_peak, peak_mib, running_stack, simulator, wait_until_quiet
 
 _IN_FLIGHT, _LINE_BYTES = 64, 4_190
 _SECONDS, _VISIBLE_SECONDS = 55.0, 20.0
@@ -31,18 +32,18 @@ class _Used(msgspec.Struct, frozen=True):
     statements: int
 
 
-def measure(options: Options) -> list[Figure]:
+def measure(options: SectionOptions) -> list[Figure]:
     count = options.size(50_000, 2_000)
     folder = options.folder / "resources"
     folder.mkdir()
     write_input(folder, count, _LINE_BYTES)
     found: list[_Used] = []
-    with simulator() as backend, running(folder / "stack", backend.url, in_flight=_IN_FLIGHT) as stack:
+    with simulator() as backend, running_stack(folder / "stack", backend.url, in_flight=_IN_FLIGHT) as stack:
         asyncio.run(_log_statements(stack))
         for number in options.turns(_SECONDS):
             wait_until_quiet(stack)
             used = _once(stack, folder / "input", count)
-            options.say(f"round {number}: worker {used.worker_mib:.0f} MiB, API {used.api_mib:.0f} MiB")
+            options.report(f"round {number}: worker {used.worker_mib:.0f} MiB, API {used.api_mib:.0f} MiB")
             found.append(used)
     return _figures(found)
 
@@ -62,7 +63,7 @@ def _figures(found: list[_Used]) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _once(stack: Stack, path: Path, count: int) -> _Used:
+def _once(stack: RunningStack, path: Path, count: int) -> _Used:
     api, worker = psutil.Process(stack.pids.api[0]), psutil.Process(stack.pids.worker[0])
     for process in (api, worker):
         forget_peak(process)
@@ -77,22 +78,23 @@ def _once(stack: Stack, path: Path, count: int) -> _Used:
     return _Used(upload_mib, peak_mib(api), peak_mib(worker), events, statements)
 
 
-async def _log_statements(stack: Stack) -> None:
-    """PostgreSQL writes each one to its log from now on."""
-    connection = await connections(stack.postgres, size=2, patience_seconds=10)
+async def _log_statements(stack: RunningStack) -> None:
+    """Make PostgreSQL log all statements, so that they can be counted."""
+    connection = await open_connection_pool(stack.postgres, size=2, patience_seconds=10)
     await connection.execute("ALTER SYSTEM SET log_statement = 'all'")
     await connection.execute("SELECT pg_reload_conf()")
     await connection.close()
 
 
-def _statements(stack: Stack) -> int:
+def _statements(stack: RunningStack) -> int:
     return len(_STATEMENT.findall((Path(stack.data) / "logs" / "postgres.log").read_bytes()))
 
 
-async def _events(stack: Stack, batch_id: str) -> int:
-    """Of the batch's workflow and its children, once all of them have ended.
+async def _events(stack: RunningStack, batch_id: str) -> int:
+    """Wait until all workflows of the batch have ended, and return the number of events in their histories.
 
-    Raises SystemExit where they do not within a while.
+    Raises:
+        SystemExit: the workflows did not end in time.
     """
     client = await Temporal.connect(stack.temporal, namespace=stack.namespace)
     deadline = time.monotonic() + _VISIBLE_SECONDS
@@ -105,7 +107,7 @@ async def _events(stack: Stack, batch_id: str) -> int:
 
 
 async def run_length(client: Temporal, workflow_id: str, run_id: str) -> int:
-    """Events in the history of a run."""
+    """Return the number of events in the history of one workflow run."""
     return (await client.get_workflow_handle(workflow_id, run_id=run_id).describe()).history_length
 
 

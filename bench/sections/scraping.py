@@ -1,18 +1,17 @@
-"""What operators ask of a stack that has worked: the whole answers, over HTTP."""
+"""Latency of /metrics and /v1/stats over HTTP after a batch, which the section `serving` measures."""
 
 import asyncio
 import time
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
-from batchwright.database.connection import connections
-from bench.options import Options
-from bench.results import Figure, Target
-from bench.sections.percentiles import percentile
-from bench.stack import Stack
+from batchwright.database.pool import open_connection_pool
+from bench.results import Figure, Target, percentile
+from bench.section import SectionOptions
+from bench.stack import RunningStack
 
 _WORKERS = 50
-# Alive for an hour, each having sent of ten models to ten backends.
+# Workers that count as running for an hour. Each has sent requests of ten models to ten backends.
 _FILL = """
 INSERT INTO workers (id, stats, beat_at, registry, traffic)
 SELECT 'bench:' || n, '{}', now() + interval '1 hour', '', lanes FROM generate_series(1, $1::integer) n, (
@@ -21,7 +20,7 @@ SELECT 'bench:' || n, '{}', now() + interval '1 hour', '', lanes FROM generate_s
     FROM generate_series(1, 10) m, generate_series(1, 10) b) sent"""
 
 
-def measure(stack: Stack, options: Options) -> list[Figure]:
+def measure(stack: RunningStack, options: SectionOptions) -> list[Figure]:
     worker, calls = stack.metrics[1], options.size(100, 10)
     shown = [_p95_ms(worker, calls) for _ in range(options.rounds)]
     alone = [_p95_ms(f"{stack.api}/v1/stats", calls) for _ in range(options.rounds)]
@@ -38,7 +37,9 @@ def measure(stack: Stack, options: Options) -> list[Figure]:
 
 
 def _p95_ms(url: str, calls: int) -> float:
-    """Of GETs one after the other over one connection."""
+    """Send `calls` GET requests one after another, and return the 95th percentile of their durations in
+    milliseconds.
+    """
     parts = urlsplit(url)
     connection = HTTPConnection(parts.hostname or "", parts.port, timeout=10)
     taken: list[float] = []
@@ -54,7 +55,7 @@ def _p95_ms(url: str, calls: int) -> float:
     return percentile(taken, 0.95)
 
 
-async def _fill(stack: Stack) -> None:
-    connection = await connections(stack.postgres, size=1, patience_seconds=10)
+async def _fill(stack: RunningStack) -> None:
+    connection = await open_connection_pool(stack.postgres, size=1, patience_seconds=10)
     await connection.execute(_FILL, _WORKERS)
     await connection.close()

@@ -1,4 +1,4 @@
-"""The API while a batch runs at full rate, and its list among many batches."""
+"""Section: latency of the API while a batch runs at full rate, and of listing batches if there are many."""
 
 import asyncio
 import time
@@ -6,16 +6,14 @@ from pathlib import Path
 
 import httpx
 
-from batchwright.database.connection import connections
+from batchwright.database.pool import open_connection_pool
+from batchwright.starter.client import Client
 from bench import batches
 from bench.inputs import write_input
-from bench.options import Options
-from bench.results import Figure, Target
-from bench.section import Section
+from bench.results import Figure, Target, percentile
+from bench.section import Section, SectionOptions
 from bench.sections import scraping
-from bench.sections.percentiles import percentile
-from bench.stack import Stack, running, simulator, wait_until_quiet
-from starter.client import Client
+from bench.stack import RunningStack, running_stack, simulator, wait_until_quiet
 
 _IN_FLIGHT, _LISTED = 64, 20
 _SECONDS, _PAUSE_SECONDS = 60.0, 0.005
@@ -25,7 +23,7 @@ WHERE table_name = 'batches' AND table_schema = current_schema()
     AND column_name NOT IN ('id', 'created_at')"""
 
 
-def measure(options: Options) -> list[Figure]:
+def measure(options: SectionOptions) -> list[Figure]:
     count, others = options.size(20_000, 2_000), options.size(100_000, 1_000)
     path = options.folder / "serving.jsonl"
     write_input(path, count)
@@ -33,12 +31,12 @@ def measure(options: Options) -> list[Figure]:
     lists: list[list[float]] = []
     with (
         simulator() as backend,
-        running(options.folder / "serving", backend.url, in_flight=_IN_FLIGHT) as stack,
+        running_stack(options.folder / "serving", backend.url, in_flight=_IN_FLIGHT) as stack,
     ):
         for number in options.turns(_SECONDS):
             wait_until_quiet(stack)
             gets.append(_while_running(stack, path))
-            options.say(f"round {number}: GET p99 {gets[-1]:.1f} ms")
+            options.report(f"round {number}: GET p99 {gets[-1]:.1f} ms")
         wait_until_quiet(stack)
         operators = scraping.measure(stack, options)
         asyncio.run(_fill(stack, others))
@@ -46,7 +44,7 @@ def measure(options: Options) -> list[Figure]:
             lists.append(_listing(stack, options.size(200, 20)))
     medians = [percentile(taken, 0.5) for taken in lists]
     slowest = [percentile(taken, 0.99) for taken in lists]
-    options.say(f"list of {_LISTED} among {others:,}: {medians[-1]:.1f} ms")
+    options.report(f"list of {_LISTED} among {others:,}: {medians[-1]:.1f} ms")
     what = f"list of {_LISTED} among {others:,} batches, median"
     return [
         Figure("serving.get_ms", "GET of a batch, p99 while it runs at full rate", gets, "ms", Target(25.0)),
@@ -56,8 +54,10 @@ def measure(options: Options) -> list[Figure]:
     ]
 
 
-def _while_running(stack: Stack, path: Path) -> float:
-    """Milliseconds: the 99th percentile of GETs one after the other until the batch has ended."""
+def _while_running(stack: RunningStack, path: Path) -> float:
+    """Run a batch, poll it until it has ended, and return the 99th percentile of the GET durations in
+    milliseconds.
+    """
     with Client(stack.api) as client, httpx.Client(base_url=stack.api, trust_env=False) as plain:
         batch = batches.create(client, batches.upload(client, path))
         taken: list[float] = []
@@ -72,8 +72,8 @@ def _while_running(stack: Stack, path: Path) -> float:
     return percentile(taken, 0.99) * 1000
 
 
-def _listing(stack: Stack, calls: int) -> list[float]:
-    """Milliseconds of each."""
+def _listing(stack: RunningStack, calls: int) -> list[float]:
+    """List the newest batches `calls` times, and return the duration of each call in milliseconds."""
     with httpx.Client(base_url=stack.api, trust_env=False) as plain:
         return [_timed(plain, f"/v1/batches?limit={_LISTED}")[1] * 1000 for _ in range(calls)]
 
@@ -84,9 +84,12 @@ def _timed(plain: httpx.Client, path: str) -> tuple[httpx.Response, float]:
     return answer, time.perf_counter() - started
 
 
-async def _fill(stack: Stack, count: int) -> None:
-    """Copies of an ended batch's row, a second apart in the past."""
-    connection = await connections(stack.postgres, size=2, patience_seconds=10)
+async def _fill(stack: RunningStack, count: int) -> None:
+    """Insert `count` copies of the row of a completed batch.
+
+    Their creation times are one second apart, in the past.
+    """
+    connection = await open_connection_pool(stack.postgres, size=2, patience_seconds=10)
     row = await connection.fetchrow(_COLUMNS)
     assert row is not None
     columns = str(row["names"])

@@ -1,22 +1,21 @@
-"""Batches of one line: alone, and a hundred at once."""
+"""Section: batches of one line, one at a time and a hundred at once."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from batchwright.starter.client import Client
 from bench import batches
 from bench.inputs import write_input
-from bench.options import Options
 from bench.results import Figure, Target
-from bench.section import Section
-from bench.stack import running, simulator, wait_until_quiet
-from starter.client import Client
+from bench.section import Section, SectionOptions
+from bench.stack import running_stack, simulator, wait_until_quiet
 
 _IN_FLIGHT, _AT_ONCE, _ALONE = 64, 100, 5
 _SECONDS, _POLL_SECONDS = 60.0, 0.02
 
 
-def measure(options: Options) -> list[Figure]:
+def measure(options: SectionOptions) -> list[Figure]:
     path = options.folder / "small.jsonl"
     write_input(path, 1)
     many = options.size(_AT_ONCE, 10)
@@ -24,7 +23,7 @@ def measure(options: Options) -> list[Figure]:
     together: list[float] = []
     with (
         simulator() as backend,
-        running(options.folder / "small", backend.url, in_flight=_IN_FLIGHT) as stack,
+        running_stack(options.folder / "small", backend.url, in_flight=_IN_FLIGHT) as stack,
         Client(stack.api) as client,
     ):
         file_id = batches.upload(client, path)
@@ -33,7 +32,7 @@ def measure(options: Options) -> list[Figure]:
             wait_until_quiet(stack)
             alone += [_one(client, file_id) for _ in range(_ALONE)]
             together.append(_many(stack.api, file_id, many))
-            options.say(f"round {number}: {alone[-1]:.2f} s alone, {together[-1]:.1f} s for {many}")
+            options.report(f"round {number}: {alone[-1]:.2f} s alone, {together[-1]:.1f} s for {many}")
     return [
         Figure("small.alone_s", "one line, created to completed", alone, "s", Target(1.5)),
         Figure("small.many_s", f"{many} at once, until all are completed", together, "s", Target(15.0)),
@@ -47,7 +46,9 @@ def _one(client: Client, file_id: str) -> float:
 
 
 def _many(api: str, file_id: str, count: int) -> float:
-    """Created from eight threads; each is then waited for in turn."""
+    """Create `count` batches from eight threads, wait until all have completed, and return the duration
+    in seconds.
+    """
     started = time.perf_counter()
     with Client(api) as client, ThreadPoolExecutor(8) as threads:
         made = list(threads.map(partial(batches.create, client), [file_id] * count))

@@ -1,34 +1,34 @@
-"""What it costs a request to be counted, and to show the counts (S2-61 to S2-64, S2-71, S2-72)."""
+"""Section: CPU time for counting a request in all statistics, and for showing the statistics."""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
 
+from pydantic import JsonValue
+
 from batchwright.contracts.openai import Usage
 from batchwright.contracts.registry import BackendConfig, ModelConfig
-from batchwright.inference.backends import Registry
 from batchwright.inference.catalog import ListedModel
-from batchwright.inference.clients import Clients
-from batchwright.rules.retries import Category
-from batchwright.rules.traffic import LaneTraffic, added_up
+from batchwright.inference.client_pool import ClientPool
+from batchwright.inference.registry import BackendRegistry
+from batchwright.rules.dispatch.retry_policy import Category
+from batchwright.rules.worker_stats import UpstreamTraffic, sum_traffic
 from batchwright.settings import load
+from batchwright.telemetry.backend_traffic import CHAT, BackendTraffic
 from batchwright.telemetry.metrics import Metrics
-from batchwright.telemetry.traffic import CHAT, TrafficMeter
-from bench.options import Options
-from bench.results import Figure, Target
-from bench.section import Section
-from bench.sections.percentiles import percentile
-from worker.backends import follow_backends, show_backends
+from batchwright.worker.backend_metrics import register_backend_metrics, update_backend_gauges
+from bench.results import Figure, Target, percentile
+from bench.section import Section, SectionOptions
 
 _SECONDS = 2.5
 _MODELS = [f"model-{number}" for number in range(10)]
 _BACKENDS = [f"http://backend-{number}:8000" for number in range(10)]
 _USAGE = Usage(input_tokens=100, output_tokens=50)
-_SHOWN = 50  # times
+_SHOWN = 50  # scrapes
 
 
 class _Changes:
-    """Each model is at each backend."""
+    """Stand-in for the table of registry changes, in which each model is registered at each backend."""
 
     def __init__(self, models: Sequence[str], backends: Sequence[str]) -> None:
         config = ModelConfig(backends=[BackendConfig(url=url) for url in backends])
@@ -41,10 +41,11 @@ class _Changes:
 class _Change:
     def __init__(self, model: str, config: ModelConfig) -> None:
         self.model, self.config = model, config
+        self.patch: dict[str, JsonValue] | None = None
 
 
 class _Lists:
-    async def note(self, backend_url: str, names: list[str], at: object) -> None:
+    async def replace_models(self, backend_url: str, names: list[str], at: object) -> None:
         pass
 
     async def served(self, backend_urls: list[str]) -> Sequence[ListedModel]:
@@ -52,53 +53,57 @@ class _Lists:
 
 
 class _Worker:
-    """What a worker counts with, as a registry of these models and backends has it."""
+    """The statistics of a worker that serves these models at these backends, without the worker itself."""
 
     def __init__(self, models: Sequence[str], backends: Sequence[str]) -> None:
         self.models, self.backends = models, backends
         self.metrics = Metrics()
-        self.meter = TrafficMeter(self.metrics)
+        self.meter = BackendTraffic(self.metrics)
         settings = load(backends=[])
         tables = (_Lists(), _Changes(models, backends))
-        self.registry = Registry(settings, *tables, Clients(settings), unavailable=OSError)
-        asyncio.run(self.registry.look())
-        follow_backends(self.registry, self.metrics)
+        self.registry = BackendRegistry(settings, *tables, ClientPool(settings), unavailable=OSError)
+        asyncio.run(self.registry.refresh_changes())
+        register_backend_metrics(self.registry, self.metrics)
 
     def count(self, requests: int) -> float:
-        """Seconds of CPU for all that a line's slice counts of an answer; every lane has its share."""
+        """Count responses as a worker does, evenly for all pairs of model and backend.
+
+        Return the CPU time in seconds.
+        """
         lanes = [(model, backend) for backend in self.backends for model in self.models]
         started = time.process_time()
         for number in range(requests):
-            self._count(*lanes[number % len(lanes)], failed=number % 10 == 9)
+            self._count(lanes[number % len(lanes)][0])
         for model, backend in lanes:
-            self.meter.used(model, backend, [_USAGE] * (requests // len(lanes)))
+            failed = [0.5] * (requests // (10 * len(lanes)))
+            succeeded = 9 * failed
+            self.meter.record(model, backend, succeeded, status=200, category=Category.NONE, chat=CHAT)
+            self.meter.record(model, backend, failed, status=500, category=Category.UPSTREAM_5XX, chat=CHAT)
+            self.meter.record_usage(model, backend, [_USAGE] * (requests // len(lanes)))
         for model in self.models:
             self.metrics.request_seconds.labels(model).observe_all([0.5] * (requests // len(self.models)))
-        self.meter.show()
         return time.process_time() - started
 
-    def _count(self, model: str, backend: str, *, failed: bool) -> None:
-        metrics, meter = self.metrics, self.meter
-        status, category = (500, Category.UPSTREAM_5XX) if failed else (200, Category.NONE)
-        meter.ended(model, backend, status=status, category=category, seconds=0.5, chat=CHAT)
+    def _count(self, model: str) -> None:
+        metrics = self.metrics
         metrics.results.labels(model, "success").inc()
         metrics.tenant_results.labels(metrics.tenants("acme"), "success").inc()
         metrics.prompt_tokens.labels(model).inc(100)
         metrics.generation_tokens.labels(model).inc(50)
 
 
-def measure(options: Options) -> list[Figure]:
+def measure(options: SectionOptions) -> list[Figure]:
     requests = options.size(10_000, 2_000)
     found: list[tuple[float, ...]] = []
     for number in options.turns(_SECONDS):
         few, many = _Worker(_MODELS[:2], _BACKENDS[:2]), _Worker(_MODELS, _BACKENDS)
         few.count(requests)
         counted = 1000 * many.count(requests) / requests
-        shown = [_p95_ms(one.metrics.shown, lambda one=one: one.count(200)) for one in (few, many)]
-        gauges = _p95_ms(lambda many=many: show_backends(many.registry, many.metrics))
-        rows = [lane.model_dump() for lane in many.meter.told({})]
+        shown = [_p95_ms(one.metrics.render, lambda one=one: one.count(200)) for one in (few, many)]
+        gauges = _p95_ms(lambda many=many: update_backend_gauges(many.registry, many.metrics))
+        rows = [lane.model_dump() for lane in many.meter.snapshot({})]
         found.append((counted, *shown, gauges, _p95_ms(lambda rows=rows: _sums(rows))))
-        options.say(f"round {number}: {1000 * counted:.1f} us a request, {shown[1]:.2f} ms a scrape")
+        options.report(f"round {number}: {1000 * counted:.1f} us a request, {shown[1]:.2f} ms a scrape")
     counted, few_ms, many_ms, gauges_ms, stats_ms = ([*column] for column in zip(*found, strict=True))
     return [
         Figure("stats.request_ms", "counting one request in every family", counted, "ms", Target(0.1)),
@@ -110,12 +115,15 @@ def measure(options: Options) -> list[Figure]:
 
 
 def _sums(rows: Sequence[dict[str, object]]) -> object:
-    """What an API process does of the rows that the database has added up."""
-    return added_up(map(LaneTraffic.model_validate, rows), _BACKENDS, _MODELS)
+    """Return the sums of database rows as the API computes them for /v1/stats."""
+    return sum_traffic(map(UpstreamTraffic.model_validate, rows), _BACKENDS, _MODELS)
 
 
 def _p95_ms(work: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
-    """Of CPU; what happens `before` each time is not measured."""
+    """Call `work` many times, and return the 95th percentile of its CPU time in milliseconds.
+
+    `before` is called before each call and is not measured.
+    """
     taken: list[float] = []
     for _ in range(_SHOWN):
         before()

@@ -1,4 +1,6 @@
-"""The largest input file up to the API and down again: seconds beside a plain copy, and the API's memory."""
+"""Section: upload and download of the largest input file, compared with a plain copy, and the memory of
+the API.
+"""
 
 import time
 from collections.abc import Iterator
@@ -9,10 +11,9 @@ import httpx
 import msgspec
 import psutil
 
-from bench.options import Options
 from bench.results import Figure, Target
-from bench.section import Section
-from bench.stack import Stack, forget_peak, peak_mib, running
+from bench.section import Section, SectionOptions
+from bench.stack import RunningStack, forget_peak, peak_mib, running_stack
 
 _MIB = 1024 * 1024
 _SECONDS = 10.0
@@ -38,12 +39,12 @@ class _Round:
     down_mib: float
 
 
-def measure(options: Options) -> list[Figure]:
+def measure(options: SectionOptions) -> list[Figure]:
     size = options.size(200, 8) * _MIB
-    # No backend is asked: nothing listens on the port of discarded bytes.
-    with running(options.folder / "transfer", "http://127.0.0.1:9", in_flight=1, workers=0) as stack:
-        _transfer(stack, _MIB, options.folder)  # what a process needs once
-        rounds = [_told(options, _transfer(stack, size, options.folder)) for _ in options.turns(_SECONDS)]
+    # No request is sent: nothing listens on the discard port.
+    with running_stack(options.folder / "transfer", "http://127.0.0.1:9", in_flight=1, workers=0) as stack:
+        _transfer(stack, _MIB, options.folder)  # warm-up
+        rounds = [_reported(options, _transfer(stack, size, options.folder)) for _ in options.turns(_SECONDS)]
     return [
         Figure("transfer.up_mib", "memory above an idle API, of an upload",
                [one.up_mib for one in rounds], "MiB", Target(64.0)),
@@ -56,7 +57,7 @@ def measure(options: Options) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _transfer(stack: Stack, size: int, folder: Path) -> _Round:
+def _transfer(stack: RunningStack, size: int, folder: Path) -> _Round:
     api = psutil.Process(stack.pids.api[0])
     with httpx.Client(base_url=stack.api, trust_env=False, timeout=300.0) as http:
         up_from, up_began = _idle(api), time.perf_counter()
@@ -75,13 +76,15 @@ def _transfer(stack: Stack, size: int, folder: Path) -> _Round:
 
 
 def _idle(process: psutil.Process) -> float:
-    """MiB that it holds now; its peak counts from here."""
+    """Reset the recorded peak memory of a process, and return its present memory in MiB."""
     forget_peak(process)
     return process.memory_info().rss / _MIB
 
 
 def _form(size: int) -> Iterator[bytes]:
-    """Sent chunked, as a client does that does not know the length."""
+    """Yield the parts of an upload form with a file of `size` bytes. httpx sends an iterator without a
+    known length.
+    """
     yield _HEAD
     yield from _lines(size)
     yield _TAIL
@@ -103,8 +106,8 @@ def _copy(size: int, path: Path) -> float:
     return time.perf_counter() - began
 
 
-def _told(options: Options, one: _Round) -> _Round:
-    options.say(f"{one.up_seconds:.2f} s up, {one.down_seconds:.2f} s down, {one.up_mib:.0f} MiB more")
+def _reported(options: SectionOptions, one: _Round) -> _Round:
+    options.report(f"{one.up_seconds:.2f} s up, {one.down_seconds:.2f} s down, {one.up_mib:.0f} MiB more")
     return one
 
 

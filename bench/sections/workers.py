@@ -1,14 +1,13 @@
-"""One, two and four workers, on one batch and on ten."""
+"""Section: throughput of one, two and four workers, with one batch and with ten batches."""
 
 from statistics import median
 
+from batchwright.starter.client import Client
 from bench import batches
 from bench.inputs import write_input
-from bench.options import Options
 from bench.results import Figure, Target
-from bench.section import Section
-from bench.stack import Simulator, running, simulator, wait_until_quiet
-from starter.client import Client
+from bench.section import Section, SectionOptions
+from bench.stack import Simulator, running_stack, simulator, wait_until_quiet
 
 _IN_FLIGHT, _LATENCY_MS = 64, 100
 IDEAL = _IN_FLIGHT / (_LATENCY_MS / 1000)  # requests/s of one worker that loses no time
@@ -16,8 +15,8 @@ _WORKERS, _BATCHES = (1, 2, 4), (1, 10)
 _SECONDS = 55.0
 
 
-def measure(options: Options) -> list[Figure]:
-    """Requests/s from the first that the simulator saw to its last answer."""
+def measure(options: SectionOptions) -> list[Figure]:
+    """Measure requests per second, from the first request to the last response at the simulator."""
     count = options.size(4_000, 500)
     one, ten = options.folder / "one.jsonl", options.folder / "ten.jsonl"
     write_input(one, count)
@@ -27,7 +26,7 @@ def measure(options: Options) -> list[Figure]:
         for workers in _WORKERS:
             folder = options.folder / f"workers-{workers}"
             with (
-                running(folder, backend.url, in_flight=_IN_FLIGHT, workers=workers) as stack,
+                running_stack(folder, backend.url, in_flight=_IN_FLIGHT, workers=workers) as stack,
                 Client(stack.api) as client,
             ):
                 files = {1: batches.upload(client, one), 10: batches.upload(client, ten)}
@@ -36,7 +35,7 @@ def measure(options: Options) -> list[Figure]:
                         wait_until_quiet(stack)
                         rate = _rate(client, backend, files[many], many, count // many)
                         rates.setdefault((workers, many), []).append(rate)
-                        options.say(
+                        options.report(
                             f"round {number}: {rate:,.0f} requests/s, {workers} workers, {many} batches"
                         )
     return _figures(rates)

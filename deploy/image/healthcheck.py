@@ -13,7 +13,7 @@ _PORTS = ("BATCHWRIGHT_API_PORT", "BATCHWRIGHT_METRICS_PORT")
 
 
 def answers(target: str) -> bool:
-    """Whether GET of `8000/readyz` (or `8000`, at /healthz) is answered with 200."""
+    """Return True if GET of `8000/readyz` (or `8000`, at /healthz) returns 200."""
     port, _, path = target.partition("/")
     connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=_SECONDS)
     try:

@@ -1,8 +1,18 @@
-"""The overview: is everything moving, and will it be done in time?"""
+"""Dashboard *Overview*: do batches make progress, and do they finish in time?"""
 
-from docs.dashboards.panels import RATE, Board, Panel, Query, Row, gauges, quantiles, rates, stat
+from docs.dashboards.panels import (
+    RATE,
+    Dashboard,
+    Panel,
+    PanelQuery,
+    PanelRow,
+    gauges,
+    quantiles,
+    rates,
+    stat,
+)
 
-_NOW = Row(
+_NOW = PanelRow(
     "Now",
     [
         stat("Live batches", "Batches that have not ended.", "sum(max by (status) (batchwright_jobs))"),
@@ -13,75 +23,75 @@ _NOW = Row(
         ),
         stat(
             "Results",
-            "Lines that got their result, a second.",
+            "Lines per second that got their result.",
             f"sum(rate(batchwright_request_results_total[{RATE}]))",
             "reqps",
         ),
         stat(
             "At risk",
-            "Live batches that would miss their window at the speed they have.",
+            "Live batches that do not finish in time at their current speed.",
             "max(batchwright_batches_at_risk)",
             alarm=1,
         ),
         stat(
             "Past deadline",
-            "Live batches whose window has closed. They should end within moments.",
+            "Live batches whose window is over. They should end within moments.",
             "max(batchwright_batches_past_deadline)",
             alarm=1,
         ),
         stat(
             "Control workers",
-            "Workers that polled the queue of workflows within the last minutes.",
+            "Workers that polled the workflow queue within the last minutes.",
             'max(batchwright_queue_pollers{queue="control"})',
         ),
     ],
 )
 
-_BATCHES = Row(
+_BATCHES = PanelRow(
     "Batches",
     [
         Panel("Live batches", "By status.", gauges("max", "batchwright_jobs", "status"), stacked=True),
         Panel(
             "Oldest batch",
-            "Since the oldest batch of a status entered it. Finalizing for long: look at the storage.",
+            "Time since the oldest batch of each status entered it. Long `finalizing`: check the storage.",
             gauges("max", "batchwright_oldest_job_age_seconds", "status"),
             "s",
         ),
         Panel(
             "Waiting batches",
-            "Put off by workers, by cause: the backend refuses our key or takes nothing, nobody serves "
-            "the model, or all that is left waits for its next attempt.",
+            "Deferred by workers, by cause: the backend refuses the key or all requests, no backend serves "
+            "the model, or all remaining lines wait for a retry.",
             gauges("sum", "batchwright_batches_waiting", "reason"),
             stacked=True,
         ),
         Panel(
             "Deadline slack",
-            "Time to the deadline less the estimated time for what is left, of the batch that has "
-            "least. Below zero it would be late.",
-            [Query("min(batchwright_deadline_slack_seconds)", "least")],
+            "Time to the deadline minus the estimated time for the remaining lines, for the batch with "
+            "the least slack. Below zero the batch would be late.",
+            [PanelQuery("min(batchwright_deadline_slack_seconds)", "least")],
             "s",
             least=None,
         ),
         Panel(
             "Batches ended",
-            "A minute, by result. re_enqueued are steps given back to Temporal.",
+            "Per minute, by result. `re_enqueued` counts activities given back to Temporal.",
             rates("batchwright_jobs_processed_total", "result, reason", every_minute=True),
         ),
         Panel(
-            "Time of a batch",
-            "From created_at to the end, of batches that ended lately.",
+            "Batch duration",
+            "From `created_at` to the end, for batches that ended recently.",
             quantiles("batchwright_batch_job_e2e_latency_seconds", "status"),
             "s",
         ),
     ],
 )
 
-_WORK = Row(
+_WORK = PanelRow(
     "Work",
     [
         Panel(
             "Results",
-            "Lines that got their result, a second.",
+            "Lines per second that got their result.",
             rates("batchwright_request_results_total", "result"),
             "reqps",
             stacked=True,
@@ -91,19 +101,23 @@ _WORK = Row(
         ),
         Panel(
             "Requests in flight",
-            "Against the limit of all workers together.",
+            "Compared with the sum of all workers' limits.",
             [
-                Query("sum(batchwright_processor_inflight_requests)", "in flight"),
-                Query("sum(batchwright_processor_max_inflight_concurrency)", "limit"),
+                PanelQuery("sum(batchwright_processor_inflight_requests)", "in flight"),
+                PanelQuery("sum(batchwright_processor_max_inflight_concurrency)", "limit"),
             ],
         ),
         Panel(
-            "Asked again",
-            "Requests a second that will be asked again, by cause.",
+            "Retries",
+            "Requests per second that will be retried, by cause.",
             rates("batchwright_request_retries_total", "category"),
             "reqps",
         ),
-        Panel("Queues", "Tasks that wait for a worker.", gauges("max", "batchwright_queue_depth", "queue")),
+        Panel(
+            "Queues",
+            "Tasks that wait for a worker, by queue.",
+            gauges("max", "batchwright_queue_depth", "queue"),
+        ),
         Panel(
             "Wait before ingestion",
             "From created_at until a worker reads the input.",
@@ -113,19 +127,46 @@ _WORK = Row(
     ],
 )
 
-_API = Row(
+_BACKENDS = PanelRow(
+    "Backends",
+    [
+        Panel(
+            "Backends",
+            "Backends that answered their last probe, and registered backends, per worker.",
+            [
+                PanelQuery("min(batchwright_backends_healthy)", "healthy"),
+                PanelQuery("max(batchwright_backends)", "registered"),
+            ],
+        ),
+        Panel(
+            "Backends up",
+            "Fraction of workers whose last probe of the backend succeeded.",
+            gauges("avg", "batchwright_backend_up", "backend"),
+            "percentunit",
+            most=1,
+        ),
+        Panel(
+            "Requests",
+            "Requests to backends per second, by HTTP status; `none` if there was no response.",
+            rates("batchwright_requests_total", "backend, status"),
+            "reqps",
+        ),
+    ],
+)
+
+_API = PanelRow(
     "API",
     [
         Panel(
-            "Answers",
-            "A second, by status.",
+            "Responses",
+            "Per second, by status.",
             rates("batchwright_api_requests_total", "status"),
             "reqps",
             width=12,
         ),
         Panel(
-            "Time of an answer",
-            "95 of 100, uploads included.",
+            "Response time",
+            "95th percentile, including uploads.",
             quantiles("batchwright_api_request_duration_seconds", "route", '{route=~"/v1/.*"}', [0.95]),
             "s",
             width=12,
@@ -133,9 +174,9 @@ _API = Row(
     ],
 )
 
-OVERVIEW = Board(
+OVERVIEW = Dashboard(
     "batchwright-overview",
     "Batchwright / Overview",
-    "Is everything moving, and will it be done in time?",
-    [_NOW, _BATCHES, _WORK, _API],
+    "Do batches make progress, and do they finish in time?",
+    [_NOW, _BATCHES, _WORK, _BACKENDS, _API],
 )

@@ -13,7 +13,7 @@ Json = dict[str, object]
 
 
 @dataclass(frozen=True)
-class Query:
+class PanelQuery:
     """`legend` names labels in braces, as Grafana has it: {{model}}."""
 
     expr: str
@@ -26,7 +26,7 @@ class Panel:
 
     title: str
     description: str
-    queries: Sequence[Query]
+    queries: Sequence[PanelQuery]
     unit: str = "short"
     kind: str = "timeseries"
     width: int = 8
@@ -38,13 +38,13 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Row:
+class PanelRow:
     title: str
     panels: Sequence[Panel]
 
 
 @dataclass(frozen=True)
-class Variable:
+class BoardVariable:
     """The values of a label, to choose from; `of` is the metric that has it."""
 
     name: str
@@ -52,41 +52,41 @@ class Variable:
 
 
 @dataclass(frozen=True)
-class Board:
+class Dashboard:
     uid: str
     title: str
     description: str
-    rows: Sequence[Row]
-    variables: Sequence[Variable] = field(default=())
+    rows: Sequence[PanelRow]
+    variables: Sequence[BoardVariable] = field(default=())
 
     def render(self) -> str:
-        return json.dumps(_board(self), indent=1) + "\n"
+        return json.dumps(_render_dashboard(self), indent=1) + "\n"
 
 
 def stat(title: str, description: str, expr: str, unit: str = "short", alarm: float | None = None) -> Panel:
     """One number."""
-    return Panel(title, description, [Query(expr)], unit, "stat", width=4, height=4, alarm=alarm)
+    return Panel(title, description, [PanelQuery(expr)], unit, "stat", width=4, height=4, alarm=alarm)
 
 
-def rates(metric: str, by: str, where: str = "", *, every_minute: bool = False) -> list[Query]:
-    """Of a counter, a second or a minute."""
+def rates(metric: str, by: str, where: str = "", *, every_minute: bool = False) -> list[PanelQuery]:
+    """Return the rate of a counter, per second or per minute."""
     times = "60 * " if every_minute else ""
-    return [Query(f"{times}sum by ({by}) (rate({metric}{where}[{RATE}]))", _legend(by))]
+    return [PanelQuery(f"{times}sum by ({by}) (rate({metric}{where}[{RATE}]))", _legend(by))]
 
 
-def gauges(how: str, metric: str, by: str, where: str = "") -> list[Query]:
+def gauges(how: str, metric: str, by: str, where: str = "") -> list[PanelQuery]:
     """`how` the values of several processes are put together."""
-    return [Query(f"{how} by ({by}) ({metric}{where})", _legend(by))]
+    return [PanelQuery(f"{how} by ({by}) ({metric}{where})", _legend(by))]
 
 
 def quantiles(
     metric: str, by: str = "", where: str = "", ranks: Sequence[float] = (0.5, 0.95)
-) -> list[Query]:
-    """Of a histogram, over the last minutes."""
+) -> list[PanelQuery]:
+    """Return a quantile of a histogram over the last minutes."""
     labels = f"le, {by}" if by else "le"
     name = f" {{{{{by}}}}}" if by else ""
     return [
-        Query(
+        PanelQuery(
             f"histogram_quantile({rank}, sum by ({labels}) (rate({metric}_bucket{where}[{RATE}])))",
             f"p{rank * 100:.0f}{name}",
         )
@@ -98,7 +98,7 @@ def _legend(by: str) -> str:
     return " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
 
 
-def _board(board: Board) -> Json:
+def _render_dashboard(board: Dashboard) -> Json:
     return {
         "uid": board.uid,
         "title": board.title,
@@ -141,7 +141,7 @@ def _datasource() -> Json:
     }
 
 
-def _variable(variable: Variable) -> Json:
+def _variable(variable: BoardVariable) -> Json:
     return {
         "name": variable.name,
         "label": variable.name.capitalize(),
@@ -157,7 +157,7 @@ def _variable(variable: Variable) -> Json:
     }
 
 
-def _placed(rows: Sequence[Row]) -> list[Json]:
+def _placed(rows: Sequence[PanelRow]) -> list[Json]:
     """From left to right, a new line where one is full; ids in that order."""
     placed: list[Json] = []
     y = 0
@@ -192,7 +192,7 @@ def _panel(panel: Panel, id: int, x: int, y: int) -> Json:
     }
 
 
-def _target(query: Query, id: str) -> Json:
+def _target(query: PanelQuery, id: str) -> Json:
     return {
         "refId": id,
         "datasource": _DATASOURCE,

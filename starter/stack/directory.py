@@ -1,16 +1,122 @@
-"""The data directory of a stack: one `dev` at a time, and where everything lies."""
+"""Data directory of a local stack: its lock, the description of the running stack, and its process ids."""
 
 import fcntl
 import os
 from pathlib import Path
 from typing import TextIO
 
-from starter.stack.errors import StackError
-from starter.stack.state import StackInfo, end_leftovers, note_processes, write_whole
+import psutil
+from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
+
+from batchwright.starter.stack.errors import StackError
+
+_GRACE_SECONDS = 2.0
+
+
+class _FrozenModel(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class ProcessIds(_FrozenModel):
+    dev: int
+    temporal: int
+    postgres: int
+    simulator: int | None
+    api: list[int]
+    worker: list[int]
+
+
+class StackInfo(_FrozenModel):
+    """Addresses and process ids of a running stack, as in `dev.json` and in the output of `dev --json`."""
+
+    api: str
+    temporal: str
+    namespace: str
+    ui: str
+    postgres: str
+    simulator: str | None
+    data: str
+    pids: ProcessIds
+    metrics: list[str]  # URLs for Prometheus: the API first, then each worker
+
+
+class ProcessRecord(_FrozenModel):
+    """Identity of a process: its id, and its start time in Unix seconds, because ids are used again."""
+
+    pid: int
+    created: float
+
+
+class ProcessRecords(RootModel[list[ProcessRecord]]):
+    pass
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """Replace the content of `file` by `text`, so that a reader never sees half of it.
+
+    Only the owner of the file may read it, because it may hold a password.
+    """
+    temporary = file.with_name(f"{file.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as out:
+        out.write(text)
+    temporary.replace(file)
+
+
+def record_processes(file: Path, pids: list[int]) -> None:
+    """Write the identities of those processes among `pids` that are running to `file`.
+
+    A later start can then end them with `end_leftovers`, if this process is killed.
+    """
+    records: list[ProcessRecord] = []
+    for pid in pids:
+        try:
+            records.append(ProcessRecord(pid=pid, created=psutil.Process(pid).create_time()))
+        except psutil.Error:
+            continue
+    write_atomically(file, ProcessRecords(records).model_dump_json())
+
+
+def end_leftovers(file: Path) -> int:
+    """End the processes recorded in `file` that are still running, and return how many there were."""
+    try:
+        records = ProcessRecords.model_validate_json(file.read_text()).root
+    except (FileNotFoundError, ValidationError):
+        return 0
+    left = [process for record in records if (process := _recorded_process(record)) is not None]
+    for process in left:
+        process.terminate()
+    _, remaining = psutil.wait_procs(left, timeout=_GRACE_SECONDS)
+    for process in remaining:
+        process.kill()
+    psutil.wait_procs(remaining, timeout=_GRACE_SECONDS)
+    return len(left)
+
+
+def _recorded_process(record: ProcessRecord) -> psutil.Process | None:
+    try:
+        process = psutil.Process(record.pid)
+        return process if abs(process.create_time() - record.created) < 1.0 else None
+    except psutil.Error:
+        return None
+
+
+UMASK = 0o077  # for processes that write files themselves
+
+
+def open_private(path: str, flags: int) -> int:
+    """Open a file. If it is created, only its owner may read it.
+
+    Pass this function to `open()` as `opener`.
+    """
+    return os.open(path, flags, 0o600)
 
 
 class StackDirectory:
-    """Open from `open()` to `close()`, or to the death of this process."""
+    """Data directory of one stack, and the paths of its files.
+
+    `open()` locks the directory until `close()` or the end of the process.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().resolve()
@@ -24,16 +130,19 @@ class StackDirectory:
         self._lock: TextIO | None = None
 
     def open(self) -> int:
-        """Make it ours; how many processes of a killed `dev` were ended.
+        """Create the directory if needed, and lock it for this process.
+
+        End the processes that a killed `dev` left running in it, and return their number.
 
         Raises:
-            StackError: another `dev` has it, or it cannot be written.
+            StackError: another `dev` uses the directory, or the directory cannot be written.
         """
         try:
-            self.logs.mkdir(parents=True, exist_ok=True)
-            self.objects.mkdir(exist_ok=True)
-            self._lock = self._locked()
-            write_whole(self._info, "")  # that it can be written, before a later start depends on it
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.logs.mkdir(mode=0o700, exist_ok=True)
+            self.objects.mkdir(mode=0o700, exist_ok=True)
+            self._lock = self._lock_file()
+            write_atomically(self._info, "")  # fail now if it cannot be written
             self._info.unlink()
         except OSError as error:
             raise StackError(
@@ -51,20 +160,20 @@ class StackDirectory:
             self._lock = None
 
     def publish(self, info: StackInfo) -> None:
-        write_whole(self._info, info.model_dump_json() + "\n")
+        write_atomically(self._info, info.model_dump_json() + "\n")
 
     def publish_exports(self, text: str) -> None:
-        """For a shell; like the other it may hold a password."""
-        write_whole(self._exports, text)
+        """Write the shell exports in `text` to `dev.env`, which users source in their shell."""
+        write_atomically(self._exports, text)
 
-    def note(self, pids: list[int]) -> None:
-        note_processes(self._processes, pids)
+    def record(self, pids: list[int]) -> None:
+        record_processes(self._processes, pids)
 
     def log(self, name: str) -> Path:
         return self.logs / f"{name}.log"
 
-    def _locked(self) -> TextIO:
-        lock = (self.path / "dev.lock").open("a+")
+    def _lock_file(self) -> TextIO:
+        lock = open(self.path / "dev.lock", "a+", opener=open_private)  # noqa: SIM115 (close)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,8 +1,11 @@
-"""StackError: why the embedded stack cannot start or go on."""
+"""Error of the local stack that `dev` and `demo` start."""
 
 
 class StackError(Exception):
-    """`str()` is one sentence for the user; `detail` is what the part itself said last, possibly empty."""
+    """The local stack cannot start, or cannot continue. The message is one sentence for the user.
+
+    `detail` is the last output of the service that failed; may be empty.
+    """
 
     def __init__(self, message: str, detail: str = "") -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""TCP ports on the loopback address."""
+"""Choice of free TCP ports on the loopback address."""
 
 import fcntl
 import os
@@ -8,22 +8,19 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from starter.stack.errors import StackError
+from batchwright.starter.stack.errors import StackError
 
 LOOPBACK = "127.0.0.1"
-# Below the ports that Linux and macOS give to outgoing connections: one of those could take a port
-# between our look at it and the server's bind, or while a killed server is being started again.
+# Below the range that Linux and macOS use for outgoing connections: such a connection could take a port
+# between our check and the server's bind, or while a killed server is being restarted.
 _FIRST, _LAST = 20_000, 32_000
-_TRIES = 200
-_reserved: list[int] = []  # open locks, for as long as the process lives
+_ATTEMPTS = 200
+_reserved: list[int] = []  # file descriptors of the locks, open until this process ends
 
 
 def free_port() -> int:
-    """A port nobody listens on now, and that no other call gives away while this process lives.
-
-    Its server listens seconds later: another stack that starts meanwhile must not choose it too.
-    """
-    for _ in range(_TRIES):
+    """Return a free port, and reserve it until this process ends, so that no other stack chooses it."""
+    for _ in range(_ATTEMPTS):
         port = random.randint(_FIRST, _LAST)
         if is_free(port) and _reserve(port):
             return port
@@ -31,7 +28,10 @@ def free_port() -> int:
 
 
 def _reserve(port: int) -> bool:
-    """Whether no living process has reserved it; the lock of an ended one is gone with it."""
+    """Reserve `port` with a file lock until this process ends.
+
+    Return False if another process holds the lock.
+    """
     folder = Path(tempfile.gettempdir()) / f"batchwright-ports-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     lock = os.open(folder / str(port), os.O_RDWR | os.O_CREAT, 0o600)
@@ -45,7 +45,7 @@ def _reserve(port: int) -> bool:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on `port`; connections of an ended one that linger do not count."""
+    """Return True if a server could listen on `port`."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -55,16 +55,19 @@ def is_free(port: int) -> bool:
     return True
 
 
-def claim(ports: Mapping[str, int]) -> list[int]:
-    """The ports of these options, a free one for each 0.
+def claim_ports(ports: Mapping[str, int]) -> list[int]:
+    """Check that the ports are free, and return them in the same order. A free port replaces each `0`.
+
+    Args:
+        ports: Port by the command-line option that sets it, such as `--ui-port`.
 
     Raises:
-        StackError: some are taken; names them all, with the options that are the remedy.
+        StackError: some ports are in use. The message names them and their options.
     """
     taken = {option: port for option, port in ports.items() if port and not is_free(port)}
     if len(taken) == 1:
         ((option, port),) = taken.items()
-        raise StackError(f"Port {port} is in use: choose another with {option} (0: a free one).")
+        raise StackError(f"Port {port} is in use: choose another with {option} (0 means any free port).")
     if taken:
         *others, last = (str(port) for port in taken.values())
         options = " ".join(f"{option} 0" for option in taken)

@@ -1,20 +1,18 @@
-"""The embedded stack of `dev` and `demo`: started in order, kept running, stopped in order."""
+"""Supervisor of the local stack that `dev` and `demo` run. It starts, restarts and stops the services."""
 
 import asyncio
 import os
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import Never, Self
+from typing import Self
 
-from starter.stack import plan, temporal
-from starter.stack.directory import StackDirectory
-from starter.stack.errors import StackError
-from starter.stack.keeper import Keeper, Say
-from starter.stack.part import Kept, Part, PartProcess
-from starter.stack.postgres import EmbeddedPostgres
-from starter.stack.postgres_part import PostgresPart
-from starter.stack.schema import prepare_database
-from starter.stack.state import Pids, StackInfo
+from batchwright.background import BackgroundTasks
+from batchwright.starter.stack import specs, temporal_server
+from batchwright.starter.stack.directory import ProcessIds, StackDirectory, StackInfo
+from batchwright.starter.stack.errors import StackError
+from batchwright.starter.stack.postgres.server import EmbeddedPostgres
+from batchwright.starter.stack.postgres.service import PostgresService, prepare_database
+from batchwright.starter.stack.services import ManagedService, RestartLoop, Say, ServiceProcess, ServiceSpec
 
 _PATIENCE_SECONDS = 10.0
 _POSTGRES_SECONDS = 30.0
@@ -22,26 +20,28 @@ _Start = Coroutine[None, None, None]
 
 
 class Supervisor:
-    """Used as a context manager: inside, the stack is ready; afterwards, all of it is stopped.
+    """Context manager that starts all services of the stack, restarts those that end, and stops them.
 
-    `say` is called with what happens to the parts meanwhile, a sentence each.
+    Args:
+        say: Called with one sentence for each event, such as a restart, to show it to the user.
     """
 
-    def __init__(self, options: plan.DevOptions, say: Say) -> None:
+    def __init__(self, options: specs.DevOptions, say: Say) -> None:
         self._options = options
         self._say = say
         self._directory = StackDirectory(options.data)
         server = EmbeddedPostgres(
             self._directory.postgres, log=self._directory.log("postgres"), start_timeout=60
         )
-        self._postgres = PostgresPart(server, self._changed)
-        self._temporal: PartProcess | None = None
-        self._simulator: PartProcess | None = None
-        self._api: list[PartProcess] = []
-        self._workers: list[PartProcess] = []
-        self._addresses: plan.Addresses | None = None
+        self._postgres = PostgresService(server, self._record_processes)
+        self._temporal: ServiceProcess | None = None
+        self._simulator: ServiceProcess | None = None
+        self._api: list[ServiceProcess] = []
+        self._workers: list[ServiceProcess] = []
+        self._addresses: specs.Addresses | None = None
         self._database_url = ""
-        self._keepers: list[asyncio.Task[Never]] = []
+        self._restart_loops = BackgroundTasks(self._restart_loop_failed)
+        self._is_published = False
 
     async def __aenter__(self) -> Self:
         try:
@@ -58,7 +58,11 @@ class Supervisor:
 
     @property
     def info(self) -> StackInfo:
-        """As it is now."""
+        """Addresses and process ids of the running stack.
+
+        Raises:
+            StackError: the stack is not started.
+        """
         addresses, temporal_process = self._addresses, self._temporal
         if addresses is None or temporal_process is None:
             raise StackError("The stack is not started.")
@@ -66,12 +70,12 @@ class Supervisor:
         return StackInfo(
             api=addresses.api,
             temporal=addresses.temporal,
-            namespace=temporal.NAMESPACE,
+            namespace=temporal_server.NAMESPACE,
             ui=addresses.ui,
             postgres=self._database_url,
             simulator=addresses.simulator,
             data=str(self._directory.path),
-            pids=Pids(
+            pids=ProcessIds(
                 dev=os.getpid(),
                 temporal=temporal_process.pid or 0,
                 postgres=self._postgres.pid or 0,
@@ -83,99 +87,103 @@ class Supervisor:
         )
 
     async def stop(self) -> None:
-        """API and workers, then what they need; what has not started is left out."""
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
-        self._keepers = []
+        """Stop the API and the workers, and then Temporal, PostgreSQL and the simulator, which both need."""
+        await self._restart_loops.stop()
+        self._is_published = False
         drain = self._options.settings.drain_seconds
         if self._api or self._workers:
-            self._say(f"Stopping API and workers; requests in flight have at most {drain:g} s to end.")
+            self._say(f"Stopping API and workers; requests in flight have {drain:g} s to finish.")
         await asyncio.gather(
             _stop_all(self._api, _PATIENCE_SECONDS), _stop_all(self._workers, drain + _PATIENCE_SECONDS)
         )
-        needed = self._needed()
-        if needed:
+        dependencies = self._dependencies()
+        if dependencies:
             others = (
                 "PostgreSQL, Temporal and the simulator" if self._simulator else "PostgreSQL and Temporal"
             )
             self._say(f"Stopping {others}.")
-        await asyncio.gather(_stop_all(needed, _PATIENCE_SECONDS), self._postgres.stop(_POSTGRES_SECONDS))
+        await asyncio.gather(
+            _stop_all(dependencies, _PATIENCE_SECONDS), self._postgres.stop(_POSTGRES_SECONDS)
+        )
         self._directory.close()
 
-    def hurry(self) -> None:
-        """No more patience; PostgreSQL still closes its files."""
-        for part in self._processes():
-            part.kill()
+    def kill(self) -> None:
+        """Kill all services at once, except PostgreSQL, which `stop` shuts down to protect its data."""
+        for service in self._processes():
+            service.kill()
 
     async def _start(self) -> None:
         left = self._directory.open()
         if left:
-            self._say(f"Ended {left} processes that a killed `batchwright dev` had left running.")
-        self._addresses = plan.choose_addresses(self._options)
-        await _together(*self._foundations(self._addresses))
-        told = plan.environment(self._addresses, self._directory, self._database_url, self._options.auth)
-        await _together(*self._entry_points(self._addresses, told))
-        self._keepers = [
-            asyncio.create_task(Keeper(part, self._say).keep())
-            for part in (self._postgres, *self._processes())
-        ]
+            self._say(f"Ended the processes that a killed `batchwright dev` left running ({left}).")
+        self._addresses = specs.choose_addresses(self._options)
+        await _all_at_once(*self._start_dependencies(self._addresses))
+        options = self._options
+        environment = specs.environment(self._addresses, self._directory, self._database_url, options.auth)
+        self._api = [self._process(specs.api_service(self._addresses, environment))]
+        workers = specs.worker_services(self._addresses, environment)
+        self._workers = [self._process(service) for service in workers]
+        await _all_at_once(*(service.start() for service in (*self._api, *self._workers)))
+        for service in (self._postgres, *self._processes()):
+            self._restart_loops.start(service.name, RestartLoop(service, self._say).run)
+        self._is_published = True
         self._directory.publish(self.info)
-        self._directory.publish_exports(plan.exports(self._addresses, told))
+        self._directory.publish_exports(specs.exports(self._addresses, environment))
 
-    def _foundations(self, addresses: plan.Addresses) -> list[_Start]:
-        self._temporal = self._process(plan.temporal_part(addresses, self._directory))
+    def _start_dependencies(self, addresses: specs.Addresses) -> list[_Start]:
+        self._temporal = self._process(specs.temporal_service(addresses, self._directory))
         starts: list[_Start] = [self._start_database(), self._start_temporal(self._temporal, addresses)]
         if addresses.simulator_port is not None:
-            part = plan.simulator_part(addresses.simulator_port, self._options.simulator_arguments)
-            self._simulator = self._process(part)
+            service = specs.simulator_service(addresses.simulator_port, self._options.simulator_arguments)
+            self._simulator = self._process(service)
             starts.append(self._simulator.start())
         return starts
-
-    def _entry_points(self, addresses: plan.Addresses, told: dict[str, str]) -> list[_Start]:
-        self._api = [self._process(plan.api_part(addresses, told))]
-        self._workers = [self._process(part) for part in plan.worker_parts(addresses, told)]
-        return [part.start() for part in (*self._api, *self._workers)]
 
     async def _start_database(self) -> None:
         await self._postgres.start()
         self._database_url = await prepare_database(self._postgres.dsn)
 
-    async def _start_temporal(self, part: Kept, addresses: plan.Addresses) -> None:
-        await part.start()
-        await temporal.prepare_namespace(addresses.temporal_port)
+    async def _start_temporal(self, service: ManagedService, addresses: specs.Addresses) -> None:
+        await service.start()
+        await temporal_server.prepare_namespace(addresses.temporal_port)
 
-    def _process(self, part: Part) -> PartProcess:
-        return PartProcess(part, self._directory.log(part.name), self._changed)
+    def _process(self, service: ServiceSpec) -> ServiceProcess:
+        return ServiceProcess(service, self._directory.log(service.name), self._record_processes)
 
-    def _processes(self) -> list[PartProcess]:
-        return [*self._needed(), *self._api, *self._workers]
+    def _processes(self) -> list[ServiceProcess]:
+        return [*self._dependencies(), *self._api, *self._workers]
 
-    def _needed(self) -> list[PartProcess]:
-        """What API and workers ask, besides PostgreSQL."""
-        return [part for part in (self._temporal, self._simulator) if part is not None]
+    def _dependencies(self) -> list[ServiceProcess]:
+        """Return Temporal and the simulator, as far as they have been created."""
+        return [service for service in (self._temporal, self._simulator) if service is not None]
 
-    def _changed(self) -> None:
-        """A part has a new process: noted before anything else can happen."""
+    def _restart_loop_failed(self, name: str, error: str) -> None:
+        self._say(f"Watching {name} failed ({error}); the watch is restarted.")
+
+    def _record_processes(self) -> None:
+        """Record the ids of the running processes. If this process is killed, a later `dev` can end them."""
         try:
-            self._directory.note(_pids(self._processes()))
-            if self._keepers:
+            self._directory.record(_pids(self._processes()))
+            if self._is_published:
                 self._directory.publish(self.info)
         except OSError as error:
-            # A full disk must not end the part that was just started again.
+            # A full disk must not end the service that was just restarted.
             self._say(f"{error.filename} cannot be written: {error.strerror}.")
 
 
-def _pids(parts: list[PartProcess]) -> list[int]:
-    return [part.pid for part in parts if part.pid is not None]
+def _pids(services: list[ServiceProcess]) -> list[int]:
+    return [service.pid for service in services if service.pid is not None]
 
 
-async def _stop_all(parts: list[PartProcess], patience_seconds: float) -> None:
-    await asyncio.gather(*(part.stop(patience_seconds) for part in parts))
+async def _stop_all(services: list[ServiceProcess], patience_seconds: float) -> None:
+    await asyncio.gather(*(service.stop(patience_seconds) for service in services))
 
 
-async def _together(*starts: _Start) -> None:
-    """All of them; the first failure ends the others and is raised alone."""
+async def _all_at_once(*starts: _Start) -> None:
+    """Run all `starts` at the same time, and wait for them.
+
+    If one fails, cancel the others and raise its error.
+    """
     try:
         async with asyncio.TaskGroup() as group:
             for start in starts:

@@ -1,4 +1,4 @@
-"""Files that ask for `skipped_waits` run on a loop on which no pause takes time."""
+"""Runs tests that use the fixture `skipped_waits` on an event loop in which waiting takes no real time."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from tests.activities.skipping import SkippingLoop
+from tests.activities.skipping_loop import SkippingLoop
 
 
 def pytest_asyncio_loop_factories(
@@ -20,8 +20,15 @@ def pytest_asyncio_loop_factories(
 
 @pytest.fixture
 async def skipped_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clocks of the process go with the loop's."""
+    """Replace the clocks of the process by the clock of the event loop, which jumps forward instead of
+    waiting.
+    """
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SkippingLoop)
     monkeypatch.setattr(time, "monotonic", loop.time)
     monkeypatch.setattr(time, "time", loop.wall)
+
+    def clock_gettime(clock: int) -> float:
+        return loop.time()
+
+    monkeypatch.setattr(time, "clock_gettime", clock_gettime, raising=False)

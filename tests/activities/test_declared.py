@@ -1,4 +1,4 @@
-"""What workflows may call is implemented, under the same name and with the same messages."""
+"""Every declared activity is implemented, with the same name and payload types."""
 
 import importlib
 import pkgutil
@@ -7,18 +7,17 @@ from typing import get_type_hints
 
 import pytest
 
-from activities.auditing import Auditing
-from activities.execution import Execution
-from activities.finalization import Finalization
-from activities.ingestion import Ingestion
-from activities.lifecycle import Lifecycle
-from activities.retention import Retention
 from batchwright import contracts
+from batchwright.activities.audit.activity import Auditing
+from batchwright.activities.execution.activity import Execution
+from batchwright.activities.finalization.activity import Finalization
+from batchwright.activities.ingestion.activity import Ingestion
+from batchwright.activities.lifecycle import Lifecycle
+from batchwright.activities.retention.activity import Retention
 from batchwright.contracts.audit import AuditActivities
 from batchwright.contracts.execution import ExecutionActivities
-from batchwright.contracts.finalization import FinalizationActivities
+from batchwright.contracts.finalization import FinalizationActivities, LifecycleActivities
 from batchwright.contracts.ingestion import IngestionActivities
-from batchwright.contracts.lifecycle import LifecycleActivities
 from batchwright.contracts.retention import RetentionActivities
 
 CONTRACTS = list(pkgutil.iter_modules(contracts.__path__))
@@ -33,7 +32,7 @@ PHASES: list[tuple[type, type]] = [
 
 
 def activities_of(phase: type) -> dict[str, FunctionType]:
-    """Those the class itself decorates: an inherited declaration would raise NotImplementedError."""
+    """Return the activities that the class itself decorates. Inherited ones raise NotImplementedError."""
     own = [member for member in vars(phase).values() if isinstance(member, FunctionType)]
     return {method.__name__: method for method in own if hasattr(method, "__temporal_activity_definition")}
 
@@ -45,13 +44,15 @@ def test_every_declared_activity_is_implemented(declared: type, implementation: 
 
 
 @pytest.mark.parametrize(("declared", "implementation"), PHASES)
-def test_an_implementation_takes_and_returns_what_is_declared(declared: type, implementation: type) -> None:
+def test_an_implementation_has_the_declared_parameters_and_return_types(
+    declared: type, implementation: type
+) -> None:
     implemented = activities_of(implementation)
     for name, method in activities_of(declared).items():
         assert get_type_hints(implemented[name]) == get_type_hints(method)
 
 
-def test_every_phase_of_the_contracts_is_known_here() -> None:
+def test_every_declared_activity_class_is_checked() -> None:
     modules = [importlib.import_module(f"batchwright.contracts.{found.name}") for found in CONTRACTS]
     declared = {name for module in modules for name in vars(module) if name.endswith("Activities")}
     assert declared == {phase.__name__ for phase, _ in PHASES}

@@ -1,13 +1,13 @@
-"""Adapters' errors as workflows see them."""
+"""Errors of adapters as workflows see them."""
 
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.errors import translated
+from batchwright.activities.errors import translated
 from batchwright.contracts.errors import Failure
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.rules.plan import PlanDamaged
-from batchwright.rules.segments import SegmentDamaged
+from batchwright.rules.planning.plan_format import PlanDamaged
+from batchwright.rules.results.segments import SegmentDamaged
 from batchwright.storage.base import ObjectMissing, StorageFull, StorageUnavailable
 
 
@@ -30,14 +30,14 @@ async def test_each_error_has_its_meaning(error: Exception, kind: Failure, retri
     assert caught.value.message == str(error)
 
 
-async def test_the_caller_says_what_a_missing_object_means() -> None:
+async def test_the_caller_chooses_the_error_for_a_missing_object() -> None:
     with pytest.raises(ApplicationError) as caught:
         async with translated(Failure.INPUT_VANISHED):
             raise ObjectMissing("the input")
     assert caught.value.type == Failure.INPUT_VANISHED
 
 
-async def test_other_errors_pass_as_they_are() -> None:
+async def test_other_errors_are_not_translated() -> None:
     with pytest.raises(KeyError):
         async with translated():
             raise KeyError("a bug")

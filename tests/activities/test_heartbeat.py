@@ -1,4 +1,4 @@
-"""Heartbeats: they go on while the work does, and end with it."""
+"""Heartbeats continue while the work does, and end with it."""
 
 import asyncio
 import dataclasses
@@ -6,13 +6,13 @@ from datetime import timedelta
 
 from temporalio.testing import ActivityEnvironment
 
-from activities.heartbeat import beating
+from batchwright.activities.heartbeat import heartbeating
 
 
 def environment(
     heartbeat_timeout: timedelta | None, attempt: int = 1
 ) -> tuple[ActivityEnvironment, "asyncio.Queue[None]"]:
-    """An activity's surroundings, and a queue of its beats."""
+    """An activity environment and a queue of its heartbeats."""
     beats: asyncio.Queue[None] = asyncio.Queue()
     surroundings = ActivityEnvironment()
     surroundings.info = dataclasses.replace(
@@ -22,19 +22,19 @@ def environment(
     return surroundings, beats
 
 
-async def test_it_beats_while_the_work_goes_on() -> None:
+async def test_heartbeats_are_sent_while_the_work_continues() -> None:
     surroundings, beats = environment(timedelta(milliseconds=3))
 
     async def work() -> int:
-        async with beating():
+        async with heartbeating():
             return len([await beats.get() for _ in range(3)])
 
     assert await surroundings.run(work) == 3
 
 
-async def test_work_that_is_soon_done_beats_only_where_an_attempt_went_before() -> None:
+async def test_short_work_sends_a_heartbeat_only_after_an_earlier_attempt() -> None:
     async def work() -> None:
-        async with beating():
+        async with heartbeating():
             for _ in range(10):
                 await asyncio.sleep(0)
 
@@ -45,23 +45,23 @@ async def test_work_that_is_soon_done_beats_only_where_an_attempt_went_before() 
     assert (of_the_first.qsize(), of_the_second.qsize()) == (0, 1)
 
 
-async def test_nothing_beats_when_the_work_has_ended() -> None:
+async def test_no_heartbeat_is_sent_after_the_work_has_ended() -> None:
     surroundings, _ = environment(timedelta(seconds=30))
 
     async def work() -> set[asyncio.Task[object]]:
         before = asyncio.all_tasks()
-        async with beating():
+        async with heartbeating():
             assert len(asyncio.all_tasks() - before) == 1
         return asyncio.all_tasks() - before
 
     assert await surroundings.run(work) == set()
 
 
-async def test_an_activity_without_a_timeout_needs_no_beats() -> None:
+async def test_an_activity_without_a_heartbeat_timeout_sends_no_heartbeats() -> None:
     surroundings, beats = environment(None)
 
     async def work() -> None:
-        async with beating():
+        async with heartbeating():
             await asyncio.sleep(0)
 
     await surroundings.run(work)

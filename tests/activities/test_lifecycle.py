@@ -1,17 +1,17 @@
-"""Ends without files."""
+"""Batches that end without files."""
 
 import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.lifecycle import Lifecycle
+from batchwright.activities.lifecycle import Lifecycle
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.lifecycle import EndRequest
+from batchwright.contracts.finalization import EndRequest
 from batchwright.contracts.openai import BatchStatus, ValidationError
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.rows import SliceProgress
+from batchwright.database.records import SliceProgress
 from batchwright.storage.base import StorageUnavailable
-from tests.activities.settled_batch import BATCH_ID, CREATED, INPUT_KEY, TENANT, SettledBatch
+from tests.activities.finalization.settled_batch import BATCH_ID, CREATED, INPUT_KEY, TENANT, SettledBatch
 
 ERRORS = [ValidationError(code="finalization_failed", message="The storage did not come back.")]
 
@@ -22,18 +22,26 @@ async def a_batch() -> SettledBatch:
     return batch
 
 
-async def end(batch: SettledBatch, status: BatchStatus, *, keep_results: bool = False) -> BatchStatus:
+async def end(
+    batch: SettledBatch, status: BatchStatus, *, keep_results: bool = False, files_pending: bool = False
+) -> BatchStatus:
     lifecycle = Lifecycle(batch.database, batch.metrics, batch.storage)
-    request = EndRequest(order=batch.order, status=status, errors=ERRORS, keep_results=keep_results)
+    request = EndRequest(
+        order=batch.order,
+        status=status,
+        errors=ERRORS,
+        keep_results=keep_results,
+        files_pending=files_pending,
+    )
     return await ActivityEnvironment().run(lifecycle.end, request)
 
 
-async def test_a_failed_batch_keeps_the_counts_its_workers_told() -> None:
+async def test_a_failed_batch_keeps_the_counts_reported_by_workers() -> None:
     batch = await a_batch()
-    told = SliceProgress(
+    progress = SliceProgress(
         tenant=TENANT, batch_id=BATCH_ID, model="a", number=0, generation=0, attempt=1, completed=2, failed=1
     )
-    await batch.database.progress.record([told])
+    await batch.database.progress.record([progress])
     assert await end(batch, BatchStatus.FAILED) is BatchStatus.FAILED
     row = await batch.database.batches.get(TENANT, BATCH_ID)
     assert row is not None
@@ -41,7 +49,7 @@ async def test_a_failed_batch_keeps_the_counts_its_workers_told() -> None:
     assert (row.output_file_id, row.error_file_id) == (None, None)
 
 
-async def test_a_batch_nobody_has_begun_can_end() -> None:
+async def test_a_batch_that_was_never_started_can_end() -> None:
     batch = SettledBatch(lines=1)
     assert await end(batch, BatchStatus.CANCELLED) is BatchStatus.CANCELLED
     row = await batch.database.batches.get(TENANT, BATCH_ID)
@@ -49,13 +57,13 @@ async def test_a_batch_nobody_has_begun_can_end() -> None:
     assert row.cancelled_at is not None
 
 
-async def test_its_scratch_goes_and_its_input_stays() -> None:
+async def test_temporary_objects_are_deleted_and_the_input_stays() -> None:
     batch = await a_batch()
     await end(batch, BatchStatus.CANCELLED)
     assert set(batch.memory.objects) == {INPUT_KEY}
 
 
-async def test_the_results_of_a_batch_whose_files_could_not_be_written_stay() -> None:
+async def test_results_of_a_batch_whose_files_could_not_be_written_are_kept() -> None:
     batch = await a_batch()
     before = set(batch.memory.objects)
     await end(batch, BatchStatus.FAILED, keep_results=True)
@@ -64,7 +72,7 @@ async def test_the_results_of_a_batch_whose_files_could_not_be_written_stay() ->
 
 async def test_a_batch_that_has_ended_stays_as_it_is() -> None:
     batch = await a_batch()
-    await batch.database.batches.end(TENANT, BATCH_ID, BatchStatus.EXPIRED, [], CREATED)
+    await batch.database.batches.end_without_files(TENANT, BATCH_ID, BatchStatus.EXPIRED, [], CREATED)
     before = await batch.database.batches.get(TENANT, BATCH_ID)
     assert await end(batch, BatchStatus.FAILED) is BatchStatus.EXPIRED
     assert await batch.database.batches.get(TENANT, BATCH_ID) == before
@@ -79,7 +87,7 @@ async def test_ends_are_counted_once() -> None:
     assert count("batchwright_jobs_processed_total", labels) == 1
 
 
-async def test_a_broken_storage_does_not_keep_a_batch_from_ending() -> None:
+async def test_a_broken_storage_does_not_prevent_the_end_of_a_batch() -> None:
     batch = await a_batch()
     batch.memory.failing = StorageUnavailable("no disk")
     assert await end(batch, BatchStatus.FAILED) is BatchStatus.FAILED
@@ -91,3 +99,36 @@ async def test_database_trouble_is_retried() -> None:
     with pytest.raises(ApplicationError) as caught:
         await end(batch, BatchStatus.FAILED)
     assert (caught.value.type, caught.value.non_retryable) == (Failure.DATABASE_UNAVAILABLE, False)
+
+
+async def test_a_batch_that_ends_with_pending_files_keeps_their_segments() -> None:
+    batch = await a_batch()
+    before = set(batch.memory.objects)
+    batch.memory.failing = StorageUnavailable("no disk")
+    assert await end(batch, BatchStatus.EXPIRED, files_pending=True) is BatchStatus.EXPIRED
+    assert set(batch.memory.objects) == before
+    row = await batch.database.batches.get(TENANT, BATCH_ID)
+    assert row is not None
+    assert row.files_pending
+
+
+async def test_abandoned_pending_files_do_not_change_the_status_and_the_error_has_the_reason() -> None:
+    batch = await a_batch()
+    before = set(batch.memory.objects)
+    await end(batch, BatchStatus.EXPIRED, files_pending=True)
+    assert await end(batch, BatchStatus.EXPIRED, keep_results=True) is BatchStatus.EXPIRED
+    row = await batch.database.batches.get(TENANT, BATCH_ID)
+    assert row is not None
+    assert (row.status, row.files_pending, row.errors) == (BatchStatus.EXPIRED, False, ERRORS)
+    assert row.results_kept_until is not None
+    assert set(batch.memory.objects) == before
+
+
+async def test_an_end_with_files_pending_is_counted_once() -> None:
+    batch = await a_batch()
+    await end(batch, BatchStatus.CANCELLED, files_pending=True)
+    await end(batch, BatchStatus.CANCELLED, files_pending=True)
+    await end(batch, BatchStatus.CANCELLED)
+    count = batch.metrics.registry.get_sample_value
+    labels = {"result": "cancelled", "reason": "none"}
+    assert count("batchwright_jobs_processed_total", labels) == 1

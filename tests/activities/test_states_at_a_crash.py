@@ -1,6 +1,6 @@
-"""Every state in which a worker can be killed, what the next one makes of it, and how that is counted.
+"""Every state in which a worker can be killed, how the next worker continues, and how that is counted.
 
-The table is that of recovery at start (S0-9 to S0-15); here it is what Temporal's next attempt does.
+The table is that of recovery at start; here it is what Temporal's next attempt does.
 """
 
 import dataclasses
@@ -13,30 +13,30 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
-from activities.execution import Execution
-from activities.finalization import Finalization
-from activities.ingestion import Ingestion
-from activities.slices.progress import ProgressReporter
+from batchwright.activities.execution.activity import Execution
+from batchwright.activities.finalization.activity import Finalization
+from batchwright.activities.ingestion.activity import Ingestion
+from batchwright.activities.services.progress import ProgressReporter
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.openai import BatchStatus
-from batchwright.rules import keys
-from batchwright.rules.segments import SegmentWriter, read_records
+from batchwright.rules import object_keys
+from batchwright.rules.results.segments import SegmentWriter, read_records
 from batchwright.settings import load
 from batchwright.storage.base import StorageUnavailable
 from batchwright.telemetry.metrics import Metrics
-from tests.activities.execution_house import BATCH, House, ok, request
-from tests.activities.fresh_batch import INPUT_KEY as FRESH_INPUT
-from tests.activities.fresh_batch import FreshBatch, Served, a_line
-from tests.activities.settled_batch import BATCH_ID, TENANT, SettledBatch, names
-from worker.steps import Attempt
+from batchwright.worker.interceptors import ActivityMetricsInbound
+from tests.activities.execution.fixture import BATCH, ExecutionFixture, ok, request
+from tests.activities.finalization.settled_batch import BATCH_ID, TENANT, SettledBatch, names
+from tests.activities.ingestion.fresh_batch import INPUT_KEY as FRESH_INPUT
+from tests.activities.ingestion.fresh_batch import FakeModels, FreshBatch, a_line
 
 
 class Killed(Exception):
-    """Where the worker was killed."""
+    """The state in which the worker was killed."""
 
 
 class Found(NamedTuple):
-    """After the takeover: the row's status, and which custom_ids or contents came out."""
+    """The state after the takeover: the row's status, and the custom_ids or contents that were written."""
 
     metrics: Metrics
     status: str
@@ -49,11 +49,11 @@ async def killed(attempt: Awaitable[object]) -> None:
 
 
 async def take_over(metrics: Metrics, step: str, does: Callable[[], Awaitable[object]]) -> None:
-    """The next attempt, as a worker runs it, of one that left no word."""
+    """Run the next attempt as a worker does, after one that ended without a result."""
 
     class Runs(ActivityInboundInterceptor):
         def __init__(self) -> None:
-            """Nothing comes after it."""
+            """There is no next interceptor."""
 
         async def execute_activity(self, input: ExecuteActivityInput) -> object:
             return await does()
@@ -62,11 +62,11 @@ async def take_over(metrics: Metrics, step: str, does: Callable[[], Awaitable[ob
     info = {"activity_type": step, "attempt": 2, "heartbeat_timeout": timedelta(seconds=30)}
     environment.info = dataclasses.replace(environment.info, **info)
     given = ExecuteActivityInput(fn=does, args=[], executor=None, headers={})
-    await environment.run(Attempt(Runs(), metrics).execute_activity, given)
+    await environment.run(ActivityMetricsInbound(Runs(), metrics).execute_activity, given)
 
 
 class _Dying(FreshBatch):
-    """Its first attempt dies when the plan is written."""
+    """The first attempt dies when the plan is written."""
 
     async def die(self) -> None:
         put = self.storage.put
@@ -86,7 +86,7 @@ class _Dying(FreshBatch):
         return Found(self.metrics, row.status, [str(row.total)])
 
     async def _ingested(self) -> object:
-        served, settings = Served(frozenset(self.served)), load()
+        served, settings = FakeModels(frozenset(self.served)), load()
         ingestion = Ingestion(self.database, self.storage, served, settings, self.metrics)
         return await ingestion.ingest(self.order)
 
@@ -111,7 +111,7 @@ async def validating_a_wrong_input() -> Found:
 
 
 class _Running(FreshBatch):
-    """A batch of three lines that was ingested; its workers share its tables and its storage."""
+    """An ingested batch of three lines. All workers share its tables and its storage."""
 
     def __init__(self) -> None:
         super().__init__(*(a_line(f"line-{n}", system=str(n)) for n in range(3)))
@@ -123,23 +123,23 @@ class _Running(FreshBatch):
         self.slice = request(
             batch_id=BATCH,
             tenant=self.order.tenant,
-            prefix=result.prefix,
+            ingest_prefix=result.ingest_prefix,
             model=share.model,
-            safe=share.safe,
-            closes_at=self.order.expires_at,
+            safe_model=share.safe_model,
+            deadline=self.order.deadline,
         )
-        self.folder = keys.slice_results(self.order.tenant, BATCH, share.safe, 0)
+        self.folder = object_keys.slice_results(self.order.tenant, BATCH, share.safe_model, 0)
 
-    def worker(self) -> House:
-        house = House(ok)
+    def worker(self) -> ExecutionFixture:
+        execution = ExecutionFixture(ok)
         progress = ProgressReporter(self.database.progress)
-        house.tools = dataclasses.replace(house.tools, storage=self.storage, progress=progress)
-        return house
+        execution.context = dataclasses.replace(execution.context, storage=self.storage, progress=progress)
+        return execution
 
     async def settle(self, lines: int) -> None:
-        """As a worker that was killed leaves it: a segment, of which it had told nobody yet."""
+        """Leave the state of a killed worker: a segment that it had not reported yet."""
         dying = self.worker()
-        dying.tools.progress = House(ok).tools.progress
+        dying.context.progress = ExecutionFixture(ok).context.progress
         await dying.run(self.slice)
         (segment,) = [info.key async for info in self.storage.list(self.folder)]
         records = list(read_records(await self.storage.get(segment)))
@@ -151,12 +151,14 @@ class _Running(FreshBatch):
             await self.storage.put(segment, writer.finish())
 
     async def again(self) -> Found:
-        """What the next worker asks, and what the row tells when its slice has ended."""
-        house = self.worker()
-        await take_over(house.metrics, "run_slice", lambda: Execution(house.tools).run_slice(self.slice))
+        """Return the requests of the next worker, and the row's counts when its slice has ended."""
+        execution = self.worker()
+        await take_over(
+            execution.metrics, "run_slice", lambda: Execution(execution.context).run_slice(self.slice)
+        )
         row = await self.row()
         counted = f"{row.completed}/{row.total}"
-        return Found(house.metrics, row.status, [*sorted(house.sent), counted])
+        return Found(execution.metrics, row.status, [*sorted(execution.sent), counted])
 
 
 async def in_progress_without_output() -> Found:
@@ -174,17 +176,17 @@ async def in_progress_with_output() -> Found:
 
 
 async def _finalize(
-    status: BatchStatus, unsettled: LineCode, settle: list[int], storage_fails: bool = False
+    status: BatchStatus, missing_line_code: LineCode, settle: list[int], storage_fails: bool = False
 ) -> Found:
     batch = SettledBatch(lines=3)
     await batch.prepare()
     await batch.put([batch.success(n) for n in settle])
-    wanted = batch.request(status, unsettled)
+    wanted = batch.request(status, missing_line_code)
 
     async def dies() -> None:
         raise Killed
 
-    batch.memory.events[keys.plan(batch.prefix, "b")] = dies
+    batch.memory.events[object_keys.plan(batch.prefix, "b")] = dies
     await killed(batch.finalize(wanted))
     finalization = Finalization(batch.tables, batch.storage, load(), batch.metrics)
     if storage_fails:
@@ -242,7 +244,7 @@ async def terminal() -> Found:
         (terminal, "completed", names([0, 1, 2]), ("unknown", "cleaned_up")),
     ],
 )  # fmt: skip
-async def test_what_the_next_worker_makes_of_a_crash(
+async def test_the_next_worker_continues_correctly_after_a_crash(
     crash: Callable[[], Awaitable[Found]], status: str, lines: list[str], counted: tuple[str, str]
 ) -> None:
     found = await crash()

@@ -1,4 +1,8 @@
-"""`python -m tests.chaos --seconds 600 --seed 1` (`make chaos`): a table, and exit 1 where a claim broke."""
+"""`python -m tests.chaos --seconds 600 --seed 1` (`make chaos`): disturbs a running stack and checks its
+promises.
+
+It prints a table, and exits with 1 if a promise was broken.
+"""
 
 import asyncio
 import logging
@@ -23,11 +27,11 @@ def run(
     """Kill, freeze and cut parts of a running stack, and check that nothing is lost or done twice."""
     begun = time.monotonic()
 
-    def tell(what: str) -> None:
+    def report_progress(what: str) -> None:
         print(f"{time.monotonic() - begun:7.1f} s  {what}", file=sys.stderr)
 
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # of requests that we cut ourselves
-    report = asyncio.run(chaos(seed, seconds, tell, data))
+    report = asyncio.run(chaos(seed, seconds, report_progress, data))
     console = Console()
     console.print(table(report))
     for sentence in report.broken:
@@ -51,7 +55,7 @@ def table(report: Report) -> Table:
         "lines": f"{sum(verdict.lines for verdict in report.verdicts):,}",
         "lost": f"{sum(verdict.lost for verdict in report.verdicts)}",
         "doubled": f"{sum(verdict.doubled for verdict in report.verdicts)}",
-        "asked again after they had settled": f"{report.asked_again}",
+        "sent again after they had settled": f"{report.repeated}",
         "answered more than once": f"{report.answered_again} of {report.may_repeat} that might have been",
         "seconds until answers go on, p50 / p99": f"{median:.1f} / {worst:.1f}",
     }

@@ -1,4 +1,4 @@
-"""What has to be true of an ended batch, whatever was done to the stack meanwhile."""
+"""Checks that each ended batch must pass, however the stack was disturbed while it ran."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -22,17 +22,24 @@ class _Usage(BaseModel):
     total_tokens: int
 
 
-class _Told(BaseModel):
+class _WithUsage(BaseModel):
     usage: _Usage
 
 
 class _Answer(BaseModel):
-    body: _Told
+    body: _WithUsage
 
 
 @dataclass
 class Verdict:
-    """`broken` are sentences; `requests` the ids of lines that a backend has answered for good."""
+    """Result of the checks of one batch.
+
+    Attributes:
+        lost: Number of lines in neither the output file nor the error file.
+        doubled: Number of lines that are there more than once.
+        broken: A sentence for each failed check.
+        requests: Ids of the requests with a final response of a backend.
+    """
 
     seen: Seen
     status: str
@@ -70,9 +77,9 @@ def _check_history(verdict: Verdict, batch: Batch) -> None:
         verdict.broken.append(f"was cancelling and ended as {batch.status}")
     if batch.status not in {"completed", ending}:
         verdict.broken.append(f"ended as {batch.status}: {batch.errors}")
-    told = batch.model_dump()
+    reported = batch.model_dump()
     for names in (_TIMES, _CANCEL_TIMES):
-        times = [told[name] for name in (*names, *_ENDS) if told[name] is not None]
+        times = [reported[name] for name in (*names, *_ENDS) if reported[name] is not None]
         if times != sorted(times):
             verdict.broken.append(f"times go back: {times}")
 
@@ -121,11 +128,11 @@ def _fate(line: ResultLine) -> str:
 
 
 def _check_usage(verdict: Verdict, batch: Batch, output: list[ResultLine]) -> None:
-    told = _Told.model_validate(batch.model_dump()).usage.total_tokens
+    reported = _WithUsage.model_validate(batch.model_dump()).usage.total_tokens
     summed = sum(
         _Answer.model_validate(line.response.model_dump()).body.usage.total_tokens
         for line in output
         if line.response is not None
     )
-    if told != summed:
-        verdict.broken.append(f"usage says {told} tokens, the lines {summed}")
+    if reported != summed:
+        verdict.broken.append(f"usage says {reported} tokens, the lines {summed}")

@@ -1,4 +1,4 @@
-"""Does to a running stack what the schedule says, and measures how soon it goes on."""
+"""Applies disturbances to a running stack, and measures how soon requests are answered again."""
 
 import asyncio
 import os
@@ -20,6 +20,7 @@ from tests.e2e.stack import MODELS, Part, Stack
 
 _LOOK_SECONDS = 0.05
 _PATIENCE_SECONDS = 60.0
+_RESTART_SECONDS = 240.0
 _PARTS: dict[Kind, tuple[Part, ...]] = {
     Kind.KILL_API: ("api",),
     Kind.KILL_TEMPORAL: ("temporal",),
@@ -45,13 +46,20 @@ _ALL_WORKERS = frozenset(
 
 
 async def settle_in(stack: Stack) -> None:
-    """The models' latencies, after whatever faults there are: of several that fit, the oldest hits."""
+    """Give each model of the simulator its usual latency.
+
+    It applies only while no earlier fault matches a request.
+    """
     for model, seconds in _LATENCY.items():
         await stack.faults(model=model, kind="slow", seconds=seconds)
 
 
 class Disturber:
-    """`may_repeat` adds up what was under way whenever something happened: that much may come twice."""
+    """Applies disturbances to a stack and counts them.
+
+    `may_repeat` is the number of requests without a stored result at the times of the disturbances. So many
+    requests may be sent twice without breaking a promise.
+    """
 
     def __init__(self, stack: Stack, workers: Workers, wires: Wires, witness: Witness) -> None:
         self._stack, self._workers, self._wires, self._witness = stack, workers, wires, witness
@@ -62,7 +70,9 @@ class Disturber:
         self.recoveries: list[float] = []
 
     async def do(self, what: Disturbance) -> None:
-        """Until it is over and the stack has answered something again."""
+        """Apply one disturbance, wait until it is over, and wait until the backend has answered another
+        request.
+        """
         if not await reached(self._stack.now.postgres, what.kind):
             self.missed[what.kind] += 1
             return
@@ -72,7 +82,7 @@ class Disturber:
         self.may_repeat += await self._witness.under_way()
         self.done[what.kind] += 1
         over = time.monotonic()
-        await self._goes_on()
+        await self._batch_continues()
         self.recoveries.append(time.monotonic() - over)
 
     async def _disturb(self, what: Disturbance) -> None:
@@ -80,7 +90,7 @@ class Disturber:
         if kind in _ALL_WORKERS or kind in _ONE_WORKER:
             await self._to_workers(what)
         for part in _PARTS.get(kind, ()):
-            self.kills += len(self._stack.kill(part))
+            self.kills += _signal(self._stack.now.pids.of(part), signal.SIGKILL)
         if fault := _FAULTS.get(kind):
             await self._fault(what, fault)
         elif part := _FROZEN.get(kind):
@@ -108,14 +118,17 @@ class Disturber:
         self.kills += 0 if stopped else len(chosen)
 
     async def _freeze(self, pid: int, seconds: float) -> None:
-        """Longer than the heartbeat timeout: others take its slices, and then it is there again."""
+        """Suspend a worker with SIGSTOP for longer than the heartbeat timeout, and continue it.
+
+        Other workers take its slices meanwhile, so that it comes back without owning them.
+        """
         self._workers.signal(pid, signal.SIGSTOP)
         await asyncio.sleep(seconds)
         if pid in self._workers.pids:
-            os.kill(pid, signal.SIGCONT)
+            self._workers.signal(pid, signal.SIGCONT)
 
     async def _freeze_part(self, part: Part, seconds: float) -> None:
-        """Its connections stay open, and nothing comes from them."""
+        """Suspend all processes of a part. Its connections stay open, but nothing is sent on them."""
         pids = self._stack.now.pids.of(part)
         _signal(pids, signal.SIGSTOP)
         try:
@@ -124,10 +137,13 @@ class Disturber:
             _signal(pids, signal.SIGCONT)
 
     async def _kill_twice(self, seconds: float) -> None:
-        """The second time so many seconds after there is a process again: it starts, recovers or just is."""
-        [first] = self._stack.kill("postgres")
-        self.kills += 1
-        until = time.monotonic() + _PATIENCE_SECONDS
+        """Kill PostgreSQL, wait until it has been started again, and kill the new process after `seconds`.
+
+        By then it may be starting, recovering or ready.
+        """
+        [first] = self._stack.now.pids.of("postgres")
+        self.kills += _signal([first], signal.SIGKILL)
+        until = time.monotonic() + _RESTART_SECONDS
         while (second := self._stack.postmaster) in (None, first):
             assert time.monotonic() < until, "PostgreSQL was not started again"
             await asyncio.sleep(_LOOK_SECONDS)
@@ -141,8 +157,11 @@ class Disturber:
         await settle_in(self._stack)
         await asyncio.sleep(what.seconds)
 
-    async def _goes_on(self) -> None:
-        """Until the backend has answered more than before, or there is hardly anything left to ask."""
+    async def _batch_continues(self) -> None:
+        """Wait until the backend has answered another request.
+
+        Give up after a minute, as there may be nothing left to send.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_SECONDS), http_client() as http:
                 before = await self._answered(http)
@@ -151,11 +170,11 @@ class Disturber:
 
     async def _answered(self, http: httpx.AsyncClient) -> int:
         answer = await http.get(self._stack.simulator + "/admin/ledger?entries=false")
-        return answer.raise_for_status().json()["answered"]
+        return answer.raise_for_status().json()["completed"]
 
 
 def _signal(pids: Iterable[int], number: signal.Signals) -> int:
-    """How many of them there were."""
+    """Send a signal to the processes that still exist, and return how many there were."""
     met = 0
     for pid in pids:
         with suppress(ProcessLookupError):

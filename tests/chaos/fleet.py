@@ -1,16 +1,17 @@
-"""Worker processes of our own, behind proxies, started again whenever one ends."""
+"""Worker processes behind proxies. Each worker that ends is started again."""
 
 import asyncio
 import os
 import resource
 import signal
 import sys
-import time
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
+from tests.chaos.objects import STORAGE_PATIENCE_SECONDS
 from tests.chaos.wires import Wires
+from tests.constants import with_constants
 from tests.e2e.stack import SETTINGS, Addresses
 
 _WORKER_SETTINGS = {
@@ -18,9 +19,9 @@ _WORKER_SETTINGS = {
     "BATCHWRIGHT_CONNECT_TIMEOUT_SECONDS": "3",
     "BATCHWRIGHT_METRICS_PORT": "0",
     "BATCHWRIGHT_LOG_LEVEL": "INFO",
-    "BATCHWRIGHT_STARTUP_SECONDS": "120",  # several parts may be away one after the other
+    # Several parts may be unavailable one after the other.
+    **with_constants(startup_seconds=120, storage_patience_seconds=STORAGE_PATIENCE_SECONDS),
 }
-_PYTHON_STARTS_SECONDS = 2.0
 _TOLD_LINES = 30
 
 
@@ -31,9 +32,9 @@ class Workers:
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._starts = 0
-        self.failures: list[str] = []  # of those that ended by themselves, or failed when told to stop
-        self._begun: dict[int, float] = {}
-        self._untold: set[int] = set()  # killed, or told to stop before Python could hear it
+        self.failures: list[str] = []  # of those that ended by themselves, or failed after a stop signal
+        self._stopped: set[int] = set()  # by SIGTERM; a second one ends a process at once
+        self._silent: set[int] = set()  # killed, stopped twice, or stopped before Python handled signals
 
     @property
     def pids(self) -> list[int]:
@@ -43,10 +44,15 @@ class Workers:
         self._keepers = [asyncio.create_task(self._keep(place)) for place in range(self._count)]
 
     def signal(self, pid: int, number: signal.Signals) -> None:
-        deaf = number is signal.SIGTERM and time.monotonic() - self._begun[pid] < _PYTHON_STARTS_SECONDS
-        if number is signal.SIGKILL or deaf:
-            self._untold.add(pid)
-        os.kill(pid, number)
+        """Send a signal to a worker. Do nothing if it has just ended."""
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if number is signal.SIGTERM:
+                if pid in self._stopped or not _handles(pid, number):
+                    self._silent.add(pid)
+                self._stopped.add(pid)
+            elif number is signal.SIGKILL:
+                self._silent.add(pid)
+            os.kill(pid, number)
 
     async def stop(self) -> None:
         for keeper in self._keepers:
@@ -57,10 +63,9 @@ class Workers:
         while True:
             process, log = await self._spawn()
             self._processes[place] = process
-            self._begun[process.pid] = time.monotonic()
             try:
                 code = await process.wait()
-                if code and process.pid not in self._untold:
+                if code and process.pid not in self._silent:
                     self.failures.append(f"exit code {code}:\n{_end_of(log)}")
             finally:
                 del self._processes[place]
@@ -74,9 +79,26 @@ class Workers:
         path = self._logs / f"chaos-worker-{self._starts:03d}.log"
         with path.open("wb") as log:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", "worker", env=self._environment, stdout=log, stderr=log
+                sys.executable,
+                "-P",
+                "-m",
+                "batchwright.worker",
+                env=self._environment,
+                stdout=log,
+                stderr=log,
             )
         return process, path
+
+
+def _handles(pid: int, number: signal.Signals) -> bool:
+    """Return True if the process has a handler for this signal.
+
+    Raises:
+        FileNotFoundError: the process has ended.
+    """
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    [caught] = (line.split()[1] for line in lines if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def _end_of(log: Path) -> str:
@@ -96,7 +118,7 @@ async def workers_behind(wires: Wires, count: int, addresses: Addresses) -> Asyn
 
 @contextmanager
 def no_room_for(pids: Sequence[int]) -> Generator[None]:
-    """No file of these processes may grow, as on a full disk."""
+    """Prevent all files of these processes from growing during the `with` block, as on a full disk."""
     try:
         _limit_files(pids, 0)
         yield

@@ -1,4 +1,4 @@
-"""Batches as users make them, one after the other: sizes, models, faults and endings by the seed."""
+"""Random batches as users make them. The seed determines their sizes, models, faults and ends."""
 
 import random
 from dataclasses import dataclass, field
@@ -31,7 +31,9 @@ LARGEST = 400
 
 @dataclass
 class Submission:
-    """One batch to be made: its lines, and what has to become of each."""
+    """A batch to submit, with the expected result of each line by custom_id in `fates`, and the expected
+    end.
+    """
 
     lines: list[dict[str, object]]
     fates: dict[str, Fate]
@@ -43,7 +45,7 @@ class Submission:
 
 @dataclass
 class Seen:
-    """What was seen of it."""
+    """A submitted batch, with the statuses that were observed, in order."""
 
     submission: Submission
     batch_id: str
@@ -51,26 +53,30 @@ class Seen:
 
 
 def submission(seed: int, number: int, largest: int = LARGEST) -> Submission:
-    """The batch of that number, of at most so many lines: equal for an equal seed."""
-    chance = random.Random(f"{seed}/{number}")
-    size = int(chance.triangular(1, largest, min(60, largest)))
+    """Return the batch with this number. It is always the same for the same seed.
+
+    Args:
+        largest: Most lines of a batch.
+    """
+    rng = random.Random(f"{seed}/{number}")
+    size = int(rng.triangular(1, largest, min(60, largest)))
     lines, fates = list[dict[str, object]](), dict[str, Fate]()
     for place in range(size):
         custom_id = f"b{number}-l{place}"
-        fate = chance.choices(("answered", "refused", "unserved"), (96, 2, 2))[0]
+        fate = rng.choices(("answered", "refused", "unserved"), (96, 2, 2))[0]
         fates[custom_id] = fate
-        lines.append(_line(chance, custom_id, fate))
-    ending = chance.choices(("completed", "cancelled", "expired"), (7, 2, 1))[0]
-    window = f"{chance.randint(6, 15)}s" if ending == "expired" else "24h"
-    tenant = chance.choice(("default", "acme", "globex"))
-    return Submission(lines, fates, ending, window, chance.uniform(0, 6), tenant)
+        lines.append(_line(rng, custom_id, fate))
+    ending = rng.choices(("completed", "cancelled", "expired"), (7, 2, 1))[0]
+    window = f"{rng.randint(6, 15)}s" if ending == "expired" else "24h"
+    tenant = rng.choice(("default", "acme", "globex"))
+    return Submission(lines, fates, ending, window, rng.uniform(0, 6), tenant)
 
 
-def _line(chance: random.Random, custom_id: str, fate: Fate) -> dict[str, object]:
-    trouble = "sim:400" if fate == "refused" else chance.choice(_TROUBLES)
+def _line(rng: random.Random, custom_id: str, fate: Fate) -> dict[str, object]:
+    trouble = "sim:400" if fate == "refused" else rng.choice(_TROUBLES)
     body: dict[str, object] = {
-        "model": UNSERVED if fate == "unserved" else chance.choice(MODELS),
-        "messages": [{"role": "user", "content": f"{custom_id} {'x' * chance.randint(0, 2000)}"}],
+        "model": UNSERVED if fate == "unserved" else rng.choice(MODELS),
+        "messages": [{"role": "user", "content": f"{custom_id} {'x' * rng.randint(0, 2000)}"}],
     }
     if trouble:
         body["user"] = f"{trouble} {custom_id}"

@@ -1,4 +1,4 @@
-"""Where the objects of a run lie: a directory, or a bucket behind a proxy of HTTP and one of TCP."""
+"""Object storage of a chaos run: a directory, or an S3 bucket behind an HTTP proxy and a TCP proxy."""
 
 import asyncio
 import os
@@ -11,23 +11,29 @@ from pathlib import Path
 import httpx
 
 from batchwright.settings import load
+from batchwright.starter.stack.ports import free_port
 from batchwright.storage.base import Storage
-from batchwright.storage.observed import Component
-from batchwright.storage.opening import open_storage
+from batchwright.storage.factory import open_storage
+from batchwright.storage.observed import StorageComponent
 from batchwright.telemetry.metrics import Metrics
-from starter.stack.ports import free_port
 from tests.chaos.proxy import LOOPBACK, Proxy
 from tests.clients import http_client
+from tests.constants import with_constants
 from tests.e2e.batches import until
 from tests.fakes.s3 import S3Server, fresh_prefix
 from tests.fakes.s3_proxy import S3Proxy, proxied
 
-_PATIENCE_SECONDS = "5"
+STORAGE_PATIENCE_SECONDS = 5
 
 
 @dataclass
 class Objects:
-    """`direct` are the settings of who sees no disturbance, `disturbed` those of the workers."""
+    """Object storage of a chaos run. The proxies are None if it is a directory.
+
+    Attributes:
+        direct: Environment variables of processes that reach it without a proxy.
+        disturbed: Environment variables of the workers, which reach it through the proxies.
+    """
 
     direct: Mapping[str, str] = field(default_factory=dict[str, str])
     disturbed: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -36,17 +42,17 @@ class Objects:
 
     @asynccontextmanager
     async def seen(self, directory: Path) -> AsyncGenerator[Storage]:
-        """As an onlooker reads them."""
+        """Yield the storage, opened without proxies. `directory` is used if there is no bucket."""
         prefix = "BATCHWRIGHT_"
         own = {name.removeprefix(prefix).lower(): v for name, v in self.direct.items() if prefix in name}
         settings = load(**(own or {"storage_dir": str(directory)}))
-        async with open_storage(settings, Metrics(), Component.WORKER) as storage:
+        async with open_storage(settings, Metrics(), StorageComponent.WORKER) as storage:
             yield storage
 
 
 @asynccontextmanager
 async def bucket() -> AsyncGenerator[Objects]:
-    """One in a process of its own, and the proxies before it."""
+    """Run an S3 server in a process of its own, with proxies in front of it, and yield a bucket there."""
     port = free_port()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "moto.server", "-H", LOOPBACK, "-p", str(port)),
@@ -62,9 +68,10 @@ async def bucket() -> AsyncGenerator[Objects]:
             wire = Proxy(httpx.URL(http.url).port or 80)
             await wire.start()
             prefix = fresh_prefix()
-            patience = {"BATCHWRIGHT_STORAGE_PATIENCE_SECONDS": _PATIENCE_SECONDS}
-            direct = server.settings(prefix) | patience
-            disturbed = server.settings(prefix, f"http://{LOOPBACK}:{wire.port}") | patience
+            direct = server.settings(prefix) | with_constants(
+                storage_patience_seconds=STORAGE_PATIENCE_SECONDS
+            )
+            disturbed = server.settings(prefix, f"http://{LOOPBACK}:{wire.port}")
             yield Objects(direct, disturbed, http, wire)
             await wire.stop()
     finally:

@@ -1,4 +1,6 @@
-"""`python -m tests.chaos.outage --seconds 600` (`make outage`): one of two models answers 503 for so long."""
+"""`python -m tests.chaos.outage --seconds 600` (`make outage`): lets one of two models answer only 503
+for a while.
+"""
 
 import asyncio
 import time
@@ -21,13 +23,21 @@ _PAUSE_SECONDS = 5.0
 
 @dataclass
 class Report:
-    """Seconds; `asked` counts requests to the broken model while it was broken."""
+    """Measured times in seconds, and counts.
+
+    Attributes:
+        before: Durations of batches of the working model before the outage.
+        meanwhile: Durations of such batches during the outage.
+        until_done: Time from the end of the outage to the end of the batch with the broken model.
+        requests: Number of requests to the broken model during the outage.
+        failed: Number of lines that failed.
+    """
 
     before: list[float] = field(default_factory=list[float])
     meanwhile: list[float] = field(default_factory=list[float])
     broken_for: float = 0.0
     until_done: float = 0.0
-    asked: int = 0
+    requests: int = 0
     failed: int = 0
 
     @property
@@ -40,7 +50,11 @@ class Report:
 
 
 async def outage(stack: Stack, seconds: float) -> Report:
-    """Raises TimeoutError where the broken model's lines do not end afterwards."""
+    """Break one of two models for `seconds` while a batch uses both, and return what was measured.
+
+    Raises:
+        TimeoutError: the batch did not end in time after the outage.
+    """
     report = Report()
     async with stack.client() as client:
         for _ in range(5):
@@ -53,8 +67,8 @@ async def outage(stack: Stack, seconds: float) -> Report:
         while time.monotonic() - began < seconds:
             report.meanwhile.append(await _seconds_of_one(stack))
             await asyncio.sleep(min(_PAUSE_SECONDS, max(0.0, began + seconds - time.monotonic())))
-        well = (len(report.before) + len(report.meanwhile) + 1) * _LINES  # each asked once
-        report.asked = sum((await stack.asked()).values()) - well
+        well = (len(report.before) + len(report.meanwhile) + 1) * _LINES  # each sent once
+        report.requests = sum((await stack.requests_by_id()).values()) - well
         await stack.heal()
         report.broken_for = time.monotonic() - began
         done = await ended(client, batch.id, _AFTER_SECONDS)
@@ -66,7 +80,7 @@ async def outage(stack: Stack, seconds: float) -> Report:
 
 
 async def _seconds_of_one(stack: Stack) -> float:
-    """A batch of the other model, from its creation to its end."""
+    """Run a batch of the working model, and return the seconds from its creation to its end."""
     began = time.monotonic()
     async with stack.client() as client:
         batch = await submit(client, chat_lines((WELL,), each=_LINES))
@@ -83,7 +97,7 @@ def table(report: Report) -> Table:
     rows = {
         "seconds without an answer": f"{report.broken_for:.0f}",
         "lines that failed": f"{report.failed}",
-        "requests to the broken model meanwhile": f"{report.asked:,} for {_LINES} lines",
+        "requests to the broken model meanwhile": f"{report.requests:,} for {_LINES} lines",
         "seconds until its lines were done afterwards": f"{report.until_done:.1f}",
         "batches of the other model meanwhile": f"{len(report.meanwhile)}",
         "seconds of such a batch, before / meanwhile": (
@@ -96,7 +110,9 @@ def table(report: Report) -> Table:
 
 
 def run(seconds: Annotated[float, typer.Option(min=10, help="How long the model is broken.")] = 600) -> None:
-    """Break one of two models, and check that it costs time, no line, and the other model nothing."""
+    """Break one of two models, and check that no line fails and that the other model's batches take no
+    longer.
+    """
     with dev() as stack:
         report = asyncio.run(outage(stack, seconds))
     console = Console()

@@ -1,9 +1,12 @@
-"""Waits until some batch is in a phase, as its row says: phases may last milliseconds."""
+"""Waits until a batch is in a given phase.
+
+The database is polled often, because a phase may last milliseconds.
+"""
 
 import asyncio
 import time
 
-from batchwright.database.driver import PASSING, connect
+from batchwright.database.driver import TRANSIENT_ERRORS, connect
 from tests.chaos.schedule import Kind
 
 _LOOK_SECONDS = 0.02
@@ -18,7 +21,10 @@ _PHASES = {
 
 
 async def reached(postgres: str, kind: Kind) -> bool:
-    """Whether a batch came to the phase that `kind` is about, before patience was over."""
+    """Wait until a batch is in the phase in which `kind` strikes.
+
+    Return False if there is none within 20 seconds.
+    """
     phase = _PHASES.get(kind)
     if phase is None:
         return True
@@ -33,6 +39,6 @@ async def reached(postgres: str, kind: Kind) -> bool:
                     await asyncio.sleep(_LOOK_SECONDS)
             finally:
                 await connection.close()
-        except PASSING:
+        except TRANSIENT_ERRORS:
             await asyncio.sleep(0.2)  # it is being started again
     return False

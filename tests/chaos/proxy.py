@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts, stalls and delays what passes through it, switchable while it runs."""
+"""TCP proxy that can cut, stall and delay its connections while it runs."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,10 @@ _PIECE_BYTES = 64 * 1024
 
 
 class Proxy:
-    """In front of one server. While nothing is wrong, bytes pass as they come."""
+    """Proxy in front of the server at `port` on this machine.
+
+    It forwards all bytes until a test disturbs it.
+    """
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -35,17 +38,17 @@ class Proxy:
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     def lead_to(self, port: int) -> None:
-        """Where new connections go from now on."""
+        """Forward new connections to `port` from now on."""
         self._target = port
 
     def cut(self) -> None:
-        """Every connection is reset."""
+        """Reset all connections. New ones are accepted."""
         for writer in self._writers:
             writer.transport.abort()
 
     @contextlib.asynccontextmanager
     async def refusing(self) -> AsyncGenerator[None]:
-        """Connections are reset, new ones at once."""
+        """Reset all connections, and each new one as soon as it is opened, during the `with` block."""
         self._refuses = True
         self.cut()
         try:
@@ -55,7 +58,7 @@ class Proxy:
 
     @contextlib.asynccontextmanager
     async def closed(self) -> AsyncGenerator[None]:
-        """Nobody listens: the port of a server that is down."""
+        """Reset all connections and stop listening during the `with` block, as if the server were stopped."""
         assert self._server is not None
         self._server.close()
         self.cut()
@@ -66,7 +69,9 @@ class Proxy:
 
     @contextlib.asynccontextmanager
     async def stalled(self) -> AsyncGenerator[None]:
-        """Connections stay, nothing passes: half-open, as when a host has gone."""
+        """Keep all connections open but forward nothing during the `with` block, as if the other host
+        were down.
+        """
         self._open.clear()
         try:
             yield
@@ -75,7 +80,7 @@ class Proxy:
 
     @contextlib.asynccontextmanager
     async def delayed(self, seconds: float) -> AsyncGenerator[None]:
-        """Each piece comes that much later."""
+        """Forward all data `seconds` later during the `with` block."""
         self._delay = seconds
         try:
             yield

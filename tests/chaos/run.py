@@ -1,4 +1,6 @@
-"""One run: batches all the time, disturbances all the time, then calm, and what has to be true."""
+"""A chaos run: batches are submitted and the stack is disturbed, then it is left alone, and all promises
+are checked.
+"""
 
 import asyncio
 import time
@@ -21,17 +23,23 @@ from tests.chaos.schedule import OF_DISK, OF_S3, Disturbance, Kind, disturbances
 from tests.chaos.user import User
 from tests.chaos.wires import Wires
 from tests.chaos.witness import Witness
-from tests.e2e.batches import ENDED
+from tests.e2e.batches import ENDED, until
 from tests.e2e.stack import Stack, dev
 
-Tell = Callable[[str], None]
+ReportProgress = Callable[[str], None]
+HEARTBEAT_TIMEOUT_SECONDS = 10  # less than a worker is frozen
 _CALM_SECONDS = 300.0  # for what is live when the disturbances end
 _LONG_SECONDS = 90.0  # of a disturbance that came although the time was over, and of its end
 IN_FLIGHT = 100  # requests of a worker
 
 
 class Size(NamedTuple):
-    """`at_once` are the live batches, `largest` the most lines of one."""
+    """Size of a chaos run.
+
+    Attributes:
+        at_once: Number of batches that are live at the same time.
+        largest: Most lines of a batch.
+    """
 
     workers: int = 3
     at_once: int = 4
@@ -40,9 +48,15 @@ class Size(NamedTuple):
 
 @dataclass
 class Report:
-    """`answered_again` are answers beyond a line's first, `may_repeat` how many the disturbances allow.
+    """Result of a chaos run.
 
-    It takes `seconds`, and longer where fewer than `least` disturbances fitted into them.
+    Attributes:
+        seconds: Planned duration. It takes longer if fewer than `least` disturbances fitted in.
+        where: Kind of object storage.
+        answered_again: Responses beyond the first one of each line.
+        asked_again: Requests that were sent although the result of their line was already stored.
+        may_repeat: Most repeated responses that the disturbances excuse.
+        broken: A sentence for each broken promise.
     """
 
     seed: int
@@ -54,13 +68,13 @@ class Report:
     recoveries: list[float] = field(default_factory=list[float])
     verdicts: list[Verdict] = field(default_factory=list[Verdict])
     answered_again: int = 0
-    asked_again: int = 0  # after they had settled
+    repeated: int = 0  # after they had settled
     may_repeat: int = 0
     broken: list[str] = field(default_factory=list[str])
 
     @property
     def recovery(self) -> tuple[float, float]:
-        """Median and 99th percentile, in seconds."""
+        """Median and 99th percentile of the seconds from a disturbance to the next response."""
         if len(self.recoveries) < 2:
             return (self.recoveries or [0.0])[0], (self.recoveries or [0.0])[0]
         cuts = quantiles(self.recoveries, n=100, method="inclusive")
@@ -74,18 +88,23 @@ class Run:
         objects: Objects,
         witness: Witness,
         report: Report,
-        tell: Tell,
+        report_progress: ReportProgress,
         *,
         plan: Iterable[Disturbance] | None = None,
         size: Size = Size(),  # noqa: B008 - it never changes
     ) -> None:
-        """Without a plan the seed has one, that goes on for as long as the run does."""
+        """Create a run.
+
+        Args:
+            plan: Disturbances to apply. None takes them from the seed, for as long as the run lasts.
+            tell: Called with one sentence for each event.
+        """
         elsewhere = OF_DISK if objects.wire else OF_S3
         self._plan = disturbances(report.seed, but=elsewhere) if plan is None else plan
         self._size = size
-        self._tell = tell
+        self._report_progress = report_progress
         self._stack, self._objects, self._witness = stack, objects, witness
-        self._made = 0
+        self._submitted = 0
         self._calm = asyncio.Event()  # nothing is disturbed any more
         self.report = report
 
@@ -102,10 +121,10 @@ class Run:
                     group.create_task(self._submit_and_judge(until))
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
+            await self._check_stragglers()
             self._check_exits(workers)
         self.report.disturbed, self.report.recoveries = disturber.done, disturber.recoveries
         self.report.kills, self.report.may_repeat = disturber.kills, disturber.may_repeat
-        await self._check_stragglers()
         await self._check_ledger()
 
     async def _disturb(self, disturber: Disturber, until: float) -> None:
@@ -114,18 +133,18 @@ class Run:
             if is_late and disturber.done.total() >= self.report.least:
                 break
             await asyncio.sleep(what.pause)
-            self._tell(f"{what.kind.value}{f', {what.seconds:.0f} s' if what.seconds else ''}")
+            self._report_progress(f"{what.kind.value}{f', {what.seconds:.0f} s' if what.seconds else ''}")
             before = disturber.done.total()
             await disturber.do(what)
             done = disturber.done.total() > before
-            self._tell(
+            self._report_progress(
                 f"answers go on after {disturber.recoveries[-1]:.1f} s" if done else "no batch came there"
             )
         self._calm.set()
 
     async def _submit_and_judge(self, until: float) -> None:
         while time.monotonic() < until or not self._calm.is_set():
-            number, self._made = self._made, self._made + 1
+            number, self._submitted = self._submitted, self._submitted + 1
             wanted = submission(self.report.seed, number, self._size.largest)
             user = User(self._stack, wanted.tenant)
             seen = await user.submit(wanted)
@@ -138,31 +157,43 @@ class Run:
             verdict = await judge(user, seen, batch)
             self.report.verdicts.append(verdict)
             self._witness.ended(verdict.requests)
-            self._tell(f"batch {number} of {verdict.lines} lines: {' -> '.join(seen.statuses)}")
+            self._report_progress(f"batch {number} of {verdict.lines} lines: {' -> '.join(seen.statuses)}")
             for sentence in verdict.broken:
                 self._say(seen, sentence)
 
     async def _check_stragglers(self) -> None:
-        """Batches whose creation was answered to nobody end all the same."""
-        for tenant in ("default", "acme", "globex"):
-            user = User(self._stack, tenant)
-            live = [batch.id async for batch in _listed(user) if batch.status not in ENDED]
-            if live:
-                self.report.broken.append(f"{tenant}: {', '.join(live)} never ended")
+        """Check that all batches end, including those whose creation succeeded without a response to the
+        client.
+        """
+        live: list[str] = []
+
+        async def have_ended() -> bool:
+            live[:] = [
+                batch.id
+                for tenant in ("default", "acme", "globex")
+                async for batch in _listed(User(self._stack, tenant))
+                if batch.status not in ENDED
+            ]
+            return not live
+
+        try:
+            await until(have_ended, _CALM_SECONDS)
+        except TimeoutError:
+            self.report.broken.append(f"{', '.join(live)} never ended")
 
     async def _check_ledger(self) -> None:
-        again, ledger = await self._witness.asked_again()
-        self.report.asked_again = len(again)
+        again, ledger = await self._witness.repeated()
+        self.report.repeated = len(again)
         frozen = self.report.disturbed[Kind.FREEZE_WORKER]
         if len(again) > frozen * IN_FLIGHT:
             self.report.broken.append(
-                f"{len(again)} lines were asked again after they had settled: {again[:5]}"
+                f"{len(again)} lines were sent again after they had settled: {again[:5]}"
             )
-        asked = [request for verdict in self.report.verdicts for request in verdict.requests]
-        unknown = [request for request in asked if request not in ledger]
+        requests = [request for verdict in self.report.verdicts for request in verdict.requests]
+        unknown = [request for request in requests if request not in ledger]
         if unknown:
-            self.report.broken.append(f"{len(unknown)} answered lines were never asked: {unknown[:5]}")
-        answers = [ledger[request].answered for request in asked if request in ledger]
+            self.report.broken.append(f"{len(unknown)} answered lines were never sent: {unknown[:5]}")
+        answers = [ledger[request].completed for request in requests if request in ledger]
         extra = self.report.answered_again = sum(count - 1 for count in answers if count > 1)
         # What comes between a look and the kill that follows: at most what one worker has in flight.
         allowed = self.report.may_repeat + self.report.disturbed.total() * IN_FLIGHT
@@ -189,7 +220,7 @@ async def _listed(user: User) -> AsyncGenerator[Batch]:
 
 @asynccontextmanager
 async def _objects_of(seed: int) -> AsyncGenerator[Objects]:
-    """An odd seed's lie in S3, an even one's on disk."""
+    """Yield the object storage of a run: an S3 bucket for an odd seed, a directory for an even one."""
     if not seed % 2:
         yield Objects()
         return
@@ -200,23 +231,32 @@ async def _objects_of(seed: int) -> AsyncGenerator[Objects]:
 async def chaos(
     seed: int,
     seconds: float,
-    tell: Tell,
+    report_progress: ReportProgress,
     data: Path | None = None,
     *,
     least: int = 0,
     plan: Iterable[Disturbance] | None = None,
     size: Size = Size(),  # noqa: B008 - it never changes
 ) -> Report:
-    """A stack of its own, disturbed for so long and so often, or by the plan; `tell` hears what happens."""
+    """Start a stack, disturb it while batches run, and return a report.
+
+    Args:
+        seconds: Duration of the disturbances.
+        tell: Called with one sentence for each event.
+        data: Directory of the stack, which is kept. None uses a temporary one.
+        least: Fewest disturbances. The run takes longer if necessary.
+        plan: Disturbances to apply. None takes them from the seed.
+    """
     async with _objects_of(seed) as objects:
         # In a thread: the proxies have to answer while the stack starts and stops.
-        opened = dev("--workers", "0", data=data, **objects.direct)
+        settings = {**objects.direct, "BATCHWRIGHT_HEARTBEAT_TIMEOUT_SECONDS": f"{HEARTBEAT_TIMEOUT_SECONDS}"}
+        opened = dev("--workers", "0", data=data, **settings)
         stack = await asyncio.to_thread(opened.__enter__)
         try:
             async with objects.seen(stack.objects) as storage:
                 report = Report(seed, seconds, "S3" if objects.wire else "disk", least)
                 witness = Witness(storage, stack.simulator)
-                await Run(stack, objects, witness, report, tell, plan=plan, size=size).run()
+                await Run(stack, objects, witness, report, report_progress, plan=plan, size=size).run()
                 return report
         finally:
             await asyncio.to_thread(opened.__exit__, None, None, None)

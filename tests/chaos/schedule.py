@@ -1,4 +1,4 @@
-"""Which disturbance comes when: a function of the seed alone."""
+"""Kinds of disturbances, and random sequences of disturbances that follow from a seed."""
 
 import random
 from collections.abc import Iterable, Iterator, Set
@@ -13,8 +13,8 @@ class Kind(StrEnum):
     KILL_RUNNING = "all workers killed while batches run"
     KILL_FINALIZING = "all workers killed while a batch is finalized"
     KILL_CANCELLING = "all workers killed while a batch is cancelled"
-    TERM_WORKER = "worker told to stop"
-    TERM_ALL_WORKERS = "all workers told to stop"
+    TERM_WORKER = "worker stopped by SIGTERM"
+    TERM_ALL_WORKERS = "all workers stopped by SIGTERM"
     FREEZE_WORKER = "worker frozen"
     KILL_API = "API killed"
     KILL_TEMPORAL = "Temporal killed"
@@ -95,7 +95,13 @@ KILLS = (
 
 
 class Disturbance(NamedTuple):
-    """`choice` decides which worker or model is meant, as a fraction of the list."""
+    """A disturbance of the stack.
+
+    Attributes:
+        pause: Seconds before it begins.
+        seconds: Duration. 0 if it happens at an instant.
+        choice: Selects one of several workers or models, as a position between 0 and 1 in their list.
+    """
 
     pause: float
     kind: Kind
@@ -104,19 +110,17 @@ class Disturbance(NamedTuple):
 
 
 def disturbances(seed: int, but: Set[Kind] = frozenset()) -> Iterator[Disturbance]:
-    """Without end; of every kind but those."""
-    chance = random.Random(seed)
+    """Yield random disturbances of all kinds except `but`, without end."""
+    rng = random.Random(seed)
     kinds = [kind for kind in _MIX if kind not in but]
     weights = [_MIX[kind][0] for kind in kinds]
     while True:
-        (kind,) = chance.choices(kinds, weights)
+        (kind,) = rng.choices(kinds, weights)
         shortest, longest = _MIX[kind][1]
-        yield Disturbance(
-            chance.uniform(*_PAUSE_SECONDS), kind, chance.uniform(shortest, longest), chance.random()
-        )
+        yield Disturbance(rng.uniform(*_PAUSE_SECONDS), kind, rng.uniform(shortest, longest), rng.random())
 
 
 def once_each(seed: int, kinds: Iterable[Kind]) -> list[Disturbance]:
-    """Instants only, in that order, with short pauses."""
-    chance = random.Random(seed)
-    return [Disturbance(chance.random(), kind, 0.0, chance.random()) for kind in kinds]
+    """Return one disturbance of each kind, in this order, with short pauses. All happen at an instant."""
+    rng = random.Random(seed)
+    return [Disturbance(rng.random(), kind, 0.0, rng.random()) for kind in kinds]

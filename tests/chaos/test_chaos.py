@@ -14,13 +14,16 @@ PARTS = {Kind.KILL_API, Kind.KILL_TEMPORAL, Kind.KILL_POSTGRES}
 @pytest.mark.e2e
 @pytest.mark.timeout(900)
 async def test_kills_of_every_part_lose_nothing() -> None:
-    """The worker's too, unless no batch is met in the phase that they are for."""
-    told: list[str] = []
+    """Each part is killed once.
+
+    Workers are also killed, if a batch reaches the phase in which they are to be killed.
+    """
+    messages: list[str] = []
     plan = once_each(OF_KILLS, KILLS)
-    report = await chaos(OF_KILLS, 0, told.append, least=len(plan), plan=plan, size=SMALL)
+    report = await chaos(OF_KILLS, 0, messages.append, least=len(plan), plan=plan, size=SMALL)
     assert report.broken == []
-    assert report.disturbed.keys() >= PARTS, told
-    assert len(report.verdicts) >= SMALL.at_once, told
+    assert report.disturbed.keys() >= PARTS, messages
+    assert len(report.verdicts) >= SMALL.at_once, messages
 
 
 @pytest.mark.e2e
@@ -28,11 +31,11 @@ async def test_kills_of_every_part_lose_nothing() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [ON_S3, ON_DISK])
 async def test_a_stack_that_is_killed_frozen_and_cut_loses_nothing(seed: int) -> None:
-    told: list[str] = []
-    report = await chaos(seed, SECONDS, told.append, least=LEAST)
+    messages: list[str] = []
+    report = await chaos(seed, SECONDS, messages.append, least=LEAST)
     assert report.broken == []
-    assert report.disturbed.total() >= LEAST, told
-    assert len(report.verdicts) >= 4, told
+    assert report.disturbed.total() >= LEAST, messages
+    assert len(report.verdicts) >= 4, messages
 
 
 @pytest.mark.parametrize("elsewhere", [OF_DISK, OF_S3])

@@ -1,4 +1,4 @@
-"""A user of the official client who does not give up: submits, watches, cancels, waits."""
+"""A user who submits, follows and cancels batches, and repeats each request until the API responds."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from openai.pagination import AsyncCursorPage
 from openai.types import Batch
 
 from tests.chaos.load import Seen, Submission
-from tests.e2e.batches import CHAT, ENDED
+from tests.e2e.batches import CHAT, ENDED, has_pending_files
 from tests.e2e.stack import Stack
 
 T = TypeVar("T")
@@ -23,13 +23,21 @@ Call = Callable[[AsyncOpenAI], Awaitable[T]]
 
 
 class User:
-    """Of one tenant. The API may be away, and is asked again."""
+    """A user of one tenant, with the official OpenAI client.
+
+    Requests are repeated while the API is unavailable.
+    """
 
     def __init__(self, stack: Stack, tenant: str) -> None:
         self._stack, self._tenant = stack, tenant
 
     async def insist(self, call: Call[T]) -> T:
-        """What `call` answers, as soon as it does. Raises the API's 4xx, and TimeoutError."""
+        """Repeat `call` while the API is unavailable, and return its result.
+
+        Raises:
+            openai.APIStatusError: the API rejected the call with a 4xx status.
+            TimeoutError: the API was unavailable for five minutes.
+        """
         async with asyncio.timeout(_PATIENCE_SECONDS):
             while True:
                 try:
@@ -51,7 +59,13 @@ class User:
         return Seen(submission, batch.id)
 
     async def follow(self, seen: Seen, patience: float) -> Batch:
-        """Until it has ended; cancels where that is to be. Raises TimeoutError: it is stuck."""
+        """Poll the batch until it has ended and its files are written, and return it.
+
+        Cancel it on the way if the submission demands that.
+
+        Raises:
+            TimeoutError: it has not ended, or has no files yet, after `patience` seconds.
+        """
         cancel_at = time.monotonic() + seen.submission.cancel_after
         cancelled = seen.submission.ending != "cancelled"
         async with asyncio.timeout(patience):
@@ -59,7 +73,7 @@ class User:
                 batch = await self.insist(lambda c: c.batches.retrieve(seen.batch_id))
                 if not seen.statuses or seen.statuses[-1] != batch.status:
                     seen.statuses.append(batch.status)
-                if batch.status in ENDED:
+                if batch.status in ENDED and not has_pending_files(batch):
                     return batch
                 if not cancelled and time.monotonic() >= cancel_at:
                     cancelled = True
@@ -71,7 +85,9 @@ class User:
             await self.insist(lambda c: c.batches.cancel(batch_id))
 
     async def page(self, after: str) -> AsyncCursorPage[Batch]:
-        """The hundred batches after that one, or the first."""
+        """Return the hundred batches that follow the batch `after` in the list, or the first hundred if
+        it is empty.
+        """
 
         async def listed(client: AsyncOpenAI) -> AsyncCursorPage[Batch]:
             return await client.batches.list(limit=100, after=after or omit)

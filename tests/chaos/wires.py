@@ -1,4 +1,4 @@
-"""What stands between the workers and the rest, and what each kind of disturbance does to it."""
+"""Proxies between the workers and their servers, on which network disturbances take effect."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -35,7 +35,7 @@ class Wires:
                 await proxy.stop()
 
     def environment(self, addresses: Addresses) -> dict[str, str]:
-        """Of the workers, whose every connection passes here."""
+        """Return environment variables for workers that make all connections through the proxies."""
         port = _port_of(addresses.postgres)
         return {
             "BATCHWRIGHT_DATABASE_URL": addresses.postgres.replace(f":{port}/", f":{self._postgres.port}/"),
@@ -47,7 +47,7 @@ class Wires:
         }
 
     def disturbed(self, kind: Kind) -> AbstractAsyncContextManager[None]:
-        """As long as the context lasts."""
+        """Return a context manager that applies this kind of disturbance while its body runs."""
         if kind in _REFUSALS:
             return self._refused(kind)
         proxies = {"BACKEND": self._backend, "TEMPORAL": self._temporal, "POSTGRES": self._postgres}

@@ -1,4 +1,6 @@
-"""What the ledger says about lines that were seen settled in storage, and about what was under way."""
+"""Compares the results in storage with the simulator's ledger, its record of all requests that it
+received.
+"""
 
 import asyncio
 import time
@@ -7,7 +9,7 @@ from dataclasses import dataclass, field
 from pydantic import BaseModel
 
 from batchwright.rules import ids
-from batchwright.rules.segments import Kind, SegmentDamaged, read_index
+from batchwright.rules.results.segments import RecordKind, SegmentDamaged, read_index
 from batchwright.storage.base import Storage, StorageError
 from tests.clients import http_client
 
@@ -16,12 +18,12 @@ _EVERY_SECONDS = 3.0
 
 
 class Entry(BaseModel):
-    """The simulator's memory of one request id; times are Unix seconds of the machine's one clock."""
+    """The simulator's record of all requests with one id. Times are Unix seconds."""
 
     key: str
-    asked: int
-    answered: int
-    last_asked_at: float
+    requests: int
+    completed: int
+    last_request_at: float
 
 
 class Ledger(BaseModel):
@@ -31,7 +33,10 @@ class Ledger(BaseModel):
 
 @dataclass
 class Witness:
-    """`settled` maps request ids to the moment at which their results had been seen in storage."""
+    """Observes which requests have a stored result, to find requests that are sent again afterwards.
+
+    `settled` maps the id of each such request to the time at which its result was first seen.
+    """
 
     objects: Storage
     simulator: str
@@ -40,13 +45,13 @@ class Witness:
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def watch(self) -> None:
-        """Looks again and again; ends by being cancelled."""
+        """Look for new results every few seconds, until the task is cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(_EVERY_SECONDS)
 
     async def look(self) -> None:
-        """Reads every segment that is new."""
+        """Read all segments (objects with results) that have not been read before."""
         async with self._looking:
             keys = [info.key async for info in self.objects.list("") if _is_segment(info.key)]
             for key in keys:
@@ -54,24 +59,32 @@ class Witness:
                     await self._read_one(key)
 
     async def under_way(self) -> int:
-        """How many requests are in flight, or answered and not seen settled: a kill may cost those."""
+        """Return the number of requests that are in flight, or answered without a stored result.
+
+        A kill may repeat these.
+        """
         await self.look()
         ledger = await self.ledger()
-        open_ = sum(entry.answered > 0 and entry.key not in self.settled for entry in ledger.entries)
+        open_ = sum(entry.completed > 0 and entry.key not in self.settled for entry in ledger.entries)
         return ledger.in_flight + open_
 
     def ended(self, requests: list[str]) -> None:
-        """The answered lines of a batch that has its files: its segments may be gone unseen."""
+        """Count these requests as settled.
+
+        They belong to a batch that has its files, so its segments may be deleted.
+        """
         for request in requests:
             self.settled.setdefault(request, time.time())
 
-    async def asked_again(self) -> tuple[list[str], dict[str, Entry]]:
-        """Requests asked after they had been seen settled, and the whole ledger by request."""
+    async def repeated(self) -> tuple[list[str], dict[str, Entry]]:
+        """Return the requests that were sent after their result had been seen, and the simulator's
+        records by request.
+        """
         ledger = {entry.key: entry for entry in (await self.ledger()).entries}
         again = [
             request
             for request, seen_at in self.settled.items()
-            if request in ledger and ledger[request].last_asked_at > seen_at
+            if request in ledger and ledger[request].last_request_at > seen_at
         ]
         return again, ledger
 
@@ -89,7 +102,7 @@ class Witness:
         seen_at = time.time()
         batch_id = next(part for part in key.split("/") if ids.is_batch_id(part))
         for entry in index:
-            if entry.kind is Kind.SETTLED:
+            if entry.kind is RecordKind.SETTLED:
                 self.settled.setdefault(ids.request_id(batch_id, entry.offset), seen_at)
 
 

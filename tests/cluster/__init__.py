@@ -1,1 +1,4 @@
-"""The image and the chart on a real Kubernetes of one node, from Debian's packages: `make test-cluster`."""
+"""Tests of the image and the Helm chart on a real Kubernetes with one node, from Debian's packages.
+
+`make test-cluster` runs them.
+"""

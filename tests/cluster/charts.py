@@ -1,4 +1,4 @@
-"""The chart for the Kubernetes that the tests have, which is older than what the chart asks for."""
+"""Adapts the Helm chart to the Kubernetes of the tests, which is older than the chart requires."""
 
 import shutil
 from pathlib import Path
@@ -18,7 +18,12 @@ _OLDER = {
 
 
 def older_chart(folder: Path) -> Path:
-    """A copy at `deploy/helm/batchwright` below the folder, where the guide's commands look for it."""
+    """Copy the chart to `deploy/helm/batchwright` below `folder`, adapted to the older Kubernetes.
+
+    Return its path.
+
+    The commands of the guide look for the chart at this place.
+    """
     chart = Path("deploy", "helm", "batchwright")
     copy = folder / chart
     shutil.copytree(ROOT / chart, copy)

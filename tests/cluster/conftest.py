@@ -1,11 +1,11 @@
-"""A node with our image, and the release in it, as the guide has it installed."""
+"""Fixtures: a node with our image, and Batchwright installed there as the guide describes."""
 
 import platform
 from collections.abc import Generator
 
 import pytest
 
-from tests.cluster.house import House, house, temporary_folder
+from tests.cluster.installation import ClusterInstallation, cluster_installation, temporary_folder
 from tests.cluster.node import PROGRAMS, Node
 from tests.operations.guide import blocks_of
 
@@ -26,22 +26,30 @@ def node() -> Generator[Node]:
 
 
 @pytest.fixture(scope="session")
-def installed(node: Node) -> Generator[House]:
-    """By the how-to's own commands, with an installation's addresses and keys in place of its examples."""
-    with temporary_folder() as folder, house(node, folder) as made:
+def installed(node: Node) -> Generator[ClusterInstallation]:
+    """Batchwright, installed with the commands of the how-to. Only addresses and keys are replaced."""
+    with temporary_folder() as folder, cluster_installation(node, folder) as installation:
         secrets, install = [block.text for block in blocks_of(PAGE) if block.heading == "Install"][:2]
+        owner = "postgresql://batches_owner:OWNER_PASSWORD@postgres.example.com:5432/batchwright"
         example = "postgresql://batchwright:PASSWORD@postgres.example.com:5432/batchwright"
         assert example in secrets
-        keys = {example: made.database, "=KEY": f"={made.s3.access_key}", "=SECRET": f"={made.s3.secret_key}"}
+        assert owner in secrets
+        # One role here: tests/integration/database/test_roles.py has both.
+        databases = {owner: installation.database, example: installation.database}
+        keys = {
+            **databases,
+            "=KEY": f"={installation.s3.access_key}",
+            "=SECRET": f"={installation.s3.secret_key}",
+        }
         for of_the_page, ours in keys.items():
             secrets = secrets.replace(of_the_page, ours)
-        made.shell(secrets)
-        made.shell(install.rstrip() + " --wait\n")
-        yield made
+        installation.shell(secrets)
+        installation.shell(install.rstrip() + " --wait\n")
+        yield installation
 
 
 @pytest.fixture(scope="session")
-def key(installed: House) -> str:
-    """A tenant's, made as the how-to says."""
+def key(installed: ClusterInstallation) -> str:
+    """An API key of a tenant, created with the commands of the how-to."""
     [commands] = [block.text for block in blocks_of(PAGE) if "keys create acme" in block.text]
     return installed.shell(commands).split()[-1]

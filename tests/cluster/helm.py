@@ -1,6 +1,7 @@
-"""`helm` as the guide calls it, on Helm's own library: `python -m tests.cluster.helm upgrade NAME CHART ...`.
+"""Replacement for the program `helm`, with Helm's own library: `python -m tests.cluster.helm upgrade NAME
+CHART ...`.
 
-Of Helm's options there are those that the guide uses; any other ends with usage.
+It knows only the options that the guide uses.
 """
 
 import argparse
@@ -12,18 +13,25 @@ import yaml
 
 
 def main() -> None:
-    told = _told()
-    config = helm_python.Config(kubeconfig_path=os.environ["KUBECONFIG"], namespace=told.namespace)
-    wait = "legacy" if told.wait else "hookOnly"
-    if told.command == "rollback":
-        config.rollback(told.name, wait=wait, timeout=told.timeout)
+    arguments = _parse_arguments()
+    config = helm_python.Config(kubeconfig_path=os.environ["KUBECONFIG"], namespace=arguments.namespace)
+    wait = "legacy" if arguments.wait else "hookOnly"
+    if arguments.command == "rollback":
+        config.rollback(arguments.name, wait=wait, timeout=arguments.timeout)
         return
-    values = yaml.safe_load(Path(told.values).read_text())
-    act = config.install if told.command == "install" else config.upgrade
-    act(told.chart, told.name, values, namespace=told.namespace, wait=wait, timeout=told.timeout)
+    values = yaml.safe_load(Path(arguments.values).read_text())
+    act = config.install if arguments.command == "install" else config.upgrade
+    act(
+        arguments.chart,
+        arguments.name,
+        values,
+        namespace=arguments.namespace,
+        wait=wait,
+        timeout=arguments.timeout,
+    )
 
 
-def _told() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="helm")
     commands = parser.add_subparsers(dest="command", required=True)
     for command in ("install", "upgrade", "rollback"):

@@ -1,7 +1,9 @@
-"""Kubernetes on one node: etcd, the control plane, containerd and a kubelet, in a network of their own.
+"""Kubernetes with one node: etcd, the control plane, containerd and a kubelet, in a network namespace of its
+own.
 
-All of it lives in a folder and ends with the test. Pods are on a bridge of that namespace; what listens on
-loopback is lent to them at the bridge's address. No network policy is enforced, and there is no DNS.
+All files are in one directory, and all processes end with the test. Pods are connected to a bridge. Servers
+on the loopback address are forwarded to them at the address of the bridge. There is no DNS, and network
+policies are not enforced.
 """
 
 import json
@@ -14,7 +16,7 @@ from pathlib import Path
 import yaml
 from pydantic import JsonValue
 
-from tests.cluster.programs import patiently, running, said
+from tests.cluster.programs import output_of, patiently, running
 from tests.unit.deploy.files import ROOT
 
 PROGRAMS = Path(os.environ.get("BATCHWRIGHT_TEST_KUBERNETES", ROOT / ".venv" / ".tools" / "kubernetes"))
@@ -25,7 +27,7 @@ _PAUSE = "localhost/pause:1"
 
 
 class Node:
-    """A running one. `kubeconfig` is of a cluster administrator."""
+    """A Kubernetes node. `kubeconfig` is the path of the administrator's configuration for kubectl."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -33,25 +35,40 @@ class Node:
         self._socket = folder / "containerd.sock"
 
     def kubectl(self, *arguments: str, given: str | None = None) -> str:
-        """What it prints. Raises CalledProcessError, with its words as a note, where it fails."""
-        return said([str(PROGRAMS / "kubectl"), *arguments], {"KUBECONFIG": str(self.kubeconfig)}, given)
+        """Run kubectl and return its output.
+
+        Args:
+            given: Standard input of the command.
+
+        Raises:
+            AssertionError: the command failed. The message has its output.
+        """
+        return output_of([str(PROGRAMS / "kubectl"), *arguments], {"KUBECONFIG": str(self.kubeconfig)}, given)
 
     def load(self, archive: Path) -> None:
-        """Images of `docker save`, for pods whose imagePullPolicy lets the node keep its own."""
-        said(
+        """Load images from an archive of `docker save`.
+
+        Pods can use them if their imagePullPolicy permits it.
+        """
+        output_of(
             ["ctr", "--address", str(self._socket), "--namespace", "k8s.io", "images", "import", str(archive)]
         )
 
     @contextmanager
     def lent(self, port: int) -> Generator[str]:
-        """Where pods reach what listens on this port of loopback: host:port."""
+        """Forward a port of the loopback address to the pods, and yield the host:port at which they reach
+        it.
+        """
         listen = f"TCP-LISTEN:{port},bind={ADDRESS},fork,reuseaddr"
         with running(["socat", listen, f"TCP:127.0.0.1:{port}"], self._folder / f"lent-{port}.log"):
             yield f"{ADDRESS}:{port}"
 
     @contextmanager
     def started(self) -> Generator[None]:
-        """Until the node is ready; pods and all are gone at the end."""
+        """Run the node during the `with` block, which begins when the node is ready.
+
+        End all pods and processes then.
+        """
         _make_bridge()
         _hide_logs()
         self._write()
@@ -65,7 +82,10 @@ class Node:
             yield
 
     def _end_pods(self) -> None:
-        """The kubelet does, and unmounts what they had, while it is there."""
+        """Delete our namespaces with all pods.
+
+        It must be done while the kubelet runs, because the kubelet unmounts their volumes.
+        """
         namespaces = ("kube-system", "kube-public", "kube-node-lease", "default")
         names = self.kubectl("get", "namespaces", "--output=name").split()
         ours = [name for name in names if name.partition("/")[2] not in namespaces]
@@ -85,7 +105,7 @@ class Node:
         (folder / "kubelet.yaml").write_text(yaml.safe_dump(_kubelet(folder)))
 
     def _commands(self) -> dict[str, list[str]]:
-        """In the order in which they start."""
+        """Return the command of each process by name, in the order in which they must start."""
         folder = self._folder
         etcd = "http://127.0.0.1:2379"
         kubeconfig = f"--kubeconfig={self.kubeconfig}"
@@ -126,20 +146,20 @@ class Node:
 
 
 def _make_bridge() -> None:
-    names = [line.split(": ")[1] for line in said(["ip", "-oneline", "link"]).splitlines()]
+    names = [line.split(": ")[1] for line in output_of(["ip", "-oneline", "link"]).splitlines()]
     assert names == ["lo"], f"not in a network of its own, which `make test-cluster` gives: {names}"
-    said(["ip", "link", "add", BRIDGE, "type", "bridge"])
-    said(["ip", "address", "add", f"{ADDRESS}/16", "dev", BRIDGE])
-    said(["ip", "link", "set", BRIDGE, "up"])
+    output_of(["ip", "link", "add", BRIDGE, "type", "bridge"])
+    output_of(["ip", "address", "add", f"{ADDRESS}/16", "dev", BRIDGE])
+    output_of(["ip", "link", "set", BRIDGE, "up"])
     # kube-proxy and the kubelet look for a way out; there is none.
-    said(["ip", "route", "add", "default", "dev", BRIDGE])
+    output_of(["ip", "route", "add", "default", "dev", BRIDGE])
 
 
 def _hide_logs() -> None:
-    """The kubelet knows no other place for them."""
+    """Mount a temporary file system for the logs of pods, because the kubelet cannot write them elsewhere."""
     for path in (Path("/var/log/pods"), Path("/var/log/containers")):
         path.mkdir(exist_ok=True)
-        said(["mount", "-t", "tmpfs", "tmpfs", str(path)])
+        output_of(["mount", "-t", "tmpfs", "tmpfs", str(path)])
 
 
 def _found(program: str) -> str:

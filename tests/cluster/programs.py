@@ -1,4 +1,4 @@
-"""Other programs: until they end, for a while, and until they say yes."""
+"""Helpers that run other programs."""
 
 import os
 import signal
@@ -14,13 +14,20 @@ _STOP_SECONDS = 30
 _SECONDS = 400
 
 
-def said(
+def output_of(
     command: list[str],
     environment: dict[str, str] | None = None,
     given: str | None = None,
     cwd: Path | None = None,
 ) -> str:
-    """What it prints. Fails with all it said where it ends otherwise than with 0."""
+    """Run a command and return its output.
+
+    Args:
+        given: Standard input of the command.
+
+    Raises:
+        AssertionError: the exit code is not 0. The message has the whole output.
+    """
     done = subprocess.run(
         command,
         env={**os.environ, **(environment or {})},
@@ -48,7 +55,10 @@ def running(command: list[str], log: Path) -> Generator[None]:
 
 
 def patiently(step: Callable[[], object], seconds: float = _READY_SECONDS) -> None:
-    """Until it raises no AssertionError any more."""
+    """Call `step` again and again until it no longer raises AssertionError.
+
+    Raise the last one after `seconds`.
+    """
     Retrying(
         retry=retry_if_exception_type(AssertionError),
         stop=stop_after_delay(seconds),

@@ -4,10 +4,10 @@ from collections.abc import Callable, Generator
 
 import pytest
 
-from starter.stack.ports import free_port
-from tests.cluster.house import temporary_folder
+from batchwright.starter.stack.ports import free_port
+from tests.cluster.installation import temporary_folder
 from tests.cluster.node import PROGRAMS
-from tests.cluster.programs import patiently, said
+from tests.cluster.programs import output_of, patiently
 
 pytestmark = pytest.mark.cluster
 IMAGE = "localhost/batchwright:tests"
@@ -22,7 +22,7 @@ def podman() -> Generator[Podman]:
         how = ("--tmpdir", str(folder / "tmp"), "--cgroup-manager=cgroupfs", "--events-backend=none")
 
         def run(*arguments: str) -> str:
-            return said(["podman", *where, *how, "--runtime=runc", *arguments])
+            return output_of(["podman", *where, *how, "--runtime=runc", *arguments])
 
         run("load", "--quiet", "--input", str(PROGRAMS / "batchwright.tar"))
         yield run
@@ -30,17 +30,17 @@ def podman() -> Generator[Podman]:
 
 
 def started(podman: Podman, *arguments: str, **environment: str) -> str:
-    """The container's name."""
-    told = [f"--env={name}={value}" for name, value in environment.items()]
-    return podman("run", "--detach", "--network=host", *_CONFINED, *told, IMAGE, *arguments).strip()
+    """Start a container, and return its name."""
+    variables = [f"--env={name}={value}" for name, value in environment.items()]
+    return podman("run", "--detach", "--network=host", *_CONFINED, *variables, IMAGE, *arguments).strip()
 
 
-def test_a_container_without_a_command_says_what_there_is(podman: Podman) -> None:
+def test_a_container_without_a_command_lists_the_commands(podman: Podman) -> None:
     shown = podman("run", "--rm", "--network=host", *_CONFINED, IMAGE)
     assert all(command in shown for command in ("worker", "api", "migrate", "simulator"))
 
 
-def test_the_images_own_check_goes_by_the_port_that_is_set_and_a_signal_ends_the_process(
+def test_the_health_check_of_the_image_uses_the_configured_port_and_a_signal_ends_the_process(
     podman: Podman,
 ) -> None:
     port = str(free_port())
@@ -50,7 +50,7 @@ def test_the_images_own_check_goes_by_the_port_that_is_set_and_a_signal_ends_the
     assert podman("inspect", "--format={{.State.ExitCode}}", container).strip() == "0"
 
 
-def test_the_images_own_check_fails_where_nothing_answers_at_that_port(podman: Podman) -> None:
+def test_the_health_check_of_the_image_fails_if_nothing_answers_at_that_port(podman: Podman) -> None:
     container = started(podman, "simulator", "--port", str(free_port()))
     with pytest.raises(AssertionError, match="ended with 1"):
         podman("healthcheck", "run", container)

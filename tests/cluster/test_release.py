@@ -7,7 +7,7 @@ from openai import AsyncOpenAI
 from openai.types import Batch
 
 from tests.clients import http_client
-from tests.cluster.house import House
+from tests.cluster.installation import ClusterInstallation
 from tests.cluster.programs import patiently
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit
 from tests.e2e.stack import MODELS
@@ -20,18 +20,18 @@ GUIDE = [block for block in blocks() if block.needs_a_cluster]
 _STATUS = "grep -E '^(Uid|Gid|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/1/status"
 
 
-def is_ready(house: House) -> None:
+def is_ready(installation: ClusterInstallation) -> None:
     for component in COMPONENTS:
-        for pod in house.pods(component):
-            house.kubectl("wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=1s")
+        for pod in installation.pods(component):
+            installation.kubectl("wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=1s")
 
 
-def is_gone(house: House) -> None:
-    assert [house.pods(component) for component in COMPONENTS] == [[], []]
+def is_gone(installation: ClusterInstallation) -> None:
+    assert [installation.pods(component) for component in COMPONENTS] == [[], []]
 
 
-def told(house: House, pod: str, command: str) -> str:
-    return house.kubectl("exec", pod, "--", "sh", "-c", command)
+def output_of(installation: ClusterInstallation, pod: str, command: str) -> str:
+    return installation.kubectl("exec", pod, "--", "sh", "-c", command)
 
 
 async def finished(client: AsyncOpenAI, batch: Batch) -> None:
@@ -40,15 +40,17 @@ async def finished(client: AsyncOpenAI, batch: Batch) -> None:
     assert (done.status, done.error_file_id) == ("completed", None)
 
 
-async def test_a_batch_goes_through_the_service(installed: House, key: str) -> None:
+async def test_a_batch_completes_through_the_service(installed: ClusterInstallation, key: str) -> None:
     async with installed.client(key) as client:
         await finished(client, await submit(client, LINES))
 
 
 async def test_every_command_of_the_guide_works_and_a_live_batch_outlives_them(
-    installed: House, key: str
+    installed: ClusterInstallation, key: str
 ) -> None:
-    """In the guide's order; what it says comes after one is done after it."""
+    """The commands run in the order of the guide, with all steps that the guide prescribes after each of
+    them.
+    """
     async with installed.client(key) as client, http_client() as http:
         faults = f"{installed.simulator}/admin/faults"
         (await http.post(faults, json={"kind": "slow", "seconds": 2.0, "rate": 1.0})).raise_for_status()
@@ -63,27 +65,27 @@ async def test_every_command_of_the_guide_works_and_a_live_batch_outlives_them(
         await finished(client, batch)
 
 
-def run(house: House, block: Block) -> None:
-    house.tell(model_in_flight=7)  # so that an upgrade changes something
-    house.shell(block.text)
+def run(installation: ClusterInstallation, block: Block) -> None:
+    installation.set_values(model_in_flight=7)  # so that an upgrade changes something
+    installation.shell(block.text)
     if "--replicas=0" in block.text:
-        patiently(lambda: is_gone(house))
-        house.shell(
+        patiently(lambda: is_gone(installation))
+        installation.shell(
             "helm upgrade batchwright deploy/helm/batchwright --namespace batches --values values.yaml --wait"
         )
-    patiently(lambda: is_ready(house), 240)
+    patiently(lambda: is_ready(installation), 240)
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_a_pod_has_no_more_rights_than_it_needs(installed: House, component: str) -> None:
+def test_a_pod_has_no_more_rights_than_it_needs(installed: ClusterInstallation, component: str) -> None:
     for pod in installed.pods(component):
-        status = dict(line.split(":", 1) for line in told(installed, pod, _STATUS).splitlines())
+        status = dict(line.split(":", 1) for line in output_of(installed, pod, _STATUS).splitlines())
         assert set(status["Uid"].split()) == {"10001"}
         assert set(status["Gid"].split()) == {"10001"}
         assert (int(status["CapEff"], 16), int(status["CapBnd"], 16)) == (0, 0)
         assert (status["NoNewPrivs"].strip(), status["Seccomp"].strip()) == ("1", "2")
-        assert "Read-only" in told(installed, pod, "touch /here 2>&1 || true")
-        assert told(
+        assert "Read-only" in output_of(installed, pod, "touch /here 2>&1 || true")
+        assert output_of(
             installed, pod, "touch /var/spool/batchwright/here && ls /var/spool/batchwright"
         ).split() == ["here"]
-        assert told(installed, pod, "ls /var/run/secrets/kubernetes.io 2>/dev/null || true") == ""
+        assert output_of(installed, pod, "ls /var/run/secrets/kubernetes.io 2>/dev/null || true") == ""

@@ -1,4 +1,4 @@
-"""Batches, by the official Python client: creation, life, refusals."""
+"""Checks of batches with the official Python client: creation, course and rejections."""
 
 import asyncio
 
@@ -7,10 +7,11 @@ from openai import BadRequestError, ConflictError, NotFoundError
 from openai.types import Batch
 
 from batchwright.contracts.openai import Profile
+from tests.clients import http_client
 from tests.conformance.contract import Api, Table
 from tests.conformance.exact import exact
 from tests.conformance.requests import LINES, NOWHERE, created, done, jsonl, sent
-from tests.e2e.batches import CHAT, chat_lines, ended, settled
+from tests.e2e.batches import CHAT, ENDED, chat_lines, ended, settled
 from tests.e2e.stack import MODELS
 
 TABLE = Table()
@@ -18,12 +19,17 @@ _TIMES = ("created_at", "in_progress_at", "finalizing_at", "cancelling_at")
 
 
 def times(batch: Batch) -> list[int]:
-    """In the order of a batch's life, its end last."""
+    """Return the times of a batch, as Unix seconds, in the order in which they must have come.
+
+    Its end is the last one.
+    """
     end = getattr(batch, f"{batch.status}_at")
     return [time for time in (*(getattr(batch, name) for name in _TIMES), end) if time is not None]
 
 
-@TABLE.row("Batches", "a create answers 200 with the whole Batch: zero counts and usage, `expires_at` set")
+@TABLE.row(
+    "Batches", "a creation returns 200 with the complete Batch: zero counts and usage, `expires_at` set"
+)
 async def creation(api: Api) -> None:
     file = await sent(api.client)
     raw = api.client.batches.with_raw_response
@@ -80,17 +86,77 @@ async def output_expiry(api: Api) -> None:
     assert output.expires_at == output.created_at + 7200
 
 
-@TABLE.row("Batches", "lists go page by page by id, newest first; `after` of another list is 404")
+@TABLE.row("Batches", "lists are paged by id, newest first; an unknown `after` is 404")
 async def pages(api: Api) -> None:
-    made = [(await created(api.client)).id for _ in range(3)]
+    batch_ids = [(await created(api.client)).id for _ in range(3)]
     listed = [batch.id async for batch in api.client.batches.list(limit=2)]
-    assert listed[:3] == made[::-1]
+    assert listed[:3] == batch_ids[::-1]
     assert len(set(listed)) == len(listed)
-    page = await api.client.batches.list(limit=1, after=made[2])
-    assert ([batch.id for batch in page.data], page.has_more) == ([made[1]], True)
+    page = await api.client.batches.list(limit=1, after=batch_ids[2])
+    assert ([batch.id for batch in page.data], page.has_more) == ([batch_ids[1]], True)
     with pytest.raises(NotFoundError):
         await api.client.batches.list(after=NOWHERE)
-    await asyncio.gather(*(ended(api.client, batch_id) for batch_id in made))
+    await asyncio.gather(*(ended(api.client, batch_id) for batch_id in batch_ids))
+
+
+@TABLE.row(
+    "Batches",
+    "`x/events` streams the batch object at each change until it has ended, also over several connections",
+)
+async def events(api: Api) -> None:
+    batch = await created(api.client)
+    url = f"{api.url}/batches/{batch.id}/x/events"
+    known: dict[str, str] = {}
+    seen: list[Batch] = []
+    async with http_client(headers={"X-Tenant": api.profile.value}) as client:
+        while not seen or seen[-1].status not in ENDED:
+            async with client.stream("GET", url, headers=known) as response:
+                response.raise_for_status()
+                async for line in response.aiter_lines():
+                    name, _, value = line.partition(": ")
+                    if name == "data":
+                        seen.append(Batch.model_validate_json(value))
+                    elif name == "id":
+                        known = {"Last-Event-ID": value}
+        assert (await client.get(url, headers=known)).status_code == 204
+        assert (await client.get(url, headers={"Last-Event-ID": "1"})).status_code == 400
+    assert seen[-1] == await api.client.batches.retrieve(batch.id)
+
+
+@TABLE.row(
+    "Batches", "lists are filtered by `status`, `model`, `created_after`, `created_before`, `metadata[key]`"
+)
+async def filters(api: Api) -> None:
+    file = await sent(api.client)
+    batch = await api.client.batches.create(
+        input_file_id=file.id, endpoint=CHAT, completion_window="24h", metadata={"run": file.id}
+    )
+    await ended(api.client, batch.id)
+    run = {"metadata[run]": file.id}
+
+    async def listed(query: dict[str, object]) -> list[str]:
+        return [found.id async for found in api.client.batches.list(limit=1, extra_query=query)]
+
+    times = {"created_after": batch.created_at, "created_before": batch.created_at + 1}
+    assert await listed({**run, **times, "status": "completed", "model": MODELS[0]}) == [batch.id]
+    assert await listed({**run, "status": "failed"}) == []
+    assert await listed({**run, "created_before": batch.created_at}) == []
+    with pytest.raises(BadRequestError, match="Supported values are") as error:
+        await listed({"status": "done"})
+    assert error.value.param == "status"
+
+
+@TABLE.row("Batches", "an unknown query parameter is refused", Profile.STRICT)
+async def unknown_query_parameters(api: Api) -> None:
+    with pytest.raises(BadRequestError) as error:
+        await api.client.batches.list(extra_query={"stauts": "failed"})
+    assert (error.value.code, error.value.param) == ("unknown_parameter", "stauts")
+
+
+@TABLE.row("Batches", "a response header names unknown query parameters", Profile.RELAXED)
+async def ignored_query_parameters(api: Api) -> None:
+    answer = await api.client.batches.with_raw_response.list(extra_query={"stauts": "failed"})
+    assert answer.headers["x-batchwright-warning"] == "Ignored query parameters: stauts"
 
 
 @TABLE.row("Batches", "an unknown batch is 404 with OpenAI's message")
@@ -101,7 +167,8 @@ async def unknown(api: Api) -> None:
 
 
 @TABLE.row(
-    "Batches", "a cancel answers `cancelling`, then `cancelled` with what was settled; again: unchanged"
+    "Batches",
+    "a cancel returns `cancelling`, then `cancelled` with finished results; a repeat changes nothing",
 )
 async def cancellation(api: Api) -> None:
     await api.stack.faults(model=MODELS[1], kind="hang", rate=1.0)
@@ -118,7 +185,7 @@ async def cancellation(api: Api) -> None:
     assert (await api.client.batches.cancel(batch.id)) == batch
 
 
-@TABLE.row("Batches", "a batch that ended another way cannot be cancelled: 409, which clients do not retry")
+@TABLE.row("Batches", "a batch that has ended otherwise cannot be cancelled: 409 without a retry")
 async def late_cancel(api: Api) -> None:
     batch = await done(api.client)
     with pytest.raises(ConflictError, match="Cannot cancel a batch with status 'completed'") as conflict:
@@ -126,7 +193,7 @@ async def late_cancel(api: Api) -> None:
     assert conflict.value.response.headers["x-should-retry"] == "false"
 
 
-@TABLE.row("Batches", "what is wrong with a create is refused with `code` and `param`")
+@TABLE.row("Batches", "an invalid creation is rejected with `code` and `param`")
 async def refusals(api: Api) -> None:
     vision = await api.client.files.create(file=("a.png", b"x"), purpose="vision")
     body = {"input_file_id": NOWHERE, "endpoint": CHAT, "completion_window": "24h"}
@@ -158,7 +225,7 @@ async def refusals(api: Api) -> None:
         assert refused.value.type == "invalid_request_error"
 
 
-@TABLE.row("Batches", "an `Idempotency-Key` makes a create that is sent twice one batch")
+@TABLE.row("Batches", "with an `Idempotency-Key`, a creation that is sent twice creates one batch")
 async def idempotency(api: Api) -> None:
     file = await sent(api.client)
 
@@ -196,7 +263,29 @@ async def relaxed(api: Api) -> None:
 
 
 @TABLE.row(
-    "Batches", "other windows, absent ones, lines without `method` and `url` are refused", Profile.STRICT
+    "Batches",
+    "`x_batchwright.priority` is 3 if absent, else 1 to 5; other values are 400 with `param`",
+    Profile.RELAXED,
+)
+async def priorities(api: Api) -> None:
+    file = await sent(api.client)
+
+    async def create(**extension: object) -> Batch:
+        body = {"input_file_id": file.id, "endpoint": CHAT, "x_batchwright": extension}
+        return await api.client.post("/batches", cast_to=Batch, body=body)
+
+    for extension, expected in (({}, 3), ({"priority": 5}, 5)):
+        batch = await create(**extension)
+        assert batch.to_dict()["x_batchwright"]["priority"] == expected  # pyright: ignore
+        assert (await ended(api.client, batch.id)).status == "completed"
+    for wrong in (0, 6, 2.5, "5", True):
+        with pytest.raises(BadRequestError) as refused:
+            await create(priority=wrong)
+        assert refused.value.param == "x_batchwright.priority"
+
+
+@TABLE.row(
+    "Batches", "other windows, absent ones, lines without `method` and `url` are rejected", Profile.STRICT
 )
 async def strict(api: Api) -> None:
     body = {"input_file_id": NOWHERE, "endpoint": CHAT}
@@ -215,12 +304,15 @@ async def strict(api: Api) -> None:
 
 
 @TABLE.row(
-    "Batches", "a window that closes keeps what was settled; the rest is `batch_expired`", Profile.RELAXED
+    "Batches",
+    "when the window ends, finished results are kept; other lines are `batch_expired`",
+    Profile.RELAXED,
 )
 async def expiry(api: Api) -> None:
     await api.stack.faults(model=MODELS[1], kind="hang", rate=1.0)
     file = await sent(api.client, jsonl(chat_lines(MODELS[:2], each=4)))
-    body = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "8s"}
+    # Long enough for four answers on a slow machine.
+    body = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "60s"}
     batch = await ended(api.client, (await api.client.post("/batches", cast_to=Batch, body=body)).id)
     assert (batch.status, batch.finalizing_at) == ("expired", None)
     assert batch.request_counts is not None

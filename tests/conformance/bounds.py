@@ -1,4 +1,6 @@
-"""An operator's limits and policies, by the official Python client against a stack where they are tight."""
+"""Checks of an operator's limits and policies with the official Python client, on a stack with small
+limits.
+"""
 
 import pytest
 from openai import APIStatusError
@@ -6,21 +8,20 @@ from openai.types import Batch, FileObject
 
 from batchwright.contracts.openai import Endpoint
 from tests.conformance.contract import Api, Table
-from tests.conformance.places import TIGHT
+from tests.conformance.places import PART_BYTES, TIGHT
 from tests.conformance.requests import CONTENT, done, jsonl, sent
 from tests.conformance.tenants import codes
 from tests.e2e.batches import chat_line, chat_lines, ended
 from tests.e2e.stack import MODELS
 
 TABLE = Table("tight")
-LINES, LINE_BYTES, INPUTS, FILE_BYTES, PART_BYTES = (
+LINES, LINE_BYTES, INPUTS, FILE_BYTES = (
     int(TIGHT[f"BATCHWRIGHT_{name}"])
     for name in (
         "MAX_LINES",
         "MAX_LINE_BYTES",
         "MAX_EMBEDDING_INPUTS",
         "MAX_BATCH_FILE_BYTES",
-        "MAX_PART_BYTES",
     )
 )
 
@@ -33,13 +34,13 @@ def embedding(custom_id: str, inputs: int) -> dict[str, object]:
 
 async def embedded(api: Api, *inputs: int) -> Batch:
     file = await sent(api.client, jsonl([embedding(f"e{n}", count) for n, count in enumerate(inputs)]))
-    made = await api.client.batches.create(
+    batch = await api.client.batches.create(
         input_file_id=file.id, endpoint=Endpoint.EMBEDDINGS.value, completion_window="24h"
     )
-    return await ended(api.client, made.id)
+    return await ended(api.client, batch.id)
 
 
-@TABLE.row("Results", "where one model a batch is the policy, each line of another is `mismatched_model`")
+@TABLE.row("Results", "if batches may have only one model, each line for another is `mismatched_model`")
 async def one_model(api: Api) -> None:
     batch = await done(api.client, jsonl(chat_lines(MODELS[:2], each=2)))
     assert (batch.status, batch.output_file_id) == ("failed", None)
@@ -47,7 +48,7 @@ async def one_model(api: Api) -> None:
     assert (await done(api.client)).status == "completed"
 
 
-@TABLE.row("Results", "where it is the policy, a model that nobody serves fails the batch: `model_not_found`")
+@TABLE.row("Results", "with strict models, a model that no backend serves fails the batch: `model_not_found`")
 async def strict_models(api: Api) -> None:
     batch = await done(api.client, jsonl([chat_line(name, "nobody-serves-this") for name in "ab"]))
     assert (batch.status, batch.error_file_id) == ("failed", None)
@@ -56,7 +57,7 @@ async def strict_models(api: Api) -> None:
     assert first.message == "The provided model 'nobody-serves-this' is not supported by the Batch API."
 
 
-@TABLE.row("Results", "the line that passes the sum of embedding inputs is `too_many_embedding_inputs`")
+@TABLE.row("Results", "the line that exceeds the limit of embedding inputs is `too_many_embedding_inputs`")
 async def inputs(api: Api) -> None:
     over = await embedded(api, INPUTS - 1, 1, 1, 1)
     assert (over.status, codes(over)) == ("failed", [("too_many_embedding_inputs", "body.input", 3)])
@@ -71,7 +72,7 @@ async def long_lines(api: Api) -> None:
     assert codes(batch) == [("line_too_long", None, 2), ("duplicate_custom_id", "custom_id", 3)]
 
 
-@TABLE.row("Results", "more requests than a batch may have are `too_many_tasks`, of no line")
+@TABLE.row("Results", "more requests than a batch may have are `too_many_tasks`, without a line")
 async def many_lines(api: Api) -> None:
     over = await done(api.client, jsonl(chat_lines(MODELS[:1], each=LINES + 1)))
     assert (over.status, codes(over)) == ("failed", [("too_many_tasks", None, None)])
@@ -80,7 +81,7 @@ async def many_lines(api: Api) -> None:
     assert (most.status, most.request_counts.completed) == ("completed", LINES)
 
 
-@TABLE.row("Files", "a file, or a part of an upload, that is larger than allowed is 413; nothing of it stays")
+@TABLE.row("Files", "a file or part that is larger than allowed is 413 and leaves nothing behind")
 async def too_large(api: Api) -> None:
     async def send(size: int) -> FileObject:
         return await sent(api.client, CONTENT + b"\n" * (size - len(CONTENT)))

@@ -1,4 +1,7 @@
-"""The whole stack once, its API in both profiles, and the table at the end."""
+"""Fixtures: the stacks and APIs on which the checks run.
+
+At the end of a run, the results are printed as a table.
+"""
 
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import ExitStack
@@ -8,20 +11,22 @@ import pytest
 from batchwright.contracts.openai import Profile
 from tests.conformance.contract import Api, Place
 from tests.conformance.places import Places
-from tests.conformance.verdicts import Tell, table
+from tests.conformance.verdicts import Record, table
 from tests.e2e.stack import Stack
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
-    found = table(told for report in reports if report.when == "call" for told in report.user_properties)
+    found = table(
+        verdict for report in reports if report.when == "call" for verdict in report.user_properties
+    )
     terminalreporter.write_sep("=", "conformance")
     for line in found:
         terminalreporter.write_line(line)
 
 
 @pytest.fixture
-def tell(record_property: Callable[[str, object], None]) -> Tell:
+def record(record_property: Callable[[str, object], None]) -> Record:
     return record_property
 
 
@@ -38,13 +43,13 @@ def conforming_stack(places: Places) -> Stack:
 
 @pytest.fixture
 def place() -> Place:
-    """Where a check runs that says nothing else."""
+    """The kind of stack on which a check runs, unless a test overrides this fixture."""
     return "ordinary"
 
 
 @pytest.fixture
 async def api(profile: Profile, place: Place, places: Places) -> AsyncGenerator[Api]:
-    """The API in one profile over a healthy backend."""
+    """The running API in one profile. Faults of its simulated backend have been cleared."""
     stack, url = places.stack(place), places.url(place, profile)
     await stack.heal()
     async with stack.client(profile.value) as client:

@@ -1,4 +1,7 @@
-"""The rows of the conformance table: what a client may rely on, and the check that proves it."""
+"""Definition of the conformance table.
+
+Each row is a rule on which clients may rely, with a check that proves it.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ BOTH = (Profile.RELAXED, Profile.STRICT)
 
 @dataclass(frozen=True)
 class Api:
-    """The running API in one profile, and the official client of it."""
+    """A running API in one profile, and the official Python client for it."""
 
     url: str
     profile: Profile
@@ -29,9 +32,13 @@ Check = Callable[[Api], Awaitable[None]]
 
 
 class Row(NamedTuple):
-    """`rule` says what a client may rely on, in a sentence without a period.
+    """A row of the conformance table.
 
-    `place`: over the settings as they are, with tight limits and policies, or where callers need keys.
+    Attributes:
+        rule: What a client may rely on, as a sentence without a period.
+        client: Official client that checks it.
+        profiles: Profiles of the API in which it holds.
+        place: Kind of stack: with the default settings, with small limits, or with API keys.
     """
 
     area: Area
@@ -42,14 +49,18 @@ class Row(NamedTuple):
 
 
 class Table:
-    """Filled by the decorators of the modules that hold the checks."""
+    """Rows of the conformance table with their checks. Modules add theirs with the decorator `row`."""
 
     def __init__(self, place: Place = "ordinary") -> None:
         self._place: Place = place
         self.checks: dict[Row, Check] = {}
 
     def row(self, area: Area, rule: str, *profiles: Profile) -> Callable[[Check], Check]:
-        """A check with the official Python client; in both profiles unless some are named."""
+        """Return a decorator that adds a check with the official Python client.
+
+        Args:
+            profiles: Profiles in which the rule holds. None means both.
+        """
 
         def note(check: Check) -> Check:
             self.checks[Row(area, rule, "Python", profiles or BOTH, self._place)] = check

@@ -1,4 +1,6 @@
-"""Lists at their edges, other purposes, early cancels, many errors, by the official Python client."""
+"""Checks of rare cases with the official Python client: ends of lists, other purposes, early cancels,
+many errors.
+"""
 
 import contextlib
 
@@ -16,7 +18,7 @@ TABLE = Table()
 MANY = 10_000
 
 
-@TABLE.row("Files", "`limit` is 1 to 10000, `after` a known file, `order` asc or desc; else refused")
+@TABLE.row("Files", "any `limit` except 1 to 10000, unknown `after` or other `order` is rejected")
 async def file_lists(api: Api) -> None:
     await _check_limits(api, "/files", 10_000)
     await _check_empty(api, "/files")
@@ -27,7 +29,7 @@ async def file_lists(api: Api) -> None:
     assert (refused.value.code, refused.value.param) == ("invalid_value", "order")
 
 
-@TABLE.row("Batches", "`limit` is 1 to 100, else refused; an empty list has null ids")
+@TABLE.row("Batches", "any `limit` except 1 to 100 is rejected; an empty list has null ids")
 async def batch_lists(api: Api) -> None:
     await _check_limits(api, "/batches", 100)
     await _check_empty(api, "/batches")
@@ -53,9 +55,7 @@ async def _check_empty(api: Api, path: str) -> None:
     assert page == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
 
 
-@TABLE.row(
-    "Files", "files of OpenAI's other purposes may be anything and do not expire; there are no more purposes"
-)
+@TABLE.row("Files", "files of OpenAI's other purposes may have any content and do not expire")
 async def purposes(api: Api) -> None:
     for purpose in ("assistants", "fine-tune", "user_data", "evals"):
         file = await api.client.files.create(file=("a.bin", b"\x00\xff"), purpose=purpose)
@@ -66,7 +66,7 @@ async def purposes(api: Api) -> None:
     assert (refused.value.code, refused.value.param) == ("invalid_value", "purpose")
 
 
-@TABLE.row("Files", "`expires_after` is both anchor and seconds, 3600 to 2592000; else refused")
+@TABLE.row("Files", "`expires_after` without both anchor and seconds (3600 to 2592000) is rejected")
 async def wrong_expiry(api: Api) -> None:
     wrong: list[tuple[dict[str, str], str, str]] = [
         ({"expires_after[anchor]": "created_at"}, "missing_required_parameter", "expires_after.seconds"),
@@ -95,7 +95,7 @@ async def wrong_expiry(api: Api) -> None:
             assert (answer.status_code, error["code"], error["param"]) == (400, code, param)
 
 
-@TABLE.row("Uploads", "an upload of more than the purpose allows, or of nothing, is refused")
+@TABLE.row("Uploads", "an upload of zero bytes, or of more than the purpose allows, is rejected")
 async def upload_sizes(api: Api) -> None:
     for size in (0, 200 * 1024 * 1024 + 1):
         with pytest.raises(BadRequestError) as refused:
@@ -106,7 +106,7 @@ async def upload_sizes(api: Api) -> None:
     assert (await api.client.uploads.cancel(upload.id)).status == "cancelled"
 
 
-@TABLE.row("Uploads", "`expires_after` of an upload is the life of its file")
+@TABLE.row("Uploads", "`expires_after` of an upload sets when its file expires")
 async def upload_expiry(api: Api) -> None:
     upload = await api.client.uploads.create(
         bytes=len(CONTENT),
@@ -132,9 +132,7 @@ async def early_cancel(api: Api) -> None:
     assert (await api.client.batches.cancel(batch.id)).cancelled_at == batch.cancelled_at
 
 
-@TABLE.row(
-    "Batches", "of more than 1,000 errors the first are listed; the last entry says how many there are"
-)
+@TABLE.row("Batches", "at most 1,000 errors are listed; the last entry has the total number")
 async def many_errors(api: Api) -> None:
     batch = await done(api.client, jsonl([chat_line("same", MODELS[0])] * MANY))
     found = (batch.errors and batch.errors.data) or []
@@ -146,8 +144,8 @@ async def many_errors(api: Api) -> None:
     assert str(MANY - 1) in (found[-1].message or "")
 
 
-@TABLE.row("Batches", "ids with slashes, escapes or line breaks are unknown ones: 404")
-async def odd_ids(api: Api) -> None:
+@TABLE.row("Batches", "ids with slashes, escapes or line breaks are unknown: 404")
+async def unusual_ids(api: Api) -> None:
     async with http_client() as http:
         for id in ("a%2Fb", "..%2F..%2Fetc", "a%0Ab", "%00", "%ff"):
             for method, path in (("GET", "batches/{}"), ("POST", "batches/{}/cancel"), ("GET", "files/{}")):
@@ -156,15 +154,15 @@ async def odd_ids(api: Api) -> None:
                 assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-@TABLE.row("Batches", "a file deleted while its batch is created is kept, or the batch fails without it")
+@TABLE.row("Batches", "a file that is deleted while its batch is created is kept, or the batch fails")
 async def deleted_meanwhile(api: Api) -> None:
     file = await sent(api.client)
     await api.client.files.delete(file.id)
-    made = await api.client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
-    batch: Batch = await ended(api.client, made.id)
+    new = await api.client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+    batch: Batch = await ended(api.client, new.id)
     found = (batch.errors and batch.errors.data) or []
     assert [(error.code, error.param) for error in found] == [("invalid_request", "file_id")]
-    kept = await created(api.client)
+    running = await created(api.client)
     with contextlib.suppress(ConflictError):
-        assert (await api.client.files.delete(kept.input_file_id)).deleted
-    assert (await ended(api.client, kept.id)).status == "completed"
+        assert (await api.client.files.delete(running.input_file_id)).deleted
+    assert (await ended(api.client, running.id)).status == "completed"

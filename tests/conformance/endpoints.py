@@ -1,14 +1,15 @@
-"""Every endpoint a batch may have, bodies and usage, by the official Python client."""
+"""Checks of all endpoints that a batch may use, with the official Python client: bodies and usage."""
 
 import asyncio
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 
 from openai.types import Batch
 
-from batchwright.contracts.openai import Endpoint
-from batchwright.rules.usage import usage_of
+from batchwright.contracts.openai import Endpoint, Profile
+from batchwright.rules.results.token_usage import usage_of
 from tests.clients import http_client
 from tests.conformance.contract import Api, Table
 from tests.conformance.requests import done, jsonl, sent
@@ -26,6 +27,8 @@ _BODIES: dict[Endpoint, dict[str, object]] = {
     Endpoint.IMAGES_GENERATIONS: {"prompt": "a cat"},
     Endpoint.IMAGES_EDITS: {"prompt": "a cat"},
     Endpoint.VIDEOS: {"prompt": "a cat"},
+    Endpoint.SCORE: {"text_1": "a cat", "text_2": ["a dog", "a car"]},
+    Endpoint.RERANK: {"query": "a cat", "documents": ["a dog", "a car"]},
 }
 # As no writer of JSON would write it: spaces, the order of keys, escapes, numbers beyond 64 bits.
 _ODD = (
@@ -38,10 +41,13 @@ async def _run(api: Api, endpoint: Endpoint) -> Batch:
     body = {"model": MODELS[0], **_BODIES[endpoint]}
     line: dict[str, object] = {"custom_id": "a", "method": "POST", "url": endpoint.value, "body": body}
     file = await sent(api.client, jsonl([line]))
-    made = await api.client.batches.create(
-        input_file_id=file.id, endpoint=endpoint.value, completion_window="24h"
+    # The official client's type has OpenAI's endpoints only.
+    batch = await api.client.batches.create(
+        input_file_id=file.id,
+        endpoint=endpoint.value,  # pyright: ignore[reportArgumentType]
+        completion_window="24h",
     )
-    return await ended(api.client, made.id)
+    return await ended(api.client, batch.id)
 
 
 async def _content(api: Api, file_id: str | None) -> str:
@@ -49,27 +55,38 @@ async def _content(api: Api, file_id: str | None) -> str:
     return (await api.client.files.content(file_id)).text
 
 
-@TABLE.row("Batches", "each of OpenAI's eight endpoints runs; `usage` sums what the backend reported")
+@TABLE.row(
+    "Batches", "each of OpenAI's eight endpoints works; `usage` is the sum of what the backend reported"
+)
 async def endpoints(api: Api) -> None:
-    batches = await asyncio.gather(*(_run(api, endpoint) for endpoint in Endpoint))
-    assert [batch.status for batch in batches] == ["completed"] * len(Endpoint)
-    assert [batch.endpoint for batch in batches] == [endpoint.value for endpoint in Endpoint]
-    for endpoint, batch in zip(Endpoint, batches, strict=True):
+    await _all_run(api, [endpoint for endpoint in Endpoint if endpoint.is_openais])
+
+
+@TABLE.row("Batches", "`/v1/score` and `/v1/rerank` work as in vLLM", Profile.RELAXED)
+async def engines_endpoints(api: Api) -> None:
+    await _all_run(api, [endpoint for endpoint in Endpoint if not endpoint.is_openais])
+
+
+async def _all_run(api: Api, endpoints: Sequence[Endpoint]) -> None:
+    batches = await asyncio.gather(*(_run(api, endpoint) for endpoint in endpoints))
+    assert [batch.status for batch in batches] == ["completed"] * len(endpoints)
+    assert [batch.endpoint for batch in batches] == [endpoint.value for endpoint in endpoints]
+    for endpoint, batch in zip(endpoints, batches, strict=True):
         answer = json.loads(await _content(api, batch.output_file_id))["response"]["body"]
         reported = usage_of(json.dumps(answer).encode())
         assert batch.usage is not None
-        told = (batch.usage.input_tokens, batch.usage.output_tokens, batch.usage.total_tokens)
-        assert told == (reported.input_tokens, reported.output_tokens, reported.total_tokens)
+        summed = (batch.usage.input_tokens, batch.usage.output_tokens, batch.usage.total_tokens)
+        assert summed == (reported.input_tokens, reported.output_tokens, reported.total_tokens)
         if endpoint in (Endpoint.RESPONSES, Endpoint.CHAT_COMPLETIONS, Endpoint.EMBEDDINGS):
             assert batch.usage.input_tokens > 0
 
 
-@TABLE.row("Batches", "`model` is null where a batch has several")
+@TABLE.row("Batches", "`model` is null if a batch has several models")
 async def several_models(api: Api) -> None:
     assert (await done(api.client, jsonl(chat_lines(MODELS[:2], each=1)))).model is None
 
 
-@TABLE.row("Results", "bodies reach the backend byte for byte, and its JSON comes back so")
+@TABLE.row("Results", "bodies are sent unchanged, and the backend's JSON is returned unchanged")
 async def byte_exact(api: Api) -> None:
     line = f'{{"custom_id":"odd","method":"POST","url":"{CHAT}","body":{_ODD}}}\n'
     batch = await done(api.client, line.encode())
@@ -77,7 +94,7 @@ async def byte_exact(api: Api) -> None:
     headers = {"Content-Type": "application/json"}
     async with http_client(base_url=api.stack.simulator) as http:
         again = await http.post(CHAT, content=_ODD.encode(), headers=headers)
-    # The simulator's ids are digests of what it was asked; only what it had cached differs.
+    # The simulator's ids are digests of the request; only the number of cached tokens differs.
     assert hashlib.blake2b(_ODD.encode(), digest_size=16).hexdigest() in again.json()["id"]
     assert '"body":' + _uncached(again.text) + "}" in _uncached(output)
 

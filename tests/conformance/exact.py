@@ -1,4 +1,6 @@
-"""An object against the official client's type of it: no key missing, none unknown, every type strict."""
+"""Compares a response with the official client's type: no key is missing or unknown, and all types match
+strictly.
+"""
 
 from collections.abc import Iterator
 from typing import TypeVar, get_args
@@ -16,7 +18,7 @@ _ABSENT = {"Model": {"shutdown_date"}}
 
 
 def exact(answer: LegacyAPIResponse[_Object]) -> _Object:
-    """The parsed object of a 200 whose JSON is exactly of its type."""
+    """Check that the response is a 200 whose JSON matches its type exactly, and return the parsed object."""
     assert answer.http_response.status_code == 200
     parsed = answer.parse()
     check(type(parsed), _OBJECT.validate_json(answer.content))
@@ -24,14 +26,19 @@ def exact(answer: LegacyAPIResponse[_Object]) -> _Object:
 
 
 def check(kind: type[BaseModel], value: dict[str, object]) -> None:
-    """Raises AssertionError, or pydantic's ValidationError."""
+    """Check that `value` has exactly the keys of `kind`, with values of the right types.
+
+    Raises:
+        AssertionError: a key is missing or unknown.
+        pydantic.ValidationError: a value has another type.
+    """
     assert list(differences(kind, value, kind.__name__)) == []
     known = {name: item for name, item in value.items() if name in kind.model_fields}
     TypeAdapter(kind).validate_python(known, strict=True)
 
 
 def differences(kind: type[BaseModel], value: dict[str, object], path: str) -> Iterator[str]:
-    """What is missing and what is unknown, also in the objects inside."""
+    """Yield missing and unknown keys, including those of nested objects."""
     name = kind.__name__
     fields = set(kind.model_fields)
     for missing in sorted(fields - value.keys() - _ABSENT.get(name, set())):
@@ -45,7 +52,7 @@ def differences(kind: type[BaseModel], value: dict[str, object], path: str) -> I
 
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:
-    """The object types in an annotation such as Optional[List[X]]."""
+    """Yield the object types that an annotation such as Optional[List[X]] contains."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):

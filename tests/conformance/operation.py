@@ -1,15 +1,24 @@
-"""What the fleet has sent, and what failed for good: routes of operators, by the official Python client."""
+"""Checks of the routes for operators with the official Python client: statistics, dead letters, shares."""
 
 import json
+from secrets import token_hex
 from typing import TypeVar
 
 import httpx
 import pytest
-from openai import AsyncOpenAI, NotFoundError
+from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from pydantic import BaseModel
 
-from api.dead_letters import DeadLetterPage, DeletedLetter, RetriedPage
-from api.stats import StatsObject
+from batchwright.contracts.operator_objects import (
+    BatchCountsObject,
+    DeadLetterPage,
+    DeadLetterRetryPage,
+    DeletedDeadLetter,
+    LimitsObject,
+    OperatorBatch,
+    OperatorBatchPage,
+    StatsObject,
+)
 from tests.conformance.contract import Api, Table
 from tests.conformance.requests import done, jsonl
 from tests.e2e.batches import chat_line, ended, until
@@ -20,7 +29,7 @@ _Object = TypeVar("_Object", bound=BaseModel)
 
 
 def exactly(kind: type[_Object], answer: httpx.Response) -> _Object:
-    """The object of a 200 whose JSON is its own and nothing else."""
+    """Check that the response is a 200 whose JSON has exactly the fields of `kind`, and return the object."""
     assert answer.status_code == 200
     found = kind.model_validate_json(answer.content, strict=True)
     assert json.loads(found.model_dump_json()) == answer.json()
@@ -31,45 +40,103 @@ def operators(api: Api) -> AsyncOpenAI:
     return api.client.with_options(base_url=api.url.removesuffix("/v1") + "/admin")
 
 
-@TABLE.row("Operation", "`/v1/stats` adds up what all workers sent, by backend and by model")
+@TABLE.row("Operation", "`/v1/stats` adds up the requests of all workers, by backend and by model")
 async def stats(api: Api) -> None:
     lines = [chat_line(f"a-{n}", MODELS[1]) for n in range(5)]
 
-    async def asked() -> int:
+    async def shown() -> tuple[int, int]:
+        """Return the number of live workers, and that of the model's requests."""
         found = exactly(StatsObject, await api.client.get("/stats", cast_to=httpx.Response))
-        assert found.workers >= 1
         assert found.requests.total == found.requests.success + found.requests.errors
         assert {model.name for model in found.models} == set(MODELS)
         assert sum(backend.requests for backend in found.backends) == found.requests.total
-        return next(model.requests for model in found.models if model.name == MODELS[1])
+        return found.workers, next(model.requests for model in found.models if model.name == MODELS[1])
 
-    before = await asked()
+    _, before = await shown()
     assert (await done(api.client, jsonl(lines))).status == "completed"
 
     async def counted() -> bool:
-        return await asked() >= before + len(lines)
+        workers, requests = await shown()
+        return workers >= 1 and requests >= before + len(lines)
 
     await until(counted)
 
 
-@TABLE.row("Operation", "a line that used up its attempts is a dead letter: listed, retried once, deleted")
+@TABLE.row(
+    "Operation", "a line without attempts left is a dead letter: it can be listed, retried once, deleted"
+)
 async def dead_letters(api: Api) -> None:
     good, poison = chat_line("good", MODELS[0]), chat_line("poison", MODELS[0], user="sim:500 poison")
     batch = await done(api.client, jsonl([good, poison]))
     admin = operators(api)
     listing = f"/dlq?batch_id={batch.id}"
-    [letter] = exactly(DeadLetterPage, await admin.get(listing, cast_to=httpx.Response)).data
-    assert (letter.custom_id, letter.model, letter.error.status_code) == ("poison", MODELS[0], 500)
-    retry = f"/dlq/{letter.id}/retry"
+    [dead_letter] = exactly(DeadLetterPage, await admin.get(listing, cast_to=httpx.Response)).data
+    assert (dead_letter.custom_id, dead_letter.model, dead_letter.error.status_code) == (
+        "poison",
+        MODELS[0],
+        500,
+    )
+    retry = f"/dlq/{dead_letter.id}/retry"
     first, again = [(await admin.post(retry, cast_to=httpx.Response)).json() for _ in range(2)]
     assert first["id"] == again["id"]
     rest = await admin.post("/dlq/retry-all", cast_to=httpx.Response, body={"batch_id": batch.id})
-    assert exactly(RetriedPage, rest).data == []
+    assert exactly(DeadLetterRetryPage, rest).data == []
     counts = (await ended(api.client, first["id"])).request_counts
     assert counts is not None
     assert (counts.total, counts.failed) == (1, 1)
-    one = f"/dlq/{letter.id}"
-    assert exactly(DeletedLetter, await admin.delete(one, cast_to=httpx.Response)).id == letter.id
+    one = f"/dlq/{dead_letter.id}"
+    assert exactly(DeletedDeadLetter, await admin.delete(one, cast_to=httpx.Response)).id == dead_letter.id
     with pytest.raises(NotFoundError):
         await admin.delete(one, cast_to=httpx.Response)
     assert exactly(DeadLetterPage, await admin.get(listing, cast_to=httpx.Response)).data == []
+
+
+@TABLE.row(
+    "Operation",
+    "batches of all tenants are listed with filters, counted and retrieved; a wrong filter is 400",
+)
+async def batches_of_all_tenants(api: Api) -> None:
+    batch = await done(api.client, jsonl([chat_line("a", MODELS[0])]))
+    admin = operators(api)
+    found = exactly(OperatorBatch, await admin.get(f"/batches/{batch.id}", cast_to=httpx.Response))
+    query = f"/batches?status=completed&model={MODELS[0]}&limit=1&order=asc&tenant={found.tenant}"
+    page = exactly(OperatorBatchPage, await admin.get(query, cast_to=httpx.Response))
+    assert [each.status for each in page.data] == ["completed"]
+    counts = exactly(BatchCountsObject, await admin.get("/batches/counts", cast_to=httpx.Response))
+    (own,) = (each for each in counts.tenants if each.tenant == found.tenant)
+    assert own.statuses[found.status] >= 1
+    for param, value in (("status", "done"), ("forecast", "bad"), ("unknown", "x")):
+        with pytest.raises(BadRequestError) as refused:
+            await admin.get(f"/batches?{param}={value}", cast_to=httpx.Response)
+        assert refused.value.param == param
+
+
+@TABLE.row(
+    "Operation", "a tenant's weight and cap are changed, shown and taken back; what is not positive is 400"
+)
+async def shares(api: Api) -> None:
+    admin, tenant = operators(api), f"tenant-{token_hex(4)}"
+
+    async def put(**changes: object) -> None:
+        await admin.put("/quotas", cast_to=httpx.Response, body={"tenant": tenant, **changes})
+
+    async def shown() -> tuple[float, int | None]:
+        limits = exactly(LimitsObject, await admin.get(f"/quotas/{tenant}", cast_to=httpx.Response))
+        return limits.weight, limits.max_in_flight
+
+    assert await shown() == (1.0, None)
+    await put(weight=2.5, max_in_flight=16)
+    bad = [("weight", 0), ("weight", -1.5), ("weight", "2"), ("max_in_flight", 0), ("max_priority", 6)]
+    bad.append(("over_quota", "queue"))
+    bad += [("backend_requests_per_minute", 0), ("backend_tokens_per_minute", -1)]
+    bad += [("backend_requests_per_minute", 1.5), ("backend_tokens_per_minute", 2**53)]
+    for param, value in bad:
+        with pytest.raises(BadRequestError) as refused:
+            await put(**{param: value})
+        assert refused.value.param == param
+    assert await shown() == (2.5, 16)
+    await put(backend_requests_per_minute=600, backend_tokens_per_minute=90_000)
+    limits = exactly(LimitsObject, await admin.get(f"/quotas/{tenant}", cast_to=httpx.Response))
+    assert (limits.backend_requests_per_minute, limits.backend_tokens_per_minute) == (600, 90_000)
+    await admin.delete(f"/quotas?tenant={tenant}", cast_to=httpx.Response)
+    assert await shown() == (1.0, None)

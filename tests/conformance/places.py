@@ -1,4 +1,4 @@
-"""Where the checks run: two stacks, and APIs beside their own, each started by the first who asks."""
+"""Starts the stacks and APIs on which the checks run. Each is started when a check first needs it."""
 
 import os
 import subprocess
@@ -10,23 +10,27 @@ from pathlib import Path
 import httpx
 
 from batchwright.contracts.openai import Profile
-from starter.stack.ports import free_port
-from tests.clients import asked
+from batchwright.starter.stack.ports import free_port
+from tests.clients import get
 from tests.conformance.contract import Place
+from tests.constants import with_constants
 from tests.e2e.stack import SETTINGS, Addresses, Stack, dev
-from tests.integration.stacks import until
+from tests.integration.starter.stacks import until
 
+PART_BYTES = 50_000
 # Limits that a check passes with a few bytes; policies that an operator may choose.
 TIGHT = {
     "BATCHWRIGHT_MAX_LINES": "20",
     "BATCHWRIGHT_MAX_LINE_BYTES": "4000",
     "BATCHWRIGHT_MAX_EMBEDDING_INPUTS": "5",
     "BATCHWRIGHT_MAX_BATCH_FILE_BYTES": "100000",
-    "BATCHWRIGHT_MAX_PART_BYTES": "50000",
     "BATCHWRIGHT_ONE_MODEL_PER_BATCH": "true",
     "BATCHWRIGHT_STRICT_MODELS": "true",
+    **with_constants(max_part_bytes=PART_BYTES),
 }
 _KEYS = {"BATCHWRIGHT_AUTH": "api_key"}
+# The fuzzer waits until a stream has ended, also if it has paused the batch.
+_ORDINARY = with_constants(stream_seconds=2)
 
 
 class Places:
@@ -36,21 +40,24 @@ class Places:
         self._urls: dict[tuple[Place, Profile], str] = {}
 
     def stack(self, place: Place) -> Stack:
-        """The one with tight limits, or the one that the other places share."""
+        """Return the stack with small limits, or the one that all other places share."""
         tight = place == "tight"
         if tight not in self._stacks:
-            settings = TIGHT if tight else {}
+            settings = TIGHT if tight else _ORDINARY
             self._stacks[tight] = self._opened.enter_context(dev("--workers", "1", data=None, **settings))
         return self._stacks[tight]
 
     def url(self, place: Place, profile: Profile) -> str:
-        """Of an API in that profile; a batch carries its profile to the workers."""
+        """Return the URL of an API in this profile.
+
+        Workers need no profile, because each batch carries its own.
+        """
         stack = self.stack(place)
         if profile is Profile.RELAXED and place != "keys":
             return stack.now.api
         if (place, profile) not in self._urls:
-            settings = {"tight": TIGHT, "keys": _KEYS, "ordinary": {}}[place]
-            api = _api(_told(stack.now, profile) | settings)
+            settings = {"tight": TIGHT, "keys": _KEYS, "ordinary": _ORDINARY}[place]
+            api = _api(_environment(stack.now, profile) | settings)
             self._urls[place, profile] = self._opened.enter_context(api)
         return self._urls[place, profile]
 
@@ -59,7 +66,7 @@ class Places:
 def _api(settings: dict[str, str]) -> Generator[str]:
     port = free_port()
     environment = {**os.environ, **SETTINGS, **settings, "BATCHWRIGHT_API_PORT": str(port)}
-    with subprocess.Popen([sys.executable, "-m", "api"], env=environment) as process:
+    with subprocess.Popen([sys.executable, "-m", "batchwright.api"], env=environment) as process:
         url = f"http://127.0.0.1:{port}"
         until(lambda: _answers(url))
         yield url
@@ -67,7 +74,7 @@ def _api(settings: dict[str, str]) -> Generator[str]:
         process.wait(120)
 
 
-def _told(addresses: Addresses, profile: Profile) -> dict[str, str]:
+def _environment(addresses: Addresses, profile: Profile) -> dict[str, str]:
     settings = {
         "database_url": addresses.postgres,
         "temporal_address": addresses.temporal,
@@ -80,11 +87,11 @@ def _told(addresses: Addresses, profile: Profile) -> dict[str, str]:
 
 
 def _answers(url: str) -> bool:
-    """It is ready, and knows the models, unless it asks for a key first."""
+    """Return True if the API is ready, and lists models or requires a key for that."""
     try:
-        if asked(url + "/readyz").status_code != 200:
+        if get(url + "/readyz").status_code != 200:
             return False
-        models = asked(url + "/v1/models")
+        models = get(url + "/v1/models")
     except httpx.TransportError:
         return False
     return models.status_code == 401 or (models.is_success and bool(models.json()["data"]))

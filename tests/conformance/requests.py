@@ -1,4 +1,4 @@
-"""What the checks send, and how they wait."""
+"""Files and batches that several checks create."""
 
 import json
 from pathlib import Path
@@ -30,8 +30,8 @@ async def created(client: AsyncOpenAI, content: bytes = CONTENT) -> Batch:
 
 
 async def done(client: AsyncOpenAI, content: bytes = CONTENT) -> Batch:
-    """A batch that has ended."""
-    return await ended(client, (await created(client, content)).id, 60)
+    """Create a batch, wait until it has ended, and return it."""
+    return await ended(client, (await created(client, content)).id)
 
 
 def here(name: str) -> Path:

@@ -1,13 +1,16 @@
-"""What is in the files of a batch, and why a batch fails, by the official Python client."""
+"""Checks of a batch's result files and errors with the official Python client."""
 
 import json
 
+import httpx
+import pytest
+from openai import BadRequestError
 from openai.types import Batch
 from pydantic import BaseModel, ConfigDict
 
 from tests.conformance.contract import Api, Table
-from tests.conformance.requests import CONTENT, LINES, NOWHERE, done, jsonl
-from tests.e2e.batches import CHAT, chat_line, chat_lines, ended
+from tests.conformance.requests import CONTENT, LINES, NOWHERE, created, done, jsonl
+from tests.e2e.batches import CHAT, chat_line, chat_lines, ended, until
 from tests.e2e.stack import MODELS
 
 TABLE = Table()
@@ -36,14 +39,14 @@ class _Line(_Strict):
 
 
 async def lines(api: Api, file_id: str | None) -> list[_Line]:
-    """Every key present, no other."""
+    """Return the lines of a result file. Check that each has exactly the expected keys."""
     assert file_id is not None
     text = (await api.client.files.content(file_id)).text
     assert text.endswith("\n")
     return [_Line.model_validate_json(line) for line in text.splitlines()]
 
 
-@TABLE.row("Results", "output lines have exactly OpenAI's keys, are in input order, and are all there")
+@TABLE.row("Results", "output lines have exactly OpenAI's keys, in input order, and none is missing")
 async def output(api: Api) -> None:
     found = await lines(api, (await done(api.client)).output_file_id)
     assert [line.custom_id for line in found] == [line["custom_id"] for line in LINES]
@@ -55,7 +58,31 @@ async def output(api: Api) -> None:
         assert line.response.body["object"] == "chat.completion"
 
 
-@TABLE.row("Results", "HTTP errors of the backend are in the error file with `response` filled, `error` null")
+class _Failed(_Strict):
+    code: str
+    model: str
+    count: int
+    example: dict[str, str]
+
+
+@TABLE.row("Results", "the batch counts failed lines by code and model, each with an example")
+async def errors_summary(api: Api) -> None:
+    await api.stack.faults(model=MODELS[1], kind=400, rate=1.0)
+    nowhere = chat_line("nowhere", NOWHERE)
+    batch = await done(api.client, jsonl([*chat_lines(MODELS[:2], each=2), nowhere]))
+    extension = (batch.model_extra or {})["x_batchwright"]
+    found = [_Failed.model_validate(each) for each in extension["errors_summary"]]
+    assert [(each.code, each.model, each.count) for each in found] == [
+        ("http_400", MODELS[1], 2),
+        ("model_not_found", NOWHERE, 1),
+    ]
+    assert found[1].example["custom_id"] == "nowhere"
+    assert NOWHERE in found[1].example["message"]
+
+
+@TABLE.row(
+    "Results", "HTTP errors of the backend are in the error file, with `response` set and `error` null"
+)
 async def http_errors(api: Api) -> None:
     await api.stack.faults(model=MODELS[1], kind=400, rate=1.0)
     batch = await done(api.client, jsonl(chat_lines(MODELS[:2], each=2)))
@@ -67,7 +94,9 @@ async def http_errors(api: Api) -> None:
         assert line.response.status_code == 400
 
 
-@TABLE.row("Results", "a model nobody serves fails its lines; all lines failed is still `completed`")
+@TABLE.row(
+    "Results", "lines for a model that no backend serves fail; with only failed lines a batch is `completed`"
+)
 async def unserved(api: Api) -> None:
     batch = await done(api.client, jsonl([chat_line("a", "nobody-serves-this")]))
     assert (batch.status, batch.output_file_id) == ("completed", None)
@@ -77,7 +106,9 @@ async def unserved(api: Api) -> None:
     assert line.error.code == "model_not_found"
 
 
-@TABLE.row("Results", "a failed validation lists every bad line with code, param and line, and makes no file")
+@TABLE.row(
+    "Results", "a failed validation lists each invalid line with code, param and line; there are no files"
+)
 async def validation(api: Api) -> None:
     good = chat_line("a", MODELS[0])
     bad: list[tuple[str, tuple[str, str | None, int]]] = [
@@ -124,9 +155,35 @@ async def nothing(api: Api) -> None:
     assert codes == [[("empty_file", None, None)], [("invalid_request", "file_id", None)]]
 
 
-@TABLE.row("Results", "a byte order mark, CRLF, blank lines and a missing last newline are no errors")
+@TABLE.row("Results", "a byte order mark, CRLF, blank lines and a missing last newline are not errors")
 async def harmless(api: Api) -> None:
     content = b"\xef\xbb\xbf\r\n" + CONTENT.replace(b"\n", b"\r\n\r\n").rstrip()
     batch = await done(api.client, content)
     assert batch.request_counts is not None
     assert (batch.status, batch.request_counts.completed) == ("completed", 3)
+
+
+@TABLE.row("Results", "settled lines are read while the batch runs, and are the beginning of the output file")
+async def live(api: Api) -> None:
+    async with api.stack.backend.hold(MODELS[1]):
+        batch = await created(api.client, jsonl([*LINES, chat_line("held", MODELS[1])]))
+        path = f"/batches/{batch.id}/x/results"
+        early = ""
+
+        async def are_read() -> bool:
+            nonlocal early
+            early = (await api.client.get(path, cast_to=httpx.Response)).text
+            return early.count("\n") == len(LINES)
+
+        await until(are_read)
+        assert (await api.client.batches.retrieve(batch.id)).status == "in_progress"
+    batch = await ended(api.client, batch.id)
+    assert batch.output_file_id is not None
+    whole = (await api.client.files.content(batch.output_file_id)).text
+    after = _Line.model_validate_json(early.splitlines()[-1]).id
+    rest = await api.client.get(path, cast_to=httpx.Response, options={"params": {"after": after}})
+    assert early + rest.text == whole
+    for name in ("after", "status", "follow"):
+        with pytest.raises(BadRequestError) as refused:
+            await api.client.get(path, cast_to=httpx.Response, options={"params": {name: "unknown"}})
+        assert refused.value.param == name

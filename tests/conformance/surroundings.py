@@ -1,4 +1,4 @@
-"""Models, errors and webhooks, by the official Python client."""
+"""Checks of models, errors and webhooks with the official Python client."""
 
 import time
 from datetime import UTC, datetime
@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 import pytest
 from openai import NotFoundError
 
-from batchwright.contracts.events import batch_event
 from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.webhook_events import batch_event
 from batchwright.rules.ids import event_id
-from batchwright.rules.signatures import signed_headers
+from batchwright.rules.webhook_signatures import signed_headers
 from tests.clients import http_client
 from tests.conformance.contract import Api, Table
 from tests.conformance.exact import check, exact
@@ -48,7 +48,7 @@ async def shapes(api: Api) -> None:
     assert wrong.headers["allow"] == "GET, HEAD, POST"
 
 
-@TABLE.row("Errors", "every answer has an `x-request-id`, the caller's own if it is harmless")
+@TABLE.row("Errors", "every response has an `x-request-id`, the caller's own if it is harmless")
 async def request_ids(api: Api) -> None:
     raw = api.client.files.with_raw_response
     assert (await raw.list()).http_response.headers["x-request-id"].startswith("req_")
@@ -59,7 +59,7 @@ async def request_ids(api: Api) -> None:
     assert unknown.value.request_id is not None
 
 
-@TABLE.row("Webhooks", "`webhooks.unwrap` accepts the event of every end")
+@TABLE.row("Webhooks", "`webhooks.unwrap` accepts the events of all ends of a batch")
 async def webhooks(api: Api) -> None:
     for status in ENDS:
         event = batch_event(event_id("batch_1", status), "batch_1", status, datetime.now(UTC))

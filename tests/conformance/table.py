@@ -1,4 +1,4 @@
-"""The conformance table: every row there is, and the page of the reference that shows it."""
+"""The conformance table: all rows, and the page of the reference that shows it."""
 
 from itertools import groupby
 from pathlib import Path
@@ -26,25 +26,28 @@ _INTRO = """# Conformance
 
 <!-- made by `make docs` -->
 
-What the official clients may rely on. Each row is a check in `tests/conformance/` that drives a running
-API, workers and backend with the client named; objects are compared with the client's own types: no key
-missing, none unknown. `make conformance` runs all of them in both profiles, and fuzzes every route against
-`/openapi.json`.
+What you can rely on when you use the official clients. Each row is a check in `tests/conformance/` that
+uses the named client with a running API, workers and a backend. Objects are compared with the client's own
+types: no key is missing, and none is unknown. `make conformance` runs all checks in both profiles, and
+sends random requests to every route that `/openapi.json` describes.
 
-Limits and policies are an operator's to set: their rows run where they are tight, those about keys where
-callers need them (`BATCHWRIGHT_AUTH=api_key`). Not among them yet: the delivery of webhooks.
+Checks of limits and policies run with small limits, and checks of keys with `BATCHWRIGHT_AUTH=api_key`. The
+delivery of webhooks is not checked yet.
 """
 
 
 def checks() -> dict[Row, Check]:
-    """Those of the Python client."""
+    """Return the checks with the Python client, by row."""
     ours = (surroundings, operation, tenants, bounds, keys)
     modules = (files, uploads, batches, endpoints, edges, results, *ours)
     return {row: check for module in modules for row, check in module.TABLE.checks.items()}
 
 
 def rows() -> list[Row]:
-    """By area; Python before Node."""
+    """Return all rows, sorted by area.
+
+    Within an area, rows of the Python client come before those of the Node client.
+    """
     order = get_args(Area)
     return sorted([*checks(), *NODE_ROWS], key=lambda row: order.index(row.area))
 
@@ -57,7 +60,9 @@ def page() -> str:
             for row in of_area
         ]
         parts.append(
-            f"\n## {area}\n\n| | client | relaxed | strict |\n|---|---|---|---|\n" + "\n".join(lines) + "\n"
+            f"\n## {area}\n\n| what works | client | relaxed | strict |\n|---|---|---|---|\n"
+            + "\n".join(lines)
+            + "\n"
         )
     return "".join(parts)
 

@@ -9,7 +9,7 @@ from tests.conformance.contract import Api, Place, Row
 from tests.conformance.fuzzing import SECONDS, fuzz
 from tests.conformance.node_client import NODE_ROWS, install, verdicts
 from tests.conformance.table import PAGE, checks, page
-from tests.conformance.verdicts import VERDICT, Tell, told
+from tests.conformance.verdicts import VERDICT, Record, recorded_verdict
 from tests.e2e.stack import Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -24,19 +24,19 @@ def name_of(value: Profile | Place | Row) -> str:
 
 
 @pytest.mark.parametrize(("profile", "place", "row"), cases(), ids=name_of)
-async def test_the_python_client_may_rely_on(profile: Profile, row: Row, api: Api, tell: Tell) -> None:
-    with told(tell, row, profile):
+async def test_the_python_client_can_rely_on(profile: Profile, row: Row, api: Api, record: Record) -> None:
+    with recorded_verdict(record, row, profile):
         await checks()[row](api)
 
 
 @pytest.mark.parametrize("profile", Profile)
-async def test_the_node_client_may_rely_on_every_rule_of_its_suite(
-    profile: Profile, api: Api, tell: Tell
+async def test_the_node_client_can_rely_on_every_rule_of_its_suite(
+    profile: Profile, api: Api, record: Record
 ) -> None:
     install()
     found = await verdicts(api)
     for row, verdict in zip(NODE_ROWS, found, strict=False):
-        tell(VERDICT, (*row[:3], profile.value, verdict.error is None))
+        record(VERDICT, (*row[:3], profile.value, verdict.error is None))
     assert [verdict.rule for verdict in found] == [row.rule for row in NODE_ROWS]
     assert [verdict for verdict in found if verdict.error is not None] == []
 

@@ -1,4 +1,4 @@
-"""Uploads in parts, by the official Python client."""
+"""Checks of uploads in parts with the official Python client."""
 
 import asyncio
 import hashlib
@@ -26,7 +26,7 @@ async def add(api: Api, upload: Upload, data: bytes) -> str:
     return part.id
 
 
-@TABLE.row("Uploads", "the client's own splitting makes the file")
+@TABLE.row("Uploads", "the client's own way of splitting a file works")
 async def split(api: Api) -> None:
     done = await api.client.uploads.upload_file_chunked(
         file=CONTENT,
@@ -41,7 +41,7 @@ async def split(api: Api) -> None:
     assert (await api.client.files.content(done.file.id)).content == CONTENT
 
 
-@TABLE.row("Uploads", "parts come in parallel, in any order; `part_ids` orders the bytes")
+@TABLE.row("Uploads", "parts may be sent in parallel, in any order; `part_ids` orders the bytes")
 async def out_of_order(api: Api) -> None:
     upload = await announced(api)
     assert (upload.status, upload.file, upload.expires_at - upload.created_at) == ("pending", None, 3600)
@@ -55,7 +55,7 @@ async def out_of_order(api: Api) -> None:
     assert (await api.client.files.content(done.file.id)).content == CONTENT
 
 
-@TABLE.row("Uploads", "sizes, MD5 and part ids must agree; then it can be completed still")
+@TABLE.row("Uploads", "wrong sizes, MD5 or part ids are rejected, and the upload can still be completed")
 async def agreement(api: Api) -> None:
     upload, complete = await announced(api), api.client.uploads.complete
     first, second = await add(api, upload, CONTENT[:50]), await add(api, upload, CONTENT[50:])
@@ -68,7 +68,7 @@ async def agreement(api: Api) -> None:
     assert (await complete(upload.id, part_ids=[first, second])).status == "completed"
 
 
-@TABLE.row("Uploads", "a cancelled upload takes no part and is never completed")
+@TABLE.row("Uploads", "a cancelled upload accepts no part and cannot be completed")
 async def cancellation(api: Api) -> None:
     upload = await announced(api)
     part = await add(api, upload, CONTENT)

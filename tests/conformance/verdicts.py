@@ -1,4 +1,4 @@
-"""What a run found: a verdict for each row and profile, gathered for the table at the run's end."""
+"""Collects the result of each row and profile during a test run, for the table at the end."""
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
@@ -9,25 +9,25 @@ from batchwright.contracts.openai import Profile
 from tests.conformance.contract import Row
 
 VERDICT = "conformance"
-Tell = Callable[[str, object], None]
+Record = Callable[[str, object], None]
 _Verdict = tuple[str, str, str, Profile, bool]  # area, rule, client, profile, whether it holds
 _VERDICT = TypeAdapter(_Verdict)
 _WORDS = {None: "", True: "ok", False: "FAILED"}
 
 
 @contextmanager
-def told(tell: Tell, row: Row, profile: Profile) -> Generator[None]:
-    """Tells whether the block ends well."""
+def recorded_verdict(record: Record, row: Row, profile: Profile) -> Generator[None]:
+    """Record if the `with` block, which checks this row in this profile, succeeds or raises an exception."""
     holds = False
     try:
         yield
         holds = True
     finally:
-        tell(VERDICT, (*row[:3], profile.value, holds))
+        record(VERDICT, (*row[:3], profile.value, holds))
 
 
 def table(properties: Iterable[tuple[str, object]]) -> list[str]:
-    """A line for each row."""
+    """Return the table as text: a header, and one line for each row that was checked."""
     found: dict[tuple[str, str, str], dict[Profile, bool]] = {}
     for name, value in properties:
         if name == VERDICT:

@@ -1,30 +1,109 @@
-"""A simulated backend as tests see it: its faults, and what it was asked when."""
+"""Access of tests to the simulated backend: its faults, and its ledger, which records all requests it
+received.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import httpx
+from openai import AsyncOpenAI
+from openai.types import Batch
 from pydantic import BaseModel
 
 from tests.clients import http_client
+from tests.e2e.batches import submit, until
 
 
 class Entry(BaseModel):
-    """All asks of one request id; times are Unix seconds. `statuses` has `gone` where the client hung up."""
+    """All requests that the simulator received with one request id. Times are Unix seconds.
+
+    `statuses` counts the responses by status, and requests whose client disconnected as `disconnected`.
+    """
 
     key: str
-    asked: int
-    answered: int
-    last_asked_at: float
+    model: str
+    user: str | None = None
+    requests: int
+    completed: int
+    last_request_at: float
     statuses: dict[str, int]
 
 
 class Ledger(BaseModel):
-    asked: int
+    requests: int
     in_flight: int
     entries: list[Entry]
+
+
+class Fault(BaseModel):
+    """A fault that is set. `hits` is the number of requests that it has affected."""
+
+    id: str
+    hits: int
+
+
+class Faults(BaseModel):
+    faults: list[Fault]
+
+
+class Hold:
+    """A fault of the simulator by which requests get no response until the test calls `release`."""
+
+    def __init__(self, url: str, fault_id: str) -> None:
+        self._url, self._id = url, fault_id
+
+    async def requests(self) -> int:
+        """Return the number of requests that have been held so far. After `release`, return 0."""
+        async with _http() as http:
+            answer = await http.get(self._url + "/admin/faults")
+        faults = Faults.model_validate_json(answer.raise_for_status().content).faults
+        return sum(fault.hits for fault in faults if fault.id == self._id)
+
+    async def reached(self, least: int = 1) -> None:
+        """Wait until at least `least` requests have been held since the beginning."""
+
+        async def are_held() -> bool:
+            return await self.requests() >= least
+
+        await until(are_held)
+
+    async def submit(
+        self, client: AsyncOpenAI, lines: list[dict[str, object]], *, least: int = 1, window: str = "24h"
+    ) -> Batch:
+        """Submit a batch, and return when `least` of its requests wait at the backend for their responses.
+
+        Nothing else may send requests that are held.
+        """
+        before = await self.requests()
+        batch = await submit(client, lines, window)
+        await self.reached(before + least)
+        return batch
+
+    async def release(self) -> None:
+        """Let the simulator answer the held requests, and hold no more. Do nothing after the first call."""
+        async with _http() as http:
+            answer = await http.delete(f"{self._url}/admin/faults/{self._id}")
+            assert answer.status_code in (200, 404), answer.text
 
 
 class Backend:
     def __init__(self, url: str) -> None:
         self.url = url
+
+    @asynccontextmanager
+    async def hold(self, model: str | None = None) -> AsyncGenerator[Hold]:
+        """Hold all requests of a model, or of all models, until the end of the context or until `release`.
+
+        Faults that were set earlier come first. The lines of a batch in progress stay unsettled, however
+        long the test takes.
+        """
+        async with _http() as http:
+            answer = await http.post(self.url + "/admin/faults", json={"kind": "hold", "model": model})
+        hold = Hold(self.url, Fault.model_validate_json(answer.raise_for_status().content).id)
+        try:
+            yield hold
+        finally:
+            await hold.release()
 
     async def faults(self, **fault: str | float | int) -> None:
         async with _http() as http:
@@ -35,15 +114,15 @@ class Backend:
             (await http.delete(self.url + "/admin/faults")).raise_for_status()
 
     async def forget(self) -> None:
-        """All that was asked so far, but what is in flight."""
+        """Clear the ledger. Requests in flight stay in it."""
         async with _http() as http:
             (await http.delete(self.url + "/admin/ledger")).raise_for_status()
 
     async def ledger(self, *, entries: bool = True) -> Ledger:
-        """Without entries it only has the totals."""
+        """Return the record of all received requests. If `entries` is False, it has only the totals."""
         async with _http() as http:
-            told = {"entries": "true" if entries else "false"}
-            answer = await http.get(self.url + "/admin/ledger", params=told)
+            parameters = {"entries": "true" if entries else "false"}
+            answer = await http.get(self.url + "/admin/ledger", params=parameters)
         return Ledger.model_validate_json(answer.raise_for_status().content)
 
 

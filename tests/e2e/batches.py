@@ -1,8 +1,9 @@
-"""Batches as a user makes them: lines, upload, create, wait, read."""
+"""Helpers that use batches as a user does: write lines, upload, create, wait, and read the results."""
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from openai import AsyncOpenAI
@@ -11,6 +12,14 @@ from pydantic import BaseModel, ConfigDict
 
 ENDED = {"completed", "failed", "expired", "cancelled"}
 CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
+
+
+class _Extension(BaseModel):
+    files_pending: bool = False
+
+
+class _Extended(BaseModel):
+    x_batchwright: _Extension | None = None
 
 
 class Error(BaseModel):
@@ -40,7 +49,12 @@ def chat_line(custom_id: str, model: str, prompt: str = "hello", **more: str) ->
 
 
 def chat_lines(models: Iterable[str], each: int, user: str | None = None) -> list[dict[str, object]]:
-    """`each` lines per model, the models taking turns; the simulator knows them by their `user`."""
+    """Return `each` input lines for each of the models, which take turns.
+
+    Args:
+        user: Value of the field `user`, by which a test finds the lines in the simulator's record of
+            requests.
+    """
     names = list(models)
     more = {} if user is None else {"user": user}
     return [chat_line(f"line-{i:05d}", names[i % len(names)], **more) for i in range(each * len(names))]
@@ -62,22 +76,57 @@ async def submit(
 
 
 async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 300) -> None:
-    """Waits for a condition, asking four times a second."""
+    """Wait until `condition` returns True. It is called four times a second.
+
+    Raises:
+        TimeoutError: it is still False after `seconds`.
+    """
     async with asyncio.timeout(seconds):
         while not await condition():  # noqa: ASYNC110 - the condition is another process's
             await asyncio.sleep(0.25)
 
 
+def has_pending_files(batch: Batch) -> bool:
+    """Return True if the batch has ended early and its files are not written yet."""
+    extension = _Extended.model_validate(batch.model_dump()).x_batchwright
+    return extension is not None and extension.files_pending
+
+
 async def ended(client: AsyncOpenAI, batch_id: str, seconds: float = 300) -> Batch:
+    """Wait until the batch has ended and its files are written, and return it.
+
+    Raises:
+        TimeoutError: it has not ended, or has no files yet, after `seconds`.
+    """
+
     async def has_ended() -> bool:
-        return (await client.batches.retrieve(batch_id)).status in ENDED
+        batch = await client.batches.retrieve(batch_id)
+        return batch.status in ENDED and not has_pending_files(batch)
 
     await until(has_ended, seconds)
     return await client.batches.retrieve(batch_id)
 
 
+async def expired(
+    client: AsyncOpenAI, lines: list[dict[str, object]], has_begun: Callable[[Batch], bool]
+) -> Batch:
+    """Submit lines of which some get no response, and return their batch after its completion window.
+
+    If `has_begun` returns False for the batch, the window was too short for this machine. The lines are then
+    submitted again with a longer window, at most twice.
+    """
+    batch = None
+    for window in ("12s", "60s", "180s"):
+        submitted = await submit(client, lines, window=window)
+        batch = await ended(client, submitted.id)
+        if has_begun(batch):
+            break
+    assert batch is not None
+    return batch
+
+
 async def settled(client: AsyncOpenAI, batch_id: str, least: int, seconds: float = 300) -> None:
-    """Waits until the batch counts at least `least` settled lines."""
+    """Wait until at least `least` lines of the batch have a result, successful or not."""
 
     async def counted() -> bool:
         counts = (await client.batches.retrieve(batch_id)).request_counts
@@ -94,7 +143,10 @@ async def lines_of(client: AsyncOpenAI, file_id: str | None) -> list[ResultLine]
 
 
 async def check_conservation(client: AsyncOpenAI, batch: Batch, lines: list[dict[str, object]]) -> None:
-    """Every custom id exactly once over both files, each file in input order, counts equal to the files."""
+    """Check that each input line is exactly once in the output file or the error file.
+
+    Both files must be in input order, and the counts of the batch must match the files.
+    """
     order = {str(line["custom_id"]): place for place, line in enumerate(lines)}
     output = await lines_of(client, batch.output_file_id)
     errors = await lines_of(client, batch.error_file_id)
@@ -107,10 +159,24 @@ async def check_conservation(client: AsyncOpenAI, batch: Batch, lines: list[dict
     assert (counts.completed, counts.failed, counts.total) == (len(output), len(errors), len(lines))
 
 
+async def a_day_that_lasts() -> None:
+    """Wait until midnight (UTC) is not near, because budgets begin again at midnight."""
+
+    async def is_far() -> bool:
+        now = datetime.now(UTC)
+        return (now + timedelta(minutes=4)).date() == now.date()
+
+    await until(is_far)
+
+
 async def first_with(
     client: AsyncOpenAI, lines: list[dict[str, object]], *, refused: int
 ) -> tuple[Batch, int]:
-    """The first batch that ends so, for workers follow within seconds; the tokens of all by then."""
+    """Submit the lines as batch after batch until one ends with `refused` failed lines.
+
+    Several batches may be needed, because workers apply a changed setting only within seconds. Return that
+    batch, and the number of tokens that all batches have used.
+    """
     tokens = 0
     for _ in range(50):
         batch = await ended(client, (await submit(client, lines)).id)

@@ -1,6 +1,7 @@
-"""The services of docker-compose.yml that are ours, as processes: commands, variables and health checks.
+"""Runs Batchwright's services of docker-compose.yml as plain processes, with their commands, variables and
+health checks.
 
-What the containers would find by name (PostgreSQL, Temporal, S3) is given as addresses on this machine.
+Addresses of this machine replace the names under which containers find PostgreSQL, Temporal and S3.
 """
 
 import os
@@ -13,17 +14,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from starter.stack.ports import free_port
-from tests.guard import marks
+from batchwright.starter.stack.ports import free_port
+from tests.guard import guard_environment
 from tests.unit.deploy.files import ROOT, Service, compose, image_environment
 
-_UNSET = re.compile(r"\$\{\w+:-([^}]*)\}")  # a variable of whoever runs compose, and its default
+_UNSET = re.compile(r"\$\{\w+:-([^}]*)\}")  # a variable of the environment of compose, and its default
 _HEALTHCHECK = "/opt/batchwright/healthcheck.py"
 
 
 @dataclass(frozen=True)
 class Container:
-    """What would be one."""
+    """A service of docker-compose.yml that runs as a process on this machine."""
 
     service: str
     command: list[str]
@@ -32,14 +33,21 @@ class Container:
     patience_seconds: int
 
     def is_well(self, *, by_the_image: bool = False) -> bool:
-        """By its own health check, or by the image's, which has no arguments."""
+        """Run the health check, and return True if it succeeds.
+
+        Args:
+            by_the_image: Run the check of the image, which has no arguments, instead of that of the service.
+        """
         check = self.healthcheck[:2] if by_the_image else self.healthcheck
         return subprocess.run(check, env=self.environment, timeout=60).returncode == 0
 
 
 @dataclass
 class Machine:
-    """Where things are: `hosts` maps `temporal:7233` and the like to addresses here."""
+    """Addresses and directories of this machine.
+
+    `hosts` maps names such as `temporal:7233` to local addresses.
+    """
 
     hosts: dict[str, str]
     folder: Path
@@ -66,12 +74,12 @@ class Machine:
                 text = text.replace(there, address)
             return text
 
-        variables = {**image, "PATH": os.environ["PATH"], **service.environment, **marks()}
+        variables = {**image, "PATH": os.environ["PATH"], **service.environment, **guard_environment()}
         check = service.healthcheck.test[1:] if service.healthcheck else []
         programs = {"python": sys.executable, _HEALTHCHECK: str(ROOT / "deploy" / "image" / "healthcheck.py")}
         return Container(
             service=name,
-            command=[sys.executable, "-P", "-m", "starter", *map(here, service.command)],
+            command=[sys.executable, "-P", "-m", "batchwright.starter", *map(here, service.command)],
             healthcheck=[programs.get(word, here(word)) for word in check],
             environment={name: here(value) for name, value in variables.items()},
             patience_seconds=int(service.stop_grace_period.removesuffix("s")),
@@ -79,7 +87,10 @@ class Machine:
 
 
 class Running:
-    """The containers in the order of `depends_on`; what is started once has ended with 0."""
+    """Context manager that starts all services in the order of `depends_on`, and kills them at the end.
+
+    Services that run only once, such as the migration, must end with the exit code 0 first.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -105,8 +116,24 @@ class Running:
     def of(self, service: str) -> list[Container]:
         return [container for container, _ in self._started if container.service == service]
 
+    def run(self, service: str, *command: str) -> str:
+        """Run a command of `batchwright` in the environment of a service, as `docker compose exec` does.
+
+        Return its output.
+        """
+        container = self.of(service)[0]
+        program = [*container.command[:4], *command]
+        ended = subprocess.run(
+            program, env=container.environment, cwd=self._machine.folder, capture_output=True, timeout=240
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout.decode().strip()
+
     def stop(self) -> dict[str, set[int]]:
-        """As `docker compose stop`: SIGTERM, the last one first; the exit codes by service."""
+        """Send SIGTERM to all services in reverse order, as `docker compose stop` does.
+
+        Return their exit codes by service.
+        """
         codes: dict[str, set[int]] = {}
         for container, process in reversed(self._started):
             process.send_signal(signal.SIGTERM)
@@ -114,7 +141,7 @@ class Running:
         return codes
 
     def run_once(self) -> None:
-        """Those that end by themselves, to the end."""
+        """Run the services that end by themselves, such as the migration, once more."""
         for name, service in _in_order():
             if service.restart == "no":
                 self._bring_up(name, service)
@@ -147,7 +174,7 @@ class Running:
 
 
 def _in_order() -> Iterator[tuple[str, Service]]:
-    """Ours, each after what it waits for."""
+    """Yield Batchwright's services with their names. Each comes after the services that it depends on."""
     services = compose().services
     done = {name for name, service in services.items() if not service.ours}
     waiting = [name for name in services if name not in done]

@@ -1,4 +1,4 @@
-"""One stack for all tests that do not break it."""
+"""A running stack that is shared by all tests that do not break it."""
 
 from collections.abc import Iterator
 
@@ -7,14 +7,15 @@ import pytest
 from tests.e2e.stack import Stack, dev
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared_stack() -> Iterator[Stack]:
-    with dev("--workers", "2") as stack:
+    # A worker on a busy machine must not count as lost: its lines would be sent again.
+    with dev("--workers", "2", BATCHWRIGHT_HEARTBEAT_TIMEOUT_SECONDS="60") as stack:
         yield stack
 
 
 @pytest.fixture
 async def stack(shared_stack: Stack) -> Stack:
-    """The shared stack with a healthy simulator."""
+    """The shared stack. All faults of its simulator have been cleared."""
     await shared_stack.heal()
     return shared_stack

@@ -1,4 +1,6 @@
-"""Worker processes of a test's own beside a stack that has none: of any role, with settings of their own."""
+"""Worker processes that a test starts beside a stack without workers, with roles and settings of the
+test's choice.
+"""
 
 import asyncio
 import json
@@ -10,21 +12,20 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from batchwright.rules.ids import safe_name
 from tests.e2e.batches import until
-from tests.e2e.stack import MODELS, SETTINGS, Stack
+from tests.e2e.stack import SETTINGS, Stack
 
 ALL_ROLES = "control,io,inference"
 
 
 class Worker:
-    """A worker process of ours; its output is kept until it is asked for."""
+    """A worker process that a test started. Its output is in a log file, which `output` returns."""
 
     def __init__(self, process: Process, log: Path, roles: str) -> None:
         self.process, self._log, self._roles = process, log, roles
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self._log.read_text()
 
     @property
@@ -32,12 +33,12 @@ class Worker:
         return self.process.returncode is not None
 
     async def ready(self) -> None:
-        """Once it is up, and polls every model's queue where that is its role."""
-        queues = [f"inference.{safe_name(name)}" for name in MODELS] if "inference" in self._roles else []
+        """Wait until the worker is up. If it runs slices, also wait until it polls a task queue."""
+        queues = ["started polling a task queue"] if "inference" in self._roles else []
 
         async def polls() -> bool:
-            assert not self.is_gone, self.said
-            return all(word in self.said for word in ("the worker is up", *queues))
+            assert not self.is_gone, self.output
+            return all(word in self.output for word in ("the worker is up", *queues))
 
         await until(polls)
 
@@ -45,7 +46,10 @@ class Worker:
         self.process.send_signal(number)
 
     async def kill(self) -> None:
-        """Also one that is frozen or gone."""
+        """Kill the process, even if it is suspended, and wait for its end.
+
+        Do nothing if it has already ended.
+        """
         if not self.is_gone:
             with suppress(ProcessLookupError):
                 self.process.kill()
@@ -53,7 +57,12 @@ class Worker:
 
 
 class Fleet:
-    """`settings` are those of the stack's other processes; each worker may have more."""
+    """Worker processes of one test.
+
+    Args:
+        logs: Directory for their log files.
+        settings: Environment variables of all workers. `start` can add more for one worker.
+    """
 
     def __init__(self, stack: Stack, logs: Path, settings: dict[str, str]) -> None:
         now = stack.now
@@ -72,9 +81,9 @@ class Fleet:
         }
 
     async def start(self, roles: str = ALL_ROLES, **settings: str) -> Worker:
-        """A worker that is ready."""
+        """Start a worker with these roles, wait until it is ready, and return it."""
         log = self._logs / f"worker-{len(self.all)}.log"
-        command = (sys.executable, "-P", "-m", "worker", "--roles", roles)
+        command = (sys.executable, "-P", "-m", "batchwright.worker", "--roles", roles)
         with log.open("wb") as out:
             process = await asyncio.create_subprocess_exec(
                 *command, env={**self._environment, **settings}, stdout=out, stderr=out
@@ -85,13 +94,13 @@ class Fleet:
         return worker
 
     async def kill(self) -> None:
-        """All of them."""
+        """Kill all workers of the fleet."""
         await asyncio.gather(*(worker.kill() for worker in self.all))
 
 
 @asynccontextmanager
 async def workers(stack: Stack, logs: Path, **settings: str) -> AsyncGenerator[Fleet]:
-    """A fleet without workers yet; they are gone at the end."""
+    """Yield a fleet without workers, to which the test can add some. All are killed at the end."""
     fleet = Fleet(stack, logs, settings)
     try:
         yield fleet

@@ -1,4 +1,7 @@
-"""A hook of the workers of tests: what the user's message says happens to its line."""
+"""Hook of the workers in tests.
+
+The message of a line says what the hook does: `refuse`, `raise`, `hang` or `rubbish`.
+"""
 
 import asyncio
 import json
@@ -6,13 +9,13 @@ import json
 from batchwright.inference.hooks import Call, Refused
 
 
-async def as_told(call: Call) -> object:
+async def follow_instruction(call: Call) -> object:
     body = json.loads(call.body)
-    told = body["messages"][-1]["content"] if "messages" in body else ""
-    if told == "refuse":
+    instruction = body["messages"][-1]["content"] if "messages" in body else ""
+    if instruction == "refuse":
         raise Refused("no such words here")
-    if told == "raise":
+    if instruction == "raise":
         raise RuntimeError("sk-secret-of-the-hook")
-    if told == "hang":
+    if instruction == "hang":
         await asyncio.Event().wait()
-    return 7 if told == "rubbish" else None
+    return 7 if instruction == "rubbish" else None

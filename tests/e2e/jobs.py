@@ -1,4 +1,7 @@
-"""Backends that run jobs, as the tests of whole stacks have them: at their word, or at the test's."""
+"""Fake backends that run jobs, for tests of the whole stack.
+
+A job is a request whose result is not in the response: it is polled for, or the backend calls back.
+"""
 
 import json
 from collections import Counter
@@ -6,7 +9,7 @@ from typing import Literal
 
 import httpx
 
-from simulator.exchange import Answer, Exchange
+from batchwright.simulator.exchange import HttpExchange, HttpResponse
 from tests.clients import http_client
 from tests.e2e.batches import until
 from tests.e2e.stack import Stack
@@ -15,7 +18,7 @@ Kind = Literal["sync", "poll", "callback"]
 
 
 async def register(stack: Stack, model: str, config: dict[str, object]) -> None:
-    """Served once this returns."""
+    """Register `model` with the API, and wait until the API lists it as served."""
     async with http_client() as http:
         (await http.put(f"{stack.now.api}/admin/models/{model}", json=config)).raise_for_status()
 
@@ -30,24 +33,30 @@ def config_of(kind: Kind, url: str, upstream: str = "", **jobs: object) -> dict[
     backends = [{"url": url, "model": upstream}]
     if kind == "sync":
         return {"backends": backends}
-    told = {"poll_interval": 0.25, **({"poll_endpoint_template": "/status/{id}"} if kind == "poll" else {})}
-    return {"backends": backends, "kind": kind, "jobs": {**told, **jobs}}
+    job_config = {
+        "poll_interval": 0.25,
+        **({"poll_endpoint_template": "/status/{id}"} if kind == "poll" else {}),
+    }
+    return {"backends": backends, "kind": kind, "jobs": {**job_config, **jobs}}
 
 
-class Door:
-    """A backend that takes jobs and leaves it to the test to call back: `urls` are those it was given."""
+class CallbackBackend:
+    """Backend that accepts jobs and never calls back.
+
+    The test does it instead, with the callback URLs in `urls`.
+    """
 
     def __init__(self, model: str) -> None:
         self.model = model
         self.urls: list[str] = []
 
-    def __call__(self, exchange: Exchange) -> None:
+    def __call__(self, exchange: HttpExchange) -> None:
         request = exchange.request
         if request.method == "GET":
             models = {"object": "list", "data": [{"id": self.model, "object": "model"}]}
-            return exchange.answer(Answer(200, json.dumps(models).encode()))
+            return exchange.respond(HttpResponse(200, json.dumps(models).encode()))
         self.urls.append(request.header(b"x-callback-url") or "")
-        exchange.answer(Answer(202, b"taken"))
+        exchange.respond(HttpResponse(202, b"taken"))
 
 
 async def call(url: str, body: object) -> httpx.Response:
@@ -56,30 +65,35 @@ async def call(url: str, body: object) -> httpx.Response:
 
 
 class Patient:
-    """A backend whose jobs go on until `ends`.
+    """Backend whose jobs run until a test sets `ends` to True.
 
-    `keys` are those of the jobs it took, `given_up` their ids, `looks` how often it was asked after each.
+    Attributes:
+        keys: Idempotency keys of the accepted jobs.
+        given_up: Ids of the cancelled jobs.
+        looks: Number of polls by job id.
     """
 
     def __init__(self, model: str) -> None:
         self.model, self.ends = model, False
         self.keys: list[str] = []
         self.given_up: list[str] = []
-        self.looks: Counter[str] = Counter()
+        self.polls: Counter[str] = Counter()
 
-    def __call__(self, exchange: Exchange) -> None:
+    def __call__(self, exchange: HttpExchange) -> None:
         request = exchange.request
         if request.path.startswith("/status/"):
-            self.looks[request.path.removeprefix("/status/")] += 1
-            said = {"status": "completed", "result": {"mine": True}} if self.ends else {"status": "running"}
-            return exchange.answer(Answer(200, json.dumps(said).encode()))
+            self.polls[request.path.removeprefix("/status/")] += 1
+            job_report = (
+                {"status": "completed", "result": {"mine": True}} if self.ends else {"status": "running"}
+            )
+            return exchange.respond(HttpResponse(200, json.dumps(job_report).encode()))
         if request.path.startswith("/cancel/"):
             self.given_up.append(request.path.removeprefix("/cancel/"))
-            return exchange.answer(Answer(200, b"{}"))
+            return exchange.respond(HttpResponse(200, b"{}"))
         if request.method == "GET":
             models = {"object": "list", "data": [{"id": self.model, "object": "model"}]}
-            return exchange.answer(Answer(200, json.dumps(models).encode()))
+            return exchange.respond(HttpResponse(200, json.dumps(models).encode()))
         self.keys.append(request.header(b"idempotency-key") or "")
-        exchange.answer(
-            Answer(202, json.dumps({"status": "running", "job_id": f"j{len(self.keys)}"}).encode())
+        exchange.respond(
+            HttpResponse(202, json.dumps({"status": "running", "job_id": f"j{len(self.keys)}"}).encode())
         )

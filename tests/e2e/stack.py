@@ -1,4 +1,4 @@
-"""The whole stack as processes, started by `batchwright dev`, as the tests see it."""
+"""The whole stack as processes, started by `batchwright dev`, with helpers for tests."""
 
 import json
 import os
@@ -17,8 +17,8 @@ from temporalio.client import Client
 
 from batchwright.settings import load
 from batchwright.temporal import connect
-from tests.clients import http_client
-from tests.guard import guarded
+from tests.e2e.backend import Backend
+from tests.guard import start_guard
 
 Part = Literal["temporal", "postgres", "simulator", "api", "worker"]
 MODELS = ("llama-3.1-8b", "qwen2.5-7b", "mistral-7b")
@@ -29,7 +29,7 @@ SETTINGS = {
     "BATCHWRIGHT_MIN_WINDOW_SECONDS": "5",
     "BATCHWRIGHT_CANCEL_GRACE_SECONDS": "3",
     "BATCHWRIGHT_EXPIRY_GRACE_SECONDS": "1",
-    "BATCHWRIGHT_HEARTBEAT_TIMEOUT_SECONDS": "10",
+    "BATCHWRIGHT_HEARTBEAT_TIMEOUT_SECONDS": "20",
     "BATCHWRIGHT_DRAIN_SECONDS": "5",
     "BATCHWRIGHT_MAX_LIVE_BATCHES": "0",
 }
@@ -49,7 +49,7 @@ class Pids(BaseModel):
 
 
 class Addresses(BaseModel):
-    """What `dev --json` prints and `dev.json` holds."""
+    """Addresses and process ids of the stack, as `dev --json` prints them and `dev.json` holds them."""
 
     api: str
     temporal: str
@@ -62,25 +62,13 @@ class Addresses(BaseModel):
     metrics: list[str]
 
 
-class Entry(BaseModel):
-    """The simulator's memory of one request id."""
-
-    key: str
-    asked: int
-    user: str | None = None
-
-
-class Ledger(BaseModel):
-    entries: list[Entry]
-
-
 class Stack:
     def __init__(self, data: Path) -> None:
         self._data = data
 
     @property
     def now(self) -> Addresses:
-        """The addresses and pids of this moment."""
+        """Addresses and process ids at this moment. They change when a service is restarted."""
         return Addresses.model_validate_json((self._data / "dev.json").read_text())
 
     @property
@@ -90,19 +78,31 @@ class Stack:
         return address
 
     @property
+    def backend(self) -> Backend:
+        """The simulator's faults and its record of requests."""
+        return Backend(self.simulator)
+
+    @property
     def objects(self) -> Path:
         return self._data / "objects"
 
     @property
     def postmaster(self) -> int | None:
-        """The pid in PostgreSQL's data: there before it is ready, and still after a kill."""
+        """Process id in the file that PostgreSQL keeps in its data directory, or None if there is no such
+        file.
+
+        It is there before PostgreSQL is ready, and remains after PostgreSQL was killed.
+        """
         try:
             return int((self._data / "postgres" / "data" / "postmaster.pid").read_text().split()[0])
         except (FileNotFoundError, IndexError):
             return None
 
     def client(self, tenant: str = "default") -> AsyncOpenAI:
-        """Without the certificates of the world, which take longer to read than a request."""
+        """Return the official OpenAI client for the API, as this tenant.
+
+        It does not load CA certificates, because loading takes longer than a request.
+        """
         return AsyncOpenAI(
             base_url=self.now.api + "/v1",
             api_key="none",
@@ -112,41 +112,57 @@ class Stack:
         )
 
     async def server(self) -> Client:
-        """Of its Temporal."""
+        """Return a client of the stack's Temporal server."""
         now = self.now
         return await connect(load(temporal_address=now.temporal, temporal_namespace=now.namespace))
 
     def kill(self, part: Part) -> list[int]:
-        """SIGKILL to every process of a part; their pids."""
+        """Kill all processes of a part of the stack with SIGKILL. Return their process ids."""
         pids = self.now.pids.of(part)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         return pids
 
     async def faults(self, **fault: str | float | int) -> None:
-        async with http_client() as http:
-            (await http.post(self.simulator + "/admin/faults", json=fault)).raise_for_status()
+        await self.backend.faults(**fault)
 
     async def heal(self) -> None:
-        async with http_client() as http:
-            (await http.delete(self.simulator + "/admin/faults")).raise_for_status()
+        await self.backend.heal()
 
-    async def asked(self, user: str | None = None) -> dict[str, int]:
-        """How often each request id reached the simulator: of all, or of the lines with that user."""
-        async with http_client() as http:
-            answer = await http.get(self.simulator + "/admin/ledger")
-        ledger = Ledger.model_validate_json(answer.raise_for_status().content)
-        return {entry.key: entry.asked for entry in ledger.entries if user in (None, entry.user)}
+    async def requests_by_id(self, user: str | None = None) -> dict[str, int]:
+        """Return the number of requests that the simulator received, by request id.
+
+        Args:
+            user: Count only requests with this value of the field `user`. None counts all.
+        """
+        entries = (await self.backend.ledger()).entries
+        return {entry.key: entry.requests for entry in entries if user in (None, entry.user)}
 
 
 @contextmanager
 def dev(*arguments: str, data: Path | None = None, **environment: str) -> Generator[Stack]:
-    """`batchwright dev` on free ports; it and all it started are gone at the end."""
-    guarded()
+    """Run `batchwright dev` on free ports, and yield the stack. All its processes are ended at the end.
+
+    Args:
+        arguments: Further options of `batchwright dev`.
+        data: Data directory. None uses a temporary one.
+        environment: Further environment variables.
+    """
+    start_guard()
     with tempfile.TemporaryDirectory(prefix="batchwright-test-", ignore_cleanup_errors=True) as folder:
         data = data or Path(folder) / "data"
         ports = ("--port", "0", "--temporal-port", "0", "--ui-port", "0")
-        command = [sys.executable, "-m", "starter", "dev", "--json", "--data", str(data), *ports, *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "batchwright.starter",
+            "dev",
+            "--json",
+            "--data",
+            str(data),
+            *ports,
+            *arguments,
+        ]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, env={**os.environ, **SETTINGS, **environment}, text=True
         ) as process:

@@ -1,4 +1,6 @@
-"""The API over fakes, asked in process by plain HTTP and by the official client."""
+"""The API with fake dependencies, called in the test's process by an HTTP client and by the official
+OpenAI client.
+"""
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator
@@ -10,17 +12,19 @@ import httpx
 from openai import AsyncOpenAI
 from pydantic import BaseModel, TypeAdapter
 
-from api.app import build_app
-from api.objects import BatchObject, ErrorDetails, ErrorObject, FileObject
-from api.services import Services
+from batchwright.api.app import build_app
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.services.batch_events import BatchEvents
+from batchwright.background import BackgroundTasks
 from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.openai_objects import BatchObject, ErrorDetails, ErrorObject, FileObject
 from batchwright.settings import Settings, load
 from batchwright.telemetry.metrics import Metrics
-from tests.fakes.database import MemoryDatabase
 from tests.fakes.gateway import MemoryGateway
-from tests.fakes.rows import Rows
+from tests.fakes.memory_database import MemoryDatabase
 from tests.fakes.settings import source
 from tests.fakes.storage import MemoryStorage
+from tests.fakes.tables.rows import Rows
 
 _MODELS = ("llama", "org/qwen:7b")
 LINE = b'{"custom_id": "a", "body": {}}\n'
@@ -35,9 +39,12 @@ class Served:
     async def served(self) -> frozenset[str]:
         return self.names
 
+    def accepts_unlisted(self, model: str) -> bool:
+        return False
 
-class _Ground:
-    """The application, and the fakes it stands on."""
+
+class _ReusableApp:
+    """The API application and its fakes. Tests with equal settings reuse it, one after another."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -46,31 +53,38 @@ class _Ground:
         self.temporal = MemoryGateway()
         self.served, self.metrics = Served(*_MODELS), Metrics()
         parts = (settings, self.database, self.storage, self.temporal, self.served, self.metrics)
-        self.app = build_app(Services(*parts, recent_seconds=0))
+        self.background = BackgroundTasks()
+        deps = ApiDependencies(*parts, background=self.background, recent_seconds=0)
+        self.stopping = deps.stopping
+        self.events = BatchEvents(deps)  # it has no state while no test listens
+        self.app = build_app(deps, self.events)
 
     def clear(self) -> None:
-        """As new, but for metrics, which go on."""
+        """Reset all fakes to their initial state, except the metrics, which continue to count."""
         _renew(self.database.rows, Rows())
         _renew(self.storage, MemoryStorage())
         _renew(self.temporal, MemoryGateway())
         _renew(self.served, Served(*_MODELS))
+        _renew(self.background, BackgroundTasks())
 
 
-# By what the settings come from: neither they nor the routes are made anew for each test.
-_SPARE: dict[str, list[_Ground]] = defaultdict(list)
+# Applications by the source of their settings: settings and routes are not built again for each test.
+_SPARE: dict[str, list[_ReusableApp]] = defaultdict(list)
 
 
-class House:
-    """The API, what it stands on, and the calls that tests arrange with."""
+class ApiFixture:
+    """The API with its fakes, and helper methods with which tests upload files and create batches."""
 
     def __init__(self, **settings: object) -> None:
         self._source = source(settings)
         spare = _SPARE[self._source]
-        self._ground = spare.pop() if spare else _Ground(load(**settings))
+        self._ground = spare.pop() if spare else _ReusableApp(load(**settings))
         self.settings = self._ground.settings
         self.database, self.storage = self._ground.database, self._ground.storage
         self.temporal, self.served = self._ground.temporal, self._ground.served
         self.app, self.metrics = self._ground.app, self._ground.metrics
+        self.background, self.events = self._ground.background, self._ground.events
+        self.stopping = self._ground.stopping
         transport = httpx.ASGITransport(self.app)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://api")
 
@@ -84,11 +98,11 @@ class House:
         )
 
     def clear(self) -> None:
-        """As new, but for metrics, which go on."""
+        """Reset all fakes to their initial state, except the metrics, which continue to count."""
         self._ground.clear()
 
     def leave(self) -> None:
-        """The next house may stand here."""
+        """Reset the fakes, and return the application to the pool from which later tests take it."""
         self.clear()
         _SPARE[self._source].append(self._ground)
 
@@ -106,23 +120,25 @@ class House:
     async def post(self, body: object, tenant: str = "default") -> httpx.Response:
         return await self.http.post("/v1/batches", json=body, headers={"X-Tenant": tenant})
 
-    async def create(self, tenant: str = "default") -> BatchObject:
+    async def create(self, tenant: str = "default", **fields: object) -> BatchObject:
         file = await self.upload(tenant=tenant)
         body = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-        return read(await self.post(body, tenant), BatchObject)
+        return read(await self.post({**body, **fields}, tenant), BatchObject)
 
     def order(self, batch_id: str) -> BatchOrder:
         return self.temporal.orders[batch_id]
 
 
 def read(answer: httpx.Response, kind: type[_Object]) -> _Object:
-    """The object of an answer that succeeded."""
+    """Check that the response is a success, and parse its body as `kind`."""
     assert answer.status_code == 200, answer.text
     return kind.model_validate_json(answer.content)
 
 
 def error_of(answer: httpx.Response) -> ErrorDetails:
-    """The error of an answer; all four keys are there."""
+    """Check that the response is an error with all four keys of OpenAI's error object, and return the
+    error.
+    """
     assert not answer.is_success, answer.text
     return ErrorObject.model_validate_json(answer.content).error
 
@@ -132,11 +148,24 @@ def keys_of(answer: httpx.Response) -> set[str]:
 
 
 @asynccontextmanager
-async def open_house(**settings: object) -> AsyncGenerator[House]:
-    house = House(**settings)
-    async with house.http:
-        yield house
-    house.leave()
+async def open_api(**settings: object) -> AsyncGenerator[ApiFixture]:
+    api = ApiFixture(**settings)
+    async with api.http:
+        yield api
+    api.leave()
+
+
+@asynccontextmanager
+async def open_own_api() -> AsyncGenerator[ApiFixture]:
+    """Yield an API that no other test uses.
+
+    It is needed if the test changes constants that are read at its creation.
+    """
+    spare = _SPARE.pop(source({}), [])
+    api = ApiFixture()
+    async with api.http:
+        yield api
+    _SPARE[source({})] = spare
 
 
 def _renew(old: object, fresh: object) -> None:

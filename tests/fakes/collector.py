@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector: takes OTLP over HTTP and remembers the spans."""
+"""Fake OpenTelemetry collector. It receives spans over HTTP and keeps them in memory."""
 
 import threading
 from collections.abc import Generator, Iterable
@@ -22,7 +22,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Spanned:
-    """A span as it arrived; ids are hexadecimal, `parent` is empty for a root."""
+    """A span that the collector received. Ids are hexadecimal. `parent` is empty for a root span."""
 
     service: str
     name: str
@@ -49,7 +49,7 @@ class Collector:
         return [span for span in self.spans if span.name == name]
 
     def of(self, batch_id: str) -> list[Spanned]:
-        """Those that name the batch."""
+        """Return the received spans whose attribute `batch.id` is this batch."""
         return [span for span in self.spans if span.attributes.get("batch.id") == batch_id]
 
     def take(self, body: bytes) -> None:
@@ -61,30 +61,30 @@ class Collector:
 
 @contextmanager
 def collector() -> Generator[Collector]:
-    """On a free port, until the block ends."""
+    """Run a collector on a free port, and yield it. It is stopped at the end."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            taken.headers = {name.lower(): value for name, value in self.headers.items()}
-            if taken.status == 200 and self.path == "/v1/traces":
-                taken.take(body)
+            running.headers = {name.lower(): value for name, value in self.headers.items()}
+            if running.status == 200 and self.path == "/v1/traces":
+                running.take(body)
             answer = ExportTraceServiceResponse().SerializeToString()
-            self.send_response(taken.status)
+            self.send_response(running.status)
             self.send_header("content-type", "application/x-protobuf")
             self.send_header("content-length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing: it is no part of what is tested."""
+            """Do not log requests."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        taken = Collector(f"http://127.0.0.1:{server.server_port}")
+        running = Collector(f"http://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
-            yield taken
+            yield running
         finally:
             server.shutdown()
             thread.join()

@@ -1,4 +1,7 @@
-"""A Temporal frontend that asks for credentials and passes everything on to one that asks for none."""
+"""Fake Temporal frontend that requires credentials.
+
+It forwards accepted calls to a server that requires none.
+"""
 
 from __future__ import annotations  # grpc's classes take type arguments in its stubs only
 
@@ -14,7 +17,10 @@ _FOREVER_SECONDS = 70.0  # longer than a long poll
 
 
 class Authority:
-    """A CA, with a certificate of the server and as many of clients as are asked for."""
+    """Certificate authority of a test.
+
+    It issues the server's certificate, and any number of client certificates.
+    """
 
     def __init__(self) -> None:
         self._ca = trustme.CA()
@@ -23,19 +29,31 @@ class Authority:
 
     @property
     def server(self) -> tuple[bytes, bytes]:
-        """Key and chain."""
+        """The server's private key and its certificate chain, both as PEM."""
         chain = b"".join(blob.bytes() for blob in self._server.cert_chain_pems)
         return self._server.private_key_pem.bytes(), chain
 
     def client(self) -> tuple[bytes, bytes]:
-        """Certificate and key."""
-        made = self._ca.issue_cert("worker.example")
-        return b"".join(blob.bytes() for blob in made.cert_chain_pems), made.private_key_pem.bytes()
+        """Issue a client certificate. Return the certificate chain and its private key, both as PEM."""
+        certificate = self._ca.issue_cert("worker.example")
+        return b"".join(
+            blob.bytes() for blob in certificate.cert_chain_pems
+        ), certificate.private_key_pem.bytes()
 
 
 @dataclass
 class Frontend:
-    """`port` and what it demands of clients; all may be changed while it runs, but for TLS."""
+    """A frontend and the credentials that it requires.
+
+    Except for TLS, a test may change all fields while it runs.
+
+    Attributes:
+        behind: Address of the server to which calls are forwarded.
+        port: Port of the frontend. 0 chooses a free one.
+        tls: Authority that issued the server's certificate. None disables TLS.
+        api_key: Key that callers must send. Empty if none is required.
+        seen_keys: Keys that callers have sent.
+    """
 
     behind: str
     port: int = 0

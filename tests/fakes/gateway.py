@@ -1,16 +1,25 @@
-"""A Temporal gateway that remembers what it was asked."""
+"""Fake of the API's connection to Temporal. It records calls in memory."""
 
-from api.temporal_gateway import RunMissing, TemporalGateway
+from collections.abc import Callable
+
+from batchwright.api.temporal_gateway import RunMissing, TemporalGateway
 from batchwright.contracts.batch import BatchOrder, BatchState
+from batchwright.contracts.ingestion import IngestResult
 
 
 class MemoryGateway(TemporalGateway):
-    """`failing = TemporalUnavailable(...)` makes every call fail; `states` holds the answers to `state`."""
+    """Records started batches in `orders` and signals in `signals`.
+
+    A test puts the results of `state` into `states`, and those of `ingested` into `ingestions`, by batch id.
+    If it sets `failing` to an exception, each call raises this exception.
+    """
 
     def __init__(self) -> None:
         self.orders: dict[str, BatchOrder] = {}
         self.signals: list[tuple[str, str]] = []
         self.states: dict[str, BatchState] = {}
+        self.ingestions: dict[str, IngestResult] = {}
+        self.on_ingested: Callable[[], None] = lambda: None  # called before `ingested` returns
         self.failing: Exception | None = None
 
     async def start(self, order: BatchOrder) -> None:
@@ -28,6 +37,11 @@ class MemoryGateway(TemporalGateway):
 
     async def state(self, batch_id: str) -> BatchState | None:
         return self.states.get(batch_id)
+
+    async def ingested(self, batch_id: str) -> IngestResult | None:
+        self._enter()
+        self.on_ingested()
+        return self.ingestions.get(batch_id)
 
     async def check(self) -> None:
         self._enter()

@@ -1,7 +1,9 @@
-"""The S3 servers of the tests: moto's always, a real one where BATCHWRIGHT_TEST_S3_URL names it.
+"""S3 servers for tests: the fake server of the package moto, and a real one if BATCHWRIGHT_TEST_S3_URL is
+set.
 
-The real one's keys are in BATCHWRIGHT_TEST_S3_ACCESS_KEY and BATCHWRIGHT_TEST_S3_SECRET_KEY, its bucket in
-BATCHWRIGHT_TEST_S3_BUCKET; what tests write there lies below `test-...` prefixes, which they delete.
+The keys of the real server are in BATCHWRIGHT_TEST_S3_ACCESS_KEY and BATCHWRIGHT_TEST_S3_SECRET_KEY. Its
+bucket is in BATCHWRIGHT_TEST_S3_BUCKET. Tests write only below prefixes `test-...`, which they delete at the
+end.
 """
 
 import logging
@@ -9,14 +11,15 @@ import os
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from secrets import token_hex
 
 import pytest
 
 from batchwright.settings import load
 from batchwright.storage.base import Storage
-from batchwright.storage.observed import Component
-from batchwright.storage.opening import open_storage
+from batchwright.storage.factory import open_storage
+from batchwright.storage.observed import StorageComponent
 from batchwright.telemetry.metrics import Metrics
 
 _REGION = "us-east-1"
@@ -34,7 +37,10 @@ class S3Server:
 
     @property
     def keys(self) -> dict[str, str]:
-        """What boto reads from the environment; nothing of who runs the tests."""
+        """Environment variables for boto with the keys of this server.
+
+        They hide the user's own AWS configuration.
+        """
         return {
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
@@ -52,21 +58,24 @@ class S3Server:
 
     @asynccontextmanager
     async def storage(self, environment: pytest.MonkeyPatch) -> AsyncGenerator[Storage, None]:
-        """As a worker has it, in a prefix of its own; empty at the end."""
+        """Yield the storage of a worker, with a prefix of its own. All its objects are deleted at the end."""
         self.lend_keys(environment)
         for name, value in self.settings(fresh_prefix()).items():
             environment.setenv(name, value)
-        async with open_storage(load(), Metrics(), Component.WORKER) as storage:
+        async with open_storage(load(), Metrics(), StorageComponent.WORKER) as storage:
             yield storage
             await storage.delete_prefix("")
 
     def settings(self, prefix: str, url: str = "") -> dict[str, str]:
-        """As environment variables, for a storage of its own; `url` of a proxy before the server."""
+        """Return the environment variables of a storage with this prefix.
+
+        Args:
+            url: Address of a proxy in front of the server. Empty connects to the server itself.
+        """
         return {
             "BATCHWRIGHT_STORAGE": f"s3://{self.bucket}/{prefix}",
             "BATCHWRIGHT_S3_ENDPOINT_URL": url or self.url,
             "BATCHWRIGHT_S3_PATH_STYLE": "true",
-            "BATCHWRIGHT_STORAGE_PATIENCE_SECONDS": "10",
         }
 
     async def make_bucket(self) -> None:
@@ -76,6 +85,15 @@ class S3Server:
         async with session.client("s3", endpoint_url=self.url) as client:  # pyright: ignore[reportUnknownMemberType]
             with suppress(client.exceptions.BucketAlreadyOwnedByYou, client.exceptions.BucketAlreadyExists):
                 await client.create_bucket(Bucket=self.bucket)
+
+
+def read_service_models_once() -> None:
+    """Let all boto sessions share one loader, because loading the description of S3 takes longer than
+    most tests.
+    """
+    import botocore.session
+
+    botocore.session.create_loader = cache(botocore.session.create_loader)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def real_server() -> S3Server | None:
@@ -92,7 +110,10 @@ def real_server() -> S3Server | None:
 
 @contextmanager
 def moto_server() -> Generator[S3Server]:
-    """In a thread; it checks no signatures and keeps all in memory."""
+    """Run moto's S3 server in a thread, and yield it.
+
+    It checks no signatures and keeps all objects in memory.
+    """
     from moto.server import ThreadedMotoServer  # another
 
     logging.getLogger("werkzeug").setLevel(logging.WARNING)

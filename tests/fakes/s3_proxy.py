@@ -1,4 +1,4 @@
-"""An HTTP proxy before an S3 server: notes what passes, and fails what a test tells it to."""
+"""HTTP proxy in front of an S3 server. It records requests, and makes those fail that a test chooses."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +15,7 @@ _ERROR = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Messa
 
 @dataclass(frozen=True)
 class Seen:
-    """A request. `what` is its method and what its query asks for, such as `POST uploads`."""
+    """A request that passed the proxy. `what` is its method and kind, such as `POST uploads`."""
 
     what: str
     key: str
@@ -24,7 +24,9 @@ class Seen:
 
 @dataclass
 class Fault:
-    """For the next `times` requests whose `what` this is."""
+    """A fault that the proxy applies to the next `times` requests of the kind `what`, such as `POST
+    uploads`.
+    """
 
     what: str
     times: int
@@ -96,8 +98,8 @@ class S3Proxy:
 
 
 def _what(request: web.Request) -> str:
-    asked = sorted(set(request.query) & {"uploads", "uploadId", "list-type"})
-    return " ".join([request.method, *asked])
+    operations = sorted(set(request.query) & {"uploads", "uploadId", "list-type"})
+    return " ".join([request.method, *operations])
 
 
 def _passes(header: str) -> bool:
@@ -111,7 +113,7 @@ def _break_off(request: web.Request) -> None:
 
 @asynccontextmanager
 async def proxied(target: str) -> AsyncGenerator[S3Proxy, None]:
-    """On a free port of loopback, closed at the end."""
+    """Run a proxy for the S3 server `target` on a free port, and yield it. It is stopped at the end."""
     app = web.Application(client_max_size=1 << 30)
     async with ClientSession(auto_decompress=False) as http:
         proxy = S3Proxy(target, http)

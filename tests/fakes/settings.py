@@ -1,4 +1,4 @@
-"""Settings that tests ask for again and again, read once for each environment."""
+"""Settings for tests. Equal settings are loaded only once for the same environment variables."""
 
 import os
 
@@ -9,7 +9,10 @@ _READ: dict[str, Settings] = {}
 
 
 def source(overrides: dict[str, object]) -> str:
-    """What settings come from: equal ones are equal."""
+    """Return a text that is equal for equal overrides and equal environment variables.
+
+    It is the key of the cache.
+    """
     environment = {
         name: value for name, value in os.environ.items() if name.startswith(("BATCHWRIGHT_", "OTEL_"))
     }
@@ -17,7 +20,10 @@ def source(overrides: dict[str, object]) -> str:
 
 
 def load(**overrides: object) -> Settings:
-    """As `batchwright.settings.load`, but no file is looked at again; they are frozen: many have the same."""
+    """Load settings as `batchwright.settings.load` does, or return those of an earlier equal call.
+
+    Settings are frozen, so tests can share them.
+    """
     known = source(overrides)
     if known not in _READ:
         _READ[known] = settings.load(**overrides)

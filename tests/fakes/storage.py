@@ -1,11 +1,10 @@
-"""A storage in memory, held to the same suite as the real ones."""
+"""Fake object storage in memory. It passes the same tests as the real ones."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
-from batchwright.storage.base import DatedObject, ObjectInfo, ObjectMissing, Storage
-from batchwright.storage.keys import check_key, check_prefix
+from batchwright.storage.base import DatedObject, ObjectInfo, ObjectMissing, Storage, check_key, check_prefix
 
 PIECE = 1024 * 1024
 
@@ -19,9 +18,10 @@ class MemoryWriter:
 
 
 class MemoryStorage(Storage):
-    """`objects` is open to tests, and `written`, where one is not of now.
+    """Object storage that keeps objects in the dictionary `objects`, which tests may read and change.
 
-    `failing = StorageUnavailable(...)` makes every call fail.
+    `written` holds the time of objects that must look old. If a test sets `failing` to an exception, such as
+    `StorageUnavailable(...)`, each call raises it.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The failures that batch systems are known for, each by its name: on real tables and a real disk."""
+"""Known failures of batch systems, each by its name, with a real database and a real disk."""
 
 import asyncio
 import json
@@ -10,24 +10,24 @@ from pathlib import Path
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from api.objects import batch_object
+from batchwright.api.schemas.responses import batch_object
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.openai import BatchStatus
+from batchwright.database.database import Database
 from batchwright.database.driver import connect
-from batchwright.database.pool import Database
-from batchwright.database.rows import BatchRow
-from batchwright.rules.states import shown_status
+from batchwright.database.records import BatchRow
+from batchwright.rules.batch_states import visible_status
 from batchwright.storage.base import StorageUnavailable
 from batchwright.storage.files import FileWriter
 from batchwright.storage.local import LocalStorage
-from tests.activities.settled_batch import BATCH_ID, CREATED, TENANT, SettledBatch, names
+from tests.activities.finalization.settled_batch import BATCH_ID, CREATED, TENANT, SettledBatch, names
 
 pytestmark = pytest.mark.integration
 LINES = 4
 
 
 class Breaking(LocalStorage):
-    """Its writers work so many times, and then fail once."""
+    """Storage in which one write fails, after `writes_left` successful writes."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -49,7 +49,7 @@ def disk(tmp_path: Path) -> Breaking:
 
 @pytest.fixture
 async def batch(database: Database, disk: Breaking) -> SettledBatch:
-    """Of four lines, half of them answered, half failed."""
+    """A batch of four lines: two succeeded, two failed."""
     batch = SettledBatch(lines=LINES, storage=disk, tables=database)
     await batch.prepare()
     await batch.put([batch.success(0), batch.failure(1), batch.success(2), batch.failure(3)])
@@ -63,11 +63,11 @@ async def row_of(batch: SettledBatch) -> BatchRow:
 
 
 async def cancelled(batch: SettledBatch, seconds: float = 60) -> None:
-    assert await batch.tables.batches.note_cancel(TENANT, BATCH_ID, CREATED + timedelta(seconds=seconds))
+    assert await batch.tables.batches.request_cancel(TENANT, BATCH_ID, CREATED + timedelta(seconds=seconds))
 
 
 def now_of_finalization() -> datetime:
-    """As the API notes a cancel: by the same clock as finalization."""
+    """Return the time by the clock that the API and finalization share."""
     return datetime.now(UTC)
 
 
@@ -80,10 +80,10 @@ async def test_terminal_status_overwritten_by_a_late_writer(batch: SettledBatch)
     await batch.finalize()
     ended = await row_of(batch)
     table, at = batch.tables.batches, CREATED + timedelta(hours=2)
-    assert not await table.begin(TENANT, BATCH_ID, total=9, models=[], at=at, unserved=0)
+    assert not await table.start(TENANT, BATCH_ID, total=9, models=[], at=at, unserved=0)
     assert not await table.start_finalizing(TENANT, BATCH_ID, at)
     assert not await table.fail_validation(TENANT, BATCH_ID, errors=[], total=9, at=at)
-    await table.end(TENANT, BATCH_ID, BatchStatus.FAILED, [], at)
+    await table.end_without_files(TENANT, BATCH_ID, BatchStatus.FAILED, [], at)
     await batch.finalize(batch.request(BatchStatus.CANCELLED, LineCode.BATCH_CANCELLED))
     assert await row_of(batch) == ended
     assert ended.status is BatchStatus.COMPLETED
@@ -91,10 +91,10 @@ async def test_terminal_status_overwritten_by_a_late_writer(batch: SettledBatch)
 
 
 async def test_cancel_reverted(batch: SettledBatch) -> None:
-    """Whatever a slower writer still does, a batch that was shown as cancelling ends as cancelled."""
+    """A batch shown as cancelling ends as cancelled, even if a slower writer still runs."""
     await cancelled(batch)
     table = batch.tables.batches
-    await table.begin(TENANT, BATCH_ID, total=LINES, models=[], at=CREATED, unserved=0)
+    await table.start(TENANT, BATCH_ID, total=LINES, models=[], at=CREATED, unserved=0)
     await table.start_finalizing(TENANT, BATCH_ID, CREATED)
     assert batch_object(await row_of(batch)).status is BatchStatus.CANCELLING
     await batch.finalize(batch.request(BatchStatus.CANCELLED, LineCode.BATCH_CANCELLED))
@@ -103,13 +103,16 @@ async def test_cancel_reverted(batch: SettledBatch) -> None:
 
 
 async def test_cancel_racing_completion_the_cancel_first(batch: SettledBatch) -> None:
-    """Accepted while the files are written: the batch does not complete, though everything has settled."""
-    await batch.tables.batches.note_cancel(TENANT, BATCH_ID, now_of_finalization())
+    """The cancel is accepted while the files are written.
+
+    The batch ends as cancelled, although all lines have results.
+    """
+    await batch.tables.batches.request_cancel(TENANT, BATCH_ID, now_of_finalization())
     with pytest.raises(ApplicationError) as refused:
         await batch.finalize()
     assert (refused.value.type, refused.value.non_retryable) == (Failure.CANCEL_ACCEPTED, False)
     row = await row_of(batch)
-    assert shown_status(row.status, cancel_requested=True) is BatchStatus.CANCELLING
+    assert visible_status(row.status, cancel_requested=True) is BatchStatus.CANCELLING
     await batch.finalize(batch.request(BatchStatus.CANCELLED, LineCode.BATCH_CANCELLED))
     assert (await row_of(batch)).status is BatchStatus.CANCELLED
     await assert_whole(batch)
@@ -118,16 +121,19 @@ async def test_cancel_racing_completion_the_cancel_first(batch: SettledBatch) ->
 async def test_cancel_racing_completion_the_completion_first(batch: SettledBatch) -> None:
     await batch.finalize()
     before = await row_of(batch)
-    noted = await batch.tables.batches.note_cancel(TENANT, BATCH_ID, now_of_finalization())
+    noted = await batch.tables.batches.request_cancel(TENANT, BATCH_ID, now_of_finalization())
     assert noted is None or noted == before
     assert await row_of(batch) == before
     assert before.status is BatchStatus.COMPLETED
 
 
-async def test_a_cancel_that_no_run_ever_heard_of_does_not_hold_the_batch_for_ever(
+async def test_a_cancel_that_never_reached_its_run_does_not_block_the_batch_forever(
     batch: SettledBatch,
 ) -> None:
-    """As where Temporal came back from an older state: after ten minutes the batch completes."""
+    """Temporal was restored from an older state, which lacks the cancel.
+
+    After ten minutes the batch completes.
+    """
     await cancelled(batch)  # long ago
     await batch.finalize()
     assert (await row_of(batch)).status is BatchStatus.COMPLETED
@@ -146,7 +152,7 @@ async def test_crash_between_the_two_finalization_uploads(batch: SettledBatch, d
 
 
 async def test_the_same_slice_on_two_workers(database: Database, disk: Breaking) -> None:
-    """Both wrote results of the same lines: each line has one, and the books say so."""
+    """Two workers wrote results of the same lines. Each line has one result, and the counts agree."""
     batch = SettledBatch(lines=LINES, storage=disk, tables=database)
     await batch.prepare()
     await batch.put([batch.success(0, "first"), batch.failure(1), batch.success(2)], attempt=1)
@@ -167,7 +173,10 @@ async def test_two_finalizations_at_the_same_time_write_one_pair_of_files(batch:
 async def test_postgresql_back_from_an_older_state_without_the_batch(
     batch: SettledBatch, database_url: str
 ) -> None:
-    """Restored from before the batch and its input were made: its run makes the row, and writes all files."""
+    """PostgreSQL was restored from a time before the batch and its input existed.
+
+    The workflow creates the row, and writes all files.
+    """
     connection = await connect(database_url)
     await connection.execute("DELETE FROM batches")
     await connection.execute("DELETE FROM files")
@@ -181,7 +190,10 @@ async def test_postgresql_back_from_an_older_state_without_the_batch(
 async def test_postgresql_back_from_an_older_state_of_the_batch(
     batch: SettledBatch, database_url: str
 ) -> None:
-    """Restored from when it was still validated: the end is written all the same."""
+    """PostgreSQL was restored from a time at which the batch was being validated.
+
+    The end is still recorded.
+    """
     connection = await connect(database_url)
     await connection.execute("UPDATE batches SET status = 'validating', in_progress_at = NULL, total = 0")
     await connection.close()
@@ -191,7 +203,7 @@ async def test_postgresql_back_from_an_older_state_of_the_batch(
 
 
 async def test_a_result_that_arrives_after_the_deadline_changes_no_file(batch: SettledBatch) -> None:
-    """A frozen worker wakes up when its batch has expired, and stores what it held."""
+    """A suspended worker continues after its batch has expired, and stores the results that it held."""
     await batch.finalize(batch.request(BatchStatus.EXPIRED, LineCode.BATCH_EXPIRED))
     before = await batch.content("output"), await batch.content("error")
     await batch.put([batch.success(1, "late")], attempt=7)

@@ -1,4 +1,4 @@
-"""An eventful minute of a stack: what the dashboards and alerts are about happens once."""
+"""Causes once on a stack each event that the dashboards and alerts show. It takes about a minute."""
 
 import json
 
@@ -6,37 +6,38 @@ import httpx
 from openai import AsyncOpenAI
 from temporalio.client import Client
 
-from batchwright.contracts.names import CONTROL_QUEUE
+from batchwright.contracts.temporal_names import CONTROL_QUEUE
 from batchwright.database.driver import connect
-from batchwright.rules import keys
+from batchwright.rules import object_keys
 from batchwright.temporal.schedules import SCHEDULES
 from tests.e2e.batches import CHAT, chat_lines, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack
 from tests.observability.prometheus import Prometheus
-from tests.observability.spent_history import leave_jobs, leave_refusals
+from tests.observability.spent_history import leave_fallbacks, leave_jobs, leave_refusals
 
 ANSWERED, TROUBLED, AWAY = MODELS
 
 
 async def make_history(stack: Stack, prometheus: Prometheus) -> None:
-    """Leaves a batch of each of two tenants behind that is still in progress."""
+    """Cause all events, and leave one batch of each of two tenants in progress."""
     async with stack.client() as client, stack.client("acme") as other:
         await _batches_that_end(stack, client, prometheus)
         await _broken_workflow(stack)
         await stack.faults(kind="slow", seconds=1.0, rate=1.0)
         await _torn_batch(stack, client)
-        await _wrong_row(stack, client)
         await submit(client, chat_lines([ANSWERED, TROUBLED], each=4000))
         lasting = await submit(other, chat_lines([ANSWERED, AWAY], each=4000))
         await settled(other, lasting.id, 150)  # takes turns of two seconds
         assert not prometheus.ask("batchwright_batch_startup_recovery_total"), "a turn is no lost worker"
         stack.kill("worker")
         await _seen(prometheus, "sum(batchwright_batch_startup_recovery_total) > 0")
+        await _wrong_row(stack, client)  # counters of a killed worker go stale: the failures come after it
         await stack.heal()  # of several faults the first counts
         await stack.faults(model=AWAY, kind="503", rate=1.0)
         await stack.faults(model=TROUBLED, kind="500", rate=0.5)
         await stack.faults(kind="slow", seconds=1.0, rate=1.0)
         await leave_jobs(stack, client, ANSWERED)
+        await leave_fallbacks(stack, client, ANSWERED)
         await leave_refusals(stack, ANSWERED)
         await _retention(stack, client)
         for counter in (
@@ -45,19 +46,25 @@ async def make_history(stack: Stack, prometheus: Prometheus) -> None:
             "batchwright_retention_failures_total",
             "batchwright_model_group_deferrals_total",
             "batchwright_request_retries_total",
-            "batchwright_step_failures_total",
+            'batchwright_step_failures_total{type="Unexpected"}',
             'batchwright_backend_jobs_ended_total{result="lost"}',
             'batchwright_backend_jobs_ended_total{result="completed"}',
-            'batchwright_backend_jobs_polled_total{result="unclear"}',
+            'batchwright_backend_jobs_polled_total{result="inconclusive"}',
             'batchwright_callbacks_total{result="token"}',
             'batchwright_quota_refusals_total{quota="tokens_per_day"}',
+            "batchwright_fallbacks_total",
+            "batchwright_requests_total",
+            "batchwright_errors_total",
             "temporal_workflow_task_execution_failed_total",
         ):
             await _seen(prometheus, f"rate({counter}[2m])")
 
 
 async def _batches_that_end(stack: Stack, client: AsyncOpenAI, prometheus: Prometheus) -> None:
-    """Before and after the counters' first samples: a rate needs two."""
+    """Complete one batch and cancel another, twice.
+
+    Prometheus must see the counters in between, as a rate needs two values.
+    """
     for _ in range(2):
         done = await submit(client, chat_lines(MODELS, each=20))
         assert (await ended(client, done.id)).status == "completed"
@@ -71,14 +78,14 @@ async def _batches_that_end(stack: Stack, client: AsyncOpenAI, prometheus: Prome
 
 
 async def _broken_workflow(stack: Stack) -> None:
-    """A run whose start nobody can read: its workflow tasks fail for ever."""
+    """Start a workflow run with an invalid input, so that its workflow tasks fail forever."""
     now = stack.now
     client = await Client.connect(now.temporal, namespace=now.namespace)
     await client.start_workflow("BatchWorkflow", json.dumps({}), id="broken", task_queue=CONTROL_QUEUE)
 
 
 async def _torn_batch(stack: Stack, client: AsyncOpenAI) -> None:
-    """Its lines vanish from the storage while it runs: its slices fail."""
+    """Delete the lines of a running batch from the storage, so that its slices fail."""
     batch = await submit(client, chat_lines([ANSWERED], each=500))
     await settled(client, batch.id, 10)
     for shard in stack.objects.rglob(f"*/{batch.id}/**/*.jsonl"):
@@ -86,7 +93,7 @@ async def _torn_batch(stack: Stack, client: AsyncOpenAI) -> None:
 
 
 async def _wrong_row(stack: Stack, client: AsyncOpenAI) -> None:
-    """A batch whose input's row was changed by hand: its ingestion fails for ever."""
+    """Create a batch whose file row is invalid, so that its ingestion fails with an unexpected error."""
     file = await client.files.create(file=("odd.jsonl", b'{"a": 1}\n'), purpose="batch")
     database = await connect(stack.now.postgres)
     await database.execute("UPDATE files SET storage_key = '../elsewhere' WHERE id = $1", file.id)
@@ -95,12 +102,12 @@ async def _wrong_row(stack: Stack, client: AsyncOpenAI) -> None:
 
 
 async def _retention(stack: Stack, client: AsyncOpenAI) -> None:
-    """A file goes, and the storage seems to be somebody else's."""
+    """Run retention with an expired file, and with a storage that seems to belong to another database."""
     file = await client.files.create(file=("old.jsonl", b'{"a": 1}\n'), purpose="batch")
     database = await connect(stack.now.postgres)
     await database.execute("UPDATE files SET expires_at = now() - interval '2 hours' WHERE id = $1", file.id)
     await database.close()
-    (stack.objects / keys.DATABASE_MARK).write_text("another")
+    (stack.objects / object_keys.DATABASE_MARK).write_text("another")
     temporal = await Client.connect(stack.now.temporal, namespace=stack.now.namespace)
     for planned in SCHEDULES:
         await temporal.get_schedule_handle(planned.id).trigger()

@@ -1,4 +1,4 @@
-"""A Prometheus of our own, with our rules, that scrapes what it is told to."""
+"""Runs a Prometheus with our rules that reads the metrics of given processes."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from starter.stack.ports import free_port
+from batchwright.starter.stack.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 RULES = sorted((ROOT / "deploy" / "prometheus").glob("*.yaml"))
@@ -40,9 +40,11 @@ class Prometheus:
         self._http = http
 
     def ask(self, expr: str) -> list[Sample]:
-        """What the expression is now. An AssertionError says why Prometheus refuses it.
+        """Return the samples to which the expression evaluates now.
 
-        An httpx.HTTPError: it cannot answer, as while it opens its storage (503, and no JSON).
+        Raises:
+            AssertionError: Prometheus rejects the expression. The message has the reason.
+            httpx.HTTPError: Prometheus cannot answer, for example with a 503 while it opens its storage.
         """
         response = self._http.get("/api/v1/query", params={"query": expr})
         if response.is_server_error:
@@ -52,7 +54,7 @@ class Prometheus:
         return answer.data.result
 
     def families(self) -> set[str]:
-        """Every family that some process declares, whether it has series or not."""
+        """Return the names of all metrics that some process declares, even without a value."""
         return set(self._http.get("/api/v1/metadata").json()["data"])
 
     @retry(
@@ -62,7 +64,7 @@ class Prometheus:
         reraise=True,
     )
     def wait(self, least: str) -> None:
-        """Until the expression has a value."""
+        """Wait until the expression `least` has a value. Raise AssertionError after five minutes."""
         assert self.ask(least)
 
 
@@ -74,7 +76,10 @@ def tool(name: str) -> str:
 
 @contextmanager
 def scraping(urls: list[str], folder: Path) -> Generator[Prometheus]:
-    """Every second; the API is the first of `urls`, workers are the others."""
+    """Run a Prometheus that reads the metrics at `urls` every second, and yield it when all are reachable.
+
+    The first URL is that of the API, all others are those of workers.
+    """
     config = folder / "prometheus.yml"
     config.write_text(json.dumps(_config(urls)))
     address = f"127.0.0.1:{free_port()}"
@@ -107,6 +112,6 @@ def _config(urls: list[str]) -> dict[str, object]:
 
 
 def rules() -> list[dict[str, str]]:
-    """Every alert and recording rule."""
+    """Return all alerts and recording rules in deploy/prometheus."""
     groups = [group for path in RULES for group in yaml.safe_load(path.read_text())["groups"]]
     return [rule for group in groups for rule in group["rules"]]

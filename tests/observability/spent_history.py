@@ -1,17 +1,23 @@
-"""What jobs and budgets leave behind: jobs that end, are lost, are told of; lines that are refused."""
+"""Causes events of jobs, fallbacks and budgets for the dashboards and alerts."""
+
+from collections.abc import Mapping
 
 from openai import AsyncOpenAI
 
+from batchwright.starter.stack.ports import free_port
 from tests.clients import http_client
 from tests.e2e.batches import chat_lines, ended, submit, until
 from tests.e2e.stack import Stack
 
 BUDGETED = "budgeted"
 _LOST, _POLLED, _CALLED = "lost-jobs", "polled-jobs", "called-jobs"
+_DOWN = "down"
 
 
 async def leave_jobs(stack: Stack, client: AsyncOpenAI, upstream: str) -> None:
-    """A batch of jobs that have ended, and one whose backend tells nothing of them, still in progress."""
+    """Complete a batch whose backends run jobs, and leave another in progress whose backend does not know
+    its jobs.
+    """
     jobs: dict[str, object] = {"poll_interval": 0.25}
     await _register(
         stack, client, _POLLED, upstream, "poll", {**jobs, "poll_endpoint_template": "/status/{id}"}
@@ -28,13 +34,23 @@ async def leave_jobs(stack: Stack, client: AsyncOpenAI, upstream: str) -> None:
     assert answer.status_code == 401
 
 
+async def leave_fallbacks(stack: Stack, client: AsyncOpenAI, fallback: str) -> None:
+    """Leave a batch in progress whose backend is unreachable, so that the model `fallback` answers its
+    lines.
+    """
+    config = {"backends": [{"url": f"http://127.0.0.1:{free_port()}"}], "fallbacks": [fallback]}
+    await _register_config(stack, client, _DOWN, config)
+    await submit(client, chat_lines([_DOWN], each=4000))
+
+
 async def leave_refusals(stack: Stack, upstream: str) -> None:
-    """A tenant that has used up its budget, and its organization a part of another."""
+    """Let a tenant use up its token budget, and part of the budget of its organization."""
     quotas = {"tenant": BUDGETED, "tokens_per_day": 1}
     async with http_client() as http:
         (await http.put(f"{stack.now.api}/admin/quotas", json=quotas)).raise_for_status()
-        group = {"tenants": [BUDGETED], "tokens_per_day": 1_000_000}
-        (await http.put(f"{stack.now.api}/admin/organizations/group", json=group)).raise_for_status()
+        group = {"members": [BUDGETED], "tokens_per_day": 1_000_000}
+        path = f"{stack.now.api}/admin/budget-groups/organization/group"
+        (await http.put(path, json=group)).raise_for_status()
     async with stack.client(BUDGETED) as client:
 
         async def is_refused() -> bool:
@@ -48,9 +64,20 @@ async def leave_refusals(stack: Stack, upstream: str) -> None:
 async def _register(
     stack: Stack, client: AsyncOpenAI, model: str, upstream: str, kind: str, jobs: dict[str, object]
 ) -> None:
-    """Served once this returns."""
+    """Register a model whose backend runs jobs, and wait until it is served.
+
+    Args:
+        upstream: Name of the model at the backend.
+        kind: Kind of job: `poll` or `callback`.
+        jobs: Settings of the jobs.
+    """
     backends = [{"url": f"{stack.simulator}/jobs", "model": upstream}]
-    config = {"backends": backends, "kind": kind, "jobs": jobs}
+    await _register_config(stack, client, model, {"backends": backends, "kind": kind, "jobs": jobs})
+
+
+async def _register_config(
+    stack: Stack, client: AsyncOpenAI, model: str, config: Mapping[str, object]
+) -> None:
     async with http_client() as http:
         (await http.put(f"{stack.now.api}/admin/models/{model}", json=config)).raise_for_status()
 

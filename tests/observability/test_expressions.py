@@ -1,4 +1,6 @@
-"""Every expression of dashboards and rules means something to a real Prometheus that scrapes a real stack."""
+"""Each expression of the dashboards and rules returns data from a real Prometheus that observes a real
+stack.
+"""
 
 import asyncio
 import json
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.constants import with_constants
 from tests.e2e.stack import dev
 from tests.observability.history import make_history
 from tests.observability.prometheus import ROOT, RULES, Prometheus, rules, scraping, tool
@@ -23,7 +26,7 @@ RARE = re.compile(r'status=~?"(?:retry|exhausted|5\.\.)",?')
 
 
 def panels() -> list[tuple[str, str, str]]:
-    """Dashboard, panel and expression, with Grafana's variables filled in."""
+    """Return dashboard, panel and expression of each panel. Grafana's variables are filled in."""
     return [
         (path.stem, panel["title"], _filled(target["expr"]))
         for path in DASHBOARDS
@@ -38,10 +41,18 @@ def _filled(expr: str) -> str:
 
 @pytest.fixture(scope="module")
 def prometheus() -> Iterator[Prometheus]:
-    """It has seen an eventful minute of a stack in which two batches are still running."""
+    """A Prometheus that has observed a stack on which all documented events happened.
+
+    Two batches are still running.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="batchwright-prometheus-") as folder,
-        dev("--workers", "2", BATCHWRIGHT_OBSERVE_SECONDS="1", BATCHWRIGHT_CIRCUIT_FAILURES="2") as stack,
+        dev(
+            *("--workers", "2"),
+            data=None,
+            BATCHWRIGHT_CIRCUIT_FAILURES="2",
+            **with_constants(observe_seconds=1),
+        ) as stack,
         scraping(stack.now.metrics, Path(folder)) as prometheus,
     ):
         asyncio.run(make_history(stack, prometheus))
@@ -64,18 +75,18 @@ def test_a_recording_rule_records(prometheus: Prometheus, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "expr"), [(rule["alert"], rule["expr"]) for rule in rules() if "alert" in rule]
 )
-def test_an_alert_asks_for_what_there_is(prometheus: Prometheus, name: str, expr: str) -> None:
-    """Each of its selectors finds series, and so can become true."""
+def test_an_alert_uses_existing_metrics(prometheus: Prometheus, name: str, expr: str) -> None:
+    """Each selector in the alert finds data, so that the alert can fire."""
     prometheus.ask(expr)
     for selector in re.findall(r"\b(?:(?:batchwright|temporal)_\w+|up(?=\{))(?:\{[^}]*\})?", expr):
         assert prometheus.ask(RARE.sub("", selector)), f"{name}: {selector}"
 
 
-def test_a_workflow_that_cannot_be_replayed_is_told(prometheus: Prometheus) -> None:
+def test_a_workflow_that_cannot_be_replayed_raises_an_alert(prometheus: Prometheus) -> None:
     assert prometheus.ask('ALERTS{alertname="BatchwrightWorkflowTasksFailing"}')
 
 
-def test_what_is_loaded_can_be_read_and_every_alert_keeps_its_promises() -> None:
+def test_rule_files_are_valid_and_every_alert_fires_when_it_should() -> None:
     tests = sorted((ROOT / "tests" / "observability").glob("*.test.yaml"))
     config = ROOT / "deploy" / "prometheus" / "prometheus.yml"
     subprocess.run([tool("promtool"), "check", "config", "--syntax-only", config], check=True)

@@ -1,4 +1,4 @@
-"""The operator's pages as the tests read them: blocks of commands, run as they stand there."""
+"""Reads the blocks of commands on the operator's pages, and runs them without changes."""
 
 import os
 import re
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from starter.stack.postgres_home import find_binaries
-from starter.stack.temporal import find_binary
+from batchwright.starter.stack.postgres.installation import find_binaries
+from batchwright.starter.stack.temporal_server import find_binary
 from tests.e2e.stack import Addresses
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -27,7 +27,10 @@ _PARTS = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """Commands below a heading. Those that need a cluster are marked so behind ```` ```sh ````."""
+    """A block of shell commands below a heading of a page.
+
+    The word `needs-a-cluster` after ```` ```sh ```` marks blocks that need a Kubernetes cluster.
+    """
 
     page: str
     heading: str
@@ -36,7 +39,7 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        """One each, without comments, continued lines joined."""
+        """The commands of the block, without comments and with continued lines joined."""
         lines = self.text.replace("\\\n", " ").splitlines()
         return [text for line in lines if (text := re.sub(r"(^|\s)#.*", "", line).strip())]
 
@@ -46,26 +49,32 @@ def blocks() -> list[Block]:
 
 
 def block(heading: str, place: int = 0) -> Block:
-    """The one below a heading that can be run anywhere."""
+    """Return the block number `place` below a heading, counted from 0, without those that need a cluster."""
     return [each for each in blocks() if each.heading == heading and not each.needs_a_cluster][place]
 
 
 def run(block: Block, environment: dict[str, str], folder: Path) -> str:
-    """What its commands print, in order. Fails where one of them fails."""
+    """Run the commands of the block in a shell, and return the output.
+
+    Raises:
+        AssertionError: a command failed.
+    """
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", _TOLD_BY_CODE + block.text],
         env=environment,
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=540,
     )
     assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 def environment(addresses: Addresses, **more: str) -> dict[str, str]:
-    """An operator's shell before a stack: its settings, and the programs that the guide names."""
+    """Return the environment of an operator's shell: the settings of a stack, and a PATH with all
+    programs of the guide.
+    """
     programs = (Path(sys.executable).parent, find_binaries(), find_binary().parent)
     return {
         **os.environ,
@@ -83,7 +92,7 @@ def environment(addresses: Addresses, **more: str) -> dict[str, str]:
 
 
 def blocks_of(page: str) -> Iterator[Block]:
-    """Those of one page, its path below docs/."""
+    """Yield the blocks of one page. `page` is its path below docs/."""
     heading = ""
     for found in _PARTS.finditer((DOCS / page).read_text()):
         heading = found["heading"] or heading

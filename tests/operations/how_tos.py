@@ -1,7 +1,7 @@
-"""The how-tos as a test follows them: their shell and Python blocks, one after another, in one shell a page.
+"""Runs the shell and Python blocks of each how-to page, one after another, in one shell.
 
-What stands for something of the reader's (an address, a key, a folder) is replaced as `Followed.here` says.
-A block that needs what a test has not is named in `NOT_RUN`, by words of it, with the reason.
+Placeholders on the page, such as addresses, keys and directories, are replaced by those of the test.
+`NOT_RUN` lists blocks that cannot run in a test, by words in the block, with the reason.
 """
 
 import re
@@ -17,38 +17,49 @@ client = OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="unused")
 """
 
 NOT_RUN = {
-    "docker": "Docker: tests/e2e/test_compose.py runs the services without it",
+    "docker": "Docker: tests/e2e/operation/test_compose.py runs the services without it",
     "kubectl": "a Kubernetes: tests/cluster",
     "helm install": "a Kubernetes: tests/cluster",
     "tcld": "an account at Temporal Cloud",
     "us-east-1.aws.api.temporal.io": "an account at Temporal Cloud",
     "aws s3api": "an account at AWS",
-    "my-bucket/batches": "settings of a process: tests/integration/test_storage_s3.py",
-    "BATCHWRIGHT_S3_ENDPOINT_URL": "settings of a process: tests/integration/test_storage_s3.py",
-    "batchwright worker": "serves until it is stopped: tests/activities/test_execution_hooks.py",
-    "batchwright codec-server": "serves until it is stopped: tests/integration/test_codec_server.py",
-    "temporal workflow show": "needs that server: tests/integration/test_codec_server.py",
-    "batchwright dev": "serves until it is stopped: tests/integration/test_stack_dev.py",
+    "my-bucket/batches": "settings of a process: tests/integration/storage/test_s3.py",
+    "BATCHWRIGHT_S3_ENDPOINT_URL": "settings of a process: tests/integration/storage/test_s3.py",
+    "batchwright worker": "serves until it is stopped: tests/activities/execution/sending/test_hooks.py",
+    "batchwright codec-server": "serves until it is stopped: tests/integration/starter/test_codec_server.py",
+    "temporal workflow show": "needs that server: tests/integration/starter/test_codec_server.py",
+    "batchwright dev": "serves until it is stopped: tests/integration/starter/test_dev.py",
+    "vllm serve": "needs vLLM and a GPU",
     "curl": "asks the stack of a block that is not run",
     "class Executor": "code of a backend, in parts",
-    "BATCHWRIGHT_MODELS='{": "settings of a process: tests/e2e/test_rates.py",
-    "BATCHWRIGHT_REQUESTS_PER_SECOND": "settings of a process: tests/integration/test_worker_rates.py",
-    "BATCHWRIGHT_REGISTRY": "settings of a process: tests/unit/test_registry_file.py",
-    "BATCHWRIGHT_PASS_HEADERS": "settings of a process: tests/e2e/test_passed_headers.py",
-    "BATCHWRIGHT_CALLBACK_URL": "settings of a process: tests/integration/test_callback_pushes.py",
+    "BATCHWRIGHT_MODELS='{": "settings of a process: tests/e2e/tenants/test_rates.py",
+    "BATCHWRIGHT_REQUESTS_PER_SECOND": "settings of a process: tests/integration/worker/test_rates.py",
+    "BATCHWRIGHT_REGISTRY": "settings of a process: tests/unit/settings/test_registry_file.py",
+    "BATCHWRIGHT_PASS_HEADERS": "settings of a process: tests/e2e/features/test_passed_headers.py",
+    "BATCHWRIGHT_CALLBACK_URL": "settings of a process: tests/e2e/features/test_backend_kinds.py",
 }
 
 
 @dataclass(frozen=True)
 class Followed:
-    """A page, what its placeholders are here, and what stands in Python before its first block."""
+    """A how-to page to run.
+
+    Attributes:
+        here: What replaces each placeholder of the page.
+        python: Python code that runs before each Python block.
+        is_held: The backend answers no requests, so that the page's commands find its batches in progress.
+    """
 
     page: str
     here: Mapping[str, str] = field(default_factory=dict[str, str])
     python: str = ""
+    is_held: bool = False
 
     def script(self, here: Mapping[str, str]) -> str:
-        """For bash; `here` are the replacements of all pages."""
+        """Return a bash script with all blocks of the page.
+
+        `here` has the replacements that apply to all pages.
+        """
         text = "\n".join(_runnable(kind, text, self.python) for kind, text in blocks(self.page))
         for there, ours in {**self.here, **here}.items():
             text = text.replace(there, ours)
@@ -60,7 +71,9 @@ def pages() -> list[str]:
 
 
 def blocks(page: str) -> Iterator[tuple[str, str]]:
-    """Kind and text of those that can be run: shell, Python, and the requests of a `.jsonl` file."""
+    """Yield the kind and the text of each block that can run: shell, Python, and requests for a `.jsonl`
+    file.
+    """
     for found in _FENCED.finditer((DOCS / "how-to" / page).read_text()):
         kind, text = found["kind"], found["text"]
         is_requests = kind == "json" and text.startswith('{"custom_id"')
@@ -69,7 +82,7 @@ def blocks(page: str) -> Iterator[tuple[str, str]]:
 
 
 def left_out(page: str) -> set[str]:
-    """The words of `NOT_RUN` that keep a block of the page from running."""
+    """Return the keys of `NOT_RUN` that occur in blocks of the page, which are therefore not run."""
     text = "".join(found["text"] for found in _FENCED.finditer((DOCS / "how-to" / page).read_text()))
     return {words for words in NOT_RUN if words in text}
 

@@ -1,4 +1,4 @@
-"""Our processes against servers that a test brings, each with its own code and settings."""
+"""Runs single processes of Batchwright with servers, code and settings that a test provides."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from typing import TypeVar
 import httpx
 from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
 
-from tests.clients import asked
+from tests.clients import get
 from tests.e2e.stack import SETTINGS
 
 _READY_SECONDS = 240
@@ -24,10 +24,18 @@ T = TypeVar("T")
 def process(
     module: str, *arguments: str, well: str, environment: dict[str, str], code: Path | None = None
 ) -> Generator[int]:
-    """`python -m module` until the end, from when `well` answers 200; `code` stands before ours. Its pid."""
-    paths = [*([str(code)] if code else []), os.environ.get("PYTHONPATH", "")]
-    told = {**os.environ, **SETTINGS, **environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    with subprocess.Popen([sys.executable, "-P", "-m", module, *arguments], env=told) as running:
+    """Run `python -m batchwright.MODULE`, and yield its process id when it is ready.
+
+    Args:
+        well: URL that responds with 200 when the process is ready.
+        code: Directory whose modules take precedence over the installed ones.
+    """
+    variables = {**os.environ, **SETTINGS, **environment}
+    paths = [*([str(code)] if code else []), variables.get("PYTHONPATH", "")]
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", f"batchwright.{module}", *arguments], env=variables
+    ) as running:
         try:
             _until_well(well, running)
             yield running.pid
@@ -41,7 +49,9 @@ def process(
 
 @asynccontextmanager
 async def beside(context: AbstractContextManager[T]) -> AsyncGenerator[T]:
-    """Entered and left in a thread: what the test serves in its loop has to answer meanwhile."""
+    """Enter and leave a context manager in a thread, so that servers in the test's event loop can respond
+    meanwhile.
+    """
     entered = await asyncio.to_thread(context.__enter__)
     try:
         yield entered
@@ -52,7 +62,7 @@ async def beside(context: AbstractContextManager[T]) -> AsyncGenerator[T]:
 def _until_well(url: str, running: subprocess.Popen[bytes]) -> None:
     def answers() -> bool:
         assert running.poll() is None, f"{running.args} ended with {running.returncode}"
-        return asked(url).status_code == 200
+        return get(url).status_code == 200
 
     Retrying(
         retry=retry_if_exception_type(httpx.TransportError) | retry_if_result(lambda well: not well),

@@ -1,4 +1,4 @@
-"""PostgreSQL as operators have it: a primary, a standby that follows it, and an address that leads to one."""
+"""PostgreSQL with a primary server and a standby server that replicates it, as operators run it."""
 
 import os
 import shutil
@@ -7,14 +7,17 @@ import subprocess
 from pathlib import Path
 
 from batchwright.database.driver import connect
-from starter.stack import postgres_home
-from starter.stack.postgres import EmbeddedPostgres
+from batchwright.starter.stack.postgres import installation
+from batchwright.starter.stack.postgres.server import EmbeddedPostgres
 
 _FAST = {"fsync": "off", "full_page_writes": "off"}
 
 
 class Replicated:
-    """Commits wait for the standby. `folder` has to be one that another user may enter."""
+    """A primary server and a standby server. A commit waits until the standby has it.
+
+    Another operating-system user must be able to enter `folder`.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.primary = EmbeddedPostgres(folder / "primary", settings=_FAST)
@@ -29,7 +32,7 @@ class Replicated:
         await _execute(self.primary, "SELECT pg_reload_conf()")
 
     async def lose_the_primary(self) -> None:
-        """Killed with all its processes; the standby leads from now on."""
+        """Kill all processes of the primary server, and make the standby server the new primary."""
         os.killpg(self.primary.pid, signal.SIGKILL)
         await _execute(self.standby, "SELECT pg_promote(wait => true)")
 
@@ -39,9 +42,9 @@ class Replicated:
 
 
 def _copy(primary: EmbeddedPostgres, standby: EmbeddedPostgres) -> None:
-    runner = postgres_home.find_runner("nobody")
-    postgres_home.prepare_directory(standby.root, runner)
-    binaries = postgres_home.runnable_binaries(postgres_home.find_binaries(), runner)
+    runner = installation.find_server_user("nobody")
+    installation.prepare_directory(standby.root, runner)
+    binaries = installation.runnable_binaries(installation.find_binaries(), runner)
     subprocess.run(
         [
             *(binaries / "pg_basebackup", "--pgdata", standby.data, "--dbname", primary.dsn),

@@ -1,4 +1,6 @@
-"""Files that cannot be written to a directory: what one sees, what names the cause, and nothing is lost."""
+"""Output files cannot be written to a directory: the state is shown, the cause is named, and nothing is
+lost.
+"""
 
 import re
 import signal
@@ -10,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from batchwright.settings import load
+from batchwright.starter.stack.ports import free_port
 from batchwright.temporal import connect
-from starter.stack.ports import free_port
 from tests.chaos.fleet import no_room_for
 from tests.clients import http_client
-from tests.e2e.backend import Backend
-from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
+from tests.e2e.batches import chat_lines, check_conservation, ended, settled, until
 from tests.e2e.fleet import Worker, workers
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.operations.guide import environment
@@ -26,29 +27,29 @@ Broken = Callable[[Stack, Worker], AbstractContextManager[None]]
 
 
 @pytest.fixture(scope="module")
-def house() -> Iterator[Stack]:
-    with dev("--workers", "0") as stack:
-        yield stack
+def stack() -> Iterator[Stack]:
+    with dev("--workers", "0") as started:
+        yield started
 
 
 @contextmanager
-def full(house: Stack, writer: Worker) -> Generator[None]:
-    """As it looks to the process that writes the files."""
+def full(stack: Stack, writer: Worker) -> Generator[None]:
+    """Make the disk look full to the process that writes the files."""
     with no_room_for([writer.process.pid]):
         yield
 
 
 @contextmanager
-def not_mounted(house: Stack, writer: Worker) -> Generator[None]:
-    """Something else lies where the directory was."""
-    aside = house.objects.with_name("aside")
-    house.objects.rename(aside)
-    house.objects.touch()
+def not_mounted(stack: Stack, writer: Worker) -> Generator[None]:
+    """Put a file in place of the storage directory during the `with` block."""
+    aside = stack.objects.with_name("aside")
+    stack.objects.rename(aside)
+    stack.objects.touch()
     try:
         yield
     finally:
-        house.objects.unlink()
-        aside.rename(house.objects)
+        stack.objects.unlink()
+        aside.rename(stack.objects)
 
 
 class Metrics:
@@ -61,53 +62,57 @@ class Metrics:
         return re.search(line, answer.text) is not None
 
 
-@pytest.mark.parametrize(("broken", "says"), [(full, "cannot write"), (not_mounted, "/objects")])
-async def test_files_that_cannot_be_written_are_written_once_the_directory_is_mended(
-    house: Stack, tmp_path: Path, broken: Broken, says: str
+@pytest.mark.parametrize(("broken", "message"), [(full, "cannot write"), (not_mounted, "/objects")])
+async def test_files_that_cannot_be_written_are_written_after_the_directory_is_fixed(
+    stack: Stack, tmp_path: Path, broken: Broken, message: str
 ) -> None:
-    """The worker that writes files sleeps until all lines have settled, and then finds a broken directory."""
+    """The worker that writes files is suspended until all lines have results, and then finds a broken
+    directory.
+    """
     metrics = Metrics()
-    async with workers(house, tmp_path) as fleet, house.client() as client:
+    async with workers(stack, tmp_path) as fleet, stack.client() as client, stack.backend.hold() as hold:
         writer = await fleet.start("control,io", BATCHWRIGHT_METRICS_PORT=metrics.port)
         await fleet.start("inference")
-        backend = Backend(house.simulator)
-        await backend.faults(kind="slow", seconds=5.0, rate=1.0)
-        batch = await submit(client, LINES)
-
-        async def has_begun() -> bool:
-            return (await backend.ledger(entries=False)).in_flight > 0
+        batch = await hold.submit(client, LINES)
 
         async def cannot_write() -> bool:
             return await metrics.show(r'finalization_retries_total{result="error"} [1-9]')
 
-        await until(has_begun)
+        async def is_cause_named() -> bool:
+            return message in await last_failures(stack, batch.id)
+
         writer.signal(signal.SIGSTOP)
+        await hold.release()
         await settled(client, batch.id, len(LINES))
-        with broken(house, writer):
+        with broken(stack, writer):
             writer.signal(signal.SIGCONT)
             await until(cannot_write)
+            await until(is_cause_named)
             stuck = await client.batches.retrieve(batch.id)
             await until(lambda: metrics.show(r'oldest_job_age_seconds{status="finalizing"} \d'))
-            why = await pending(house, batch.id)
-            told = run(broken is full, house)
+            output = run(broken is full, stack)
         done = await ended(client, batch.id)
         await check_conservation(client, done, LINES)
     assert stuck.status == "finalizing"
-    assert says in why
-    assert (told.returncode, str(house.objects) in told.stderr) == (1, True)
+    assert (output.returncode, str(stack.objects) in output.stderr) == (1, True)
     assert (done.status, done.error_file_id) == ("completed", None)
 
 
-async def pending(house: Stack, batch_id: str) -> str:
-    """What the Web UI shows of the last attempt of the batch's pending step, with its causes."""
-    server = await connect(load(temporal_address=house.now.temporal, temporal_namespace=house.now.namespace))
+async def last_failures(stack: Stack, batch_id: str) -> str:
+    """Return the last failures of the batch's pending activities and their causes, as the Web UI shows
+    them.
+    """
+    server = await connect(load(temporal_address=stack.now.temporal, temporal_namespace=stack.now.namespace))
     found = (await server.get_workflow_handle(batch_id).describe()).raw_description
-    [step] = found.pending_activities
-    return str(step.last_failure)
+    return "\n".join(str(step.last_failure) for step in found.pending_activities)
 
 
-def run(in_little_room: bool, house: Stack) -> "subprocess.CompletedProcess[str]":
-    """The command that the guide gives, on the same disk."""
+def run(in_little_room: bool, stack: Stack) -> "subprocess.CompletedProcess[str]":
+    """Run the guide's command `batchwright storage check`.
+
+    Args:
+        in_little_room: Forbid the command to write files, as on a full disk.
+    """
     limit = "ulimit -f 0; " if in_little_room else ""
     command = ["bash", "-c", f"{limit}batchwright storage check"]
-    return subprocess.run(command, env=environment(house.now), capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, env=environment(stack.now), capture_output=True, text=True, timeout=300)

@@ -1,4 +1,4 @@
-"""No command stands in the operator's pages that nobody has tried."""
+"""Every command on the operator's pages is run by a test."""
 
 import re
 import shlex
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from starter.__main__ import app
+from batchwright.starter.__main__ import app
 from tests.operations.guide import DOCS, PAGES, blocks
 
 HERE = Path(__file__).parent
@@ -28,13 +28,13 @@ def test_a_heading_has_one_block_that_can_run_anywhere() -> None:
     assert sorted(headings) == sorted(set(headings))
 
 
-def test_only_what_needs_a_cluster_is_kept_from_running() -> None:
+def test_only_blocks_that_need_a_cluster_are_not_run() -> None:
     assert _programs(needs_a_cluster=False) <= _RUN
     assert _programs(needs_a_cluster=True) <= _CLUSTER
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_within_a_sentence_is_one_there_is(page: str) -> None:
+def test_every_command_in_a_sentence_exists(page: str) -> None:
     for command in _INLINE.findall((DOCS / page).read_text()):
         words = [word for word in command.split()[1:] if not word.isupper()]
         options = {word for word in words if word.startswith("--")}

@@ -1,4 +1,4 @@
-"""The guide's commands that need a cluster, against what the chart makes; tests/cluster runs them."""
+"""The guide's commands for a cluster fit the resources of the chart. tests/cluster runs them."""
 
 import shlex
 
@@ -24,7 +24,7 @@ def deployments() -> dict[str, Resource]:
 
 
 def words_of(command: str, program: str) -> tuple[list[str], dict[str, str]]:
-    """The words up to a container's own command, and the options with a value."""
+    """Parse a command up to ` -- `. Return its words, and its options that have a value."""
     ours = shlex.split(command.partition(" -- ")[0])
     assert ours[0] == program
     words: list[str] = []
@@ -46,7 +46,9 @@ def selected(resources: dict[str, Resource], selector: str, *, pods: bool) -> li
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each.startswith("kubectl ")])
-def test_what_kubectl_is_told_to_find_the_chart_makes(command: str, deployments: dict[str, Resource]) -> None:
+def test_the_chart_creates_the_resources_that_kubectl_commands_name(
+    command: str, deployments: dict[str, Resource]
+) -> None:
     words, options = words_of(command, "kubectl")
     assert words[0] in _KUBECTL
     assert options["--namespace"] == NAMESPACE
@@ -58,7 +60,7 @@ def test_what_kubectl_is_told_to_find_the_chart_makes(command: str, deployments:
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each.startswith("helm ")])
-def test_what_helm_is_told_to_install_is_the_chart(command: str) -> None:
+def test_helm_commands_install_the_chart(command: str) -> None:
     words, options = words_of(command, "helm")
     assert words[0] in _HELM
     assert words[1] == RELEASE

@@ -1,14 +1,15 @@
-"""Who follows a how-to to the letter gets to its end."""
+"""Every how-to works if its commands are followed exactly."""
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from batchwright.rules.api_keys import parse
+from batchwright.rules.api_keys import parse_key
 from tests.e2e.stack import Stack, dev
-from tests.integration.commands import batchwright
+from tests.integration.starter.commands import batchwright
 from tests.operations.guide import Block, environment, run
 from tests.operations.how_tos import NOT_RUN, Followed, blocks, left_out, pages
 
@@ -22,12 +23,14 @@ client.batches.cancel(first.id)
 while first.status != "cancelled":
     first = client.batches.retrieve(first.id)
 """
-_MADE = 'input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"'
+_CREATED = 'input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"'
 # The last one changes the models that all are served from.
 FOLLOWED = [
     Followed("submit-a-batch.md"),
+    Followed("find-batches.md"),
+    Followed("follow-a-batch.md"),
     Followed("run-with-compose.md"),
-    Followed("ask-equal-lines-once.md", python=_FILE),
+    Followed("deduplicate-requests.md", python=_FILE),
     Followed("authenticate.md", here={"https://batches.example.com/v1": "http://127.0.0.1:8000/v1"}),
     Followed("check-requests-with-hooks.md"),
     Followed(
@@ -35,13 +38,13 @@ FOLLOWED = [
         here={"temporal.example.com:7233": "$TEMPORAL_ADDRESS", "=batches\n": "=of-a-how-to\n"},
     ),
     Followed("encrypt-payloads.md", here={"/run/secrets/": "./"}),
-    Followed("give-second-chances.md", python=_FILE + _BATCH),
+    Followed("rerun-a-batch.md", python=_FILE + _BATCH, is_held=True),
     Followed("keep-and-delete.md"),
     Followed("limit-rates.md", here={"llama-3.1-70b": "llama-3.1-8b"}),
     Followed("limit-tenants.md"),
     Followed("store-in-s3.md"),
     Followed("use-job-backends.md"),
-    Followed("several-backends.md", here={"create(...,": f"create({_MADE},"}, python=_FILE),
+    Followed("several-backends.md", here={"create(...,": f"create({_CREATED},"}, python=_FILE),
 ]
 
 
@@ -52,16 +55,16 @@ def stack() -> Iterator[Stack]:
 
 
 async def a_key(stack: Stack, tenant: str) -> str:
-    """As commands name it."""
+    """Create a key and return it as commands take it."""
     await batchwright("tenants", "create", tenant, database_url=stack.now.postgres)
-    made = await batchwright("keys", "create", tenant, database_url=stack.now.postgres)
-    key = parse(made.said[0])
-    assert key is not None, made.complained
+    created = await batchwright("keys", "create", tenant, database_url=stack.now.postgres)
+    key = parse_key(created.stdout[0])
+    assert key is not None, created.stderr
     return f"bw_{key.prefix}"
 
 
 @pytest.mark.parametrize("followed", FOLLOWED, ids=lambda followed: followed.page)
-async def test_its_blocks_can_be_run_one_after_another(
+async def test_the_blocks_of_a_how_to_run_one_after_another(
     stack: Stack, followed: Followed, tmp_path: Path
 ) -> None:
     here = {
@@ -70,12 +73,13 @@ async def test_its_blocks_can_be_run_one_after_another(
     }
     (tmp_path / "requests.jsonl").write_text(next(text for _, text in blocks("submit-a-batch.md")))
     script = Block(followed.page, followed.page, followed.script(here), needs_a_cluster=False)
-    await asyncio.to_thread(run, script, environment(stack.now), tmp_path)
+    async with stack.backend.hold() if followed.is_held else nullcontext():
+        await asyncio.to_thread(run, script, environment(stack.now), tmp_path)
 
 
-def test_every_how_to_with_a_block_is_followed() -> None:
+def test_every_how_to_with_a_block_is_run() -> None:
     assert {page for page in pages() if any(blocks(page))} == {followed.page for followed in FOLLOWED}
 
 
-def test_what_keeps_a_block_from_running_is_in_some_block() -> None:
+def test_every_reason_not_to_run_a_block_is_used() -> None:
     assert set(NOT_RUN) == set[str]().union(*map(left_out, pages()))

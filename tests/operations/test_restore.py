@@ -1,4 +1,4 @@
-"""An older PostgreSQL is restored from a real dump, by the guide's commands: what becomes of every batch."""
+"""An older PostgreSQL dump is restored with the guide's commands, and each batch ends as documented."""
 
 from pathlib import Path
 
@@ -6,23 +6,24 @@ import pytest
 from openai import AsyncOpenAI, NotFoundError
 from openai.types import Batch
 
-from starter.stack.postgres import EmbeddedPostgres
+from batchwright.starter.stack.postgres.server import EmbeddedPostgres
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.operations.guide import block, environment, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-SMALL = chat_lines(MODELS, each=2)
-LARGE = chat_lines(MODELS, each=600)
+*HEALTHY, UNAVAILABLE = MODELS  # the last answers 503 for as long as the first stack runs
+SMALL = chat_lines(HEALTHY, each=2)
+LARGE = chat_lines(MODELS, each=60)
 
 
-async def slower(stack: Stack, seconds: float) -> None:
+async def one_model_is_unavailable(stack: Stack) -> None:
     await stack.heal()
-    for model in MODELS:
-        await stack.faults(model=model, kind="slow", seconds=seconds, rate=1.0)
+    await stack.faults(model=UNAVAILABLE, kind="503", rate=1.0)
 
 
-async def half_done(client: AsyncOpenAI) -> Batch:
+async def submit_unending(client: AsyncOpenAI) -> Batch:
+    """Submit a batch that cannot end before the restart; wait until 30 of its lines have results."""
     batch = await submit(client, LARGE)
     await settled(client, batch.id, 30)
     return batch
@@ -36,47 +37,47 @@ async def is_known(client: AsyncOpenAI, batch: Batch) -> bool:
     return True
 
 
-def restore(data: Path, told: dict[str, str], folder: Path) -> None:
-    """Into the server of a stack that has stopped, which is then started for it alone."""
+def restore(data: Path, variables: dict[str, str], folder: Path) -> None:
+    """Restore the dump into the database of a stopped stack, with the commands of the guide."""
     with EmbeddedPostgres(data / "postgres") as server:
-        name = told["BATCHWRIGHT_DATABASE_URL"].rpartition("/")[2]
+        name = variables["BATCHWRIGHT_DATABASE_URL"].rpartition("/")[2]
         url = f"{server.dsn.rpartition('/')[0]}/{name}"
-        run(block("Restore PostgreSQL"), told | {"BATCHWRIGHT_DATABASE_URL": url}, folder)
+        run(block("Restore PostgreSQL"), variables | {"BATCHWRIGHT_DATABASE_URL": url}, folder)
 
 
-async def test_an_older_postgresql_forgets_what_came_since_and_no_live_batch_loses_a_line(
+async def test_a_restored_postgresql_forgets_newer_batches_and_no_live_batch_loses_a_line(
     tmp_path: Path,
 ) -> None:
     data = tmp_path / "data"
     with dev(data=data) as stack:
-        told = environment(stack.now)
+        variables = environment(stack.now)
         async with stack.client() as client:
             ended_before = await submit(client, SMALL)
-            kept = await ended(client, ended_before.id)
-            await slower(stack, 0.5)
-            live_before = await half_done(client)
-            await slower(stack, 4.0)
+            restored = await ended(client, ended_before.id)
+            await one_model_is_unavailable(stack)
+            live_before = await submit_unending(client)
+            await stack.faults(kind="503", rate=1.0)  # no line is answered while the backup is made
             ended_since = await submit(client, SMALL)
-            run(block("Back up"), told | {"OBJECTS": str(data / "objects")}, tmp_path)
+            run(block("Back up"), variables | {"OBJECTS": str(data / "objects")}, tmp_path)
             assert (await client.batches.retrieve(ended_since.id)).status not in {"completed", "finalizing"}
+            await one_model_is_unavailable(stack)
             await ended(client, ended_since.id)
-            await slower(stack, 0.5)
-            live_since = await half_done(client)
+            live_since = await submit_unending(client)
             both_since = await submit(client, SMALL)
             await ended(client, both_since.id)
-            run(block("Pause retention"), told, tmp_path)
-    restore(data, told, tmp_path)
+            run(block("Pause retention"), variables, tmp_path)
+    restore(data, variables, tmp_path)
     with dev(data=data) as stack:
-        told = environment(stack.now)
+        variables = environment(stack.now)
         async with stack.client() as client:
-            assert await client.batches.retrieve(kept.id) == kept
+            assert await client.batches.retrieve(restored.id) == restored
             assert not await is_known(client, both_since)
             done = await ended(client, live_before.id)
             await check_conservation(client, done, LARGE)
             assert (done.status, done.error_file_id) == ("completed", None)
             await until(lambda: is_known(client, live_since))
-            made_again = await ended(client, live_since.id)
-            await check_conservation(client, made_again, LARGE)
+            rerun = await ended(client, live_since.id)
+            await check_conservation(client, rerun, LARGE)
             assert (await client.batches.retrieve(ended_since.id)).status in {"validating", "in_progress"}
-            run(block("After a restore"), told, tmp_path)
+            run(block("After a restore"), variables, tmp_path)
     assert {path.name for path in (tmp_path / "backup").iterdir()} == {"objects", "batchwright.dump"}

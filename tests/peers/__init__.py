@@ -1,1 +1,1 @@
-"""Servers that nobody here wrote, as backends of the whole stack."""
+"""Tests of the whole stack with servers of other projects as backends."""

@@ -1,6 +1,8 @@
-"""LitServe with WordLlama's model, which its package ships; runs under a Python that has both.
+"""Embeddings server: LitServe with a model of the package WordLlama.
 
-`python embedder.py PORT`: /v1/embeddings alone, no list of models.
+It needs a Python that has both packages.
+
+`python embedder.py PORT` serves only /v1/embeddings. It does not list models.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""The peers as processes: each on a free port, with what it says in a file."""
+"""Runs servers of other projects as processes on free ports. Their output is written to log files."""
 
 import os
 import signal
@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import httpx
 
-from starter.stack.ports import free_port
-from tests.clients import asked
-from tests.guard import marks
+from batchwright.starter.stack.ports import free_port
+from tests.clients import get
+from tests.guard import guard_environment
 
 KEY = "sk-peer-7"
 # `make` puts them there: a place of their own beside our environment.
@@ -31,11 +31,16 @@ class Peer:
     process: "subprocess.Popen[bytes]"
 
     def wait(self) -> None:
-        """Until it answers. Raises AssertionError with the end of what it said."""
+        """Wait until the server answers.
+
+        Raises:
+            AssertionError: it ended, or did not answer within four minutes. The message has the end of its
+                log.
+        """
         until = time.monotonic() + _START_SECONDS
         while time.monotonic() < until and self.process.poll() is None:
             try:
-                asked(self.url + self.health).raise_for_status()
+                get(self.url + self.health).raise_for_status()
             except httpx.HTTPError:
                 time.sleep(0.5)
             else:
@@ -44,7 +49,7 @@ class Peer:
 
 
 class Engine(NamedTuple):
-    """An OpenAI-compatible backend, and a model there."""
+    """The URL of an OpenAI-compatible backend, and the name of a model that it serves."""
 
     url: str
     model: str
@@ -52,7 +57,10 @@ class Engine(NamedTuple):
 
 @contextmanager
 def litellm(models: Mapping[str, Sequence[Engine]], folder: Path) -> Generator[Peer]:
-    """LiteLLM's proxy: each of its models is asked of the engines in turn. Its key is `KEY`."""
+    """Run LiteLLM's proxy, and yield it. Requests for a model are distributed to its engines.
+
+    The API key is `KEY`.
+    """
     config = folder / "litellm.yaml"
     listed = [
         f"  - {{model_name: {model}, litellm_params: {{model: openai/{engine.model}, "
@@ -79,7 +87,7 @@ def litellm(models: Mapping[str, Sequence[Engine]], folder: Path) -> Generator[P
 
 @contextmanager
 def embedder(folder: Path) -> Generator[Peer]:
-    """LitServe with a model of static embeddings; it lists no models."""
+    """Run an embeddings server, and yield it. It does not list models."""
     port = free_port()
     program = Path(__file__).with_name("embedder.py")
     command = [str(TOOLS / "embedder/bin/python"), str(program), str(port)]
@@ -97,12 +105,12 @@ def _running(command: list[str], port: int, health: str, log: Path) -> Generator
         "HF_HUB_OFFLINE": "1",
         "PATH": f"{home}:/usr/bin:/bin",
         "HOME": str(log.parent),
-        **marks(),
+        **guard_environment(),
     }
     with (
-        log.open("w") as said,
+        log.open("w") as log_file,
         subprocess.Popen(
-            command, stdout=said, stderr=said, env=environment, cwd=log.parent, start_new_session=True
+            command, stdout=log_file, stderr=log_file, env=environment, cwd=log.parent, start_new_session=True
         ) as process,
     ):
         try:
@@ -112,7 +120,7 @@ def _running(command: list[str], port: int, health: str, log: Path) -> Generator
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """With the processes that it started: they are a group of their own."""
+    """End the process and all processes that it started, which form a group."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):

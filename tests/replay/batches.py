@@ -1,4 +1,4 @@
-"""Ways through the workflows that are recorded, each named for what its history proves."""
+"""Scenarios whose workflow histories are recorded, each named after what happens to the batch."""
 
 import asyncio
 from datetime import timedelta
@@ -6,112 +6,122 @@ from datetime import timedelta
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from batchwright.contracts.batch import BatchPolicy, Chance, ModelProgress, Origin, WaitingReason
+from batchwright.contracts.batch import BatchPolicy, ModelProgress, WaitingReason
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceRequest, SliceResult
-from batchwright.contracts.names import DISPATCH_QUEUE
 from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.temporal_names import DISPATCH_QUEUE
+from batchwright.workflows.batch import BatchWorkflow
 from tests.e2e.batches import until
-from tests.replay.early_ends import EARLY_ENDS, Scenario, cancelled
-from tests.replay.few_slices import FEW_SLICES
-from tests.workflows.house import POLICY, BatchHandle, House, state_of
-from tests.workflows.steps import FINISHED, Belongs, fails, finishes, ingested, share, until_cancelled
-from workflows.batch import BatchWorkflow
+from tests.replay.early_ends import BATCH, EARLY_ENDS, Scenario, cancelled
+from tests.workflows.fixture import POLICY, BatchHandle, WorkflowFixture, state_of
+from tests.workflows.stub_activities import (
+    FINISHED,
+    Belongs,
+    fails,
+    finishes,
+    ingested,
+    share,
+    until_cancelled,
+)
 
 
-async def completed(house: House) -> None:
-    house.ingestion.result = ingested(share("m", 3), share("n", 1))
-    await (await house.start()).result()
+async def completed(workflows: WorkflowFixture) -> None:
+    workflows.ingestion.result = ingested(share("m", 3), share("n", 1))
+    await (await workflows.start()).result()
 
 
-async def expired(house: House) -> None:
-    house.execution.behaviours["m"] = until_cancelled
-    await (await house.start(await house.order(window=timedelta(seconds=1)))).result()
+async def expired(workflows: WorkflowFixture) -> None:
+    workflows.execution.behaviours["m"] = until_cancelled
+    await (await workflows.start(await workflows.order(window=timedelta(seconds=1)))).result()
 
 
-async def expired_while_validating(house: House) -> None:
-    await (await house.start(await house.order(window=timedelta(0)))).result()
+async def expired_while_validating(workflows: WorkflowFixture) -> None:
+    await (await workflows.start(await workflows.order(window=timedelta(0)))).result()
 
 
-async def cancelled_while_validating(house: House) -> None:
-    house.ingestion.released.clear()
-    batch = await house.start()
-    await house.ingestion.started.wait()
+async def cancelled_while_validating(workflows: WorkflowFixture) -> None:
+    workflows.ingestion.released.clear()
+    batch = await workflows.start()
+    await workflows.ingestion.started.wait()
     await cancelled(batch)
 
 
-async def cancelled_while_running(house: House) -> None:
-    house.execution.behaviours["m"] = until_cancelled
-    batch = await house.start()
-    await house.execution.asked(2)
+async def cancelled_while_running(workflows: WorkflowFixture) -> None:
+    workflows.execution.behaviours["m"] = until_cancelled
+    batch = await workflows.start()
+    await workflows.execution.wait_for_requests(2)
     await cancelled(batch)
 
 
-async def cancelled_while_finalizing(house: House) -> None:
-    house.finalization.released.clear()
-    batch = await house.start()
-    await house.finalization.started.wait()
+async def cancelled_while_finalizing(workflows: WorkflowFixture) -> None:
+    workflows.finalization.released.clear()
+    batch = await workflows.start()
+    await workflows.finalization.started.wait()
     await cancelled(batch)
 
 
-async def paused_and_resumed(house: House) -> None:
-    house.execution.behaviours["m"] = until_cancelled
-    batch = await house.start()
-    await house.execution.asked(2)
+async def paused_and_resumed(workflows: WorkflowFixture) -> None:
+    workflows.execution.behaviours["m"] = until_cancelled
+    batch = await workflows.start()
+    await workflows.execution.wait_for_requests(2)
     await batch.signal(BatchWorkflow.pause)
-    house.execution.behaviours["m"] = finishes
+    workflows.execution.behaviours["m"] = finishes
     await batch.signal(BatchWorkflow.resume)
     await batch.result()
 
 
-async def continued_as_new(house: House) -> None:
-    house.ingestion.result = ingested(share("m", 12))
+async def continued_as_new(workflows: WorkflowFixture) -> None:
+    workflows.ingestion.result = ingested(share("m", 12))
     policy: BatchPolicy = POLICY.model_copy(update={"continue_as_new_events": 20, "outstanding_slices": 2})
-    await (await house.start(await house.order(policy=policy))).result()
+    await (await workflows.start(await workflows.order(policy=policy))).result()
 
 
-async def failed_by_one_model(house: House) -> None:
-    house.ingestion.result = ingested(share("m"), share("n", 1))
-    house.execution.behaviours = {"m": until_cancelled, "n": fails}
-    await (await house.start()).result()
+async def failed_by_one_model(workflows: WorkflowFixture) -> None:
+    workflows.ingestion.result = ingested(share("m"), share("n", 1))
+    workflows.execution.behaviours = {"m": until_cancelled, "n": fails}
+    await (await workflows.start()).result()
 
 
-async def moved_to_another_queue(house: House) -> None:
-    house.ingestion.result = ingested(share("m", 4))
-    house.execution.behaviours["m"] = Belongs(DISPATCH_QUEUE)
+async def moved_to_another_queue(workflows: WorkflowFixture) -> None:
+    workflows.ingestion.result = ingested(share("m", 4))
+    workflows.execution.behaviours["m"] = Belongs(DISPATCH_QUEUE)
     policy: BatchPolicy = POLICY.model_copy(update={"outstanding_slices": 2})
-    async with house.slices_at(DISPATCH_QUEUE):
-        await (await house.start(await house.order(policy=policy))).result()
+    async with workflows.slices_at(DISPATCH_QUEUE):
+        await (await workflows.start(await workflows.order(policy=policy))).result()
 
 
 # Pauses
 
 
-async def paused_while_validating(house: House) -> None:
-    """Its model run begins paused."""
-    batch = await _paused_in_ingestion(house)
+async def paused_while_validating(workflows: WorkflowFixture) -> None:
+    """Pause the batch during ingestion, so that its model run begins paused."""
+    batch = await _paused_in_ingestion(workflows)
     await until(lambda: _has_begun(batch))
     await batch.signal(BatchWorkflow.resume)
     await batch.result()
 
 
-async def expired_while_paused(house: House) -> None:
-    await (await _paused_in_ingestion(house)).result()
+async def expired_while_paused(workflows: WorkflowFixture) -> None:
+    await (await _paused_in_ingestion(workflows)).result()
 
 
-async def cancelled_while_paused(house: House) -> None:
-    house.execution.behaviours["m"] = until_cancelled
-    batch = await house.start()
-    await house.execution.asked(2)
+async def cancelled_while_paused(workflows: WorkflowFixture) -> None:
+    workflows.execution.behaviours["m"] = until_cancelled
+    batch = await workflows.start()
+    await workflows.execution.wait_for_requests(2)
     await batch.signal(BatchWorkflow.pause)
     await cancelled(batch)
 
 
-# On the way
+# Signals, and continue-as-new
 
 
-async def put_off_and_told(house: House) -> None:
-    """A backend that takes nothing: a turn is put off, the batch hears why, and of progress."""
+async def waiting_reason_and_progress_reported(workflows: WorkflowFixture) -> None:
+    """Let a slice be deferred because no backend accepts requests.
+
+    Workers signal the reason, and later progress.
+    """
     turns = 0
 
     async def second_turn(request: SliceRequest) -> SliceResult:
@@ -119,20 +129,22 @@ async def put_off_and_told(house: House) -> None:
         turns += 1
         if turns == 1:
             raise ApplicationError(
-                "Nothing is taken.", type=Failure.DEFERRED, next_retry_delay=timedelta(milliseconds=1)
+                "No backend accepts requests.",
+                type=Failure.DEFERRED,
+                next_retry_delay=timedelta(milliseconds=1),
             )
         return await until_cancelled(request) if request.number == 1 else FINISHED
 
-    house.execution.behaviours["m"] = second_turn
-    batch = await house.start()
-    await house.execution.asked(3)
+    workflows.execution.behaviours["m"] = second_turn
+    batch = await workflows.start()
+    await workflows.execution.wait_for_requests(3)
     await batch.signal(BatchWorkflow.waiting, WaitingReason(model="m", reason="circuit open"))
     await batch.signal(BatchWorkflow.progress, ModelProgress(model="m", lines=20, slices=2, slices_done=1))
     await cancelled(batch)
 
 
-async def told_of_progress(house: House) -> None:
-    """A model run that takes longer than ten seconds tells its batch."""
+async def progress_reported_by_a_model_run(workflows: WorkflowFixture) -> None:
+    """Let a model run take longer than ten seconds, after which it signals its progress to the batch."""
 
     async def takes_long(request: SliceRequest) -> SliceResult:
         for _ in range(110):
@@ -140,14 +152,17 @@ async def told_of_progress(house: House) -> None:
             await asyncio.sleep(0.1)
         return FINISHED
 
-    house.ingestion.result = ingested(share("m", 4))
-    house.execution.behaviours[0] = takes_long
+    workflows.ingestion.result = ingested(share("m", 4))
+    workflows.execution.behaviours[0] = takes_long
     policy: BatchPolicy = POLICY.model_copy(update={"outstanding_slices": 1})
-    await (await house.start(await house.order(policy=policy))).result()
+    await (await workflows.start(await workflows.order(policy=policy))).result()
 
 
-async def continued_as_new_with_a_slice_cut_short(house: House) -> None:
-    """It outlasts its turn, is taken back and goes on in the next run."""
+async def continued_as_new_with_a_cancelled_slice(workflows: WorkflowFixture) -> None:
+    """Let a model run continue as new while a slice exceeds its time.
+
+    The slice is cancelled and scheduled again.
+    """
     turns = 0
 
     async def once_until_cancelled(request: SliceRequest) -> SliceResult:
@@ -155,65 +170,44 @@ async def continued_as_new_with_a_slice_cut_short(house: House) -> None:
         turns += 1
         return await (until_cancelled(request) if turns == 1 else finishes(request))
 
-    house.ingestion.result = ingested(share("m", 8))
-    house.execution.behaviours[0] = once_until_cancelled
+    workflows.ingestion.result = ingested(share("m", 8))
+    workflows.execution.behaviours[0] = once_until_cancelled
     changes = {"continue_as_new_events": 20, "outstanding_slices": 2, "slice_seconds": 1}
     policy: BatchPolicy = POLICY.model_copy(update=changes)
-    await (await house.start(await house.order(policy=policy))).result()
+    await (await workflows.start(await workflows.order(policy=policy))).result()
 
 
-# Second chances
-
-
-async def resumed_from_another(house: House) -> None:
-    await _made_of_another(house, Chance.RESUME)
-
-
-async def retried_from_another(house: House) -> None:
-    await _made_of_another(house, Chance.RETRY)
-
-
-SCENARIOS: dict[str, Scenario] = {
-    scenario.__name__: scenario
-    for scenario in (
-        completed,
-        expired,
-        expired_while_validating,
-        cancelled_while_validating,
-        cancelled_while_running,
-        cancelled_while_finalizing,
-        paused_and_resumed,
-        continued_as_new,
-        failed_by_one_model,
-        moved_to_another_queue,
-        *EARLY_ENDS,
-        *FEW_SLICES,
-        paused_while_validating,
-        expired_while_paused,
-        cancelled_while_paused,
-        put_off_and_told,
-        told_of_progress,
-        continued_as_new_with_a_slice_cut_short,
-        resumed_from_another,
-        retried_from_another,
-    )
+# Which histories of a scenario are recorded: those that take a way which no other history takes.
+WAYS: dict[Scenario, tuple[str, ...]] = {
+    completed: (BATCH, "m"),
+    expired: (BATCH,),
+    expired_while_validating: (BATCH,),
+    cancelled_while_validating: (BATCH,),
+    cancelled_while_running: (BATCH, "m"),
+    cancelled_while_finalizing: (BATCH,),
+    paused_and_resumed: (BATCH, "m"),
+    continued_as_new: ("m",),
+    failed_by_one_model: (BATCH, "n"),
+    moved_to_another_queue: ("m",),
+    **EARLY_ENDS,
+    paused_while_validating: (BATCH, "m"),
+    expired_while_paused: (BATCH, "m"),
+    cancelled_while_paused: (BATCH, "m"),
+    waiting_reason_and_progress_reported: (BATCH,),
+    progress_reported_by_a_model_run: (BATCH, "m"),
+    continued_as_new_with_a_cancelled_slice: ("m",),
 }
+SCENARIOS: dict[str, Scenario] = {scenario.__name__: scenario for scenario in WAYS}
 
 
 async def _has_begun(batch: BatchHandle) -> bool:
     return (await state_of(batch)).status == BatchStatus.IN_PROGRESS
 
 
-async def _made_of_another(house: House, chance: Chance) -> None:
-    order = await house.order()
-    origin = Origin(batch_id="batch_0", chance=chance)
-    await (await house.start(order.model_copy(update={"origin": origin}))).result()
-
-
-async def _paused_in_ingestion(house: House) -> BatchHandle:
-    house.ingestion.released.clear()
-    batch = await house.start()
-    await house.ingestion.started.wait()
+async def _paused_in_ingestion(workflows: WorkflowFixture) -> BatchHandle:
+    workflows.ingestion.released.clear()
+    batch = await workflows.start()
+    await workflows.ingestion.started.wait()
     await batch.signal(BatchWorkflow.pause)
-    house.ingestion.released.set()
+    workflows.ingestion.released.set()
     return batch

@@ -1,9 +1,10 @@
-"""Batches that end early, in ways that other events tell: to be recorded like those in `batches`."""
+"""Scenarios in which a batch ends early. Their histories are recorded like those of `batches`."""
 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from unittest import mock
 
 from temporalio.exceptions import ApplicationError
 
@@ -11,13 +12,15 @@ from batchwright.contracts.batch import BatchPolicy
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceRequest, SliceResult
 from batchwright.contracts.ingestion import IngestResult
-from batchwright.contracts.names import CONTROL_QUEUE
+from batchwright.contracts.temporal_names import CONTROL_QUEUE
+from batchwright.workflows import options
+from batchwright.workflows.batch import BatchWorkflow
 from tests.e2e.batches import until
-from tests.workflows.house import POLICY, BatchHandle, House
-from tests.workflows.steps import FINISHED, ingested, share, until_cancelled
-from workflows.batch import BatchWorkflow
+from tests.workflows.fixture import POLICY, BatchHandle, WorkflowFixture
+from tests.workflows.stub_activities import FINISHED, ingested, share, until_cancelled
 
-Scenario = Callable[[House], Awaitable[None]]
+Scenario = Callable[[WorkflowFixture], Awaitable[None]]
+BATCH = "batch"  # the history of the batch itself; all others are named by the model of their run
 
 
 async def cancelled(batch: BatchHandle) -> None:
@@ -28,57 +31,62 @@ async def cancelled(batch: BatchHandle) -> None:
 # Ends before anything ran
 
 
-async def rejected_input(house: House) -> None:
-    house.ingestion.result = IngestResult(failed=True, total=7, errors=3)
-    await (await house.start()).result()
+async def rejected_input(workflows: WorkflowFixture) -> None:
+    workflows.ingestion.result = IngestResult(failed=True, total=7, error_count=3)
+    await (await workflows.start()).result()
 
 
-async def no_model_is_served(house: House) -> None:
-    house.ingestion.result = IngestResult(prefix="ingest/1", total=5, unserved=5)
-    await (await house.start()).result()
+async def no_model_is_served(workflows: WorkflowFixture) -> None:
+    workflows.ingestion.result = IngestResult(ingest_prefix="ingest/1", total=5, unserved=5)
+    await (await workflows.start()).result()
 
 
-async def failed_in_ingestion(house: House) -> None:
-    house.ingestion.failure = ApplicationError("The input has vanished.", type=Failure.INPUT_VANISHED)
-    await (await house.start()).result()
+async def failed_in_ingestion(workflows: WorkflowFixture) -> None:
+    workflows.ingestion.failure = ApplicationError("The input has vanished.", type=Failure.INPUT_VANISHED)
+    await (await workflows.start()).result()
 
 
-async def cancelled_before_its_first_task(house: House) -> None:
-    """The signal is in the history before the run has said anything."""
-    order = await house.order()
-    batch = await house.client.start_workflow(
+async def cancelled_before_its_first_task(workflows: WorkflowFixture) -> None:
+    """Start a batch with a cancel signal, so that the signal is in the history before the first workflow
+    task.
+    """
+    order = await workflows.order()
+    batch = await workflows.client.start_workflow(
         BatchWorkflow.run, order, id=order.batch_id, task_queue=CONTROL_QUEUE, start_signal="cancel"
     )
     await batch.result()
 
 
-async def cancelled_in_an_ingestion_that_does_not_end(house: House) -> None:
-    house.ingestion.released.clear()
-    house.ingestion.deaf = True
-    batch = await house.start()
-    await house.ingestion.started.wait()
+async def cancelled_in_an_ingestion_that_does_not_end(workflows: WorkflowFixture) -> None:
+    workflows.ingestion.released.clear()
+    workflows.ingestion.deaf = True
+    batch = await workflows.start()
+    await workflows.ingestion.started.wait()
     await cancelled(batch)
-    house.ingestion.released.set()
+    workflows.ingestion.released.set()
 
 
-async def expired_in_ingestion(house: House) -> None:
-    """It says that the window was over before all was planned, by a clock that is ahead of the run's."""
-    house.ingestion.result = ingested(share("m")).model_copy(update={"closed": True})
-    await (await house.start()).result()
+async def expired_in_ingestion(workflows: WorkflowFixture) -> None:
+    """Let ingestion report that the window is over.
+
+    The workflow's own clock, which is behind, does not show it yet.
+    """
+    workflows.ingestion.result = ingested(share("m")).model_copy(update={"deadline_passed": True})
+    await (await workflows.start()).result()
 
 
 # Ends while slices are outstanding
 
 
-async def cancelled_from_the_web_ui(house: House) -> None:
-    house.execution.behaviours["m"] = until_cancelled
-    batch = await house.start()
-    await house.execution.asked(2)
+async def cancelled_from_the_web_ui(workflows: WorkflowFixture) -> None:
+    workflows.execution.behaviours["m"] = until_cancelled
+    batch = await workflows.start()
+    await workflows.execution.wait_for_requests(2)
     await batch.cancel()
     await batch.result()
 
 
-async def cancelled_with_slices_that_never_answer(house: House) -> None:
+async def cancelled_with_slices_that_never_answer(workflows: WorkflowFixture) -> None:
     silent = asyncio.Event()
 
     async def ignores_everything(request: SliceRequest) -> SliceResult:
@@ -87,21 +95,21 @@ async def cancelled_with_slices_that_never_answer(house: House) -> None:
                 await silent.wait()
         return FINISHED
 
-    house.execution.behaviours["m"] = ignores_everything
-    batch = await house.start()
-    await house.execution.asked(2)
+    workflows.execution.behaviours["m"] = ignores_everything
+    batch = await workflows.start()
+    await workflows.execution.wait_for_requests(2)
     await cancelled(batch)
     silent.set()
 
 
-async def cancelled_while_it_would_continue_as_new(house: House) -> None:
-    """One slice goes on; the run waits for the end of its turn."""
-    house.ingestion.result = ingested(share("m", 12))
-    house.execution.behaviours[0] = until_cancelled
+async def cancelled_while_it_would_continue_as_new(workflows: WorkflowFixture) -> None:
+    """Cancel a batch whose model run waits for its last slice before it continues as new."""
+    workflows.ingestion.result = ingested(share("m", 12))
+    workflows.execution.behaviours[0] = until_cancelled
     policy: BatchPolicy = POLICY.model_copy(update={"continue_as_new_events": 20, "outstanding_slices": 2})
-    batch = await house.start(await house.order(policy=policy))
-    await house.execution.asked(3)
-    run = house.client.get_workflow_handle(f"{batch.id}/m")
+    batch = await workflows.start(await workflows.order(policy=policy))
+    await workflows.execution.wait_for_requests(3)
+    run = workflows.client.get_workflow_handle(f"{batch.id}/m")
 
     async def waits() -> bool:
         events = (await run.fetch_history()).events
@@ -111,47 +119,98 @@ async def cancelled_while_it_would_continue_as_new(house: House) -> None:
     await cancelled(batch)
 
 
-async def expired_by_its_slices(house: House) -> None:
-    """They know the deadline themselves, and a worker's clock may be ahead."""
+async def expired_by_its_slices(workflows: WorkflowFixture) -> None:
+    """Let a slice end because the window is over. A worker's clock may be ahead of the workflow's."""
 
     async def closes(request: SliceRequest) -> SliceResult:
         return SliceResult(completed=3)
 
-    house.execution.behaviours[1] = closes
-    await (await house.start()).result()
+    workflows.execution.behaviours[1] = closes
+    await (await workflows.start()).result()
 
 
-async def expired_without_a_worker_for_a_model(house: House) -> None:
-    house.ingestion.result = ingested(share("m"), share("nobodys"))
-    await (await house.start(await house.order(window=timedelta(seconds=1)))).result()
+async def expired_without_a_worker_for_a_model(workflows: WorkflowFixture) -> None:
+    workflows.ingestion.result = ingested(share("m"), share("nobodys"))
+    await (await workflows.start(await workflows.order(window=timedelta(seconds=1)))).result()
 
 
 # Ends
 
 
-async def results_that_cannot_be_written(house: House) -> None:
-    house.finalization.failure = ApplicationError("Segment x is damaged.", type=Failure.RESULTS_DAMAGED)
-    await (await house.start()).result()
+async def results_that_cannot_be_written(workflows: WorkflowFixture) -> None:
+    workflows.finalization.failure = ApplicationError("Segment x is damaged.", type=Failure.RESULTS_DAMAGED)
+    await (await workflows.start()).result()
 
 
-async def finalization_tried_again(house: House) -> None:
-    """Its storage was away for a moment."""
-    house.finalization.failures = 1
-    await (await house.start()).result()
+# Ends before the files
 
 
-EARLY_ENDS: tuple[Scenario, ...] = (
-    rejected_input,
-    no_model_is_served,
-    failed_in_ingestion,
-    cancelled_before_its_first_task,
-    cancelled_in_an_ingestion_that_does_not_end,
-    expired_in_ingestion,
-    cancelled_from_the_web_ui,
-    cancelled_with_slices_that_never_answer,
-    cancelled_while_it_would_continue_as_new,
-    expired_by_its_slices,
-    expired_without_a_worker_for_a_model,
-    results_that_cannot_be_written,
-    finalization_tried_again,
-)
+async def expired_without_storage(workflows: WorkflowFixture) -> None:
+    """Let a batch expire while storage is unavailable. Its files are written by a later attempt."""
+    workflows.execution.behaviours["m"] = until_cancelled
+    workflows.finalization.failures = 2
+    await (await workflows.start(await workflows.order(window=timedelta(seconds=1)))).result()
+
+
+async def expired_without_storage_for_good(workflows: WorkflowFixture) -> None:
+    """Let a batch expire while storage is unavailable, until the workflow gives up writing its files."""
+    workflows.execution.behaviours["m"] = until_cancelled
+    workflows.finalization.failure = ApplicationError("no disk", type=Failure.STORAGE_UNAVAILABLE)
+    policy: BatchPolicy = POLICY.model_copy(update={"finalize_patience_seconds": 60})
+    await (await workflows.start(await workflows.order(window=timedelta(seconds=1), policy=policy))).result()
+
+
+async def cancelled_without_storage(workflows: WorkflowFixture) -> None:
+    """Cancel a batch that has all results, but waits for unavailable storage to write its files."""
+    workflows.finalization.failure = ApplicationError("no disk", type=Failure.STORAGE_UNAVAILABLE)
+    batch = await workflows.start()
+    await workflows.finalization.started.wait()
+    await batch.signal(BatchWorkflow.cancel)
+    await workflows.lifecycle.ended.wait()
+    workflows.finalization.failure = None
+    await batch.result()
+
+
+async def expired_in_an_ingestion_that_takes_too_long(workflows: WorkflowFixture) -> None:
+    """Let a batch expire during ingestion.
+
+    It ends at once, and its files are written when ingestion has ended.
+    """
+    workflows.ingestion.released.clear()
+    with mock.patch.object(options, "FILES_TIMEOUT", timedelta(seconds=1)):
+        batch = await workflows.start(await workflows.order(window=timedelta(0)))
+        await workflows.lifecycle.ended.wait()
+    workflows.ingestion.released.set()
+    await batch.result()
+
+
+async def expired_while_its_files_take_too_long(workflows: WorkflowFixture) -> None:
+    workflows.execution.behaviours["m"] = until_cancelled
+    workflows.finalization.silent.set()
+    workflows.finalization.released.clear()
+    with mock.patch.object(options, "FILES_TIMEOUT", timedelta(seconds=1)):
+        batch = await workflows.start(await workflows.order(window=timedelta(seconds=1)))
+        await workflows.lifecycle.ended.wait()
+    workflows.finalization.released.set()
+    await batch.result()
+
+
+EARLY_ENDS: dict[Scenario, tuple[str, ...]] = {
+    rejected_input: (BATCH,),
+    no_model_is_served: (BATCH,),
+    failed_in_ingestion: (BATCH,),
+    cancelled_before_its_first_task: (BATCH,),
+    cancelled_in_an_ingestion_that_does_not_end: (BATCH,),
+    expired_in_ingestion: (BATCH,),
+    cancelled_from_the_web_ui: (BATCH,),
+    cancelled_with_slices_that_never_answer: ("m",),
+    cancelled_while_it_would_continue_as_new: ("m",),
+    expired_by_its_slices: (BATCH, "m"),
+    expired_without_a_worker_for_a_model: ("nobodys",),
+    results_that_cannot_be_written: (BATCH,),
+    expired_without_storage: (BATCH,),
+    expired_without_storage_for_good: (BATCH,),
+    cancelled_without_storage: (BATCH,),
+    expired_in_an_ingestion_that_takes_too_long: (BATCH,),
+    expired_while_its_files_take_too_long: (BATCH,),
+}

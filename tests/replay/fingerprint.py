@@ -1,6 +1,7 @@
-"""The commands workflows issue, in the order of their source (`python -m tests.replay.fingerprint`).
+"""Lists the commands that workflows issue, in the order of the source: `python -m tests.replay.fingerprint`.
 
-A recorded history finds a changed order on the ways it took; this finds it on all others too.
+Replaying a history detects a changed order only on the paths that the history took. This list covers all
+paths.
 """
 
 import ast

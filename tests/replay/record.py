@@ -1,7 +1,7 @@
 """Records the histories of `test_replay.py`: `python -m tests.replay.record [name ...]`.
 
-Each name says what its history proves. Record anew only what a change broke on purpose, and only if no run
-that began before the change can still be open; otherwise branch with `workflow.patched` and keep the old one.
+Record a history again only if a change broke it on purpose and no run from before the change can still be
+open. Otherwise branch with `workflow.patched` and keep the old one.
 """
 
 import asyncio
@@ -11,33 +11,33 @@ from collections.abc import Awaitable, Callable
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from batchwright.contracts.retention import Kind, RetentionOrder
+from batchwright.contracts.retention import RetentionKind, RetentionOrder
 from tests.replay.batches import SCENARIOS
 from tests.replay.on_a_server import PINNED, SCHEDULED, record_pinned, record_scheduled
-from tests.replay.written import goes_on, write, write_batch
-from tests.workflows.house import House, time_skipping_server
-from tests.workflows.steps import FOREIGN
+from tests.replay.written import write_batch, write_runs
+from tests.workflows.fixture import WorkflowFixture, time_skipping_server
+from tests.workflows.stub_activities import FOREIGN
 
-Scenario = Callable[[House], Awaitable[None]]
+Scenario = Callable[[WorkflowFixture], Awaitable[None]]
 
 
-async def everything_due(house: House) -> None:
-    """Several turns of one kind, and one kind that is given up."""
-    house.retention.turns[Kind.UPLOADS] = 3
-    house.retention.failing[Kind.BATCHES] = FOREIGN
+async def everything_due(workflows: WorkflowFixture) -> None:
+    """Run retention with three turns for one kind of data, and a permanent failure for another kind."""
+    workflows.retention.turns[RetentionKind.UPLOADS] = 3
+    workflows.retention.failing[RetentionKind.BATCHES] = FOREIGN
     with pytest.raises(WorkflowFailureError):
-        await (await house.start_retention(RetentionOrder())).result()
+        await (await workflows.start_retention(RetentionOrder())).result()
 
 
-async def continued_as_new_in_a_kind(house: House) -> None:
-    house.retention.turns[Kind.FILES] = 5
-    await (await house.start_retention(RetentionOrder(turns=3))).result()
+async def continued_as_new_in_a_kind(workflows: WorkflowFixture) -> None:
+    workflows.retention.turns[RetentionKind.FILES] = 5
+    await (await workflows.start_retention(RetentionOrder(max_turns=3))).result()
 
 
-async def cancelled(house: House) -> None:
-    house.retention.released.clear()
-    run = await house.start_retention(RetentionOrder())
-    await house.retention.started.wait()
+async def cancelled(workflows: WorkflowFixture) -> None:
+    workflows.retention.released.clear()
+    run = await workflows.start_retention(RetentionOrder())
+    await workflows.retention.started.wait()
     await run.cancel()
     with pytest.raises(WorkflowFailureError):
         await run.result()
@@ -48,45 +48,26 @@ RETENTION: dict[str, Scenario] = {
 }
 
 
-async def compared(house: House) -> None:
-    house.auditing.failures = 1
-    await house.audited()
-
-
-AUDITS: dict[str, Scenario] = {compared.__name__: compared}
-
-
 async def _record(name: str) -> None:
     async with time_skipping_server() as environment:
-        house = House(environment)
-        async with house.workers(["m", "n"]):
-            await SCENARIOS[name](house)
-            await write_batch(house, name)
+        workflows = WorkflowFixture(environment)
+        async with workflows.workers(["m", "n"]):
+            await SCENARIOS[name](workflows)
+            await write_batch(workflows, SCENARIOS[name])
 
 
 async def _record_retention(name: str) -> None:
     async with time_skipping_server() as environment:
-        house = House(environment)
-        async with house.workers():
-            await RETENTION[name](house)
-            run = await write(house, "retention", house.first_run, f"retention_{name}")
-            if goes_on(run):
-                await write(house, "retention", None, f"retention_{name}_last")
-
-
-async def _record_audit(name: str) -> None:
-    async with time_skipping_server() as environment:
-        house = House(environment)
-        async with house.workers():
-            await AUDITS[name](house)
-            await write(house, "audit", None, f"audit_{name}")
+        workflows = WorkflowFixture(environment)
+        async with workflows.workers():
+            await RETENTION[name](workflows)
+            await write_runs(workflows, "retention", workflows.first_run, f"retention_{name}")
 
 
 async def _main(names: list[str]) -> None:
     recorders = {
         **dict.fromkeys(SCENARIOS, _record),
         **dict.fromkeys(RETENTION, _record_retention),
-        **dict.fromkeys(AUDITS, _record_audit),
         **dict.fromkeys(PINNED, record_pinned),
         **dict.fromkeys(SCHEDULED, record_scheduled),
     }

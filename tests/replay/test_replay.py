@@ -13,17 +13,17 @@ from temporalio.worker import Replayer
 from batchwright.contracts.batch import BatchOrder, BatchResult
 from batchwright.telemetry.interceptor import TelemetryInterceptor
 from batchwright.temporal import DATA_CONVERTER
-from tests.integration.test_workflows import BUILD
-from tests.replay.batches import SCENARIOS
+from batchwright.worker.wiring import workflow_sandbox
+from batchwright.workflows.audit import AuditWorkflow
+from batchwright.workflows.batch import BatchWorkflow
+from batchwright.workflows.model_run import ModelRunWorkflow
+from batchwright.workflows.retention import RetentionWorkflow
+from tests.integration.temporal.test_workflows import BUILD
+from tests.replay.batches import WAYS
 from tests.replay.fingerprint import BASELINE, fingerprint
-from tests.replay.on_a_server import PINNED, SCHEDULED
-from tests.replay.record import AUDITS, RETENTION
-from tests.replay.written import HISTORIES
-from worker.sandbox import sandbox
-from workflows.audit import AuditWorkflow
-from workflows.batch import BatchWorkflow
-from workflows.model_run import ModelRunWorkflow
-from workflows.retention import RetentionWorkflow
+from tests.replay.on_a_server import PINNED, PREFIX, SCHEDULED
+from tests.replay.record import RETENTION
+from tests.replay.written import HISTORIES, file_names
 
 RECORDED = sorted(HISTORIES.glob("*.json"))
 
@@ -41,13 +41,16 @@ def replayer(*workflows: type) -> Replayer:
         workflows=workflows,
         data_converter=DATA_CONVERTER,
         interceptors=[TelemetryInterceptor()],
-        workflow_runner=sandbox(),
+        workflow_runner=workflow_sandbox(),
     )
 
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, Exception | None]:
-    """What each history's replay ended with: one worker replays them all, its start takes longest."""
+    """The error with which the replay of each history ended, or None.
+
+    All are replayed by one worker, to save its start.
+    """
     return asyncio.run(replayed())
 
 
@@ -69,18 +72,15 @@ def test_a_recorded_history_replays(path: Path, outcomes: dict[str, Exception | 
 
 
 def test_every_scenario_is_recorded() -> None:
-    batches = {path.stem.removeprefix("batch_") for path in RECORDED if path.stem.startswith("batch_")}
-    assert batches == SCENARIOS.keys()
-    retained = {path.stem.removeprefix("retention_").removesuffix("_last") for path in RECORDED}
-    assert RETENTION.keys() <= retained
-    recorded = {path.stem for path in RECORDED}
-    assert {f"audit_{name}" for name in AUDITS} <= recorded
-    assert {name.replace("pinned_", "pinned_batch_") for name in PINNED} <= recorded
-    assert SCHEDULED.keys() <= recorded
+    expected = {name for scenario, ways in WAYS.items() for name in file_names(scenario.__name__, ways)}
+    for scenario in PINNED.values():
+        expected |= set(file_names(scenario.__name__, WAYS[scenario], PREFIX))
+    expected |= {f"retention_{name}" for name in RETENTION} | SCHEDULED.keys()
+    assert {path.stem.removesuffix("_last") for path in RECORDED} == expected
 
 
 @pytest.mark.parametrize("path", [path for path in RECORDED if path.stem.startswith("pinned_")], ids=named)
-def test_what_is_called_pinned_ran_on_its_build(path: Path) -> None:
+def test_histories_named_pinned_ran_on_their_build(path: Path) -> None:
     done = [
         event.workflow_task_completed_event_attributes
         for event in history(path.stem).events
@@ -92,7 +92,7 @@ def test_what_is_called_pinned_ran_on_its_build(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SCHEDULED)
-def test_what_is_called_scheduled_was_started_by_its_schedule(name: str) -> None:
+def test_histories_named_scheduled_were_started_by_their_schedule(name: str) -> None:
     begun = history(name).events[0].workflow_execution_started_event_attributes
     assert SCHEDULED[name].id in str(begun.search_attributes.indexed_fields["TemporalScheduledById"].data)
 

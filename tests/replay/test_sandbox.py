@@ -1,4 +1,4 @@
-"""What the sandbox of workers refuses and saves; that histories replay in it is test_replay's."""
+"""Restrictions and caching of the workflow sandbox. test_replay replays histories in it."""
 
 from collections.abc import Callable
 
@@ -8,26 +8,28 @@ from temporalio.worker import Replayer
 
 from batchwright.contracts.batch import BatchOrder
 from batchwright.temporal import DATA_CONVERTER
+from batchwright.worker.wiring import workflow_sandbox
+from batchwright.workflows import batch
+from batchwright.workflows.batch import BatchWorkflow
 from tests.replay.written import HISTORIES
-from worker.sandbox import sandbox
-from workflows import batch
-from workflows.batch import BatchWorkflow
 
 
 async def replay_with(
     monkeypatch: pytest.MonkeyPatch, step: Callable[[BatchOrder], None]
 ) -> Exception | None:
-    """How a completed batch's replay ends where its first step is another."""
-    monkeypatch.setattr(batch, "show_start", step)
+    """Return the failure of replaying a completed batch whose first step was replaced by `step`."""
+    monkeypatch.setattr(batch, "ensure_search_attributes", step)
     recorded = WorkflowHistory.from_json("one", (HISTORIES / "batch_completed.json").read_text())
-    replayer = Replayer(workflows=[BatchWorkflow], data_converter=DATA_CONVERTER, workflow_runner=sandbox())
+    replayer = Replayer(
+        workflows=[BatchWorkflow], data_converter=DATA_CONVERTER, workflow_runner=workflow_sandbox()
+    )
     result = await replayer.replay_workflow(recorded, raise_on_replay_failure=False)
     return result.replay_failure
 
 
-async def test_a_run_does_not_import_its_workflow_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_does_not_import_its_workflow_again(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[BatchOrder] = []
-    begin = batch.show_start
+    begin = batch.ensure_search_attributes
 
     def begins(order: BatchOrder) -> None:
         seen.append(order)

@@ -1,44 +1,61 @@
-"""Recorded histories as files, without what only the machine that recorded them knows."""
+"""Writes recorded workflow histories to files."""
 
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.client import WorkflowHistory
 
-from tests.workflows.house import House
+from tests.replay.batches import WAYS
+from tests.replay.early_ends import BATCH, Scenario
+from tests.workflows.fixture import WorkflowFixture
 
 HISTORIES = Path(__file__).parent / "histories"
 
 
-async def write_batch(house: House, name: str, prefix: str = "") -> None:
-    """The batch's history and those of its model runs, the last run of each that went on."""
-    batch = await write(house, "batch_1", None, f"{prefix}batch_{name}")
-    for child in _first_runs(batch):
-        kind = f"{prefix}model_run_{name}_{child.workflow_id.rpartition('/')[2]}"
-        run = await write(house, child.workflow_id, child.run_id, kind)
-        if goes_on(run):
-            await write(house, child.workflow_id, None, f"{kind}_last")
+def file_names(name: str, recorded: Iterable[str], prefix: str = "") -> Iterator[str]:
+    """Yield the file names of a scenario's histories.
+
+    Args:
+        recorded: Which histories of the scenario are recorded, as in `batches.WAYS`.
+    """
+    for one in recorded:
+        yield f"{prefix}batch_{name}" if one == BATCH else f"{prefix}model_run_{name}_{one}"
 
 
-async def write(house: House, workflow_id: str, run_id: str | None, name: str) -> WorkflowHistory:
-    history = await house.client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
-    (HISTORIES / f"{name}.json").write_text(_anonymous(history.to_json()) + "\n")
-    return history
+async def write_batch(workflows: WorkflowFixture, scenario: Scenario, prefix: str = "") -> None:
+    """Write the histories of a scenario that are to be recorded.
 
-
-def goes_on(history: WorkflowHistory) -> bool:
-    return history.events[-1].HasField("workflow_execution_continued_as_new_event_attributes")
-
-
-def _first_runs(batch: WorkflowHistory) -> list[WorkflowExecution]:
-    return [
-        event.child_workflow_execution_started_event_attributes.workflow_execution
+    For a model run, these are its first and last run.
+    """
+    batch = await workflows.client.get_workflow_handle("batch_1").fetch_history()
+    first_runs = {
+        child.workflow_id.rpartition("/")[2]: child.run_id
         for event in batch.events
         if event.HasField("child_workflow_execution_started_event_attributes")
-    ]
+        for child in [event.child_workflow_execution_started_event_attributes.workflow_execution]
+    }
+    recorded = WAYS[scenario]
+    for one, name in zip(recorded, file_names(scenario.__name__, recorded, prefix), strict=True):
+        if one == BATCH:
+            await write(workflows, "batch_1", None, name)
+        else:
+            await write_runs(workflows, f"batch_1/{one}", first_runs[one], name)
 
 
-def _anonymous(text: str) -> str:
-    text = re.sub(r'"stackTrace": "(?:[^"\\]|\\.)*"', '"stackTrace": ""', text)
-    return re.sub(r'"identity": "[^"]*"', '"identity": "recorder"', text)
+async def write_runs(workflows: WorkflowFixture, workflow_id: str, first_run: str | None, name: str) -> None:
+    """Write the history of the first run of a workflow and, if it continued as new, that of the last run."""
+    history = await write(workflows, workflow_id, first_run, name)
+    if history.events[-1].HasField("workflow_execution_continued_as_new_event_attributes"):
+        await write(workflows, workflow_id, None, f"{name}_last")
+
+
+async def write(
+    workflows: WorkflowFixture, workflow_id: str, run_id: str | None, name: str
+) -> WorkflowHistory:
+    history = await workflows.client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
+    # Without what only the machine that recorded it knows.
+    text = re.sub(r'"stackTrace": "(?:[^"\\]|\\.)*"', '"stackTrace": ""', history.to_json())
+    text = re.sub(r'"identity": "[^"]*"', '"identity": "recorder"', text)
+    (HISTORIES / f"{name}.json").write_text(text + "\n")
+    return history

@@ -1,4 +1,7 @@
-"""`python -m tests.soak --lines 1000000` (`make soak`): a table, and exit 1 where a bound is passed."""
+"""`python -m tests.soak --lines 1000000` (`make soak`): runs one very large batch and checks bounds.
+
+It prints a table, and exits with 1 if a bound is exceeded.
+"""
 
 import asyncio
 from typing import Annotated
@@ -17,7 +20,10 @@ def run(
     lines: Annotated[int, typer.Option(min=1, help="Of the batch.")] = 1_000_000,
     workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 3,
 ) -> None:
-    """One batch of very many lines: every line once and in order, in bounded memory and history."""
+    """Run one batch of very many lines.
+
+    Check all lines, their order, memory, and the size of workflow histories.
+    """
     measured = asyncio.run(soak(lines, workers))
     console = Console()
     console.print(table(measured))
@@ -33,7 +39,7 @@ def table(measured: Measured) -> Table:
     found.add_column("measured", justify="right")
     found.add_row("input", f"{measured.input_bytes / 1024 / 1024:.0f} MiB")
     found.add_row("ended as", f"{measured.status}, {measured.completed:,} completed")
-    found.add_row("requests sent", f"{measured.asked:,}")
+    found.add_row("requests sent", f"{measured.requests:,}")
     found.add_row("lines/s, from creation to end", f"{measured.rate:,.0f}")
     for phase in ("ingesting", "running", "finalizing"):
         found.add_row(f"{phase}, seconds", f"{getattr(measured, phase):,.0f}")
@@ -45,12 +51,12 @@ def table(measured: Measured) -> Table:
 
 
 def broken_bounds(measured: Measured) -> list[str]:
-    """What is not as it should be, a sentence each."""
+    """Return a sentence for each exceeded bound."""
     bounds = {
         f"it ended as {measured.status}": measured.status == "completed",
         f"{measured.completed:,} lines completed": measured.completed == measured.lines,
         f"only {measured.in_order:,} lines are in order": measured.in_order == measured.lines,
-        f"{measured.asked:,} requests were sent": measured.asked == measured.lines,
+        f"{measured.requests:,} requests were sent": measured.requests == measured.lines,
         f"a worker took more than {MOST_MIB:.0f} MiB": _most(measured) < MOST_MIB,
         f"a run had more than {MOST_EVENTS:,} events": 0 < max(measured.runs, default=0) < MOST_EVENTS,
     }

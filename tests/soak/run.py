@@ -1,4 +1,4 @@
-"""One very large batch through the whole stack: how much memory, history and time it takes."""
+"""Runs one very large batch through the whole stack, and measures memory, history and time."""
 
 import os
 import re
@@ -16,11 +16,11 @@ import psutil
 from pydantic import BaseModel
 from temporalio.client import Client as TemporalClient
 
-from starter.client import Client
-from starter.views import Batch
+from batchwright.contracts.openai_objects import BatchObject
+from batchwright.starter.client import Client
 from tests.e2e.batches import CHAT
 from tests.e2e.stack import MODELS, Stack, dev
-from tests.guard import guarded
+from tests.guard import start_guard
 
 _MIB = 1024 * 1024
 _LOOK_SECONDS = 0.2
@@ -29,8 +29,15 @@ _ID = re.compile(rb'"custom_id":"line-(\d+)"')
 
 
 class Measured(BaseModel):
-    """`peaks` in MiB so far at the end of a phase, a worker each; `runs` are the events of each run of each
-    workflow of the batch."""
+    """Measurements of one batch.
+
+    Attributes:
+        ingesting, running, finalizing: Duration of the phase in seconds.
+        peaks: Peak memory of each worker in MiB up to the end of a phase, by status of the batch.
+        runs: Number of history events of each workflow run.
+        requests: Requests that the backend received.
+        in_order: Number of output lines, from the first on, that are in the order of the input.
+    """
 
     lines: int
     input_bytes: int
@@ -41,17 +48,17 @@ class Measured(BaseModel):
     finalizing: float
     peaks: dict[str, list[float]]
     runs: list[int]
-    asked: int  # requests that reached the backend
+    requests: int  # requests that reached the backend
     in_order: int  # output lines in the input's order, from the first on
 
     @property
     def rate(self) -> float:
-        """Lines/s, from the creation of the batch to its end."""
+        """Lines per second, from the creation of the batch to its end."""
         return self.lines / (self.ingesting + self.running + self.finalizing)
 
 
 def write_input(path: Path, lines: int) -> int:
-    """Its bytes."""
+    """Write an input file of `lines` lines, and return its size in bytes."""
     with path.open("w") as file:
         for number in range(lines):
             model = MODELS[number % len(MODELS)]
@@ -61,7 +68,7 @@ def write_input(path: Path, lines: int) -> int:
 
 
 async def soak(lines: int, workers: int) -> Measured:
-    """On ports and in directories of its own, gone at the end."""
+    """Start a stack, run the batch on it, and return the measurements. Its files are deleted at the end."""
     limits = {
         "BATCHWRIGHT_MAX_LINES": str(lines),
         "BATCHWRIGHT_MAX_BATCH_FILE_BYTES": str(1024 * _MIB),
@@ -108,19 +115,19 @@ async def _measure(stack: Stack, backend: str, path: Path, lines: int, size: int
         finalizing=end - finalizing,
         peaks=grown,
         runs=await _runs(stack, batch.id),
-        asked=_asked(backend),
+        requests=_request_count(backend),
         in_order=in_order,
     )
 
 
 @contextmanager
 def simulator() -> Generator[str]:
-    """A simulator that counts requests and forgets the rest of them."""
-    guarded()
+    """Run a simulated backend that only counts requests, and yield its URL."""
+    start_guard()
     command = [
         sys.executable,
         "-m",
-        "simulator",
+        "batchwright.simulator",
         "--no-ledger",
         "--latency-ms",
         "5",
@@ -130,10 +137,10 @@ def simulator() -> Generator[str]:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True) as process:
         assert process.stderr is not None
-        said = process.stderr.readline()
-        found = _LISTENING.search(said)
+        line = process.stderr.readline()
+        found = _LISTENING.search(line)
         try:
-            assert found, f"`{' '.join(command)}` said: {said}"
+            assert found, f"`{' '.join(command)}` said: {line}"
             yield found[1]
         finally:
             process.terminate()
@@ -142,7 +149,7 @@ def simulator() -> Generator[str]:
 
 @contextmanager
 def peaks_of(pids: list[int]) -> Generator[list[float]]:
-    """The most memory each process has had resident, in MiB, as it grows."""
+    """Yield a list with the peak memory of each process in MiB. It is updated during the `with` block."""
     peaks, stopped = [0.0] * len(pids), threading.Event()
     processes = [psutil.Process(pid) for pid in pids]
 
@@ -167,12 +174,12 @@ async def _runs(stack: Stack, batch_id: str) -> list[int]:
     return sorted([run.history_length async for run in found], reverse=True)
 
 
-def _asked(backend: str) -> int:
+def _request_count(backend: str) -> int:
     answer = httpx.get(f"{backend}/admin/ledger", params={"entries": "false"}, trust_env=False)
-    return answer.raise_for_status().json()["asked"]
+    return answer.raise_for_status().json()["requests"]
 
 
-def _in_order(client: Client, batch: Batch) -> int:
+def _in_order(client: Client, batch: BatchObject) -> int:
     if batch.output_file_id is None:
         return 0
     expected = 0

@@ -1,13 +1,13 @@
-"""A house per workflow test."""
+"""Fixtures for the tests of workflows."""
 
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from tests.workflows.house import House, time_skipping_server
+from tests.workflows.fixture import WorkflowFixture, time_skipping_server
 
 
 @pytest_asyncio.fixture
-async def house() -> AsyncIterator[House]:
+async def fixture() -> AsyncIterator[WorkflowFixture]:
     async with time_skipping_server() as environment:
-        yield House(environment)
+        yield WorkflowFixture(environment)

@@ -2,18 +2,18 @@
 
 import pytest
 
-from tests.workflows.house import House
+from tests.workflows.fixture import WorkflowFixture
 
 pytestmark = pytest.mark.integration
 
 
-async def test_what_differs_is_the_result_and_no_failure(house: House) -> None:
-    async with house.workers():
-        assert await house.audited() == house.auditing.result
+async def test_differences_are_the_result_and_not_a_failure(fixture: WorkflowFixture) -> None:
+    async with fixture.workers():
+        assert await fixture.audited() == fixture.auditing.result
 
 
-async def test_what_cannot_be_looked_at_now_is_looked_at_again(house: House) -> None:
-    house.auditing.failures = 2
-    async with house.workers():
-        assert await house.audited() == house.auditing.result
-    assert house.auditing.failures == 0
+async def test_an_unavailable_dependency_is_retried(fixture: WorkflowFixture) -> None:
+    fixture.auditing.failures = 2
+    async with fixture.workers():
+        assert await fixture.audited() == fixture.auditing.result
+    assert fixture.auditing.failures == 0

@@ -1,4 +1,4 @@
-"""Every way a batch ends before it is done: the window, a cancel, a failure."""
+"""Every way in which a batch ends early: the deadline, a cancel, a failure."""
 
 from datetime import timedelta
 
@@ -8,177 +8,356 @@ from temporalio.exceptions import ApplicationError
 from batchwright.contracts.batch import BatchPolicy, BatchResult
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.execution import SliceRequest, SliceResult
-from batchwright.contracts.lifecycle import EndRequest
+from batchwright.contracts.finalization import EndRequest
+from batchwright.contracts.ingestion import IngestResult
 from batchwright.contracts.openai import BatchStatus, ValidationError
-from tests.workflows.house import POLICY, House
-from tests.workflows.steps import fails, ingested, share, until_cancelled
-from workflows.batch import BatchWorkflow
+from batchwright.workflows import options
+from batchwright.workflows.batch import BatchWorkflow
+from tests.workflows.fixture import POLICY, WorkflowFixture, state_of
+from tests.workflows.stub_activities import fails, ingested, share, until_cancelled
 
 pytestmark = pytest.mark.integration
 
-# Time is skipped only while no activity is pending, so these seconds are real ones.
+# Time is skipped only while no activity is pending, so these are real seconds.
 SHORT = timedelta(seconds=1)
-LONG = timedelta(seconds=10)  # enough to settle a slice on a busy machine
+LONG = timedelta(seconds=20)  # enough to settle a slice on a busy machine
 
 
 def system_error(message: str) -> list[ValidationError]:
     return [ValidationError(code="system_error", message=message)]
 
 
-# The window
+# The deadline
 
 
-async def test_a_closed_window_keeps_what_settled(house: House) -> None:
+async def test_the_deadline_keeps_settled_lines(fixture: WorkflowFixture) -> None:
     """Model b has no worker: its slices wait until the deadline."""
-    house.ingestion.result = ingested(share("a"), share("b"))
-    async with house.workers(["a"]):
-        result = await (await house.start(await house.order(window=LONG))).result()
+    fixture.ingestion.result = ingested(share("a"), share("b"))
+    async with fixture.workers(["a"]):
+        result = await (await fixture.start(await fixture.order(window=LONG))).result()
     assert result.status == BatchStatus.EXPIRED
-    assert {request.model for request in house.execution.requests} == {"a"}
-    [request] = house.finalization.requests
-    assert (request.status, request.unsettled) == (BatchStatus.EXPIRED, LineCode.BATCH_EXPIRED)
+    assert {request.model for request in fixture.execution.requests} == {"a"}
+    [request] = fixture.finalization.requests
+    assert (request.status, request.missing_line_code) == (BatchStatus.EXPIRED, LineCode.BATCH_EXPIRED)
 
 
-async def test_slices_at_work_are_stopped_when_the_window_closes(house: House) -> None:
-    house.execution.behaviours["m"] = until_cancelled
-    async with house.workers():
-        result = await (await house.start(await house.order(window=SHORT))).result()
+async def test_running_slices_are_stopped_at_the_deadline(fixture: WorkflowFixture) -> None:
+    fixture.execution.behaviours["m"] = until_cancelled
+    async with fixture.workers():
+        result = await (await fixture.start(await fixture.order(window=SHORT))).result()
     assert result.status == BatchStatus.EXPIRED
 
 
-async def test_a_window_that_closes_during_ingestion_runs_nothing_but_counts_the_lines(house: House) -> None:
-    house.ingestion.released.clear()
-    async with house.workers():
-        batch = await house.start(await house.order(window=timedelta(0)))
-        await house.ingestion.started.wait()
-        house.ingestion.released.set()
+async def test_a_batch_whose_files_are_written_in_time_ends_with_them(fixture: WorkflowFixture) -> None:
+    fixture.execution.behaviours["m"] = until_cancelled
+    async with fixture.workers():
+        result = await (await fixture.start(await fixture.order(window=SHORT))).result()
+    assert result.status == BatchStatus.EXPIRED
+    assert fixture.lifecycle.requests == []
+
+
+async def test_a_deadline_during_ingestion_starts_no_slice_but_counts_the_lines(
+    fixture: WorkflowFixture,
+) -> None:
+    fixture.ingestion.released.clear()
+    async with fixture.workers():
+        batch = await fixture.start(await fixture.order(window=timedelta(0)))
+        await fixture.ingestion.started.wait()
+        fixture.ingestion.released.set()
         result = await batch.result()
     assert (result.status, result.total) == (BatchStatus.EXPIRED, 20)
-    assert house.execution.requests == []
-    assert [request.status for request in house.finalization.requests] == [BatchStatus.EXPIRED]
+    assert fixture.execution.requests == []
+    assert [request.status for request in fixture.finalization.requests] == [BatchStatus.EXPIRED]
 
 
-async def test_slices_that_end_themselves_at_the_deadline_make_the_batch_expire(house: House) -> None:
-    """A worker's clock may be ahead of the server's: its word that the window is over counts."""
+async def test_slices_that_end_themselves_at_the_deadline_make_the_batch_expire(
+    fixture: WorkflowFixture,
+) -> None:
+    """A worker's clock may be ahead of the server's. The batch expires if the worker reports it."""
 
     async def closes(request: SliceRequest) -> SliceResult:
         return SliceResult(completed=3)
 
-    house.execution.behaviours[1] = closes
-    async with house.workers():
-        result = await (await house.start()).result()
+    fixture.execution.behaviours[1] = closes
+    async with fixture.workers():
+        result = await (await fixture.start()).result()
     assert result.status == BatchStatus.EXPIRED
 
 
 # Cancel
 
 
-async def test_a_cancel_during_ingestion_ends_without_files(house: House) -> None:
-    house.ingestion.released.clear()
-    order = await house.order()
-    async with house.workers():
-        batch = await house.start(order)
-        await house.ingestion.started.wait()
+async def test_a_cancel_during_ingestion_ends_without_files(fixture: WorkflowFixture) -> None:
+    fixture.ingestion.released.clear()
+    order = await fixture.order()
+    async with fixture.workers():
+        batch = await fixture.start(order)
+        await fixture.ingestion.started.wait()
         await batch.signal(BatchWorkflow.cancel)
         assert await batch.result() == BatchResult(status=BatchStatus.CANCELLED)
-    assert house.lifecycle.requests == [EndRequest(order=order, status=BatchStatus.CANCELLED)]
-    assert house.finalization.requests == []
+    assert fixture.lifecycle.requests == [EndRequest(order=order, status=BatchStatus.CANCELLED)]
+    assert fixture.finalization.requests == []
 
 
-async def test_a_cancel_before_any_worker_is_there_ends_without_files(house: House) -> None:
-    batch = await house.start()
+async def test_a_batch_cancelled_before_any_worker_runs_ends_without_files(fixture: WorkflowFixture) -> None:
+    batch = await fixture.start()
     await batch.signal(BatchWorkflow.cancel)
-    async with house.workers([]):
+    async with fixture.workers([]):
         assert (await batch.result()).status == BatchStatus.CANCELLED
-    assert house.execution.requests == []
+    assert fixture.execution.requests == []
 
 
-async def test_a_cancel_while_running_stops_the_slices_and_keeps_what_settled(house: House) -> None:
-    house.execution.behaviours[1] = until_cancelled
-    async with house.workers():
-        batch = await house.start()
-        await house.settled(slices=1)
+async def test_a_cancel_while_running_stops_the_slices_and_keeps_settled_lines(
+    fixture: WorkflowFixture,
+) -> None:
+    fixture.execution.behaviours[1] = until_cancelled
+    async with fixture.workers():
+        batch = await fixture.start()
+        await fixture.settled(slices=1)
         await batch.signal(BatchWorkflow.cancel)
         assert (await batch.result()).status == BatchStatus.CANCELLED
-    [request] = house.finalization.requests
-    assert (request.status, request.unsettled) == (BatchStatus.CANCELLED, LineCode.BATCH_CANCELLED)
+    [request] = fixture.finalization.requests
+    assert (request.status, request.missing_line_code) == (BatchStatus.CANCELLED, LineCode.BATCH_CANCELLED)
 
 
-async def test_a_cancel_from_the_web_ui_is_a_cancel(house: House) -> None:
-    house.execution.behaviours[1] = until_cancelled
-    async with house.workers():
-        batch = await house.start()
-        await house.settled(slices=1)
+async def test_a_cancel_from_the_web_ui_is_a_cancel(fixture: WorkflowFixture) -> None:
+    fixture.execution.behaviours[1] = until_cancelled
+    async with fixture.workers():
+        batch = await fixture.start()
+        await fixture.settled(slices=1)
         await batch.cancel()
         assert (await batch.result()).status == BatchStatus.CANCELLED
 
 
-async def test_a_cancel_during_finalization_writes_the_files_of_a_cancelled_batch(house: House) -> None:
-    house.finalization.released.clear()
-    async with house.workers():
-        batch = await house.start()
-        await house.finalization.started.wait()
+async def test_a_cancel_during_finalization_writes_the_files_of_a_cancelled_batch(
+    fixture: WorkflowFixture,
+) -> None:
+    fixture.finalization.released.clear()
+    async with fixture.workers():
+        batch = await fixture.start()
+        await fixture.finalization.started.wait()
         await batch.signal(BatchWorkflow.cancel)
         assert (await batch.result()).status == BatchStatus.CANCELLED
-    asked = [request.status for request in house.finalization.requests]
-    assert asked == [BatchStatus.COMPLETED, BatchStatus.CANCELLED]
+    statuses = [request.status for request in fixture.finalization.requests]
+    assert statuses == [BatchStatus.COMPLETED, BatchStatus.CANCELLED]
 
 
-async def test_repeated_cancels_are_harmless(house: House) -> None:
-    house.execution.behaviours["m"] = until_cancelled
-    async with house.workers():
-        batch = await house.start()
-        await house.execution.asked(2)
+async def test_repeated_cancels_are_harmless(fixture: WorkflowFixture) -> None:
+    fixture.execution.behaviours["m"] = until_cancelled
+    async with fixture.workers():
+        batch = await fixture.start()
+        await fixture.execution.wait_for_requests(2)
         for _ in range(3):
             await batch.signal(BatchWorkflow.cancel)
         assert (await batch.result()).status == BatchStatus.CANCELLED
 
 
-async def test_a_cancel_after_the_window_closed_leaves_the_batch_expired(house: House) -> None:
-    house.ingestion.released.clear()
-    async with house.workers():
-        batch = await house.start(await house.order(window=timedelta(0)))
-        await house.ingestion.started.wait()
+async def test_a_cancel_after_the_deadline_leaves_the_batch_expired(fixture: WorkflowFixture) -> None:
+    fixture.ingestion.released.clear()
+    async with fixture.workers():
+        batch = await fixture.start(await fixture.order(window=timedelta(0)))
+        await fixture.ingestion.started.wait()
         await batch.signal(BatchWorkflow.cancel)
-        house.ingestion.released.set()
+        fixture.ingestion.released.set()
         assert (await batch.result()).status == BatchStatus.EXPIRED
 
 
 # Failures
 
 
-async def test_an_input_that_vanished_ends_the_batch_as_failed(house: House) -> None:
-    house.ingestion.failure = ApplicationError("The input has vanished.", type=Failure.INPUT_VANISHED)
-    async with house.workers():
-        assert await (await house.start()).result() == BatchResult(status=BatchStatus.FAILED)
-    [request] = house.lifecycle.requests
-    assert request.errors == system_error("The input could not be prepared: The input has vanished.")
+async def test_a_missing_input_fails_the_batch(fixture: WorkflowFixture) -> None:
+    fixture.ingestion.failure = ApplicationError("The input has vanished.", type=Failure.INPUT_VANISHED)
+    async with fixture.workers():
+        assert await (await fixture.start()).result() == BatchResult(status=BatchStatus.FAILED)
+    [request] = fixture.lifecycle.requests
+    assert request.errors == system_error(
+        "The input could not be prepared: the input file is no longer in storage."
+    )
 
 
-async def test_the_first_failure_of_a_model_stops_all_others(house: House) -> None:
-    house.ingestion.result = ingested(share("a"), share("b", 1))
-    house.execution.behaviours = {"a": until_cancelled, "b": fails}
-    async with house.workers(["a", "b"]):
-        result = await (await house.start()).result()
+async def test_the_first_failure_of_a_model_stops_all_others(fixture: WorkflowFixture) -> None:
+    fixture.ingestion.result = ingested(share("a"), share("b", 1))
+    fixture.execution.behaviours = {"a": until_cancelled, "b": fails}
+    async with fixture.workers(["a", "b"]):
+        result = await (await fixture.start()).result()
     assert result.status == BatchStatus.FAILED
-    [request] = house.finalization.requests
-    assert (request.status, request.unsettled) == (BatchStatus.FAILED, LineCode.BATCH_FAILED)
-    assert request.errors == system_error("Model 'b': The plan is damaged.")
+    [request] = fixture.finalization.requests
+    assert (request.status, request.missing_line_code) == (BatchStatus.FAILED, LineCode.BATCH_FAILED)
+    assert request.errors == system_error("Model 'b': the prepared input is damaged.")
 
 
-async def test_results_that_cannot_be_read_fail_the_batch_without_files(house: House) -> None:
-    house.finalization.failure = ApplicationError("Segment x is damaged.", type=Failure.RESULTS_DAMAGED)
-    async with house.workers():
-        assert await (await house.start()).result() == BatchResult(status=BatchStatus.FAILED, total=20)
-    [request] = house.lifecycle.requests
-    assert request.errors == system_error("The results could not be written: Segment x is damaged.")
+async def test_results_that_cannot_be_read_fail_the_batch_without_files(fixture: WorkflowFixture) -> None:
+    fixture.finalization.failure = ApplicationError("Segment x is damaged.", type=Failure.RESULTS_DAMAGED)
+    async with fixture.workers():
+        assert await (await fixture.start()).result() == BatchResult(status=BatchStatus.FAILED, total=20)
+    [request] = fixture.lifecycle.requests
+    assert request.errors == system_error("The results could not be written: stored results are damaged.")
 
 
-async def test_storage_that_stays_away_fails_the_batch_after_its_patience(house: House) -> None:
-    house.finalization.failure = ApplicationError("Storage is away.", type=Failure.STORAGE_UNAVAILABLE)
+async def test_a_storage_outage_longer_than_the_patience_fails_the_batch(fixture: WorkflowFixture) -> None:
+    fixture.finalization.failure = ApplicationError("Storage is away.", type=Failure.STORAGE_UNAVAILABLE)
     policy: BatchPolicy = POLICY.model_copy(update={"finalize_patience_seconds": 60})
-    async with house.workers():
-        result = await (await house.start(await house.order(policy=policy))).result()
+    async with fixture.workers():
+        result = await (await fixture.start(await fixture.order(policy=policy))).result()
     assert result.status == BatchStatus.FAILED
-    assert len(house.finalization.requests) > 1
-    assert [request.keep_results for request in house.lifecycle.requests] == [True]
+    assert len(fixture.finalization.requests) > 1
+    assert [request.keep_results for request in fixture.lifecycle.requests] == [True]
+
+
+# Ends before the files
+
+
+STORAGE_AWAY = ApplicationError("Storage is away.", type=Failure.STORAGE_UNAVAILABLE)
+
+
+async def test_a_batch_expires_on_time_during_a_storage_outage_and_its_files_follow(
+    fixture: WorkflowFixture,
+) -> None:
+    fixture.execution.behaviours["m"] = until_cancelled
+    fixture.finalization.failures = 3
+    async with fixture.workers():
+        batch = await fixture.start(await fixture.order(window=SHORT))
+        result = await batch.result()
+    assert result == BatchResult(status=BatchStatus.EXPIRED, total=20, completed=20)
+    [end] = fixture.lifecycle.requests
+    assert (end.status, end.files_pending, end.errors) == (BatchStatus.EXPIRED, True, [])
+    assert [request.status for request in fixture.finalization.requests] == [BatchStatus.EXPIRED] * 4
+
+
+async def test_a_cancelled_batch_ends_during_a_storage_outage(fixture: WorkflowFixture) -> None:
+    fixture.execution.behaviours[1] = until_cancelled
+    fixture.finalization.failures = 2
+    async with fixture.workers():
+        batch = await fixture.start()
+        await fixture.settled(slices=1)
+        await batch.signal(BatchWorkflow.cancel)
+        assert (await batch.result()).status == BatchStatus.CANCELLED
+    [end] = fixture.lifecycle.requests
+    assert (end.status, end.files_pending) == (BatchStatus.CANCELLED, True)
+
+
+async def test_a_cancel_during_a_completion_without_storage_ends_the_batch(
+    fixture: WorkflowFixture,
+) -> None:
+    fixture.finalization.failure = STORAGE_AWAY
+    async with fixture.workers():
+        batch = await fixture.start()
+        await fixture.finalization.started.wait()
+        await batch.signal(BatchWorkflow.cancel)
+        await fixture.lifecycle.ended.wait()
+        fixture.finalization.failure = None
+        assert (await batch.result()).status == BatchStatus.CANCELLED
+    [end] = fixture.lifecycle.requests
+    assert (end.status, end.files_pending) == (BatchStatus.CANCELLED, True)
+
+
+async def test_a_batch_that_would_complete_waits_for_its_storage(fixture: WorkflowFixture) -> None:
+    fixture.finalization.failures = 3
+    async with fixture.workers():
+        result = await (await fixture.start()).result()
+    assert result.status == BatchStatus.COMPLETED
+    assert fixture.lifecycle.requests == []
+
+
+async def test_while_its_files_are_pending_an_ended_batch_shows_its_status(
+    fixture: WorkflowFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "FILES_TIMEOUT", SHORT)
+    fixture.execution.behaviours["m"] = until_cancelled
+    fixture.finalization.silent.set()
+    fixture.finalization.released.clear()
+    async with fixture.workers():
+        batch = await fixture.start(await fixture.order(window=SHORT))
+        await fixture.lifecycle.ended.wait()
+        while not (state := await state_of(batch)).files_pending:
+            pass
+        assert state.status == BatchStatus.EXPIRED
+        fixture.finalization.released.set()
+        assert (await batch.result()).status == BatchStatus.EXPIRED
+        assert not (await state_of(batch)).files_pending
+    assert len(fixture.finalization.requests) == 1
+
+
+async def test_files_that_are_never_written_leave_the_batch_expired_with_the_reason(
+    fixture: WorkflowFixture,
+) -> None:
+    fixture.execution.behaviours["m"] = until_cancelled
+    fixture.finalization.failure = STORAGE_AWAY
+    policy: BatchPolicy = POLICY.model_copy(update={"finalize_patience_seconds": 60})
+    async with fixture.workers():
+        order = await fixture.order(window=SHORT, policy=policy)
+        result = await (await fixture.start(order)).result()
+    assert result.status == BatchStatus.EXPIRED
+    pending, given_up = fixture.lifecycle.requests
+    assert (pending.files_pending, pending.keep_results) == (True, False)
+    assert (given_up.files_pending, given_up.keep_results) == (False, True)
+    assert given_up.errors == system_error("The results could not be written: object storage is unavailable.")
+
+
+async def test_a_failed_batch_ends_during_a_storage_outage(fixture: WorkflowFixture) -> None:
+    fixture.ingestion.result = ingested(share("a"), share("b", 1))
+    fixture.execution.behaviours = {"a": until_cancelled, "b": fails}
+    fixture.finalization.failures = 1
+    async with fixture.workers(["a", "b"]):
+        assert (await (await fixture.start()).result()).status == BatchStatus.FAILED
+    [end] = fixture.lifecycle.requests
+    assert (end.status, end.files_pending) == (BatchStatus.FAILED, True)
+    assert end.errors == system_error("Model 'b': the prepared input is damaged.")
+
+
+async def test_a_batch_whose_input_cannot_be_read_expires_on_time(
+    fixture: WorkflowFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "FILES_TIMEOUT", SHORT)
+    fixture.ingestion.released.clear()
+    async with fixture.workers():
+        batch = await fixture.start(await fixture.order(window=SHORT))
+        await fixture.ingestion.started.wait()
+        await fixture.lifecycle.ended.wait()
+        fixture.ingestion.released.set()
+        result = await batch.result()
+    assert result == BatchResult(status=BatchStatus.EXPIRED, total=20, completed=20)
+    [end] = fixture.lifecycle.requests
+    assert (end.status, end.files_pending) == (BatchStatus.EXPIRED, True)
+    assert fixture.execution.requests == []
+
+
+async def test_an_expired_batch_whose_input_is_found_invalid_stays_expired(
+    fixture: WorkflowFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "FILES_TIMEOUT", SHORT)
+    fixture.ingestion.released.clear()
+    fixture.ingestion.result = IngestResult(failed=True, total=7, error_count=3)
+    async with fixture.workers():
+        batch = await fixture.start(await fixture.order(window=SHORT))
+        await fixture.ingestion.started.wait()
+        await fixture.lifecycle.ended.wait()
+        fixture.ingestion.released.set()
+        assert await batch.result() == BatchResult(status=BatchStatus.EXPIRED, total=7)
+    assert fixture.finalization.requests == []
+
+
+async def test_an_expired_batch_whose_input_cannot_be_prepared_stays_expired(
+    fixture: WorkflowFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "FILES_TIMEOUT", SHORT)
+    fixture.ingestion.released.clear()
+    async with fixture.workers():
+        batch = await fixture.start(await fixture.order(window=SHORT))
+        await fixture.ingestion.started.wait()
+        await fixture.lifecycle.ended.wait()
+        fixture.ingestion.failure = ApplicationError("The input has vanished.", type=Failure.INPUT_VANISHED)
+        fixture.ingestion.released.set()
+        assert await batch.result() == BatchResult(status=BatchStatus.EXPIRED)
+    pending, given_up = fixture.lifecycle.requests
+    assert (pending.status, given_up.status) == (BatchStatus.EXPIRED, BatchStatus.EXPIRED)
+
+
+async def test_an_expired_batch_whose_results_are_damaged_is_not_finalized_again(
+    fixture: WorkflowFixture,
+) -> None:
+    fixture.execution.behaviours["m"] = until_cancelled
+    fixture.finalization.failure = ApplicationError("Segment x is damaged.", type=Failure.RESULTS_DAMAGED)
+    async with fixture.workers():
+        assert (await (await fixture.start(await fixture.order(window=SHORT))).result()).total == 20
+    assert len(fixture.finalization.requests) == 1

@@ -1,10 +1,11 @@
-"""One model's slices: how many at once, in which order, and how they are given up."""
+"""One model's slices: how many run at once, in which order, and how they are cancelled."""
 
 import asyncio
 from collections import Counter
 from datetime import timedelta
 
 import pytest
+from temporalio.api.enums.v1 import EventType
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
@@ -12,9 +13,10 @@ from temporalio.exceptions import ApplicationError
 from batchwright.contracts.batch import BatchPolicy, Caller
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import ModelRunResult, SliceRequest, SliceResult
-from tests.workflows.house import POLICY, House
-from tests.workflows.steps import FINISHED, fails, finishes, until_cancelled
-from workflows.model_run import ModelRunWorkflow
+from batchwright.workflows import options
+from batchwright.workflows.model_run import ModelRunWorkflow
+from tests.workflows.fixture import POLICY, WorkflowFixture
+from tests.workflows.stub_activities import FINISHED, fails, finishes, until_cancelled
 
 pytestmark = pytest.mark.integration
 
@@ -23,7 +25,7 @@ def policy(**changes: float) -> BatchPolicy:
     return POLICY.model_copy(update=changes)
 
 
-async def test_no_more_slices_are_outstanding_than_the_policy_allows(house: House) -> None:
+async def test_no_more_slices_are_outstanding_than_the_policy_allows(fixture: WorkflowFixture) -> None:
     at_once = most = 0
 
     async def counted(request: SliceRequest) -> SliceResult:
@@ -34,29 +36,49 @@ async def test_no_more_slices_are_outstanding_than_the_policy_allows(house: Hous
         at_once -= 1
         return FINISHED
 
-    house.execution.behaviours["m"] = counted
-    async with house.workers():
-        run = await house.start_run(await house.model_run(slices=9, policy=policy(outstanding_slices=3)))
+    fixture.execution.behaviours["m"] = counted
+    async with fixture.workers():
+        run = await fixture.start_run(await fixture.model_run(slices=9, policy=policy(outstanding_slices=3)))
         assert await run.result() == ModelRunResult(finished=True, completed=90)
         shown = await run.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
     assert shown.current_details == "**ended**, 9 of 9 slices done"
     assert most <= 3
-    assert sorted(request.number for request in house.execution.requests) == list(range(9))
+    assert sorted(request.number for request in fixture.execution.requests) == list(range(9))
 
 
-async def test_a_long_history_continues_as_new_and_loses_no_slice(house: House) -> None:
+async def test_as_many_slices_are_outstanding_as_a_large_fleet_can_run(fixture: WorkflowFixture) -> None:
+    """Each slice but the first waits until eight others run, which is four for each of two workers."""
+    running = 0
+    are_eight = asyncio.Event()
+
+    async def counted(request: SliceRequest) -> SliceResult:
+        nonlocal running
+        if request.number:
+            running += 1
+            if running == 8:
+                are_eight.set()
+            await are_eight.wait()
+        return FINISHED.model_copy(update={"workers": 2})
+
+    fixture.execution.behaviours["m"] = counted
+    async with fixture.workers():
+        run = await fixture.start_run(await fixture.model_run(slices=9, policy=policy(outstanding_slices=2)))
+        assert await run.result() == ModelRunResult(finished=True, completed=90)
+
+
+async def test_a_long_history_continues_as_new_and_loses_no_slice(fixture: WorkflowFixture) -> None:
     short = policy(continue_as_new_events=20, outstanding_slices=2)
-    async with house.workers():
-        run = await house.start_run(await house.model_run(slices=12, policy=short))
+    async with fixture.workers():
+        run = await fixture.start_run(await fixture.model_run(slices=12, policy=short))
         assert await run.result() == ModelRunResult(finished=True, completed=120)
         first, last = run.first_execution_run_id, (await run.describe()).run_id
     assert first != last
-    assert Counter(request.number for request in house.execution.requests) == Counter(range(12))
-    assert len({request.generation for request in house.execution.requests}) > 1
+    assert Counter(request.number for request in fixture.execution.requests) == Counter(range(12))
+    assert len({request.generation for request in fixture.execution.requests}) > 1
 
 
-async def test_a_slice_that_outlasts_its_turn_is_carried_over(house: House) -> None:
-    """Its first execution is given back to continue as new; the next one starts with it."""
+async def test_a_slice_that_outlasts_its_turn_is_carried_over(fixture: WorkflowFixture) -> None:
+    """The slice is cancelled for continue-as-new, and the next run starts with it."""
     turns = 0
 
     async def once_until_cancelled(request: SliceRequest) -> SliceResult:
@@ -64,63 +86,65 @@ async def test_a_slice_that_outlasts_its_turn_is_carried_over(house: House) -> N
         turns += 1
         return await (until_cancelled(request) if turns == 1 else finishes(request))
 
-    house.execution.behaviours[0] = once_until_cancelled
+    fixture.execution.behaviours[0] = once_until_cancelled
     short = policy(continue_as_new_events=20, outstanding_slices=2, slice_seconds=1)
-    async with house.workers():
-        run = await house.start_run(await house.model_run(slices=8, policy=short))
+    async with fixture.workers():
+        run = await fixture.start_run(await fixture.model_run(slices=8, policy=short))
         assert await run.result() == ModelRunResult(finished=True, completed=80)
-    again = [request.generation for request in house.execution.requests if request.number == 0]
+    again = [request.generation for request in fixture.execution.requests if request.number == 0]
     assert again == [0, 1]
 
 
-async def test_slices_know_the_headers_of_their_batch_also_after_continuing_as_new(house: House) -> None:
+async def test_slices_have_the_headers_of_their_batch_even_after_continue_as_new(
+    fixture: WorkflowFixture,
+) -> None:
     caller = Caller(headers={"x-team": "rivers"})
     short = policy(continue_as_new_events=20, outstanding_slices=2).model_copy(update={"caller": caller})
-    async with house.workers():
-        run = await house.start_run(await house.model_run(slices=12, policy=short))
+    async with fixture.workers():
+        run = await fixture.start_run(await fixture.model_run(slices=12, policy=short))
         assert await run.result() == ModelRunResult(finished=True, completed=120)
-    assert {request.generation for request in house.execution.requests} >= {0, 1}
-    assert all(request.caller == caller for request in house.execution.requests)
+    assert {request.generation for request in fixture.execution.requests} >= {0, 1}
+    assert all(request.caller == caller for request in fixture.execution.requests)
 
 
-async def test_stop_ends_with_what_finished(house: House) -> None:
-    house.execution.behaviours[1] = until_cancelled
-    async with house.workers():
-        run = await house.start_run(await house.model_run(slices=2))
-        await house.settled(slices=1)
+async def test_stop_returns_the_finished_slices(fixture: WorkflowFixture) -> None:
+    fixture.execution.behaviours[1] = until_cancelled
+    async with fixture.workers():
+        run = await fixture.start_run(await fixture.model_run(slices=2))
+        await fixture.settled(slices=1)
         await run.signal(ModelRunWorkflow.stop)
         assert await run.result() == ModelRunResult(finished=False, completed=10)
 
 
-async def test_stop_does_not_wait_for_a_worker_that_never_answers(house: House) -> None:
+async def test_stop_does_not_wait_for_a_worker_that_never_answers(fixture: WorkflowFixture) -> None:
     silent = asyncio.Event()
 
     async def ignores_everything(request: SliceRequest) -> SliceResult:
         await silent.wait()
         return FINISHED
 
-    house.execution.behaviours["m"] = ignores_everything
-    async with house.workers():
-        run = await house.start_run(await house.model_run(slices=2))
-        await house.execution.asked(2)
+    fixture.execution.behaviours["m"] = ignores_everything
+    async with fixture.workers():
+        run = await fixture.start_run(await fixture.model_run(slices=2))
+        await fixture.execution.wait_for_requests(2)
         await run.signal(ModelRunWorkflow.stop)
         assert await run.result() == ModelRunResult(finished=False)
         silent.set()
 
 
-async def test_a_slice_failing_for_good_fails_the_run_and_names_the_cause(house: House) -> None:
-    house.execution.behaviours = {"m": until_cancelled, 1: fails}
-    async with house.workers():
-        run = await house.start_run(await house.model_run(slices=3))
+async def test_a_permanently_failed_slice_fails_the_run_and_names_the_cause(fixture: WorkflowFixture) -> None:
+    fixture.execution.behaviours = {"m": until_cancelled, 1: fails}
+    async with fixture.workers():
+        run = await fixture.start_run(await fixture.model_run(slices=3))
         with pytest.raises(WorkflowFailureError) as failed:
             await run.result()
     cause = failed.value.cause
     assert isinstance(cause, ApplicationError)
-    assert (cause.type, cause.message) == (Failure.MODEL_RUN_FAILED, "The plan is damaged.")
+    assert (cause.type, cause.message) == (Failure.MODEL_RUN_FAILED, "the prepared input is damaged.")
 
 
-async def test_turns_cost_no_history(house: House) -> None:
-    """A slice goes through its turns by retries, which write no events."""
+async def test_turns_add_no_history_events(fixture: WorkflowFixture) -> None:
+    """The turns of a slice are retries, which write no events."""
     turns = 0
 
     async def third_turn(request: SliceRequest) -> SliceResult:
@@ -132,34 +156,65 @@ async def test_turns_cost_no_history(house: House) -> None:
             )
         return FINISHED
 
-    house.execution.behaviours["m"] = third_turn
-    async with house.workers():
-        run = await house.start_run(await house.model_run(slices=1))
+    fixture.execution.behaviours["m"] = third_turn
+    async with fixture.workers():
+        run = await fixture.start_run(await fixture.model_run(slices=1))
         assert await run.result() == ModelRunResult(finished=True, completed=10)
         assert len((await run.fetch_history()).events) < 12
     assert turns == 3
 
 
-async def test_a_run_paused_twice_starts_its_slices_anew_each_time(house: House) -> None:
-    house.execution.behaviours["m"] = until_cancelled
-    async with house.workers():
-        run = await house.start_run(await house.model_run(slices=1))
-        for asked in (1, 2):
-            await house.execution.asked(asked)
+async def test_a_run_paused_twice_starts_its_slices_again_each_time(fixture: WorkflowFixture) -> None:
+    fixture.execution.behaviours["m"] = until_cancelled
+    async with fixture.workers():
+        run = await fixture.start_run(await fixture.model_run(slices=1))
+        for count in (1, 2):
+            await fixture.execution.wait_for_requests(count)
             await run.signal(ModelRunWorkflow.pause)
-            await house.execution.ended(asked)
+            await fixture.execution.ended(count)
             await run.signal(ModelRunWorkflow.resume)
-        await house.execution.asked(3)
+        await fixture.execution.wait_for_requests(3)
         await run.signal(ModelRunWorkflow.stop)
         await run.result()
-    assert [request.generation for request in house.execution.requests] == [0, 1, 2]
+    assert [request.generation for request in fixture.execution.requests] == [0, 1, 2]
 
 
-async def test_scheduling_and_giving_up_hundreds_of_slices_stays_within_one_activation(house: House) -> None:
-    """The deadlock detector allows two seconds; no worker takes these slices."""
+async def test_scheduling_and_cancelling_hundreds_of_slices_stays_within_one_activation(
+    fixture: WorkflowFixture,
+) -> None:
+    """The deadlock detector allows two seconds. No worker runs these slices."""
     many = policy(outstanding_slices=500)
-    async with house.workers([]):
-        run = await house.start_run(await house.model_run(slices=4_000, policy=many))
+    async with fixture.workers([]):
+        run = await fixture.start_run(await fixture.model_run(slices=4_000, policy=many))
         assert (await run.query(ModelRunWorkflow.progress)).slices == 4_000
         await run.signal(ModelRunWorkflow.stop)
         assert await run.result() == ModelRunResult(finished=False)
+
+
+async def test_a_slice_ended_by_the_deadline_is_still_unfinished_after_continue_as_new(
+    fixture: WorkflowFixture,
+) -> None:
+    async def cut_off(request: SliceRequest) -> SliceResult:
+        return SliceResult(completed=3)
+
+    fixture.execution.behaviours[0] = cut_off
+    short = policy(continue_as_new_events=20, outstanding_slices=2)
+    async with fixture.workers():
+        run = await fixture.start_run(await fixture.model_run(slices=12, policy=short))
+        assert await run.result() == ModelRunResult(finished=False, completed=110)
+        assert (await run.query(ModelRunWorkflow.progress)).slices_done == 11
+    assert max(request.generation for request in fixture.execution.requests) > 0
+
+
+async def test_a_slice_that_times_out_without_a_worker_does_not_fail_the_run(
+    fixture: WorkflowFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test server skips no time while an activity waits for a worker, so the window is as short as a busy
+    machine allows.
+    """
+    monkeypatch.setattr(options, "LAST_FLUSH_MARGIN", timedelta(seconds=1))
+    async with fixture.workers([]):
+        run = await fixture.start_run(await fixture.model_run(slices=2, window=timedelta(seconds=15)))
+        assert await run.result() == ModelRunResult(finished=False)
+        events = [event.event_type async for event in run.fetch_history_events()]
+    assert events.count(EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT) == 2

@@ -1,42 +1,52 @@
-"""Runs of retention: kinds in order, turns, what fails, what is carried over continue-as-new."""
+"""The retention workflow: order of kinds, turns, failures, state over continue-as-new."""
 
 import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError, CancelledError
 
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.retention import DUE, Gone, Kind, RetentionOrder, RetentionResult
-from tests.workflows.house import House
-from tests.workflows.steps import FOREIGN
+from batchwright.contracts.retention import (
+    EXPIRED_KINDS,
+    DeletionCount,
+    RetentionKind,
+    RetentionOrder,
+    RetentionResult,
+)
+from tests.workflows.fixture import WorkflowFixture
+from tests.workflows.stub_activities import FOREIGN
 
 pytestmark = pytest.mark.integration
 
 
-async def retained(house: House, order: RetentionOrder) -> RetentionResult:
-    async with house.workers():
-        return await (await house.start_retention(order)).result()
+async def retained(fixture: WorkflowFixture, order: RetentionOrder) -> RetentionResult:
+    async with fixture.workers():
+        return await (await fixture.start_retention(order)).result()
 
 
-async def test_each_kind_has_its_turn_in_order(house: House) -> None:
-    result = await retained(house, RetentionOrder())
-    assert [request.kind for request in house.retention.requests] == DUE
-    assert result.gone == [Gone(kind=kind, count=1, bytes=1) for kind in DUE]
+async def test_each_kind_has_its_turn_in_order(fixture: WorkflowFixture) -> None:
+    result = await retained(fixture, RetentionOrder())
+    assert [request.kind for request in fixture.retention.requests] == EXPIRED_KINDS
+    assert result.deleted == [DeletionCount(kind=kind, count=1, bytes=1) for kind in EXPIRED_KINDS]
 
 
-async def test_a_kind_has_turns_until_nothing_is_left_and_knows_what_it_did(house: House) -> None:
-    house.retention.turns[Kind.FILES] = 3
-    result = await retained(house, RetentionOrder(left=[Kind.FILES]))
-    assert result.gone == [Gone(kind=Kind.FILES, count=3, bytes=3)]
-    assert [request.place.id for request in house.retention.requests] == ["", "2", "3"]
-    assert [request.so_far.count for request in house.retention.requests] == [0, 1, 2]
-    assert len({request.now for request in house.retention.requests}) == 1
+async def test_a_kind_has_turns_until_nothing_is_left_and_returns_its_counts(
+    fixture: WorkflowFixture,
+) -> None:
+    fixture.retention.turns[RetentionKind.FILES] = 3
+    result = await retained(fixture, RetentionOrder(kinds=[RetentionKind.FILES]))
+    assert result.deleted == [DeletionCount(kind=RetentionKind.FILES, count=3, bytes=3)]
+    assert [request.position.id for request in fixture.retention.requests] == ["", "2", "3"]
+    assert [request.so_far.count for request in fixture.retention.requests] == [0, 1, 2]
+    assert len({request.now for request in fixture.retention.requests}) == 1
 
 
-async def test_a_kind_that_fails_keeps_no_other_from_its_turn_and_the_run_fails(house: House) -> None:
-    house.retention.failing[Kind.FILES] = FOREIGN
+async def test_a_failed_kind_does_not_block_the_others_and_fails_the_run(
+    fixture: WorkflowFixture,
+) -> None:
+    fixture.retention.failing[RetentionKind.FILES] = FOREIGN
     with pytest.raises(WorkflowFailureError) as caught:
-        await retained(house, RetentionOrder())
-    assert [request.kind for request in house.retention.requests] == DUE
+        await retained(fixture, RetentionOrder())
+    assert [request.kind for request in fixture.retention.requests] == EXPIRED_KINDS
     error = caught.value.cause
     assert isinstance(error, ApplicationError)
     assert (error.type, error.message) == (
@@ -45,28 +55,28 @@ async def test_a_kind_that_fails_keeps_no_other_from_its_turn_and_the_run_fails(
     )
 
 
-async def test_a_long_run_continues_as_new_where_it_was(house: House) -> None:
-    house.retention.turns = {Kind.UPLOADS: 4}
-    result = await retained(house, RetentionOrder(turns=2))
-    counts = {gone.kind: gone.count for gone in result.gone}
-    assert counts == {**dict.fromkeys(DUE, 1), Kind.UPLOADS: 4}
-    assert [request.place.id for request in house.retention.requests][:5] == ["", "", "2", "3", "4"]
-    assert len({request.now for request in house.retention.requests}) == 1
+async def test_a_long_run_continues_as_new_at_the_same_place(fixture: WorkflowFixture) -> None:
+    fixture.retention.turns = {RetentionKind.UPLOADS: 4}
+    result = await retained(fixture, RetentionOrder(max_turns=2))
+    counts = {deleted.kind: deleted.count for deleted in result.deleted}
+    assert counts == {**dict.fromkeys(EXPIRED_KINDS, 1), RetentionKind.UPLOADS: 4}
+    assert [request.position.id for request in fixture.retention.requests][:5] == ["", "", "2", "3", "4"]
+    assert len({request.now for request in fixture.retention.requests}) == 1
 
 
-async def test_a_dry_run_stays_one(house: House) -> None:
-    result = await retained(house, RetentionOrder(dry_run=True, turns=1))
+async def test_a_dry_run_remains_a_dry_run_in_every_turn(fixture: WorkflowFixture) -> None:
+    result = await retained(fixture, RetentionOrder(dry_run=True, max_turns=1))
     assert result.dry_run
-    assert all(request.dry_run for request in house.retention.requests)
+    assert all(request.dry_run for request in fixture.retention.requests)
 
 
-async def test_a_cancelled_run_begins_nothing_more(house: House) -> None:
-    house.retention.released.clear()
-    async with house.workers():
-        run = await house.start_retention(RetentionOrder())
-        await house.retention.started.wait()
+async def test_a_cancelled_run_starts_nothing_more(fixture: WorkflowFixture) -> None:
+    fixture.retention.released.clear()
+    async with fixture.workers():
+        run = await fixture.start_retention(RetentionOrder())
+        await fixture.retention.started.wait()
         await run.cancel()
         with pytest.raises(WorkflowFailureError) as caught:
             await run.result()
     assert isinstance(caught.value.cause, CancelledError)
-    assert [request.kind for request in house.retention.requests] == [Kind.FILES]
+    assert [request.kind for request in fixture.retention.requests] == [RetentionKind.FILES]

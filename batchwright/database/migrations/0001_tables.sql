@@ -1,8 +1,118 @@
--- Files, batches, what workers tell of slices, served models, workers.
+-- All tables of Batchwright, in this order: tenants, files and uploads, batches, results and reruns, models and
+-- workers, maintenance.
 --
--- Documents that clients wrote (metadata, validation errors) are json, not jsonb: they are never looked into,
--- and jsonb refuses \u0000. Every primary key of a tenant's table begins with the tenant.
+-- - `tenant` is the tenant that owns a row, and the first column of the primary key of each table with such rows.
+--   Only API keys, teams and users refer to the table `tenants`: without API keys, tenants have no row there.
+-- - Documents that clients wrote (metadata, validation errors, orders) are json, not jsonb: no query reads their
+--   fields, and jsonb does not allow \u0000.
+-- - A fillfactor below 100 leaves room on a page, so that frequent updates of a row change no index.
 
+
+-- ---------------------------------------------------------------------------------------------------------- tenants
+
+-- A tenant that has API keys. A disabled tenant keeps its rows, and its keys are rejected.
+CREATE TABLE tenants (
+    name        text        PRIMARY KEY,
+    created_at  timestamptz NOT NULL,
+    disabled_at timestamptz
+);
+
+-- An API key: `bw_<prefix>_<secret>`. Rows are never deleted, because batches refer to the keys that created them.
+CREATE TABLE api_keys (
+    id             text        PRIMARY KEY,
+    tenant         text        NOT NULL REFERENCES tenants (name),
+    prefix         text        NOT NULL UNIQUE, -- the visible part of the key
+    salt           bytea       NOT NULL,
+    hash           bytea       NOT NULL,        -- of the salt and the secret part
+    scopes         text[]      NOT NULL CHECK (scopes <@ ARRAY['read', 'write', 'admin'] AND cardinality(scopes) > 0),
+    label          text        NOT NULL,        -- its purpose, in the words of its creator
+    created_at     timestamptz NOT NULL,
+    expires_at     timestamptz,
+    revoked_at     timestamptz,
+    last_used_at   timestamptz,
+    tokens_per_day bigint      CHECK (tokens_per_day >= 0), -- its own budget; null: none
+    max_in_flight  bigint      CHECK (max_in_flight > 0)    -- requests in flight in the whole fleet; null: no cap
+);
+CREATE INDEX api_keys_by_tenant ON api_keys (tenant, created_at);
+
+-- A group whose members share a budget of tokens per day: an organization of tenants, or a team or a user with API
+-- keys of one tenant.
+CREATE TABLE budget_groups (
+    kind           text        NOT NULL CHECK (kind IN ('organization', 'team', 'user')),
+    tenant         text        NOT NULL, -- of a team or user; empty for an organization
+    name           text        NOT NULL,
+    tokens_per_day bigint      CHECK (tokens_per_day > 0), -- null: no budget
+    created_at     timestamptz NOT NULL,
+    PRIMARY KEY (kind, tenant, name),
+    CHECK ((kind = 'organization') = (tenant = ''))
+);
+
+-- A member of a budget group: the name of a tenant in an organization, the id of an API key in a team or user. A
+-- member is in at most one group of each kind.
+CREATE TABLE budget_group_members (
+    kind   text NOT NULL,
+    tenant text NOT NULL,
+    name   text NOT NULL,
+    member text NOT NULL,
+    PRIMARY KEY (kind, member),
+    FOREIGN KEY (kind, tenant, name) REFERENCES budget_groups (kind, tenant, name) ON DELETE CASCADE
+);
+CREATE INDEX budget_group_members_by_group ON budget_group_members (kind, tenant, name);
+
+-- The limits and the share of a tenant. Null, or no row, is the limit of the settings; 0 is no limit.
+CREATE TABLE quotas (
+    tenant              text        PRIMARY KEY,
+    live_batches        bigint      CHECK (live_batches >= 0),
+    stored_bytes        bigint      CHECK (stored_bytes >= 0),
+    enqueued_lines      bigint      CHECK (enqueued_lines >= 0),
+    enqueued_tokens     bigint      CHECK (enqueued_tokens >= 0),
+    requests_per_minute bigint      CHECK (requests_per_minute >= 0),
+    tokens_per_day      bigint      CHECK (tokens_per_day >= 0),
+    models              text[],     -- the models that the tenant may use; null: all
+    weight              double precision CHECK (weight BETWEEN 0.001 AND 1000), -- its share; null: as in the settings
+    max_in_flight       bigint      CHECK (max_in_flight > 0), -- requests in flight in the whole fleet; null: no cap
+    backend_requests_per_minute bigint CHECK (backend_requests_per_minute > 0), -- sent to backends; null: no limit
+    backend_tokens_per_minute   bigint CHECK (backend_tokens_per_minute > 0),
+    max_priority        smallint    CHECK (max_priority BETWEEN 1 AND 5), -- highest of its batches; null: all
+    over_quota          text        CHECK (over_quota IN ('fail', 'wait')), -- of a batch with too many lines or tokens
+    changed_at          timestamptz NOT NULL
+);
+
+-- Requests of a tenant in the current minute, for tenants with a limit of requests. Unlogged: a crash of the server
+-- loses at most one minute's count.
+CREATE UNLOGGED TABLE request_counts (
+    tenant   text        PRIMARY KEY,
+    began_at timestamptz NOT NULL,
+    requests bigint      NOT NULL
+) WITH (fillfactor = 50);
+
+-- Batches and bytes that a quota has admitted and that have no row of their own yet. Unlogged: an admission counts
+-- for a minute at most.
+CREATE UNLOGGED TABLE admissions (
+    tenant      text        NOT NULL,
+    id          text        NOT NULL, -- of the batch, file or upload
+    quota       text        NOT NULL,
+    amount      bigint      NOT NULL,
+    admitted_at timestamptz NOT NULL,
+    PRIMARY KEY (tenant, id)
+);
+
+-- Tokens that backends reported for successful lines, by UTC day and worker process. Each process writes its own
+-- totals, until the day after.
+CREATE TABLE spent_tokens (
+    tenant text   NOT NULL,
+    key_id text   NOT NULL, -- the API key that created the batch; empty: none
+    day    date   NOT NULL,
+    worker text   NOT NULL,
+    tokens bigint NOT NULL CHECK (tokens >= 0),
+    PRIMARY KEY (tenant, key_id, day, worker)
+) WITH (fillfactor = 70);
+CREATE INDEX spent_tokens_by_day ON spent_tokens (day);
+
+
+-- ------------------------------------------------------------------------------------------------ files and uploads
+
+-- A file of the API. Its content is in object storage.
 CREATE TABLE files (
     tenant      text        NOT NULL,
     id          text        NOT NULL,
@@ -15,11 +125,62 @@ CREATE TABLE files (
     PRIMARY KEY (tenant, id)
 );
 CREATE INDEX files_by_creation ON files (tenant, created_at, id);
+CREATE INDEX files_of_purpose ON files (tenant, purpose, created_at, id);
 CREATE INDEX files_by_expiry ON files (expires_at) WHERE expires_at IS NOT NULL;
+-- The sum of a tenant's bytes is read from this index alone.
+CREATE INDEX files_stored ON files (tenant) INCLUDE (id, expires_at, bytes);
 
+-- A file that is uploaded in parts.
+CREATE TABLE uploads (
+    tenant                text        NOT NULL,
+    id                    text        NOT NULL,
+    purpose               text        NOT NULL,
+    filename              text        NOT NULL,
+    mime_type             text        NOT NULL,
+    bytes                 bigint      NOT NULL CHECK (bytes > 0), -- as announced
+    expires_after_seconds integer,                                -- lifetime of the file
+    status                text        NOT NULL CHECK (status IN ('pending', 'completed', 'cancelled', 'expired')),
+    created_at            timestamptz NOT NULL,
+    expires_at            timestamptz NOT NULL,
+    file_id               text,
+    completion            text,        -- digest of the parts that it was completed with
+    swept_at              timestamptz, -- when the objects of its parts were deleted
+    PRIMARY KEY (tenant, id)
+);
+CREATE INDEX uploads_unswept ON uploads (expires_at) WHERE swept_at IS NULL;
+
+-- A part of an upload.
+CREATE TABLE upload_parts (
+    tenant      text        NOT NULL,
+    upload_id   text        NOT NULL,
+    id          text        NOT NULL,
+    bytes       bigint      NOT NULL CHECK (bytes >= 0),
+    storage_key text        NOT NULL,
+    created_at  timestamptz NOT NULL,
+    PRIMARY KEY (tenant, upload_id, id),
+    FOREIGN KEY (tenant, upload_id) REFERENCES uploads (tenant, id) ON DELETE CASCADE
+);
+
+-- An Idempotency-Key, and what the first request with it created.
+CREATE TABLE idempotency_keys (
+    tenant      text        NOT NULL,
+    operation   text        NOT NULL,
+    key         text        NOT NULL,
+    fingerprint text        NOT NULL, -- of the request
+    made        text        NOT NULL, -- the created object as JSON
+    created_at  timestamptz NOT NULL,
+    PRIMARY KEY (tenant, operation, key)
+);
+CREATE INDEX idempotency_keys_by_age ON idempotency_keys (created_at);
+
+
+-- ---------------------------------------------------------------------------------------------------------- batches
+
+-- A batch. It is live while its status is validating, in_progress or finalizing.
 CREATE TABLE batches (
     tenant                       text             NOT NULL,
     id                           text             NOT NULL,
+    -- The order, as the client created it.
     input_file_id                text             NOT NULL,
     endpoint                     text             NOT NULL,
     completion_window            text             NOT NULL,
@@ -28,11 +189,13 @@ CREATE TABLE batches (
     weight                       double precision NOT NULL,
     priority                     smallint         NOT NULL,
     policy                       jsonb            NOT NULL,
-
+    origin                       jsonb,            -- of a retry or resumption: {batch_id, kind}
+    -- Status, and when it changed.
     status                       text             NOT NULL CHECK (status IN
         ('validating', 'in_progress', 'finalizing', 'completed', 'failed', 'expired', 'cancelled')),
     created_at                   timestamptz      NOT NULL,
-    expires_at                   timestamptz      NOT NULL,
+    deadline                     timestamptz      NOT NULL,
+    ingestion_began_at           timestamptz,
     in_progress_at               timestamptz,
     finalizing_at                timestamptz,
     completed_at                 timestamptz,
@@ -40,11 +203,15 @@ CREATE TABLE batches (
     expired_at                   timestamptz,
     cancel_requested_at          timestamptz,
     cancelled_at                 timestamptz,
-
+    -- Results.
     output_file_id               text,
     error_file_id                text,
     errors                       json             NOT NULL DEFAULT '[]',
-    models                       jsonb            NOT NULL DEFAULT '[]',
+    models                       jsonb            NOT NULL DEFAULT '[]', -- [{model, lines, completed, failed}]
+    -- Failed lines by code and model, [{code, model, count, example}]: all of them, null while the batch is live; and
+    -- those that failed in ingestion.
+    errors_summary               json,
+    ingestion_errors             json             NOT NULL DEFAULT '[]',
     total                        bigint           NOT NULL DEFAULT 0,
     completed                    bigint           NOT NULL DEFAULT 0,
     failed                       bigint           NOT NULL DEFAULT 0,
@@ -52,26 +219,80 @@ CREATE TABLE batches (
     cached_tokens                bigint           NOT NULL DEFAULT 0,
     output_tokens                bigint           NOT NULL DEFAULT 0,
     reasoning_tokens             bigint           NOT NULL DEFAULT 0,
+    -- What ingestion planned, for quotas; null before it. What is still enqueued is derived from settled lines.
+    enqueued_lines               bigint,
+    enqueued_tokens              bigint,
+    -- What it will enqueue; set while it waits for its tenant's quota.
+    requested_lines              bigint,
+    requested_tokens             bigint,
+    -- Clean-up.
+    results_kept_until           timestamptz,     -- of a batch that failed without files: its objects are kept
+    files_pending_until          timestamptz,     -- of a batch that ended before its files were written: the limit
+    swept_at                     timestamptz,     -- when its objects other than files were deleted
+    -- The status that clients see.
+    visible_status               text             NOT NULL GENERATED ALWAYS AS (
+        CASE WHEN status IN ('validating', 'in_progress', 'finalizing') AND cancel_requested_at IS NOT NULL
+        THEN 'cancelling' ELSE status END) STORED,
     PRIMARY KEY (tenant, id)
 );
 CREATE INDEX batches_by_creation ON batches (tenant, created_at, id);
--- Time never runs backwards in a row, whatever the clocks of its writers say. greatest() passes over nulls.
+CREATE INDEX batches_by_id ON batches (id COLLATE "C"); -- for operators, who see the batches of all tenants
+CREATE INDEX batches_by_status ON batches (tenant, visible_status, created_at, id);
+CREATE INDEX batches_by_input ON batches (tenant, input_file_id);
+-- Few rows are live: counting a tenant's live batches, and finding the readers of a file, reads only these.
+CREATE INDEX batches_live ON batches (tenant, input_file_id)
+    WHERE status IN ('validating', 'in_progress', 'finalizing');
+CREATE INDEX batches_files_pending ON batches (tenant, input_file_id) WHERE files_pending_until IS NOT NULL;
+CREATE INDEX batches_kept ON batches (tenant) WHERE results_kept_until IS NOT NULL;
+CREATE INDEX batches_unswept ON batches (coalesce(completed_at, failed_at, expired_at, cancelled_at))
+    WHERE swept_at IS NULL;
+CREATE INDEX batches_swept ON batches (coalesce(completed_at, failed_at, expired_at, cancelled_at))
+    WHERE swept_at IS NOT NULL;
+-- The fairness key of a tenant's next batch depends on its last cancelled or expired batch.
+CREATE INDEX batches_stopped ON batches (tenant, created_at, id)
+    WHERE status IN ('cancelled', 'expired') OR cancel_requested_at IS NOT NULL;
+-- For the audit. This index is empty unless counts are wrong.
+CREATE INDEX batches_miscounted ON batches (tenant, id)
+    WHERE status IN ('completed', 'failed', 'expired', 'cancelled')
+      AND coalesce(output_file_id, error_file_id) IS NOT NULL AND completed + failed <> total;
+
+-- Return `at`, or the latest time in the row if that is later. So the times of a batch never run backwards, even if
+-- the clocks of their writers differ. greatest() ignores nulls.
 CREATE FUNCTION not_before(at timestamptz, b batches) RETURNS timestamptz LANGUAGE sql IMMUTABLE
     RETURN greatest(at, b.created_at, b.in_progress_at, b.finalizing_at, b.cancel_requested_at);
 
--- Few rows are live: counting a tenant's, and finding who reads a file, touches only those.
-CREATE INDEX batches_live ON batches (tenant, input_file_id)
-    WHERE status IN ('validating', 'in_progress', 'finalizing');
-
--- An expired file is unknown, unless a live batch reads it (R14).
+-- The files that have not expired. An expired file is still known to batches that were created before it expired,
+-- until they have ended and their files are written.
 CREATE VIEW known_files AS
     SELECT f.* FROM files f
     WHERE f.expires_at IS NULL OR f.expires_at > now() OR EXISTS (
         SELECT FROM batches b
-        WHERE b.tenant = f.tenant AND b.input_file_id = f.id
-          AND b.status IN ('validating', 'in_progress', 'finalizing'));
+        WHERE b.tenant = f.tenant AND b.input_file_id = f.id AND b.created_at < f.expires_at
+          AND (b.status IN ('validating', 'in_progress', 'finalizing') OR b.files_pending_until > now()));
 
--- Rewritten every 2 s while a slice runs: room on the page keeps these updates out of the index.
+-- A model of a batch, or a pair of its metadata, as a digest: clients list batches by them. The time is that of the
+-- batch, so that a page of the list is read in the order of one index.
+CREATE TABLE batch_tags (
+    tenant     text        NOT NULL,
+    batch_id   text        NOT NULL,
+    tag        bytea       NOT NULL,
+    created_at timestamptz NOT NULL,
+    PRIMARY KEY (tenant, batch_id, tag),
+    FOREIGN KEY (tenant, batch_id) REFERENCES batches (tenant, id) ON DELETE CASCADE
+);
+CREATE INDEX batch_tags_by_creation ON batch_tags (tenant, tag, created_at, batch_id);
+
+-- Bytes that attempts of ingestion have written for live batches. They count for the tenant's stored bytes.
+CREATE TABLE ingest_attempts (
+    tenant   text   NOT NULL,
+    batch_id text   NOT NULL,
+    prefix   text   NOT NULL, -- of the attempt's objects
+    bytes    bigint NOT NULL CHECK (bytes >= 0),
+    PRIMARY KEY (tenant, batch_id, prefix),
+    FOREIGN KEY (tenant, batch_id) REFERENCES batches (tenant, id) ON DELETE CASCADE
+);
+
+-- Progress of a slice of a live batch, updated every two seconds while the slice runs.
 CREATE TABLE slice_progress (
     tenant           text    NOT NULL,
     batch_id         text    NOT NULL,
@@ -85,18 +306,30 @@ CREATE TABLE slice_progress (
     cached_tokens    bigint  NOT NULL,
     output_tokens    bigint  NOT NULL,
     reasoning_tokens bigint  NOT NULL,
+    errors           jsonb   NOT NULL DEFAULT '[]', -- failed lines by code, [{code, count, example}]
     PRIMARY KEY (tenant, batch_id, model, number),
     FOREIGN KEY (tenant, batch_id) REFERENCES batches (tenant, id) ON DELETE CASCADE
 ) WITH (fillfactor = 50);
 
--- The sum over a batch's slices: counts per model as [{model, lines, completed, failed}], and its usage.
-CREATE FUNCTION told(of_tenant text, of_batch text, OUT told_models jsonb, OUT told_usage jsonb)
+-- Return the sums over the slices of a batch: counts by model, [{model, lines, completed, failed}], token usage, and
+-- failed lines by code and model, [{code, model, count, example}]. Return no row if no slice has reported.
+CREATE FUNCTION reported_progress(of_tenant text, of_batch text, OUT reported_models jsonb, OUT reported_usage jsonb,
+                                  OUT reported_errors jsonb)
 RETURNS SETOF record LANGUAGE sql STABLE ROWS 1 AS $$
     SELECT jsonb_agg(jsonb_build_object(
                'model', m.model, 'lines', 0, 'completed', m.completed, 'failed', m.failed) ORDER BY m.model),
            jsonb_build_object(
                'input_tokens', sum(m.input_tokens), 'cached_tokens', sum(m.cached_tokens),
-               'output_tokens', sum(m.output_tokens), 'reasoning_tokens', sum(m.reasoning_tokens))
+               'output_tokens', sum(m.output_tokens), 'reasoning_tokens', sum(m.reasoning_tokens)),
+           (SELECT jsonb_agg(jsonb_build_object(
+                       'code', e.code, 'model', e.model, 'count', e.lines, 'example', e.example))
+            FROM (
+                SELECT f.value->>'code' AS code, p.model, sum((f.value->>'count')::bigint) AS lines,
+                       (array_agg(f.value->'example' ORDER BY p.number))[1] AS example
+                FROM slice_progress p, jsonb_array_elements(p.errors) f
+                WHERE p.tenant = of_tenant AND p.batch_id = of_batch AND p.failed > 0
+                GROUP BY 1, 2
+            ) e)
     FROM (
         SELECT p.model, sum(p.completed) AS completed, sum(p.failed) AS failed,
                sum(p.input_tokens) AS input_tokens, sum(p.cached_tokens) AS cached_tokens,
@@ -108,6 +341,108 @@ RETURNS SETOF record LANGUAGE sql STABLE ROWS 1 AS $$
     HAVING count(*) > 0
 $$;
 
+-- Why a live batch waits, as reported by one source. A reason holds until its source clears it, or until `until`.
+-- There is no reference to batches: a reason may be written before the row of the batch.
+CREATE TABLE waiting_reasons (
+    tenant   text        NOT NULL,
+    batch_id text        NOT NULL,
+    model    text        NOT NULL, -- empty: the whole batch
+    source   text        NOT NULL, -- worker, fleet or user
+    reason   text        NOT NULL,
+    since    timestamptz NOT NULL,
+    until    timestamptz NOT NULL,
+    PRIMARY KEY (tenant, batch_id, model, source)
+);
+CREATE INDEX waiting_reasons_until ON waiting_reasons (until);
+
+-- When a live batch will be done, as a control worker forecast it last.
+CREATE TABLE forecasts (
+    tenant   text        NOT NULL,
+    batch_id text        NOT NULL,
+    made_at  timestamptz NOT NULL,
+    forecast jsonb       NOT NULL,
+    PRIMARY KEY (tenant, batch_id),
+    FOREIGN KEY (tenant, batch_id) REFERENCES batches (tenant, id) ON DELETE CASCADE
+) WITH (fillfactor = 50);
+
+-- A call of a backend that reported the end of a job.
+CREATE TABLE callbacks (
+    id         text        PRIMARY KEY,            -- stands for a line and its job
+    size       bigint      NOT NULL,               -- bytes of the received body
+    body       bytea,                              -- null: too large to store, or no longer needed
+    emptied    boolean     NOT NULL DEFAULT false,
+    expires_at timestamptz NOT NULL                -- of the URL that was called
+);
+CREATE INDEX callbacks_expires_at ON callbacks (expires_at);
+
+
+-- ----------------------------------------------------------------------------------------------- results and reruns
+
+-- Batches that retry or resume an ended batch, at most one of each kind. A repeated request finds the first order.
+CREATE TABLE reruns (
+    tenant    text NOT NULL,
+    origin_id text NOT NULL,
+    kind      text NOT NULL CHECK (kind IN ('retry', 'resume')),
+    batch_id  text NOT NULL,
+    made      json NOT NULL, -- the order of the new batch
+    PRIMARY KEY (tenant, origin_id, kind),
+    FOREIGN KEY (tenant, origin_id) REFERENCES batches (tenant, id) ON DELETE CASCADE
+);
+CREATE INDEX reruns_by_batch ON reruns (tenant, batch_id);
+
+-- A line that failed after its last attempt. Rows are written when the batch ends, and deleted with its row.
+CREATE TABLE dead_letters (
+    tenant      text        NOT NULL,
+    id          text        NOT NULL, -- batch_req_..., the id of the line in the error file
+    batch_id    text        NOT NULL,
+    line_offset bigint      NOT NULL, -- in the input of the batch
+    custom_id   text        NOT NULL,
+    model       text        NOT NULL,
+    attempts    integer     NOT NULL,
+    failed_at   timestamptz NOT NULL,
+    status      integer,              -- of the last HTTP response; null if the line has a code
+    code        text,                 -- error code of the line
+    message     text        NOT NULL,
+    retry_id    text,                 -- the batch in dead_letter_retries that retries it; null: none
+    PRIMARY KEY (tenant, id),
+    FOREIGN KEY (tenant, batch_id) REFERENCES batches (tenant, id) ON DELETE CASCADE
+);
+CREATE INDEX dead_letters_by_time ON dead_letters (failed_at, id);
+CREATE INDEX dead_letters_of_tenant ON dead_letters (tenant, failed_at, id);
+CREATE INDEX dead_letters_of_batch ON dead_letters (tenant, batch_id, line_offset);
+CREATE INDEX dead_letters_by_id ON dead_letters (id);
+CREATE INDEX dead_letters_unretried ON dead_letters (batch_id, tenant) WHERE retry_id IS NULL;
+CREATE INDEX dead_letters_unretried_of_tenant ON dead_letters (tenant, batch_id) WHERE retry_id IS NULL;
+CREATE INDEX dead_letters_retried ON dead_letters (tenant, retry_id) WHERE retry_id IS NOT NULL;
+
+-- A batch that retries dead letters. The row is written before the workflow starts, so that a repeated request
+-- continues with the same order.
+CREATE TABLE dead_letter_retries (
+    tenant    text    NOT NULL,
+    batch_id  text    NOT NULL,
+    origin_id text    NOT NULL,
+    made      json    NOT NULL,               -- the order of the new batch
+    started   boolean NOT NULL DEFAULT false, -- true: the batch has a row
+    PRIMARY KEY (tenant, batch_id),
+    FOREIGN KEY (tenant, origin_id) REFERENCES batches (tenant, id) ON DELETE CASCADE
+);
+CREATE INDEX dead_letter_retries_of_batch ON dead_letter_retries (tenant, origin_id);
+CREATE INDEX dead_letter_retries_not_started ON dead_letter_retries (origin_id, tenant) WHERE NOT started;
+
+-- When retries are deleted, their dead letters can be retried again.
+CREATE FUNCTION release_dead_letters() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE dead_letters l SET retry_id = NULL FROM gone WHERE l.tenant = gone.tenant AND l.retry_id = gone.batch_id;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER release_dead_letters AFTER DELETE ON dead_letter_retries
+    REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION release_dead_letters();
+
+
+-- ----------------------------------------------------------------------------------------------- models and workers
+
+-- A model that a backend listed.
 CREATE TABLE served_models (
     backend_url text        NOT NULL,
     name        text        NOT NULL,
@@ -115,8 +450,64 @@ CREATE TABLE served_models (
     PRIMARY KEY (backend_url, name)
 );
 
+-- A model that was registered, changed or removed at run time. Models without a row are as in the registry file.
+CREATE TABLE model_changes (
+    model      text        PRIMARY KEY,
+    config     jsonb,      -- as in the registry file; null: removed
+    is_partial boolean     NOT NULL DEFAULT false, -- true: `config` has only the changed settings
+    -- Rises with every change of any model, so that no version is used twice. An identity column needs no rights on
+    -- a sequence.
+    version    bigint      GENERATED ALWAYS AS IDENTITY,
+    changed_at timestamptz NOT NULL,
+    CONSTRAINT model_changes_partial CHECK (config IS NOT NULL OR NOT is_partial)
+);
+
+-- A rate that was set at run time. Models without a row have the rate of the settings.
+CREATE TABLE rates (
+    model               text             PRIMARY KEY, -- empty: the rate over all models
+    requests_per_second double precision NOT NULL CHECK (requests_per_second >= 0), -- 0: no limit
+    changed_at          timestamptz      NOT NULL
+);
+
+-- The last report of a worker process about itself.
 CREATE TABLE workers (
-    id      text        PRIMARY KEY,
-    stats   jsonb       NOT NULL,
-    beat_at timestamptz NOT NULL
+    id         text        PRIMARY KEY,              -- host:pid
+    stats      jsonb       NOT NULL,
+    traffic    jsonb       NOT NULL DEFAULT '[]',    -- [{model, backend, requests, errors, seconds, pending}]
+    registry   text        NOT NULL DEFAULT '',      -- fingerprint of the registry that it uses
+    started_at timestamptz,
+    beat_at    timestamptz NOT NULL
 ) WITH (fillfactor = 50);
+
+
+-- ------------------------------------------------------------------------------------------------------ maintenance
+
+-- When each kind of clean-up last succeeded. Kinds that never did count from now on, so that a missing schedule is
+-- noticed.
+CREATE TABLE retention (
+    kind         text        PRIMARY KEY,
+    succeeded_at timestamptz NOT NULL
+);
+INSERT INTO retention
+SELECT kind, now() FROM unnest(ARRAY['files', 'uploads', 'batches', 'metadata', 'keys',
+                                     'unfinished', 'orphans', 'lost']) AS kind;
+
+-- Findings of the last audit of each kind. Kinds without an audit count from now on.
+CREATE TABLE audits (
+    kind        text        PRIMARY KEY,
+    found       bigint      NOT NULL,
+    unrepaired  bigint      NOT NULL, -- findings that were not repaired
+    audited_at  timestamptz NOT NULL
+);
+INSERT INTO audits
+SELECT kind, 0, 0, now() FROM unnest(ARRAY['run_missing', 'run_ended', 'row_missing', 'run_open',
+                                           'file_missing', 'counts']) AS kind;
+
+-- Identity of this database. The object storage has an object with the same id: only then are rows and objects
+-- compared.
+CREATE TABLE storage_mark (
+    single    boolean     PRIMARY KEY DEFAULT true CHECK (single),
+    id        text        NOT NULL,
+    marked_at timestamptz -- when the object was written
+);
+INSERT INTO storage_mark (id) VALUES (gen_random_uuid()::text);

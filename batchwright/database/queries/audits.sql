@@ -1,10 +1,10 @@
--- name: note
-INSERT INTO audits (kind, found, still_there, audited_at)
-SELECT kind, found, still_there, $4::timestamptz
-FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS told (kind, found, still_there)
+-- name: record
+INSERT INTO audits (kind, found, unrepaired, audited_at)
+SELECT kind, found, unrepaired, $4::timestamptz
+FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS reported (kind, found, unrepaired)
 ON CONFLICT (kind) DO UPDATE
-SET found = excluded.found, still_there = excluded.still_there, audited_at = excluded.audited_at
+SET found = excluded.found, unrepaired = excluded.unrepaired, audited_at = excluded.audited_at
 WHERE audits.audited_at <= excluded.audited_at
 
 -- name: latest
-SELECT kind, found, still_there, audited_at FROM audits
+SELECT kind, found, unrepaired, audited_at FROM audits

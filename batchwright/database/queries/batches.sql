@@ -1,61 +1,73 @@
--- Every move names the states it may leave; a second run finds the row moved and changes nothing.
+-- Each change of a status names the statuses that it may start from, so that a repeat changes nothing.
 
 -- name: pin_input
--- Held against the file's deletion until the batch that reads it is there.
+-- Keep the file from being deleted until the batch that reads it has its row.
 SELECT id FROM files WHERE tenant = $1 AND id = $2 FOR KEY SHARE
 
 -- name: insert
--- A retry of dead letters is begun with it.
-WITH begun AS (UPDATE dead_letter_retries SET begun = true WHERE tenant = $1 AND batch_id = $2 AND NOT begun)
-INSERT INTO batches (tenant, id, input_file_id, endpoint, completion_window, metadata,
-                     output_expires_after_seconds, weight, priority, policy, created_at, expires_at, status, origin)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'validating', $13)
-ON CONFLICT (tenant, id) DO NOTHING
+-- If the batch retries dead letters, that retry is started.
+WITH started AS (UPDATE dead_letter_retries SET started = true WHERE tenant = $1 AND batch_id = $2 AND NOT started),
+inserted AS (
+    INSERT INTO batches (tenant, id, input_file_id, endpoint, completion_window, metadata,
+                         output_expires_after_seconds, weight, priority, policy, created_at, deadline, status, origin)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'validating', $13)
+    ON CONFLICT (tenant, id) DO NOTHING
+    RETURNING tenant, id, created_at
+)
+INSERT INTO batch_tags (tenant, batch_id, tag, created_at)
+SELECT tenant, id, unnest($14::bytea[]), created_at FROM inserted
 
 -- name: get
-SELECT b.*, told_models, told_usage
+SELECT b.*, reported_models, reported_usage, reported_errors
 FROM batches b
-LEFT JOIN LATERAL told(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
+LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
 WHERE b.tenant = $1 AND b.id = $2
 
--- name: get_waiting
--- The same, and what is told of its waiting: every poll of a live batch asks for both.
-SELECT b.*, told_models, told_usage, (
-    SELECT jsonb_agg(w ORDER BY w.model COLLATE "C", w.source COLLATE "C") FROM waiting w
-    WHERE w.tenant = b.tenant AND w.batch_id = b.id AND w.until > $3) AS waiting
+-- name: get_with_reasons
+-- `get` and the reasons why the batch waits and its forecast: every poll of a live batch needs all.
+SELECT b.*, reported_models, reported_usage, reported_errors, (
+    SELECT jsonb_agg(w ORDER BY w.model COLLATE "C", w.source COLLATE "C") FROM waiting_reasons w
+    WHERE w.tenant = b.tenant AND w.batch_id = b.id AND w.until > $3) AS waiting, (
+    SELECT f.forecast FROM forecasts f
+    WHERE f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress') AS forecast
 FROM batches b
-LEFT JOIN LATERAL told(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
+LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
 WHERE b.tenant = $1 AND b.id = $2
 
 -- name: lock
 SELECT id FROM batches WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE
 
--- name: position
-SELECT created_at FROM batches WHERE tenant = $1 AND id = $2
-
--- name: page
-SELECT b.*, told_models, told_usage
-FROM batches b
-LEFT JOIN LATERAL told(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
-WHERE b.tenant = $1 AND (b.created_at, b.id) < ($2, $3)
-ORDER BY b.created_at DESC, b.id DESC
-LIMIT $4
-
 -- name: count_live
 SELECT count(*) FROM batches
 WHERE tenant = $1 AND status IN ('validating', 'in_progress', 'finalizing')
 
--- name: note_cancel
+-- name: fairness
+-- Inputs of a new batch's fairness key: the key of the tenant's live batches, and its last stopped batch.
+SELECT (SELECT coalesce(policy->>'fairness_key', '') FROM batches
+        WHERE tenant = $1 AND status IN ('validating', 'in_progress') AND cancel_requested_at IS NULL
+          AND deadline > $2
+        ORDER BY created_at DESC, id DESC LIMIT 1) AS beside,
+       (SELECT id FROM batches
+        WHERE tenant = $1 AND (status IN ('cancelled', 'expired') OR cancel_requested_at IS NOT NULL)
+        ORDER BY created_at DESC, id DESC LIMIT 1) AS stopped
+
+-- name: request_cancel
 UPDATE batches SET cancel_requested_at = not_before($3, batches)
 WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'finalizing')
   AND cancel_requested_at IS NULL
 
--- name: begin
-UPDATE batches SET
-    status = 'in_progress', in_progress_at = not_before($3, batches), total = $4, models = $5,
-    failed = $6, completed = $7
-WHERE tenant = $1 AND id = $2 AND status = 'validating'
-RETURNING id
+-- name: start
+WITH started AS (
+    UPDATE batches SET
+        status = 'in_progress', in_progress_at = not_before($3, batches), total = $4, models = $5,
+        failed = $6, completed = $7, ingestion_began_at = $8, ingestion_errors = $9
+    WHERE tenant = $1 AND id = $2 AND status = 'validating'
+    RETURNING tenant, id, created_at
+), of_models AS (
+    INSERT INTO batch_tags (tenant, batch_id, tag, created_at)
+    SELECT tenant, id, unnest($10::bytea[]), created_at FROM started
+)
+SELECT id FROM started
 
 -- name: fail_validation
 UPDATE batches SET status = 'failed', failed_at = not_before($3, batches), total = $4, errors = $5
@@ -68,7 +80,7 @@ WHERE tenant = $1 AND id = $2 AND status = 'in_progress'
 RETURNING id
 
 -- name: close
--- In one transaction with `lock`, the files' rows and `clear_progress`.
+-- Runs in one transaction with `lock`, the rows of the files and `clear_progress`.
 UPDATE batches SET
     status = $3,
     completed_at = CASE WHEN $3 = 'completed' THEN not_before($4, batches) END,
@@ -77,9 +89,9 @@ UPDATE batches SET
     cancelled_at = CASE WHEN $3 = 'cancelled' THEN not_before($4, batches) END,
     cancel_requested_at = CASE WHEN $3 = 'cancelled' AND cancel_requested_at IS NULL
         THEN not_before($4, batches) ELSE cancel_requested_at END,
-    output_file_id = $5,
-    error_file_id = $6,
-    errors = $7,
+    errors = $5,
+    output_file_id = $6,
+    error_file_id = $7,
     models = $8,
     total = greatest(total, $9::bigint + $10::bigint),
     completed = $9,
@@ -87,14 +99,50 @@ UPDATE batches SET
     input_tokens = $11,
     cached_tokens = $12,
     output_tokens = $13,
-    reasoning_tokens = $14
+    reasoning_tokens = $14,
+    errors_summary = $15
 WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'finalizing')
 RETURNING id
 
 -- name: keep_results
-UPDATE batches SET results_kept_until = $3
+UPDATE batches SET results_kept_until = $3, files_pending_until = $4
 WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'finalizing')
 
+-- name: add_files
+-- The status and its time stay. Runs in one transaction with `lock` and the rows of the files.
+UPDATE batches SET
+    files_pending_until = NULL,
+    output_file_id = $3,
+    error_file_id = $4,
+    models = $5,
+    total = greatest(total, $6::bigint + $7::bigint),
+    completed = $6,
+    failed = $7,
+    input_tokens = $8,
+    cached_tokens = $9,
+    output_tokens = $10,
+    reasoning_tokens = $11,
+    errors_summary = $12
+WHERE tenant = $1 AND id = $2 AND status IN ('expired', 'cancelled', 'failed') AND files_pending_until IS NOT NULL
+RETURNING id
+
+-- name: abandon_files
+UPDATE batches SET
+    files_pending_until = NULL, errors = $3, total = greatest(total, $4::bigint), results_kept_until = $5
+WHERE tenant = $1 AND id = $2 AND status IN ('expired', 'cancelled', 'failed') AND files_pending_until IS NOT NULL
+RETURNING id
+
+-- name: add_attempt
+INSERT INTO ingest_attempts (tenant, batch_id, prefix, bytes)
+SELECT tenant, id, $3, $4 FROM batches
+WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'finalizing')
+ON CONFLICT (tenant, batch_id, prefix) DO NOTHING
+
+-- name: remove_attempt
+DELETE FROM ingest_attempts WHERE tenant = $1 AND batch_id = $2 AND prefix = $3
+
 -- name: clear_progress
-WITH answered AS (DELETE FROM waiting WHERE tenant = $1 AND batch_id = $2)
+WITH answered AS (DELETE FROM waiting_reasons WHERE tenant = $1 AND batch_id = $2),
+     attempts AS (DELETE FROM ingest_attempts WHERE tenant = $1 AND batch_id = $2),
+     forecast AS (DELETE FROM forecasts WHERE tenant = $1 AND batch_id = $2)
 DELETE FROM slice_progress WHERE tenant = $1 AND batch_id = $2

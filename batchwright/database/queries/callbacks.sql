@@ -1,20 +1,14 @@
 -- name: accept
--- A repeat changes nothing, returns nothing and tells nobody.
-WITH accepted AS (
-    INSERT INTO callbacks (id, size, body, expires_at) VALUES ($1, $2, $3, $4)
-    ON CONFLICT (id) DO NOTHING
-    RETURNING id
-)
-SELECT id, pg_notify($5, id) FROM accepted
+-- A repeat changes nothing and returns nothing.
+INSERT INTO callbacks (id, size, body, expires_at) VALUES ($1, $2, $3, $4)
+ON CONFLICT (id) DO NOTHING
+RETURNING id
 
--- name: told
+-- name: get
 SELECT id, size, body FROM callbacks WHERE id = ANY($1) AND NOT emptied
 
--- name: ring
-SELECT pg_notify($1, $2)
-
--- name: empty
+-- name: clear_bodies
 UPDATE callbacks SET body = NULL, emptied = true WHERE id = ANY($1)
 
--- name: forget
+-- name: delete_expired
 DELETE FROM callbacks WHERE expires_at < $1

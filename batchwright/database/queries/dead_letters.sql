@@ -1,7 +1,7 @@
--- Dead letters, and the batches made of them.
+-- Dead letters, and the batches that retry them.
 
 -- name: insert
--- In the transaction that ends the batch, which happens once.
+-- Runs in the transaction that ends the batch, which happens once.
 INSERT INTO dead_letters (tenant, batch_id, id, line_offset, custom_id, model, attempts, failed_at, status, code,
                           message)
 SELECT $1, $2, l.id, l."offset", l.custom_id, l.model, l.attempts, l.failed_at, l.status, l.code, l.message
@@ -26,9 +26,9 @@ WHERE (l.failed_at, l.id) < ($1, $2) AND ($3::text IS NULL OR l.tenant = $3)
 ORDER BY l.failed_at DESC, l.id DESC
 LIMIT $5
 
--- name: origins
--- Batches with letters that nobody has retried, or with a retry that was not begun. From one batch to the next in
--- the index, past all the letters of each.
+-- name: retryable_batches
+-- Batches with dead letters that are not retried, or with a retry that is not started. The query steps through the
+-- index from one batch to the next, without reading all dead letters of each.
 WITH RECURSIVE free (batch_id, tenant, number) AS (
     (SELECT l.batch_id, l.tenant, 1 FROM dead_letters l
      WHERE l.retry_id IS NULL AND l.batch_id > $1
@@ -43,13 +43,13 @@ WITH RECURSIVE free (batch_id, tenant, number) AS (
 SELECT tenant, batch_id FROM free
 UNION
 SELECT r.tenant, r.origin_id FROM dead_letter_retries r
-WHERE NOT r.begun AND r.origin_id > $1
+WHERE NOT r.started AND r.origin_id > $1
   AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = r.tenant AND b.id = r.batch_id)
 ORDER BY batch_id, tenant
 LIMIT $2
 
--- name: origins_of_tenant
--- The same of one.
+-- name: retryable_batches_of_tenant
+-- `retryable_batches` of one tenant.
 WITH RECURSIVE free (batch_id, number) AS (
     (SELECT l.batch_id, 1 FROM dead_letters l
      WHERE l.retry_id IS NULL AND l.tenant = $1 AND l.batch_id > $2
@@ -64,33 +64,33 @@ WITH RECURSIVE free (batch_id, number) AS (
 SELECT $1 AS tenant, batch_id FROM free
 UNION
 SELECT r.tenant, r.origin_id FROM dead_letter_retries r
-WHERE NOT r.begun AND r.tenant = $1 AND r.origin_id > $2
+WHERE NOT r.started AND r.tenant = $1 AND r.origin_id > $2
   AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = r.tenant AND b.id = r.batch_id)
 ORDER BY batch_id
 LIMIT $3
 
--- name: origin
--- Whether one batch is such a one: of whichever tenant, or of the one that is named.
+-- name: retryable_batch
+-- The batch $1, if it is one of `retryable_batches`; of any tenant if $2 is null.
 SELECT l.tenant, l.batch_id FROM dead_letters l
 WHERE l.retry_id IS NULL AND l.batch_id = $1 AND ($2::text IS NULL OR l.tenant = $2)
 UNION
 SELECT r.tenant, r.origin_id FROM dead_letter_retries r
-WHERE NOT r.begun AND r.origin_id = $1 AND ($2::text IS NULL OR r.tenant = $2)
+WHERE NOT r.started AND r.origin_id = $1 AND ($2::text IS NULL OR r.tenant = $2)
   AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = r.tenant AND b.id = r.batch_id)
 ORDER BY tenant
 
--- name: not_retried
+-- name: unretried_ids
 SELECT l.id FROM dead_letters l
 WHERE l.tenant = $1 AND l.batch_id = $2 AND l.retry_id IS NULL
 ORDER BY l.line_offset
 
--- name: not_begun
+-- name: unstarted_retries
 SELECT r.made FROM dead_letter_retries r
-WHERE r.tenant = $1 AND r.origin_id = $2 AND NOT r.begun
+WHERE r.tenant = $1 AND r.origin_id = $2 AND NOT r.started
   AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = r.tenant AND b.id = r.batch_id)
 
 -- name: lock_origin
--- Retries of one batch's letters come one after the other.
+-- Retries of one batch's dead letters exclude each other.
 SELECT id FROM batches WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE
 
 -- name: claim
@@ -98,7 +98,7 @@ UPDATE dead_letters l SET retry_id = $3
 WHERE l.tenant = $1 AND l.batch_id = $2 AND l.id = ANY($4::text[]) AND l.retry_id IS NULL
 RETURNING l.id
 
--- name: note_retry
+-- name: insert_retry
 INSERT INTO dead_letter_retries (tenant, batch_id, origin_id, made) VALUES ($1, $2, $3, $4)
 
 -- name: delete

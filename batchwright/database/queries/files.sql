@@ -1,5 +1,5 @@
 -- name: insert
--- A second run writes the same row again.
+-- A repeat writes the same row again.
 INSERT INTO files (tenant, id, purpose, filename, bytes, created_at, expires_at, storage_key)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT (tenant, id) DO UPDATE SET
@@ -14,7 +14,7 @@ ON CONFLICT (tenant, id) DO UPDATE SET
 SELECT * FROM known_files WHERE tenant = $1 AND id = $2
 
 -- name: position
--- Of an expired file too: a list goes on from where it was.
+-- Expired files are included, so that a list continues after them.
 SELECT created_at FROM files WHERE tenant = $1 AND id = $2
 
 -- name: page_up
@@ -42,16 +42,17 @@ ORDER BY created_at DESC, id DESC
 LIMIT $4
 
 -- name: lock
--- Before `reader`, so that no batch takes the file up between that and `delete`.
+-- Runs before `reader`, so that no batch is created for the file between `reader` and `delete`.
 SELECT id FROM files WHERE tenant = $1 AND id = $2 FOR UPDATE
 
 -- name: reader
 SELECT id FROM batches
-WHERE tenant = $1 AND input_file_id = $2 AND status IN ('validating', 'in_progress', 'finalizing')
+WHERE tenant = $1 AND input_file_id = $2
+  AND (status IN ('validating', 'in_progress', 'finalizing') OR files_pending_until > now())
 LIMIT 1
 
 -- name: delete
--- A second run finds nothing to delete.
+-- A repeat finds nothing to delete.
 DELETE FROM files
 WHERE tenant = $1 AND id = $2 AND (expires_at IS NULL OR expires_at > now())
 RETURNING *

@@ -1,8 +1,8 @@
--- Over all tenants, for metrics: nothing of it is shown to a tenant.
+-- Queries over all tenants, for metrics. No tenant sees the results.
 
 -- name: live
--- `completed` and `failed` of a live row are the lines that ingestion settled.
-SELECT b.tenant, b.id, b.created_at, b.expires_at, b.in_progress_at,
+-- In a live row, `completed` and `failed` are the lines that ingestion settled.
+SELECT b.tenant, b.id, b.created_at, b.deadline, b.in_progress_at,
        CASE WHEN b.cancel_requested_at IS NULL THEN b.status ELSE 'cancelling' END AS shown,
        coalesce(b.cancel_requested_at, b.finalizing_at, b.in_progress_at, b.created_at) AS entered_at,
        b.total - b.completed - b.failed - (
@@ -14,29 +14,85 @@ LEFT JOIN (
 ) p ON p.tenant = b.tenant AND p.batch_id = b.id
 WHERE b.status IN ('validating', 'in_progress', 'finalizing')
 
--- name: unsettled
--- Of the batches that dispatch, by model: what the workers have left.
-SELECT b.tenant, b.id, m.model, (m.lines - coalesce(m.duplicates, 0) - m.failed - coalesce(p.settled, 0))::bigint AS lines_left, b.expires_at
+-- name: backlogs
+-- Lines that the workers have left, by model, of batches that dispatch.
+SELECT b.tenant, b.id, m.model, b.deadline, b.priority, b.created_at, w.tenant IS NOT NULL AS is_paused,
+       (m.lines - coalesce(m.duplicates, 0) - m.completed - m.failed - coalesce(p.settled, 0))::bigint AS lines_left
 FROM batches b
-CROSS JOIN LATERAL jsonb_to_recordset(b.models) AS m(model text, lines bigint, failed bigint, duplicates bigint)
+CROSS JOIN LATERAL jsonb_to_recordset(b.models) AS m(
+    model text, lines bigint, completed bigint, failed bigint, duplicates bigint)
 LEFT JOIN (
     SELECT tenant, batch_id, model, sum(completed + failed) AS settled
     FROM slice_progress GROUP BY tenant, batch_id, model
 ) p ON p.tenant = b.tenant AND p.batch_id = b.id AND p.model = m.model
+LEFT JOIN waiting_reasons w
+    ON w.tenant = b.tenant AND w.batch_id = b.id AND w.model = '' AND w.source = $2 AND w.until > $1
 WHERE b.status = 'in_progress' AND b.cancel_requested_at IS NULL
-  AND m.lines - coalesce(m.duplicates, 0) > m.failed + coalesce(p.settled, 0)
+  AND m.lines - coalesce(m.duplicates, 0) > m.completed + m.failed + coalesce(p.settled, 0)
+
+-- name: awaited_models
+-- Every worker runs this twice a second, so it reads only the rows of live batches. The order is the one in which
+-- workers poll: the first model of each tenant, then the second, and so on; models without lines left come last.
+-- `batches` are the batches of each of the `tenants` that have lines left and may send them now: not those that are
+-- cancelled, paused by a user or past their deadline.
+WITH wanted AS (
+    SELECT b.tenant, m.model, min(b.created_at) AS since,
+           count(*) FILTER (
+               WHERE b.cancel_requested_at IS NULL AND b.deadline > $1 AND w.tenant IS NULL
+                 AND m.lines - coalesce(m.duplicates, 0) > m.completed + m.failed + coalesce(p.settled, 0)
+           ) AS unsettled
+    FROM batches b
+    CROSS JOIN LATERAL jsonb_to_recordset(b.models) AS m(
+        model text, lines bigint, completed bigint, failed bigint, duplicates bigint)
+    LEFT JOIN (
+        SELECT tenant, batch_id, model, sum(completed + failed) AS settled
+        FROM slice_progress GROUP BY tenant, batch_id, model
+    ) p ON p.tenant = b.tenant AND p.batch_id = b.id AND p.model = m.model
+    LEFT JOIN waiting_reasons w
+        ON w.tenant = b.tenant AND w.batch_id = b.id AND w.model = '' AND w.source = $2 AND w.until > $1
+    WHERE b.status = 'in_progress' AND m.lines - coalesce(m.duplicates, 0) > m.completed + m.failed
+    GROUP BY b.tenant, m.model
+), placed AS (
+    SELECT tenant, model, unsettled, since,
+           row_number() OVER (PARTITION BY tenant, unsettled = 0 ORDER BY since, model COLLATE "C") AS place
+    FROM wanted
+)
+SELECT model, coalesce(array_agg(tenant) FILTER (WHERE unsettled > 0), '{}') AS tenants,
+       coalesce(array_agg(unsettled) FILTER (WHERE unsettled > 0), '{}') AS batches
+FROM placed GROUP BY model
+ORDER BY sum(unsettled) = 0, min(place), min(since), model COLLATE "C"
 
 -- name: lines_left
--- A model that nobody served at ingestion has none left; slice_progress holds live batches only.
+-- A model that no backend served at ingestion has no lines left. slice_progress has only live batches.
 WITH planned AS (
     SELECT m.model, sum(m.lines - coalesce(m.duplicates, 0) - m.completed - m.failed) AS lines
     FROM batches b, jsonb_to_recordset(b.models) AS m(
         model text, lines bigint, completed bigint, failed bigint, duplicates bigint)
     WHERE b.status IN ('validating', 'in_progress', 'finalizing')
     GROUP BY m.model
-), told AS (
+), reported AS (
     SELECT model, sum(completed + failed) AS settled FROM slice_progress GROUP BY model
 )
-SELECT model, (planned.lines - coalesce(told.settled, 0))::bigint AS lines_left
-FROM planned LEFT JOIN told USING (model)
-WHERE planned.lines > coalesce(told.settled, 0)
+SELECT model, (planned.lines - coalesce(reported.settled, 0))::bigint AS lines_left
+FROM planned LEFT JOIN reported USING (model)
+WHERE planned.lines > coalesce(reported.settled, 0)
+
+-- name: lines_due
+-- Lines that the workers have left, by model and deadline. Batches that cannot send them are left out: those that are
+-- cancelled, those that users have paused, and those after their deadline.
+SELECT m.model, b.deadline,
+       sum(m.lines - coalesce(m.duplicates, 0) - m.completed - m.failed - coalesce(p.settled, 0))::bigint AS lines
+FROM batches b
+CROSS JOIN LATERAL jsonb_to_recordset(b.models) AS m(
+    model text, lines bigint, completed bigint, failed bigint, duplicates bigint)
+LEFT JOIN (
+    SELECT tenant, batch_id, model, sum(completed + failed) AS settled
+    FROM slice_progress GROUP BY tenant, batch_id, model
+) p ON p.tenant = b.tenant AND p.batch_id = b.id AND p.model = m.model
+WHERE b.status = 'in_progress' AND b.cancel_requested_at IS NULL AND b.deadline > $1
+  AND m.lines - coalesce(m.duplicates, 0) > m.completed + m.failed + coalesce(p.settled, 0)
+  AND NOT EXISTS (
+    SELECT FROM waiting_reasons w
+    WHERE w.tenant = b.tenant AND w.batch_id = b.id AND w.model = '' AND w.source = $2 AND w.until > $1
+)
+GROUP BY m.model, b.deadline

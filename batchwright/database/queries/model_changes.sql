@@ -1,14 +1,24 @@
 -- name: all
-SELECT model, config, changed_at FROM model_changes ORDER BY model COLLATE "C"
+SELECT model, config, is_partial, version, changed_at FROM model_changes ORDER BY model COLLATE "C"
 
 -- name: lock
--- Whether a change fits is judged by all models together: one at a time. Readers do not wait.
+-- A change is checked against all models, so changes exclude each other. Readers do not wait.
 LOCK TABLE model_changes IN SHARE ROW EXCLUSIVE MODE
 
 -- name: put
-INSERT INTO model_changes (model, config, changed_at) VALUES ($1, $2::jsonb, $3)
-ON CONFLICT (model) DO UPDATE SET config = excluded.config, changed_at = excluded.changed_at
+-- Returns no row if the current version is not one of $5 (null: any). A model without a change has version 0.
+INSERT INTO model_changes (model, config, is_partial, changed_at)
+SELECT $1, $2::jsonb, $3, $4
+WHERE $5::bigint[] IS NULL
+   OR coalesce((SELECT version FROM model_changes WHERE model = $1), 0) = ANY ($5::bigint[])
+ON CONFLICT (model) DO UPDATE
+SET config = excluded.config, is_partial = excluded.is_partial, changed_at = excluded.changed_at, version = DEFAULT
+RETURNING version
 
 -- name: revert
--- A second run finds nothing.
-DELETE FROM model_changes WHERE model = $1
+-- A repeat finds nothing.
+DELETE FROM model_changes WHERE model = $1 AND ($2::bigint[] IS NULL OR version = ANY ($2::bigint[]))
+RETURNING version
+
+-- name: version
+SELECT version FROM model_changes WHERE model = $1

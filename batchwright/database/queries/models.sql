@@ -1,9 +1,9 @@
--- name: forget
--- Before `note`, in one transaction.
+-- name: delete_unlisted
+-- Runs before `replace_models`, in one transaction.
 DELETE FROM served_models WHERE backend_url = $1 AND name <> ALL ($2::text[])
 
--- name: note
--- By name, so that two workers never wait for each other in a circle; a second run only renews `seen_at`.
+-- name: replace_models
+-- Rows are written in the order of their names, so that two workers cannot deadlock. A repeat only renews `seen_at`.
 INSERT INTO served_models (backend_url, name, seen_at)
 SELECT DISTINCT $1, name, $3::timestamptz FROM unnest($2::text[]) AS name ORDER BY name
 ON CONFLICT (backend_url, name) DO UPDATE SET seen_at = greatest(served_models.seen_at, excluded.seen_at)

@@ -1,15 +1,17 @@
 -- name: record
--- Absolute numbers: a second run changes nothing. Rows go in by key, so that two workers never wait for each
--- other in a circle. A batch that has ended takes no more; what slips in beside its end is never read.
+-- The numbers are totals, so a repeat changes nothing. Rows are written in the order of their keys, so that two
+-- workers cannot deadlock. Progress of an ended batch is ignored; a row that is written while the batch ends is
+-- never read.
 INSERT INTO slice_progress AS p (tenant, batch_id, model, number, generation, attempt, completed, failed,
-                                 input_tokens, cached_tokens, output_tokens, reasoning_tokens)
+                                 input_tokens, cached_tokens, output_tokens, reasoning_tokens, errors)
 SELECT DISTINCT ON (t.tenant, t.batch_id, t.model, t.number)
        t.tenant, t.batch_id, t.model, t.number, t.generation, t.attempt, t.completed, t.failed,
-       t.input_tokens, t.cached_tokens, t.output_tokens, t.reasoning_tokens
+       t.input_tokens, t.cached_tokens, t.output_tokens, t.reasoning_tokens, t.errors::jsonb
 FROM unnest($1::text[], $2::text[], $3::text[], $4::int[], $5::int[], $6::int[], $7::bigint[], $8::bigint[],
-            $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[])
+            $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::text[])
      WITH ORDINALITY AS t (tenant, batch_id, model, number, generation, attempt, completed, failed,
-                           input_tokens, cached_tokens, output_tokens, reasoning_tokens, place)
+                           input_tokens, cached_tokens, output_tokens, reasoning_tokens, errors,
+                           place)
 JOIN batches b ON b.tenant = t.tenant AND b.id = t.batch_id
      AND b.status IN ('validating', 'in_progress', 'finalizing')
 ORDER BY t.tenant, t.batch_id, t.model, t.number, t.generation DESC, t.attempt DESC, t.place DESC
@@ -21,5 +23,6 @@ ON CONFLICT (tenant, batch_id, model, number) DO UPDATE SET
     input_tokens = excluded.input_tokens,
     cached_tokens = excluded.cached_tokens,
     output_tokens = excluded.output_tokens,
-    reasoning_tokens = excluded.reasoning_tokens
+    reasoning_tokens = excluded.reasoning_tokens,
+    errors = excluded.errors
 WHERE (excluded.generation, excluded.attempt) >= (p.generation, p.attempt)

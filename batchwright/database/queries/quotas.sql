@@ -5,29 +5,74 @@ SELECT * FROM quotas WHERE tenant = $1
 SELECT * FROM quotas ORDER BY tenant COLLATE "C"
 
 -- name: make
--- Before `lock_row`, so that there is a row to lock.
+-- Runs before `lock_row`, so that there is a row to lock.
 INSERT INTO quotas (tenant, changed_at) VALUES ($1, $2) ON CONFLICT (tenant) DO NOTHING
 
 -- name: lock_row
 SELECT * FROM quotas WHERE tenant = $1 FOR UPDATE
 
 -- name: put
--- A second run writes the same.
+-- A repeat writes the same.
 UPDATE quotas SET
     live_batches = $2, stored_bytes = $3, enqueued_lines = $4, enqueued_tokens = $5, requests_per_minute = $6,
-    models = $7, changed_at = $8, tokens_per_day = $9
+    models = $7, changed_at = $8, tokens_per_day = $9, weight = $10, max_in_flight = $11,
+    max_priority = $12, over_quota = $13, backend_requests_per_minute = $14, backend_tokens_per_minute = $15
 WHERE tenant = $1
 
 -- name: clear
--- A second run finds nothing.
+-- A repeat finds nothing.
 DELETE FROM quotas WHERE tenant = $1
 
+-- name: shares
+-- Workers report each running slice in their heartbeat as `runs BATCH_ID MODEL`. It counts for the batch's tenant.
+-- The heartbeats are expanded once, however many tenants have a cap or a rate.
+WITH running AS MATERIALIZED (
+    SELECT DISTINCT w.id AS worker, split_part(stat, ' ', 2) AS batch_id
+    FROM workers w CROSS JOIN jsonb_object_keys(w.stats) AS stat
+    WHERE w.beat_at >= now() - $1::interval AND stat LIKE 'runs %'
+), capped AS (
+    SELECT q.tenant, array_agg(DISTINCT r.worker COLLATE "C" ORDER BY r.worker COLLATE "C") AS workers
+    FROM quotas q
+    JOIN batches b ON b.tenant = q.tenant AND b.status IN ('validating', 'in_progress', 'finalizing')
+    JOIN running r ON r.batch_id = b.id
+    WHERE num_nonnulls(q.max_in_flight, q.backend_requests_per_minute, q.backend_tokens_per_minute) > 0
+    GROUP BY q.tenant
+)
+SELECT q.tenant, q.weight, q.max_in_flight, coalesce(c.workers, '{}') AS workers,
+       q.backend_requests_per_minute AS requests_per_minute, q.backend_tokens_per_minute AS tokens_per_minute,
+       (SELECT count(*) FROM workers w WHERE w.beat_at >= now() - $1::interval)::int AS live_workers
+FROM quotas q
+LEFT JOIN capped c ON c.tenant = q.tenant
+WHERE num_nonnulls(q.weight, q.max_in_flight, q.backend_requests_per_minute, q.backend_tokens_per_minute) > 0
+ORDER BY q.tenant COLLATE "C"
+
+-- name: key_caps
+-- Finds the workers as `shares` does.
+WITH running AS MATERIALIZED (
+    SELECT DISTINCT w.id AS worker, split_part(stat, ' ', 2) AS batch_id
+    FROM workers w CROSS JOIN jsonb_object_keys(w.stats) AS stat
+    WHERE w.beat_at >= now() - $1::interval AND stat LIKE 'runs %'
+), capped AS (
+    SELECT k.id, array_agg(DISTINCT r.worker COLLATE "C" ORDER BY r.worker COLLATE "C") AS workers
+    FROM api_keys k
+    JOIN batches b ON b.tenant = k.tenant AND b.policy->'caller'->>'key_id' = k.id
+        AND b.status IN ('validating', 'in_progress', 'finalizing')
+    JOIN running r ON r.batch_id = b.id
+    WHERE k.max_in_flight IS NOT NULL AND k.revoked_at IS NULL
+    GROUP BY k.id
+)
+SELECT k.id AS key_id, k.max_in_flight, coalesce(c.workers, '{}') AS workers
+FROM api_keys k
+LEFT JOIN capped c ON c.id = k.id
+WHERE k.max_in_flight IS NOT NULL AND k.revoked_at IS NULL
+ORDER BY k.id COLLATE "C"
+
 -- name: lock_tenant
--- One reservation of a tenant after the other: each sees those before it.
+-- Reservations of a tenant exclude each other, so that each sees those before it.
 SELECT pg_advisory_xact_lock(hashtextextended('quotas ' || $1::text, 0))
 
 -- name: enqueued
--- Of all live batches but $2. What workers told of slices is cleared with the batch's end, as its share is.
+-- Enqueued work of all live batches except $2. Progress rows of a batch are deleted when it ends.
 SELECT coalesce(sum(e.lines_left), 0)::bigint AS lines,
        coalesce(sum(ceil(e.tokens * e.lines_left / e.lines)), 0)::bigint AS tokens
 FROM (
@@ -41,24 +86,43 @@ FROM (
 ) e
 
 -- name: enqueue
--- Only before the batch runs: a second run writes the same, one that comes later changes nothing.
+-- A repeat writes the same; once the batch runs, nothing changes.
 UPDATE batches SET enqueued_lines = $3, enqueued_tokens = $4
 WHERE tenant = $1 AND id = $2 AND status = 'validating'
+
+-- name: request
+-- A waiting batch has no reservation: an earlier one may need those lines, and could then never start.
+UPDATE batches SET requested_lines = $3, requested_tokens = $4, enqueued_lines = NULL, enqueued_tokens = NULL
+WHERE tenant = $1 AND id = $2 AND status = 'validating'
+
+-- name: requested
+SELECT requested_lines AS lines, requested_tokens AS tokens FROM batches
+WHERE tenant = $1 AND id = $2 AND status = 'validating' AND requested_lines IS NOT NULL
+
+-- name: waiting_before
+-- Batches of the tenant that were created before this one and wait for the quota, too.
+-- A batch that has a reservation, from an earlier attempt, is behind none of them.
+SELECT count(*) AS batches FROM batches b
+JOIN batches own ON own.tenant = b.tenant AND own.id = $2 AND own.enqueued_lines IS NULL
+WHERE b.tenant = $1 AND b.status = 'validating' AND b.requested_lines IS NOT NULL AND b.enqueued_lines IS NULL
+  AND b.cancel_requested_at IS NULL AND b.deadline > now()
+  AND (b.created_at, b.id) < (own.created_at, own.id)
 
 -- name: is_validating
 SELECT id FROM batches WHERE tenant = $1 AND id = $2 AND status = 'validating' FOR NO KEY UPDATE
 
 -- name: stored
--- Known files, and what pending uploads were announced with.
+-- Bytes of known files, announced bytes of pending uploads, and bytes that ingestion wrote for live batches.
 SELECT ((SELECT coalesce(sum(bytes), 0) FROM known_files WHERE tenant = $1)
       + (SELECT coalesce(sum(bytes), 0) FROM uploads
-         WHERE tenant = $1 AND status = 'pending' AND expires_at > now()))::bigint AS bytes
+         WHERE tenant = $1 AND status = 'pending' AND expires_at > now())
+      + (SELECT coalesce(sum(bytes), 0) FROM ingest_attempts WHERE tenant = $1))::bigint AS bytes
 
 -- name: requests
 SELECT requests FROM request_counts WHERE tenant = $1 AND began_at > now() - interval '1 minute'
 
 -- name: count_request
--- A minute begins with the first request after the last one's end.
+-- A minute begins with the first request after the previous minute ended.
 INSERT INTO request_counts AS c (tenant, began_at, requests) VALUES ($1, now(), 1)
 ON CONFLICT (tenant) DO UPDATE SET
     requests = CASE WHEN c.began_at > now() - interval '1 minute' THEN c.requests + 1 ELSE 1 END,
@@ -66,11 +130,11 @@ ON CONFLICT (tenant) DO UPDATE SET
 RETURNING requests, extract(epoch FROM began_at + interval '1 minute' - now())::float8 AS seconds_left
 
 -- name: forget_admissions
--- Whatever was to come of them has.
+-- By then the batch or file has its row, or never gets one.
 DELETE FROM admissions WHERE tenant = $1 AND admitted_at <= now() - interval '1 minute'
 
 -- name: admit_batch
--- After `lock_tenant`, in one transaction. A second run renews it.
+-- Runs after `lock_tenant`, in one transaction. A repeat renews the admission.
 INSERT INTO admissions (tenant, id, quota, amount, admitted_at)
 SELECT $1, $2, 'live_batches', $3::bigint, clock_timestamp()
 WHERE (SELECT count(*) FROM batches
@@ -83,12 +147,13 @@ ON CONFLICT (tenant, id) DO UPDATE SET admitted_at = excluded.admitted_at
 RETURNING id
 
 -- name: admit_bytes
--- The same of what is stored, as `stored` counts it.
+-- The same for bytes, counted as in `stored`.
 INSERT INTO admissions (tenant, id, quota, amount, admitted_at)
 SELECT $1, $2, 'stored_bytes', $3::bigint, clock_timestamp()
 WHERE (SELECT coalesce(sum(bytes), 0) FROM known_files WHERE tenant = $1 AND id <> $2)
     + (SELECT coalesce(sum(bytes), 0) FROM uploads
        WHERE tenant = $1 AND status = 'pending' AND expires_at > now() AND id <> $2)
+    + (SELECT coalesce(sum(bytes), 0) FROM ingest_attempts WHERE tenant = $1)
     + (SELECT coalesce(sum(a.amount), 0) FROM admissions a
        WHERE a.tenant = $1 AND a.quota = 'stored_bytes' AND a.id <> $2
          AND NOT EXISTS (SELECT FROM files f WHERE f.tenant = a.tenant AND f.id = a.id)
@@ -97,12 +162,12 @@ WHERE (SELECT coalesce(sum(bytes), 0) FROM known_files WHERE tenant = $1 AND id 
 ON CONFLICT (tenant, id) DO UPDATE SET admitted_at = excluded.admitted_at
 RETURNING id
 
--- name: withdraw
--- A second run finds nothing.
+-- name: release
+-- A repeat finds nothing.
 DELETE FROM admissions WHERE tenant = $1 AND id = $2
 
 -- name: key_budgets
--- Revoked keys too: their batches go on.
+-- Revoked keys are included, because their batches continue.
 SELECT id, tokens_per_day FROM api_keys WHERE tokens_per_day IS NOT NULL
 
 -- name: key_budget
@@ -111,55 +176,27 @@ SELECT k.tokens_per_day, coalesce((
     WHERE s.tenant = k.tenant AND s.key_id = k.id AND s.day = (now() AT TIME ZONE 'utc')::date), 0)::bigint AS tokens
 FROM api_keys k WHERE k.tenant = $1 AND k.id = $2
 
--- name: organizations
-SELECT o.name, o.created_at, o.tokens_per_day,
-       array_remove(array_agg(t.tenant ORDER BY t.tenant COLLATE "C"), NULL) AS tenants
-FROM organizations o LEFT JOIN organization_tenants t ON t.organization = o.name
-GROUP BY o.name ORDER BY o.name COLLATE "C"
-
--- name: organization_of
--- What all its tenants have used is one number.
-SELECT o.name, o.tokens_per_day, coalesce((
-    SELECT sum(s.tokens) FROM spent_tokens s JOIN organization_tenants t ON t.tenant = s.tenant
-    WHERE t.organization = o.name AND s.day = (now() AT TIME ZONE 'utc')::date), 0)::bigint AS tokens
-FROM organization_tenants m JOIN organizations o ON o.name = m.organization
-WHERE m.tenant = $1
-
--- name: limited_users
-SELECT u.tenant, u.name, u.created_at, u.tokens_per_day,
-       array_remove(array_agg(k.id ORDER BY k.created_at, k.id), NULL) AS keys
-FROM users u LEFT JOIN api_keys k ON k.tenant = u.tenant AND k.user_name = u.name
-WHERE u.tokens_per_day IS NOT NULL
-GROUP BY u.tenant, u.name
-
--- name: user_of
-SELECT u.name, u.tokens_per_day, coalesce((
-    SELECT sum(s.tokens) FROM spent_tokens s JOIN api_keys m ON m.tenant = s.tenant AND m.id = s.key_id
-    WHERE s.tenant = u.tenant AND m.user_name = u.name AND s.day = (now() AT TIME ZONE 'utc')::date), 0)::bigint AS tokens
-FROM api_keys k JOIN users u ON u.tenant = k.tenant AND u.name = k.user_name
-WHERE k.tenant = $1 AND k.id = $2
-
 -- name: withdrawn_keys
--- Only as far back as a batch that runs can have been created: the others are many in time.
+-- $1 is the earliest creation time of a running batch. Without it the list would grow forever.
 SELECT id FROM api_keys WHERE revoked_at >= $1 OR expires_at BETWEEN $1 AND now()
 
 -- name: spent_today
 SELECT coalesce(sum(tokens), 0)::bigint AS tokens FROM spent_tokens
 WHERE tenant = $1 AND day = (now() AT TIME ZONE 'utc')::date
 
--- name: tell_spent
--- Absolute numbers of one worker, in the order of their key: a second run changes nothing.
+-- name: publish_tokens
+-- The numbers are totals of one worker, so a repeat changes nothing.
 INSERT INTO spent_tokens AS s (tenant, key_id, day, worker, tokens)
-SELECT told.tenant, told.key_id, $2, $1, told.tokens
-FROM unnest($3::text[], $4::text[], $5::bigint[]) AS told (tenant, key_id, tokens)
-ORDER BY told.tenant, told.key_id
+SELECT reported.tenant, reported.key_id, $2, $1, reported.tokens
+FROM unnest($3::text[], $4::text[], $5::bigint[]) AS reported (tenant, key_id, tokens)
+ORDER BY reported.tenant, reported.key_id
 ON CONFLICT (tenant, key_id, day, worker) DO UPDATE SET tokens = greatest(s.tokens, excluded.tokens)
 
--- name: forget_spent
--- A second run finds nothing.
+-- name: delete_tokens
+-- A repeat finds nothing.
 DELETE FROM spent_tokens WHERE day < $1
 
--- name: spent_by_others
+-- name: tokens_of_others
 SELECT tenant, key_id, sum(tokens)::bigint AS tokens FROM spent_tokens
 WHERE day = $2 AND worker <> $1
 GROUP BY tenant, key_id

@@ -2,7 +2,7 @@
 SELECT model, requests_per_second, changed_at FROM rates ORDER BY model COLLATE "C"
 
 -- name: lock
--- Changes are judged by what all rates are together: one at a time. Readers do not wait.
+-- A change is checked against all rates, so changes exclude each other. Readers do not wait.
 LOCK TABLE rates IN SHARE ROW EXCLUSIVE MODE
 
 -- name: put
@@ -11,5 +11,5 @@ ON CONFLICT (model) DO UPDATE SET
     requests_per_second = excluded.requests_per_second, changed_at = excluded.changed_at
 
 -- name: remove
--- A second run finds nothing.
+-- A repeat finds nothing.
 DELETE FROM rates WHERE model = $1

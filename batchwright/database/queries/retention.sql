@@ -1,40 +1,43 @@
--- Over all tenants unless a tenant is named. `after` is the last row of the page before.
+-- Queries over all tenants, unless they have a parameter for the tenant. A page begins after the last row of the
+-- previous page.
 
 -- name: expired_files
--- Nobody reads it, nor did within the grace: whoever found the file known has its batch by now.
+-- Files that no batch reads, or has read since $1: a request that still found the file has created its batch by now.
 SELECT f.* FROM files f
 WHERE f.expires_at <= $1 AND (f.expires_at, f.tenant, f.id) > ($2, $3, $4) AND NOT EXISTS (
     SELECT FROM batches b
     WHERE b.tenant = f.tenant AND b.input_file_id = f.id
-      AND coalesce(coalesce(b.completed_at, b.failed_at, b.expired_at, b.cancelled_at) > $1, true))
+      AND (coalesce(coalesce(b.completed_at, b.failed_at, b.expired_at, b.cancelled_at) > $1, true)
+           OR b.files_pending_until > now()))
 ORDER BY f.expires_at, f.tenant, f.id
 LIMIT $5
 
 -- name: remove_file
--- A second run finds nothing. Not one that a batch reads: its object goes only together with the row.
+-- A repeat finds nothing. A file that a batch reads stays, because its object is deleted together with the row.
 DELETE FROM files f
 WHERE f.tenant = $1 AND f.id = $2 AND f.storage_key = $3 AND NOT EXISTS (
     SELECT FROM batches b
     WHERE b.tenant = f.tenant AND b.input_file_id = f.id
-      AND b.status IN ('validating', 'in_progress', 'finalizing'))
+      AND (b.status IN ('validating', 'in_progress', 'finalizing') OR b.files_pending_until > now()))
 RETURNING f.id
 
 -- name: ended_batches
 SELECT tenant, id, coalesce(completed_at, failed_at, expired_at, cancelled_at) AS ended_at FROM batches
 WHERE swept_at IS NULL AND (results_kept_until IS NULL OR results_kept_until <= now())
+  AND (files_pending_until IS NULL OR files_pending_until <= now())
   AND coalesce(completed_at, failed_at, expired_at, cancelled_at) <= $1
   AND (coalesce(completed_at, failed_at, expired_at, cancelled_at), tenant, id) > ($2, $3, $4)
 ORDER BY 3, tenant, id
 LIMIT $5
 
--- name: batch_swept
-UPDATE batches SET swept_at = $3 WHERE tenant = $1 AND id = $2 AND swept_at IS NULL RETURNING id
+-- name: record_sweep
+UPDATE batches SET swept_at = $3, files_pending_until = NULL WHERE tenant = $1 AND id = $2 AND swept_at IS NULL RETURNING id
 
 -- name: clear_progress
 DELETE FROM slice_progress WHERE tenant = $1 AND batch_id = $2
 
 -- name: old_batches
--- A row stays as long as the files it leads to.
+-- A row is kept as long as its output and error files.
 SELECT b.tenant, b.id, coalesce(b.completed_at, b.failed_at, b.expired_at, b.cancelled_at) AS ended_at
 FROM batches b
 WHERE b.swept_at IS NOT NULL
@@ -46,11 +49,11 @@ ORDER BY 3, b.tenant, b.id
 LIMIT $5
 
 -- name: remove_batch
--- Whoever asks for a second chance again gets a new batch then.
+-- A later request to rerun the origin creates a new batch.
 WITH gone AS (
     DELETE FROM batches WHERE tenant = $1 AND id = $2 AND swept_at IS NOT NULL RETURNING tenant, id
 ), forgotten AS (
-    DELETE FROM second_chances c USING gone WHERE c.tenant = gone.tenant AND c.batch_id = gone.id
+    DELETE FROM reruns c USING gone WHERE c.tenant = gone.tenant AND c.batch_id = gone.id
 ), unlinked AS (
     DELETE FROM dead_letter_retries r USING gone WHERE r.tenant = gone.tenant AND r.batch_id = gone.id)
 SELECT id FROM gone
@@ -68,7 +71,7 @@ DELETE FROM uploads WHERE tenant = $1 AND id = $2 AND swept_at IS NOT NULL RETUR
 SELECT count(*) FROM idempotency_keys WHERE created_at <= $1
 
 -- name: remove_keys
--- Some of them; those that another run is deleting are left to it.
+-- Deletes one page. Rows that another run is deleting are skipped.
 WITH gone AS (
     DELETE FROM idempotency_keys WHERE (tenant, operation, key) IN (
         SELECT tenant, operation, key FROM idempotency_keys WHERE created_at <= $1
@@ -78,7 +81,7 @@ WITH gone AS (
 SELECT count(*) FROM gone
 
 -- name: tenants
--- From each to the next in the indexes, past all that it has.
+-- The query steps through the indexes from one tenant to the next, without reading all rows of each.
 WITH RECURSIVE found (tenant, number) AS (
     SELECT least((SELECT min(f.tenant) FROM files f WHERE f.tenant > $1),
                  (SELECT min(b.tenant) FROM batches b WHERE b.tenant > $1),
@@ -92,34 +95,36 @@ WITH RECURSIVE found (tenant, number) AS (
 )
 SELECT tenant FROM found WHERE tenant IS NOT NULL ORDER BY tenant
 
--- name: keys_of
+-- name: storage_keys
 SELECT id, storage_key FROM files WHERE tenant = $1 AND id = ANY($2::text[])
 
 -- name: open_uploads
 SELECT id FROM uploads WHERE tenant = $1 AND id = ANY($2::text[]) AND swept_at IS NULL
 
 -- name: live_batches
--- And those whose results are kept: their objects stay too.
+-- Batches whose objects stay: live ones, and those whose results are kept or whose files are pending.
 SELECT id FROM batches WHERE tenant = $1 AND status IN ('validating', 'in_progress', 'finalizing')
 UNION
 SELECT id FROM batches WHERE tenant = $1 AND results_kept_until > now()
+UNION
+SELECT id FROM batches WHERE tenant = $1 AND files_pending_until > now()
 
 -- name: miscounted
--- Ended ones with files: every line is in one of them.
-SELECT b.*, NULL::jsonb AS told_models, NULL::jsonb AS told_usage FROM batches b
+-- Ended batches with files, whose counts do not add up: every line has to be in one of the files.
+SELECT b.*, NULL::jsonb AS reported_models, NULL::jsonb AS reported_usage, NULL::jsonb AS reported_errors FROM batches b
 WHERE b.status IN ('completed', 'failed', 'expired', 'cancelled')
   AND coalesce(b.output_file_id, b.error_file_id) IS NOT NULL AND b.completed + b.failed <> b.total
 ORDER BY b.tenant, b.id
 LIMIT 1000
 
 -- name: settled_files
--- Not expired, and old enough: whatever is to become of them has.
+-- Files that have not expired and are old enough that their creation has finished.
 SELECT * FROM files
 WHERE tenant = $1 AND id > $2 AND created_at <= $3 AND (expires_at IS NULL OR expires_at > $4)
 ORDER BY id
 LIMIT $5
 
--- name: note_success
+-- name: record_success
 INSERT INTO retention (kind, succeeded_at) VALUES ($1, $2)
 ON CONFLICT (kind) DO UPDATE SET succeeded_at = greatest(retention.succeeded_at, excluded.succeeded_at)
 
@@ -129,5 +134,5 @@ SELECT kind, succeeded_at FROM retention
 -- name: mark
 SELECT id, marked_at FROM storage_mark
 
--- name: note_mark
+-- name: record_mark
 UPDATE storage_mark SET marked_at = coalesce(marked_at, $1)

@@ -1,5 +1,5 @@
 -- name: insert
--- A second run finds the row and changes nothing.
+-- A repeat finds the row and changes nothing.
 INSERT INTO uploads (tenant, id, purpose, filename, mime_type, bytes, expires_after_seconds, status,
                      created_at, expires_at, file_id, completion)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
@@ -9,7 +9,7 @@ ON CONFLICT (tenant, id) DO NOTHING
 SELECT * FROM uploads WHERE tenant = $1 AND id = $2
 
 -- name: lock
--- Nobody adds a part, completes or cancels until the transaction ends.
+-- Other requests cannot add a part, complete or cancel until the transaction ends.
 SELECT * FROM uploads WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE
 
 -- name: held
@@ -30,7 +30,7 @@ WHERE tenant = $1 AND id = $2 AND status = 'pending'
 RETURNING *
 
 -- name: cancel
--- After its time it is expired, which the sweep writes down.
+-- A pending upload past its expiry is expired; the sweep sets its status.
 UPDATE uploads SET status = 'cancelled'
 WHERE tenant = $1 AND id = $2 AND status = 'pending' AND expires_at > $3
 
@@ -43,6 +43,6 @@ WHERE swept_at IS NULL AND expires_at <= $1 AND (expires_at, tenant, id) > ($2, 
 ORDER BY expires_at, tenant, id
 LIMIT $5
 
--- name: swept
+-- name: record_sweep
 UPDATE uploads SET status = CASE WHEN status = 'pending' THEN 'expired' ELSE status END, swept_at = $3
 WHERE tenant = $1 AND id = $2

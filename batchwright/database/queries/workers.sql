@@ -1,25 +1,28 @@
--- name: beat
--- A second run changes nothing. Workers have a new id at every start: the silent ones are forgotten here.
+-- name: record_heartbeat
+-- A repeat only renews `beat_at`. Times of heartbeats are those of this server, because the clocks of workers differ.
+-- Every start of a worker has a new id, so rows of processes that ended are deleted here.
 WITH silent AS (
-    DELETE FROM workers WHERE beat_at < $3::timestamptz - interval '1 day' AND id <> $1
+    DELETE FROM workers WHERE beat_at < now() - interval '1 day' AND id <> $1
 )
-INSERT INTO workers (id, stats, beat_at, registry, traffic, started_at) VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO workers (id, stats, beat_at, registry, traffic, started_at) VALUES ($1, $2, now(), $3, $4, $5)
 ON CONFLICT (id) DO UPDATE SET
     stats = excluded.stats, registry = excluded.registry, traffic = excluded.traffic,
-    started_at = excluded.started_at, beat_at = greatest(workers.beat_at, excluded.beat_at)
+    started_at = excluded.started_at, beat_at = excluded.beat_at
 
--- name: alive
-SELECT count(*) FROM workers WHERE beat_at >= $1
+-- name: count_alive
+SELECT count(*) FROM workers WHERE beat_at >= now() - $1::interval
 
--- name: beats
-SELECT id, stats, beat_at, registry, started_at FROM workers WHERE beat_at >= $1 ORDER BY id COLLATE "C"
+-- name: heartbeats
+SELECT id, stats, beat_at, registry, started_at FROM workers WHERE beat_at >= now() - $1::interval ORDER BY id COLLATE "C"
 
 -- name: traffic
--- Many workers tell of the same few: added up here, an API process reads as much of fifty as of one.
-SELECT told.model, told.backend, sum(told.requests)::bigint AS requests, sum(told.errors)::bigint AS errors,
-       sum(told.seconds) AS seconds, sum(told.pending)::bigint AS pending
-FROM workers, jsonb_to_recordset(workers.traffic) AS told
-    (model text, backend text, requests bigint, errors bigint, seconds float8, pending bigint)
-WHERE workers.beat_at >= $1
-GROUP BY told.model, told.backend
-ORDER BY told.model COLLATE "C", told.backend COLLATE "C"
+-- Workers report the same few backends. The sums are computed here, so that an API process reads few rows.
+SELECT t.model, t.backend, sum(t.requests)::bigint AS requests, sum(t.errors)::bigint AS errors,
+       sum(t.seconds) AS seconds, coalesce(sum(t.squared_seconds), 0) AS squared_seconds,
+       sum(t.pending)::bigint AS pending
+FROM workers, jsonb_to_recordset(workers.traffic) AS t
+    (model text, backend text, requests bigint, errors bigint, seconds float8, squared_seconds float8,
+     pending bigint)
+WHERE workers.beat_at >= now() - $1::interval
+GROUP BY t.model, t.backend
+ORDER BY t.model COLLATE "C", t.backend COLLATE "C"

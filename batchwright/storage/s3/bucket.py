@@ -1,13 +1,13 @@
-"""A bucket as the settings name it: the client, the prefix, and what every call to it goes through."""
+"""The S3 bucket of the settings, with its client, key prefix, retries and translation of errors."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from batchwright.rules.locations import Bucket
-from batchwright.storage.retries import Operation, Retries
-from batchwright.storage.s3.errors import FAULTS, explained
+from batchwright.rules.object_keys import Bucket
+from batchwright.storage.retries import OperationRetries, StorageOperation
+from batchwright.storage.s3.errors import S3_ERRORS, to_storage_error
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3 import S3Client
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PARTS_IN_FLIGHT = 2  # of all writers of a process: 16 MiB of 8 MiB parts
+PARTS_IN_FLIGHT = 2  # of all writers of a process together; a part has 8 MiB or more
 
 
 @dataclass(frozen=True)
-class Encryption:
-    """What is asked for with each new object; empty: what the bucket does by itself."""
+class S3Encryption:
+    """Encryption requested for each new object. By default, the bucket decides."""
 
     method: "ServerSideEncryptionType | None" = None
     key_id: str = ""
@@ -30,8 +30,8 @@ class Encryption:
 class S3Bucket:
     client: "S3Client"
     place: Bucket
-    retries: Retries
-    encryption: Encryption = Encryption()
+    retries: OperationRetries
+    encryption: S3Encryption = S3Encryption()
     part_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PARTS_IN_FLIGHT))
 
     @property
@@ -39,18 +39,26 @@ class S3Bucket:
         return self.place.name
 
     def at(self, key: str) -> str:
-        """The key as the bucket has it."""
+        """Return the name of the object in the bucket: the configured prefix and the key."""
         return self.place.prefix + key
 
     async def call(
-        self, operation: Operation, doing: str, key: str, attempt: Callable[[], Awaitable[T]]
+        self, operation: StorageOperation, doing: str, key: str, attempt: Callable[[], Awaitable[T]]
     ) -> T:
-        """What `attempt` returns, after retries of what passes.
+        """Call `attempt` and return its result. Repeat it after transient errors.
+
+        Args:
+            operation: the kind of operation, for metrics and logs.
+            doing: the action, such as `read`, for error messages.
+            key: the object's key, for error messages.
+            attempt: sends the request; it must be safe to repeat.
 
         Raises:
-            ObjectMissing, StorageUnavailable, StorageFull: naming what was being done with `key`.
+            ObjectMissing: there is no such object.
+            StorageFull: no space is left.
+            StorageUnavailable: S3 refuses the request, or cannot be reached even after retries.
         """
         try:
             return await self.retries.run(operation, attempt)
-        except FAULTS as error:
-            raise explained(error, doing, key, self.place.url) from error
+        except S3_ERRORS as error:
+            raise to_storage_error(error, doing, key, self.place.url) from error

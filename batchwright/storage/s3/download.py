@@ -1,13 +1,13 @@
-"""One object being read: a connection that breaks is opened again where it broke."""
+"""Download of one object. If the connection breaks, a new one continues at the same byte."""
 
 from typing import TYPE_CHECKING, TypedDict
 
 from botocore.exceptions import ClientError, IncompleteReadError
 
 from batchwright.storage.base import StorageUnavailable
-from batchwright.storage.retries import Operation
+from batchwright.storage.retries import StorageOperation
 from batchwright.storage.s3.bucket import S3Bucket
-from batchwright.storage.s3.errors import code_of
+from batchwright.storage.s3.errors import error_code
 
 if TYPE_CHECKING:
     from aiobotocore.response import StreamingBody
@@ -20,28 +20,33 @@ class _Range(TypedDict, total=False):
     Range: str
 
 
-class Download:
-    """The bytes from `start`, at most `length`, piece by piece; `close` is due at the end in any case."""
+class S3Download:
+    """Downloads an object in pieces: at most `length` bytes from `start`, or all if `length` is None.
+
+    Always call `close` at the end.
+    """
 
     def __init__(self, bucket: S3Bucket, key: str, start: int, length: int | None) -> None:
         self._bucket, self._key = bucket, key
-        self._at = start  # of the next byte to come from S3
-        self._last = "" if length is None else str(start + length - 1)  # that is asked for
-        self._end = -1  # of what there is: known with the first answer
+        self._at = start  # position of the next byte from S3
+        self._last = "" if length is None else str(start + length - 1)  # last requested byte
+        self._end = -1  # end of the available bytes, known after the first response
         self._etag = ""
         self._piece = bytearray()
         self._body: StreamingBody | None = None
 
     async def next(self) -> bytes:
-        """The next piece, of PIECE bytes but for the last; empty at the end.
+        """Return the next piece, or empty bytes at the end of the object.
+
+        Each piece except the last has PIECE bytes.
 
         Raises:
-            ObjectMissing
-            StorageUnavailable: retries brought no byte, or the object was replaced meanwhile.
+            ObjectMissing: there is no such object.
+            StorageUnavailable: retries did not help, or the object was replaced meanwhile.
         """
         if self._at == self._end:
             return b""
-        await self._bucket.call(Operation.RETRIEVE, "read", self._key, self._fill)
+        await self._bucket.call(StorageOperation.RETRIEVE, "read", self._key, self._fill)
         piece, self._piece = bytes(self._piece), bytearray()
         return piece
 
@@ -51,7 +56,7 @@ class Download:
             self._body = None
 
     async def _fill(self) -> None:
-        """What it got before it failed is kept: the next attempt goes on behind that."""
+        """Receive bytes until the piece is full or the object ends. After an error, a retry continues."""
         try:
             body = self._body or await self._open()
             while body is not None and (wanted := min(PIECE - len(self._piece), self._end - self._at)):
@@ -71,16 +76,14 @@ class Download:
                 Bucket=self._bucket.name, Key=self._bucket.at(self._key), **ranged
             )
         except ClientError as error:
-            if code_of(error) not in _PAST_THE_END or self._end >= 0:
+            if error_code(error) not in _PAST_THE_END or self._end >= 0:
                 raise
             self._end = self._at
             return None
         self._body = answer["Body"]
-        self._agree(answer["ETag"], self._at + answer["ContentLength"])
-        return self._body
-
-    def _agree(self, etag: str, end: int) -> None:
-        """Two objects are never mixed; compared here, as not every server heeds If-Match."""
+        etag, end = answer["ETag"], self._at + answer["ContentLength"]
+        # Compared here, because not every server supports If-Match.
         if self._end >= 0 and (etag, end) != (self._etag, self._end):
             raise StorageUnavailable(f"{self._key!r} in {self._bucket.place.url} changed while it was read.")
         self._etag, self._end = etag, end
+        return self._body

@@ -1,4 +1,4 @@
-"""What S3 answers, or the way to it, as the storage's errors: each a sentence with the remedy."""
+"""Translate errors of S3 and of the network into storage errors whose message names a remedy."""
 
 import aiohttp
 from botocore.exceptions import (
@@ -19,10 +19,10 @@ from botocore.parsers import ResponseParserError
 
 from batchwright.storage.base import ObjectMissing, StorageError, StorageFull, StorageUnavailable
 
-FAULTS = (ClientError, BotoCoreError, ResponseParserError, aiohttp.ClientError, TimeoutError)
-NO_UPLOAD = "NoSuchUpload"
+S3_ERRORS = (ClientError, BotoCoreError, ResponseParserError, aiohttp.ClientError, TimeoutError)
+NO_SUCH_UPLOAD = "NoSuchUpload"
 
-_BROKEN_OFF = (
+_CONNECTION_ERRORS = (
     HTTPClientError,
     NoConnection,
     IncompleteReadError,
@@ -30,14 +30,20 @@ _BROKEN_OFF = (
     aiohttp.ClientError,
     TimeoutError,
 )
-_RESTING = {"RequestTimeout", "OperationAborted", "BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch"}
+_TRANSIENT = {
+    "RequestTimeout",
+    "OperationAborted",
+    "BadDigest",
+    "IncompleteBody",
+    "XAmzContentSHA256Mismatch",
+}
 _THROTTLING = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"}
 _FULL = {"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "InsufficientCapacity"}
 _FULL_STATUS, _NOT_IMPLEMENTED = 507, 501
 
 _KEYS = "the keys are wrong: correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile"
 _EXPIRED = "the credentials have expired: renew them"
-_REGION = "the bucket lies in another region: correct BATCHWRIGHT_S3_REGION"
+_REGION = "the bucket is in another region: correct BATCHWRIGHT_S3_REGION"
 _DENIED = (
     "access is denied: allow s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload, "
     "s3:ListBucket and s3:ListBucketMultipartUploads there"
@@ -56,26 +62,29 @@ _REMEDIES = {
     "AuthorizationHeaderMalformed": _REGION,
     "IllegalLocationConstraintException": _REGION,
     "301": _REGION,
-    "RequestTimeTooSkewed": "the clocks differ too much: set this machine's",
-    "NotImplemented": "the server cannot do that: BATCHWRIGHT_S3_SSE may ask too much of it",
-    NO_UPLOAD: "somebody ended the upload meanwhile: a sweep or the bucket's lifecycle rule is too eager",
+    "RequestTimeTooSkewed": "the clocks differ too much: correct this machine's clock",
+    "NotImplemented": "the server does not support this: check BATCHWRIGHT_S3_SSE",
+    NO_SUCH_UPLOAD: "the upload was aborted: a sweep or a lifecycle rule of the bucket runs too early",
 }
 
 
-def code_of(error: BaseException) -> str:
-    """S3's code, such as NoSuchKey; of a HEAD only the status, such as 404."""
+def error_code(error: BaseException) -> str:
+    """Return the error code of S3, for example NoSuchKey; empty if the error did not come from S3.
+
+    For a HEAD request it is only the status, such as 404.
+    """
     if not isinstance(error, ClientError):
         return ""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def is_passing(error: BaseException) -> bool:
-    """Whether another attempt may go better."""
+def is_transient(error: BaseException) -> bool:
+    """Return True if the operation may succeed when it is repeated."""
     if isinstance(error, ClientError):
         status = _status_of(error)
-        if status in (_FULL_STATUS, _NOT_IMPLEMENTED) or code_of(error) in _FULL:
+        if status in (_FULL_STATUS, _NOT_IMPLEMENTED) or error_code(error) in _FULL:
             return False
-        return status >= 500 or status == 429 or code_of(error) in _RESTING | _THROTTLING
+        return status >= 500 or status == 429 or error_code(error) in _TRANSIENT | _THROTTLING
     if isinstance(error, SSLError):
         return False
     return isinstance(
@@ -84,9 +93,15 @@ def is_passing(error: BaseException) -> bool:
     )
 
 
-def explained(error: Exception, doing: str, key: str, place: str) -> StorageError:
-    """The error to raise when `doing` something with `key` at `place` failed with one of FAULTS."""
-    code = code_of(error)
+def to_storage_error(error: Exception, doing: str, key: str, place: str) -> StorageError:
+    """Return the storage error to raise instead of `error`, which is one of S3_ERRORS.
+
+    Args:
+        doing: the failed action, such as `read`, for the message.
+        key: the object's key; empty if the action concerns the whole storage.
+        place: the URL of the storage.
+    """
+    code = error_code(error)
     if code in ("NoSuchKey", "404"):
         return ObjectMissing(f"There is no object {key!r} in {place}.")
     what = f"Cannot {doing} {key!r} in {place}" if key else f"Cannot {doing} {place}"
@@ -107,8 +122,8 @@ def _reason(error: Exception, code: str) -> str:
             "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role"
         )
     if isinstance(error, CredentialRetrievalError | PartialCredentialsError | SSOError):
-        return f"the credentials cannot be had: {str(error).rstrip('.')}"
-    if isinstance(error, _BROKEN_OFF):
+        return f"the credentials cannot be loaded: {str(error).rstrip('.')}"
+    if isinstance(error, _CONNECTION_ERRORS):
         text = str(error).rstrip(".") or "no answer in time"
         return f"S3 cannot be reached: {text}; check BATCHWRIGHT_S3_ENDPOINT_URL and the network"
     return str(error).rstrip(".")

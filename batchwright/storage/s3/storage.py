@@ -1,28 +1,53 @@
-"""Objects in a bucket of S3, or of a server that speaks it."""
+"""Storage in a bucket of S3 or of an S3-compatible server."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from secrets import token_hex
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-from batchwright.storage.base import DatedObject, ObjectInfo, ObjectMissing, Storage, StorageUnavailable
-from batchwright.storage.keys import check_key, check_prefix, is_key
-from batchwright.storage.retries import Operation
-from batchwright.storage.s3 import unfinished
-from batchwright.storage.s3.bucket import S3Bucket
-from batchwright.storage.s3.download import Download
-from batchwright.storage.s3.upload import Upload, put
+import aioboto3
+from aiobotocore.config import AioConfig
+from botocore.exceptions import BotoCoreError
+
+from batchwright.rules.object_keys import Bucket
+from batchwright.settings import Settings
+from batchwright.storage.base import (
+    DatedObject,
+    ObjectInfo,
+    ObjectMissing,
+    Storage,
+    StorageUnavailable,
+    check_key,
+    check_prefix,
+    is_key,
+)
+from batchwright.storage.retries import OperationRetries, StorageOperation
+from batchwright.storage.s3.bucket import S3Bucket, S3Encryption
+from batchwright.storage.s3.download import S3Download
+from batchwright.storage.s3.errors import is_transient, to_storage_error
+from batchwright.storage.s3.upload import S3Upload, put_object, sweep_uploads
+
+if TYPE_CHECKING:
+    from types_aiobotocore_s3 import S3Client
+    from types_aiobotocore_s3.literals import ServerSideEncryptionType
 
 _DELETED_AT_ONCE = 16
-_CHECKED_BY_WRITING_SECONDS = 300.0  # in a bucket with versions each such check leaves some
-
-
-# An object without a date is not taken for an old one.
+_PATIENCE_SECONDS = 20.0  # how long an operation is retried
+_WRITE_CHECK_SECONDS = 300.0  # not more often: in a bucket with versioning each check leaves versions behind
+# An object without a date must not count as old.
 _NEW = datetime.max.replace(tzinfo=UTC)
+_CONNECTIONS = 64
+_CONNECT_SECONDS, _READ_SECONDS = 5, 20
+_ENCRYPTION_METHODS: dict[str, "ServerSideEncryptionType | None"] = {
+    "": None,
+    "AES256": "AES256",
+    "aws:kms": "aws:kms",
+    "aws:kms:dsse": "aws:kms:dsse",
+}
 
 
 class _Page(TypedDict, total=False):
@@ -31,16 +56,16 @@ class _Page(TypedDict, total=False):
 
 
 class S3Storage(Storage):
-    """Needs of the server what every one has: no conditional writes, no deletion of many at once."""
+    """Storage in an S3 bucket. It uses only operations that every S3-compatible server has."""
 
     def __init__(self, bucket: S3Bucket) -> None:
         self._bucket = bucket
-        self._checked = replace(bucket, retries=bucket.retries.none())
-        self._wrote_at: float | None = None  # when a check last did
+        self._checked = replace(bucket, retries=bucket.retries.without_retries())
+        self._wrote_at: float | None = None  # time of the last check that wrote
 
     @asynccontextmanager
-    async def writer(self, key: str) -> AsyncGenerator[Upload, None]:
-        upload = Upload(self._bucket, check_key(key))
+    async def writer(self, key: str) -> AsyncGenerator[S3Upload, None]:
+        upload = S3Upload(self._bucket, check_key(key))
         try:
             yield upload
             await upload.finish()
@@ -49,13 +74,13 @@ class S3Storage(Storage):
             raise
 
     async def put(self, key: str, data: bytes) -> None:
-        await put(self._bucket, check_key(key), data)
+        await put_object(self._bucket, check_key(key), data)
 
     async def read(self, key: str, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         if length == 0:
             await self.stat(key)
             return
-        download = Download(self._bucket, check_key(key), start, length)
+        download = S3Download(self._bucket, check_key(key), start, length)
         try:
             while piece := await download.next():
                 yield piece
@@ -71,10 +96,10 @@ class S3Storage(Storage):
         at = bucket.at(check_key(key))
         try:
             found = await bucket.call(
-                Operation.RETRIEVE, "read", key, lambda: client.head_object(Bucket=bucket.name, Key=at)
+                StorageOperation.RETRIEVE, "read", key, lambda: client.head_object(Bucket=bucket.name, Key=at)
             )
         except ObjectMissing:
-            await self._look(bucket)  # the bucket may be what is missing; a HEAD does not tell
+            await self._list_one(bucket)  # the bucket itself may be missing; a HEAD does not tell
             raise
         return ObjectInfo(key, found["ContentLength"])
 
@@ -89,14 +114,14 @@ class S3Storage(Storage):
             token = _Page(StartAfter=bucket.at(check_key(after)))
         while True:
             page = await bucket.call(
-                Operation.LIST,
+                StorageOperation.LIST,
                 "list",
                 prefix,
                 lambda token=token: client.list_objects_v2(Bucket=bucket.name, Prefix=at, **token),
             )
             for found in page.get("Contents", []):
                 key = found.get("Key", "").removeprefix(bucket.place.prefix)
-                # Not the empty objects that consoles show as folders; some servers ignore StartAfter.
+                # Skip the empty objects that consoles show as folders; some servers ignore StartAfter.
                 if is_key(key) and key > after:
                     yield DatedObject(key, found.get("Size", 0), found.get("LastModified", _NEW))
             if "NextContinuationToken" not in page:
@@ -107,50 +132,97 @@ class S3Storage(Storage):
         client, bucket = self._bucket.client, self._bucket
         at = bucket.at(check_key(key))
         await bucket.call(
-            Operation.DELETE, "delete", key, lambda: client.delete_object(Bucket=bucket.name, Key=at)
+            StorageOperation.DELETE, "delete", key, lambda: client.delete_object(Bucket=bucket.name, Key=at)
         )
 
     async def delete_prefix(self, prefix: str) -> int:
         keys = [info.key async for info in self.list(prefix)]
         for first in range(0, len(keys), _DELETED_AT_ONCE):
-            await self._delete_all(keys[first : first + _DELETED_AT_ONCE])
+            deletions = [self.delete(key) for key in keys[first : first + _DELETED_AT_ONCE]]
+            for error in await asyncio.gather(*deletions, return_exceptions=True):
+                if error is not None:
+                    raise error
         return len(keys)
 
-    async def _delete_all(self, keys: Sequence[str]) -> None:
-        ends = await asyncio.gather(*(self.delete(key) for key in keys), return_exceptions=True)
-        for error in ends:
-            if error is not None:
-                raise error
-
     async def check(self) -> None:
-        """Lists; every five minutes, and until that has gone well, it also writes, reads and deletes."""
+        """Check that the bucket works by listing one key.
+
+        Every five minutes, and until it succeeds, also write, read and delete an object.
+        """
         now = time.monotonic()
-        if self._wrote_at is None or now - self._wrote_at >= _CHECKED_BY_WRITING_SECONDS:
+        if self._wrote_at is None or now - self._wrote_at >= _WRITE_CHECK_SECONDS:
             await self._write_and_read()
             self._wrote_at = now
         else:
-            await self._look(self._checked)
+            await self._list_one(self._checked)
 
     async def _write_and_read(self) -> None:
         key, checked = f"check-{token_hex(8)}", S3Storage(self._checked)
         try:
             await checked.put(key, b"ok")
             if await checked.get(key) != b"ok":
-                raise StorageUnavailable(f"{self._bucket.place.url} gives back other bytes than it got.")
+                raise StorageUnavailable(f"{self._bucket.place.url} returned other bytes than were written.")
         except ObjectMissing as error:
-            raise StorageUnavailable(f"{self._bucket.place.url} lost what it got.") from error
+            raise StorageUnavailable(f"{self._bucket.place.url} lost an object that was written.") from error
         await checked.delete(key)
 
-    async def _look(self, bucket: S3Bucket) -> None:
-        """Lists one key: of all requests the one that says in words what is wrong."""
+    async def _list_one(self, bucket: S3Bucket) -> None:
+        """List one key, to check the bucket. S3 returns the most helpful error messages for this request."""
         client = bucket.client
         await bucket.call(
-            Operation.LIST,
+            StorageOperation.LIST,
             "list",
             "",
             lambda: client.list_objects_v2(Bucket=bucket.name, Prefix=bucket.place.prefix, MaxKeys=1),
         )
 
     async def sweep(self, older_than: timedelta) -> int:
-        """Ends the multipart uploads below the prefix that began that long ago."""
-        return await unfinished.sweep(self._bucket, older_than)
+        """Abort the unfinished uploads that began at least `older_than` ago. Return their number."""
+        return await sweep_uploads(self._bucket, older_than)
+
+
+@asynccontextmanager
+async def open_s3(
+    settings: Settings, place: Bucket, on_retry: Callable[[StorageOperation], None]
+) -> AsyncGenerator[S3Storage]:
+    """Open the bucket `place`. It connects with the first request and finds credentials as boto does.
+
+    `on_retry` is called each time an operation is retried.
+
+    Raises:
+        StorageUnavailable: the profile or the region in the environment does not exist, or an address in the
+            settings is invalid.
+    """
+    async with AsyncExitStack() as opened:
+        try:
+            client = await opened.enter_async_context(_client(settings))
+        except BotoCoreError as error:
+            raise to_storage_error(error, "open", "", place.url) from error
+        except ValueError as error:  # the endpoint or the region is not a valid address
+            raise StorageUnavailable(f"Cannot open {place.url}: {error}.") from error
+        retries = OperationRetries(_PATIENCE_SECONDS, is_transient, on_retry)
+        encryption = S3Encryption(_ENCRYPTION_METHODS[settings.s3_sse], settings.s3_sse_kms_key_id)
+        yield S3Storage(S3Bucket(client, place, retries, encryption))
+
+
+def _client(settings: Settings) -> AbstractAsyncContextManager["S3Client"]:
+    session = aioboto3.Session(region_name=settings.s3_region or None)
+    return session.client(  # pyright: ignore[reportUnknownMemberType] - of the services without types
+        "s3", endpoint_url=settings.s3_endpoint_url or None, config=_config(settings)
+    )
+
+
+def _config(settings: Settings) -> AioConfig:
+    """Return the client's settings, which use only features that every S3-compatible server has."""
+    return AioConfig(
+        signature_version="s3v4",
+        connect_timeout=_CONNECT_SECONDS,
+        read_timeout=_READ_SECONDS,
+        max_pool_connections=_CONNECTIONS,
+        retries={"total_max_attempts": 1},  # our own retries apply
+        s3={"addressing_style": "path" if settings.s3_path_style else "auto"},
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        tcp_keepalive=True,
+        user_agent_extra="batchwright",
+    )

@@ -1,32 +1,90 @@
-"""One object being written: at once if it is small, else in parts that go out while the next is filled."""
+"""Write objects to S3: small ones in one request, large ones in parts.
+
+S3 keeps the parts of an unfinished upload, and charges for them, until `sweep_uploads` aborts it.
+"""
 
 import asyncio
 import io
 import logging
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from secrets import token_hex
 from typing import TYPE_CHECKING, TypedDict
 
 from botocore.exceptions import ClientError
 
 from batchwright.storage.base import StorageError
-from batchwright.storage.retries import Operation
+from batchwright.storage.retries import StorageOperation
 from batchwright.storage.s3.bucket import S3Bucket
-from batchwright.storage.s3.errors import code_of
-from batchwright.storage.s3.unfinished import abort_upload
+from batchwright.storage.s3.errors import NO_SUCH_UPLOAD, error_code
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3.literals import ServerSideEncryptionType
     from types_aiobotocore_s3.type_defs import CompletedPartTypeDef
 
 logger = logging.getLogger(__name__)
-
 MIB = 1024 * 1024
-_MARK = "batchwright-upload"  # metadata that tells our finished object from any other of its name
+_MARK = "batchwright-upload"  # metadata by which an upload recognises its own finished object
 _ABORT_SECONDS = 10.0
 
 
-def part_bytes(number: int) -> int:
-    """Equal parts up to 7.8 GiB, as some servers want them; 10,000 parts, S3's most, hold 270 GiB."""
+async def sweep_uploads(bucket: S3Bucket, older_than: timedelta) -> int:
+    """Abort the unfinished uploads below the configured prefix that began at least `older_than` ago.
+
+    Return their number.
+    """
+    count, horizon = 0, datetime.now(UTC) - older_than
+    async for key, upload_id, started_at in _unfinished_uploads(bucket):
+        if started_at < horizon:
+            await abort_upload(bucket, key, upload_id)
+            count += 1
+    return count
+
+
+async def abort_upload(bucket: S3Bucket, key: str, upload_id: str) -> None:
+    """Abort an upload and delete its parts. Nothing happens if the upload has already ended."""
+
+    async def attempt() -> None:
+        try:
+            await bucket.client.abort_multipart_upload(
+                Bucket=bucket.name, Key=bucket.at(key), UploadId=upload_id
+            )
+        except ClientError as error:
+            if error_code(error) != NO_SUCH_UPLOAD:
+                raise
+
+    await bucket.call(StorageOperation.DELETE, "end the upload of", key, attempt)
+
+
+async def _unfinished_uploads(bucket: S3Bucket) -> AsyncIterator[tuple[str, str, datetime]]:
+    key_marker, id_marker = "", ""
+    while True:
+        page = await bucket.call(
+            StorageOperation.LIST,
+            "list the uploads below",
+            "",
+            lambda key_marker=key_marker, id_marker=id_marker: bucket.client.list_multipart_uploads(
+                Bucket=bucket.name,
+                Prefix=bucket.place.prefix,
+                KeyMarker=key_marker,
+                UploadIdMarker=id_marker,
+            ),
+        )
+        for upload in page.get("Uploads", []):
+            key = upload.get("Key", "").removeprefix(bucket.place.prefix)
+            if "UploadId" in upload and "Initiated" in upload:
+                yield key, upload["UploadId"], upload["Initiated"]
+        if not page.get("IsTruncated"):
+            return
+        key_marker, id_marker = page["NextKeyMarker"], page["NextUploadIdMarker"]
+
+
+def part_size(number: int) -> int:
+    """Return the size in bytes of the part with this number, which starts at 1.
+
+    Up to 7.8 GiB all parts are equal, because some servers require that. After that they grow, so that the
+    10,000 parts that S3 allows hold 270 GiB.
+    """
     return MIB * min(32, 8 << ((number - 1) // 1000))
 
 
@@ -36,26 +94,26 @@ class _Encryption(TypedDict, total=False):
 
 
 def _encryption(bucket: S3Bucket) -> _Encryption:
-    asked: _Encryption = {}
+    parameters: _Encryption = {}
     if bucket.encryption.method is not None:
-        asked["ServerSideEncryption"] = bucket.encryption.method
+        parameters["ServerSideEncryption"] = bucket.encryption.method
     if bucket.encryption.key_id:
-        asked["SSEKMSKeyId"] = bucket.encryption.key_id
-    return asked
+        parameters["SSEKMSKeyId"] = bucket.encryption.key_id
+    return parameters
 
 
 def _body(data: bytes) -> bytes | io.BytesIO:
-    """Of a stream the server is asked first whether it wants it: a round trip that small objects do without.
+    """Return `data` as a request body: unchanged if it is small, otherwise as a stream.
 
-    A large one sent as bytes would hold up the event loop.
+    A stream is sent piece by piece and so does not block the event loop.
     """
     return data if len(data) <= MIB else io.BytesIO(data)
 
 
-async def put(bucket: S3Bucket, key: str, data: bytes) -> None:
-    """A whole object in one request."""
+async def put_object(bucket: S3Bucket, key: str, data: bytes) -> None:
+    """Write a whole object with the content `data` in one request."""
     await bucket.call(
-        Operation.STORE,
+        StorageOperation.STORE,
         "write",
         key,
         lambda: bucket.client.put_object(
@@ -64,38 +122,41 @@ async def put(bucket: S3Bucket, key: str, data: bytes) -> None:
     )
 
 
-class Upload:
-    """Either `finish` or `abort` ends it. Nobody sees the object before `finish`."""
+class S3Upload:
+    """Uploads one object piece by piece. End it with `finish`, which makes the object visible, or `abort`."""
 
     def __init__(self, bucket: S3Bucket, key: str) -> None:
         self._bucket, self._key = bucket, key
-        self._buffer = io.BytesIO()  # gives its bytes away without a copy
-        self._id = ""  # of the multipart upload, once there is one
+        self._buffer = io.BytesIO()  # hands over its bytes without a copy
+        self._id = ""  # id of the multipart upload, once it has begun
         self._mark = token_hex(16)
         self._etags: dict[int, str] = {}
         self._parts: list[asyncio.Task[None]] = []
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Waits while too many parts are on their way. Raises StorageUnavailable where one is lost."""
+        """Add data to the buffer, and send each part that is full. Wait while too many parts are being sent.
+
+        Raises StorageUnavailable if a part could not be sent.
+        """
         left = memoryview(data).cast("B")
         while left:
-            size = part_bytes(len(self._parts) + 1)
+            size = part_size(len(self._parts) + 1)
             left = left[self._buffer.write(left[: size - self._buffer.tell()]) :]
             if self._buffer.tell() == size:
                 await self._send_part()
 
     async def finish(self) -> None:
         if not self._parts:
-            await put(self._bucket, self._key, self._buffer.getvalue())
+            await put_object(self._bucket, self._key, self._buffer.getvalue())
             return
         if self._buffer.tell():
             await self._send_part()
         for part in self._parts:
             await part
-        await self._bucket.call(Operation.STORE, "write", self._key, self._complete)
+        await self._bucket.call(StorageOperation.STORE, "write", self._key, self._complete)
 
     async def abort(self) -> None:
-        """Leaves nothing, or what a sweep will find where S3 does not answer."""
+        """Delete the parts that were sent. If S3 does not respond, `sweep_uploads` deletes them later."""
         for part in self._parts:
             part.cancel()
         await asyncio.gather(*self._parts, return_exceptions=True)
@@ -106,7 +167,7 @@ class Upload:
                 await abort_upload(self._bucket, self._key, self._id)
         except (StorageError, TimeoutError) as error:
             logger.warning(
-                "an unfinished upload is left to the sweep", extra={"key": self._key, "error": str(error)}
+                "unfinished upload is left for the sweep", extra={"key": self._key, "error": str(error)}
             )
 
     async def _send_part(self) -> None:
@@ -115,11 +176,11 @@ class Upload:
                 part.result()
         data, self._buffer = self._buffer.getvalue(), io.BytesIO()
         if not self._id:
-            self._id = await self._bucket.call(Operation.STORE, "write", self._key, self._create)
+            self._id = await self._bucket.call(StorageOperation.STORE, "write", self._key, self._create)
         await self._bucket.part_slots.acquire()
         number = len(self._parts) + 1
-        part = asyncio.create_task(self._part(number, data))
-        # Not in a `finally` of the part: one that is cancelled before its first step would never come to it.
+        part = asyncio.create_task(self._upload_part(number, data))
+        # Not in a `finally` of the task: a task cancelled before its first step would never reach it.
         part.add_done_callback(lambda _: self._bucket.part_slots.release())
         self._parts.append(part)
 
@@ -132,7 +193,7 @@ class Upload:
         )
         return created["UploadId"]
 
-    async def _part(self, number: int, data: bytes) -> None:
+    async def _upload_part(self, number: int, data: bytes) -> None:
         async def attempt() -> str:
             sent = await self._bucket.client.upload_part(
                 Bucket=self._bucket.name,
@@ -143,10 +204,14 @@ class Upload:
             )
             return sent["ETag"]
 
-        self._etags[number] = await self._bucket.call(Operation.STORE, "write", self._key, attempt)
+        self._etags[number] = await self._bucket.call(StorageOperation.STORE, "write", self._key, attempt)
 
     async def _complete(self) -> None:
-        """May come after one whose answer was lost: S3 then knows no such upload, but has the object."""
+        """Complete the upload, which makes the object visible.
+
+        Before an error is raised, check whether the object exists, because only the response may have been
+        lost.
+        """
         parts: list[CompletedPartTypeDef] = [
             {"PartNumber": number, "ETag": etag} for number, etag in sorted(self._etags.items())
         ]
@@ -158,16 +223,16 @@ class Upload:
                 MultipartUpload={"Parts": parts},
             )
         except ClientError:
-            if not await self._is_there():
+            if not await self._is_completed():
                 raise
 
-    async def _is_there(self) -> bool:
+    async def _is_completed(self) -> bool:
         try:
             found = await self._bucket.client.head_object(
                 Bucket=self._bucket.name, Key=self._bucket.at(self._key)
             )
         except ClientError as error:
-            if code_of(error) != "404":
+            if error_code(error) != "404":
                 raise
             return False
         return found["Metadata"].get(_MARK) == self._mark

@@ -1,1 +1,1 @@
-"""The families of metrics, a file a subject; `telemetry.metrics` has them all."""
+"""Metrics, one file for each subject. `telemetry.metrics` combines them."""

@@ -1,62 +1,60 @@
-"""Backends as a worker sees them: who answers, who is tried only, what went elsewhere."""
+"""Metrics of backends as one worker sees them: health, circuit breakers, requests sent to another backend."""
 
-from batchwright.telemetry.families.declare import Declare
+from batchwright.telemetry.families.factory import MetricFactory
 
 
 class BackendMetrics:
-    def __init__(self, declare: Declare) -> None:
-        self.backend_up = declare.gauge(
-            "backend_up",
-            "1 where the backend answered its last probe; none before its first (S2-28)",
-            ["backend"],
-        )
-        self.backend_probe_seconds = declare.gauge(
-            "backend_probe_latency_seconds",
-            "Time of the last probe of a backend, answered or not (S2-28)",
-            ["backend"],
-        )
-        self.backend_latency = declare.histogram(
-            "backend_latency_seconds",
-            "Time of every probe of a backend, answered or not (S2-29)",
-            ["backend"],
-        )
-        self.backends_total = declare.gauge("backends", "Backends that are registered (S2-36)")
-        self.backends_healthy = declare.gauge(
-            "backends_healthy", "Registered backends that answered their last probe (S2-37)"
-        )
-        self.models_available = declare.gauge(
-            "models_available", "Models that some healthy backend serves (S2-38)"
-        )
-        self.backend_circuit_open = declare.gauge(
-            "backend_circuit_open",
-            "1 while the backend takes nothing of the model and is only tried",
-            ["model", "backend"],
-        )
-        self.backend_outstanding = declare.gauge(
-            "backend_outstanding_requests",
-            "Requests that a backend has not answered yet (S2-39)",
-            ["model", "backend"],
-        )
-        self.passed_on = declare.counter(
-            "requests_passed_on_total", "Requests that went to the next backend at once (S4-10)", ["model"]
-        )
-        self.hedged = declare.counter(
-            "requests_hedged_total",
-            "Lines that waited so long that a second backend was asked too: whether its answer won or lost",
-            ["model", "result"],
-        )
-        self.fallbacks = declare.counter(
-            "fallbacks_total",
-            "Lines that another model answered, as all backends of their own were away (S2-24)",
-            ["from_model", "to_model"],
-        )
-        self.registry_problems = declare.gauge(
+    def __init__(self, create: MetricFactory) -> None:
+        self._create_health(create)
+        self._create_routing(create)
+        self.registry_problems = create.gauge(
             "registry_problems",
-            "Headers of a model's registration that are not heeded, as they would stand for one of ours",
+            "Headers in a model's registration that are ignored because Batchwright sets them itself",
             ["model"],
         )
-        self.registry_info = declare.gauge(
+        self.registry_info = create.gauge(
             "registry_info",
-            "1, of the registry in effect: equal in workers and API processes that follow one (S1-274)",
+            "Always 1; the label is the fingerprint of the registry in effect, which is equal in all worker "
+            "and API processes with the same registry",
             ["fingerprint"],
+        )
+
+    def _create_health(self, create: MetricFactory) -> None:
+        self.backend_up = create.gauge(
+            "backend_up", "1 if the backend answered its last probe; no series before the first", ["backend"]
+        )
+        self.backend_probe_seconds = create.gauge(
+            "backend_probe_latency_seconds", "Time of the last probe, answered or not", ["backend"]
+        )
+        self.backend_latency = create.histogram(
+            "backend_latency_seconds", "Time of each probe of a backend, answered or not", ["backend"]
+        )
+        self.backends_total = create.gauge("backends", "Registered backends")
+        self.backends_healthy = create.gauge(
+            "backends_healthy", "Registered backends that answered their last probe"
+        )
+        self.models_available = create.gauge(
+            "models_available", "Models that at least one healthy backend serves"
+        )
+
+    def _create_routing(self, create: MetricFactory) -> None:
+        self.backend_circuit_open = create.gauge(
+            "backend_circuit_open",
+            "1 while the circuit breaker of the model at this backend is open, so that only probes are sent",
+            ["model", "backend"],
+        )
+        self.backend_outstanding = create.gauge(
+            "backend_outstanding_requests",
+            "Requests that the backend has not answered yet",
+            ["model", "backend"],
+        )
+        self.passed_on = create.counter(
+            "requests_passed_on_total",
+            "Requests that were sent to the next backend at once, without a wait",
+            ["model"],
+        )
+        self.fallbacks = create.counter(
+            "fallbacks_total",
+            "Lines answered by another model because all backends of their own model were unavailable",
+            ["from_model", "to_model"],
         )

@@ -1,71 +1,83 @@
-"""Batches and their steps: begun, waited, ended, taken over. Counted by the worker that did it."""
+"""Metrics of batches and of their steps. The worker that runs a step counts it."""
 
-from batchwright.telemetry.families.declare import LONG, Declare
+from batchwright.telemetry.families.factory import LONG_SECONDS, MetricFactory
 
 
 class BatchMetrics:
-    def __init__(self, declare: Declare) -> None:
-        self._declare_ends(declare)
-        self._declare_steps(declare)
-        self.quota_refusals = declare.counter(
+    def __init__(self, create: MetricFactory) -> None:
+        self._create_ends(create)
+        self._create_steps(create)
+        self.quota_refusals = create.counter(
             "quota_refusals_total",
             "Requests and batches refused because a quota of their tenant is used up",
             ["tenant", "quota"],
         )
-        self.duplicates = declare.counter(
+        self.duplicates = create.counter(
             "duplicate_lines_total",
-            "Lines of ended batches that got the answer of another, and were not asked",
+            "Lines of ended batches that got the result of an equal line and were not sent",
             ["model"],
         )
-        self.queue_wait_seconds = declare.histogram(
+        self.settled_lines = create.counter(
+            "lines_settled_without_request_total",
+            "Lines that ingestion or finalization settled with an error, by error code; the model is `other` "
+            "if no backend serves it",
+            ["model", "code"],
+        )
+        self.queue_wait_seconds = create.histogram(
             "job_queue_wait_duration_seconds",
-            "From created_at until a worker begins to read the input (S0-58)",
-            buckets=LONG,
+            "Time from created_at until a worker starts to read the input",
+            buckets=LONG_SECONDS,
         )
-        self.ingest_seconds = declare.histogram(
-            "plan_build_duration_seconds", "Time of one ingestion (S0-64)", ["size_bucket"]
+        self.ingest_seconds = create.histogram(
+            "plan_build_duration_seconds", "Time of one ingestion", ["size_bucket"]
         )
-        self.finalize_seconds = declare.histogram(
-            "finalize_latency_seconds", "Time of one finalization (S1-243)"
-        )
+        self.finalize_seconds = create.histogram("finalize_latency_seconds", "Time of one finalization")
 
-    def _declare_ends(self, declare: Declare) -> None:
-        self.jobs_processed = declare.counter(
+    def _create_ends(self, create: MetricFactory) -> None:
+        self.jobs_processed = create.counter(
             "jobs_processed_total",
-            "Batches ended, and steps of batches given back to Temporal: `re_enqueued` (S0-56)",
+            "Ended batches, and steps of batches returned to Temporal (result `re_enqueued`)",
             ["result", "reason"],
         )
-        self.processing_seconds = declare.histogram(
+        self.processing_seconds = create.histogram(
             "job_processing_duration_seconds",
-            "From in_progress_at to the end (S0-57)",
+            "Time from when a worker started to read the input until the batch ended, including ingestion "
+            "and without the wait for that worker",
             ["size_bucket"],
-            buckets=LONG,
+            buckets=LONG_SECONDS,
         )
-        self.e2e_seconds = declare.histogram(
-            "batch_job_e2e_latency_seconds", "From created_at to the end (S0-70)", ["status"], buckets=LONG
+        self.e2e_seconds = create.histogram(
+            "batch_job_e2e_latency_seconds",
+            "Time from created_at until the batch ended",
+            ["status"],
+            buckets=LONG_SECONDS,
         )
-        self.cancellations = declare.counter(
-            "batch_cancellation_total", "Batches cancelled, by how far they were (S0-71)", ["phase"]
+        self.cancellations = create.counter(
+            "batch_cancellation_total", "Cancelled batches, by the phase they had reached", ["phase"]
         )
 
-    def _declare_steps(self, declare: Declare) -> None:
-        self.total_workers = declare.gauge(
-            "total_workers", "Slots of this worker: ingestions, finalizations and slices at once (S0-59)"
+    def _create_steps(self, create: MetricFactory) -> None:
+        self.total_workers = create.gauge(
+            "total_workers",
+            "Ingestions, finalizations and slices that this worker runs at once at most",
         )
-        self.active_workers = declare.gauge("active_workers", "Slots of this worker in use (S0-60)")
-        self.saturation = declare.gauge(
-            "worker_saturation_ratio", "Slots of this worker in use, of those it has: 0 to 1 (S1-234)"
+        self.active_workers = create.gauge(
+            "active_workers", "Ingestions, finalizations and slices that this worker runs"
         )
-        self.step_failures = declare.counter(
+        self.saturation = create.gauge(
+            "worker_saturation_ratio",
+            "active_workers divided by total_workers: 0 to 1",
+        )
+        self.step_failures = create.counter(
             "step_failures_total",
-            "Attempts of a step that failed; turns and deferrals are none",
+            "Failed attempts of a step; the end of a turn and a deferral are not failures",
             ["step", "type"],
         )
-        self.finalization_retries = declare.counter(
-            "finalization_retries_total", "Finalizations after a first attempt (S1-245)", ["result"]
+        self.finalization_retries = create.counter(
+            "finalization_retries_total", "Retried finalizations, by result", ["result"]
         )
-        self.recoveries = declare.counter(
+        self.recoveries = create.counter(
             "batch_startup_recovery_total",
-            "What became of steps whose earlier attempt was lost with its worker (S0-15)",
+            "Steps taken over from a lost worker, by status of the batch and by outcome",
             ["status", "action"],
         )

@@ -1,87 +1,160 @@
-"""The fleet as a whole: live batches and queues. Looked at by control workers, the same numbers by each."""
+"""Metrics of the whole fleet: live batches, task queues, tenants, budgets, retention and audits.
 
-from batchwright.telemetry.families.declare import Declare
+All control workers report the same numbers, which they read from the database and from Temporal.
+"""
 
-_QUEUE = ("queue", "model")
+from batchwright.telemetry.families.factory import MetricFactory
+
+_QUEUE_LABELS = ("queue", "model")
 
 
 class FleetMetrics:
-    def __init__(self, declare: Declare) -> None:
-        self._declare_queues(declare)
-        self._declare_tenants(declare)
-        self.jobs = declare.gauge("jobs", "Live batches by status (S1-228)", ["status"])
-        self.oldest_job_age = declare.gauge(
-            "oldest_job_age_seconds", "Since the oldest live batch of a status entered it", ["status"]
-        )
-        self.items = declare.gauge(
-            "items", "Lines of live batches, `settled` or `pending` (S1-229)", ["status"]
-        )
-        self.model_lines_left = declare.gauge(
-            "model_lines_left", "Lines of live batches for a model that have no result yet", ["model"]
-        )
-        self.at_risk = declare.gauge(
-            "batches_at_risk", "Live batches that would not be done in time at the speed they have"
-        )
-        self.past_deadline = declare.gauge(
-            "batches_past_deadline", "Live batches whose window has closed: they should end within moments"
-        )
-        self.without_run = declare.gauge(
-            "batches_without_run",
-            "Live batches whose workflow was terminated, or else ended from outside: nothing works on them",
-        )
-        self.observed_at = declare.gauge(
+    def __init__(self, create: MetricFactory) -> None:
+        self._create_batches(create)
+        self._create_queues(create)
+        self._create_tenants(create)
+        self._create_budgets(create)
+        self.observed_at = create.gauge(
             "observed_timestamp_seconds",
-            "When `batches`, `runs`, `retention`, `budgets` and `queues` were last looked at",
+            "Time of the last refresh of the fleet metrics, by source: `batches`, `forecasts`, `runs`, "
+            "`retention`, `budgets`, `queues`",
             ["source"],
         )
 
-    def _declare_queues(self, declare: Declare) -> None:
-        self.queue_depth = declare.gauge(
-            "queue_depth", "Tasks that wait for a worker, as Temporal estimates them", _QUEUE
+    def _create_batches(self, create: MetricFactory) -> None:
+        self.jobs = create.gauge("jobs", "Live batches by status", ["status"])
+        self.oldest_job_age = create.gauge(
+            "oldest_job_age_seconds",
+            "Time since the oldest live batch with this status entered the status",
+            ["status"],
         )
-        self.queue_oldest_age = declare.gauge(
-            "queue_oldest_age_seconds", "How long the oldest task that waits for a worker has waited", _QUEUE
+        self.items = create.gauge("items", "Lines of live batches, `settled` or `pending`", ["status"])
+        self.model_lines_left = create.gauge(
+            "model_lines_left", "Lines of live batches that have no result yet, by model", ["model"]
         )
-        self.queue_pollers = declare.gauge(
-            "queue_pollers", "Workers that asked for tasks of a queue within the last minutes", _QUEUE
+        self.model_lines_due = create.gauge(
+            "model_lines_due",
+            "Lines without a result whose completion window ends within the horizon, by model and horizon: "
+            "`1h`, `6h` or `24h`. Lines of batches that are paused or cancelled do not count",
+            ["model", "horizon"],
+        )
+        self.model_required_rate = create.gauge(
+            "model_required_results_per_second",
+            "Lowest rate of results at which all lines would be settled within their completion windows, by "
+            "model. Lines of batches that are paused or cancelled do not count",
+            ["model"],
+        )
+        self.forecast_batches = create.gauge(
+            "forecast_batches",
+            "Batches in progress by priority and forecast: `fits` their completion window, `at_risk` or "
+            "`late`. Batches that are paused or cancelled do not count",
+            ["priority", "window"],
+        )
+        self.forecast_slack = create.gauge(
+            "forecast_slack_seconds",
+            "Time to the deadline minus the forecast remaining time at p90; the smallest among the batches "
+            "of this priority, negative if one may be late",
+            ["priority"],
+        )
+        self.at_risk = create.gauge(
+            "batches_at_risk", "Live batches that would miss their deadline at their current speed"
+        )
+        self.past_deadline = create.gauge(
+            "batches_past_deadline", "Live batches after their deadline; they should end within moments"
+        )
+        self.without_run = create.gauge(
+            "batches_without_run",
+            "Live batches whose workflow was terminated or otherwise ended from outside, so that nothing "
+            "processes them",
         )
 
-    def _declare_tenants(self, declare: Declare) -> None:
-        self.tenant_jobs = declare.gauge("tenant_jobs", "Live batches of a tenant", ["tenant"])
-        self.tenant_lines_left = declare.gauge(
+    def _create_queues(self, create: MetricFactory) -> None:
+        self.queue_depth = create.gauge(
+            "queue_depth", "Tasks that wait for a worker, as Temporal estimates them", _QUEUE_LABELS
+        )
+        self.queue_oldest_age = create.gauge(
+            "queue_oldest_age_seconds", "Age of the oldest task that waits for a worker", _QUEUE_LABELS
+        )
+        self.queue_pollers = create.gauge(
+            "queue_pollers", "Workers that polled the queue within the last minutes", _QUEUE_LABELS
+        )
+
+    def _create_tenants(self, create: MetricFactory) -> None:
+        self.tenant_jobs = create.gauge("tenant_jobs", "Live batches of a tenant", ["tenant"])
+        self.tenant_lines_left = create.gauge(
             "tenant_lines_left", "Lines of a tenant's live batches that have no result yet", ["tenant"]
         )
-        self.deadline_slack = declare.gauge(
+        self.deadline_slack = create.gauge(
             "deadline_slack_seconds",
-            "Time to the deadline less the estimated time for the lines left, of the tenant's batch that has "
-            "least",
+            "Time to the deadline minus the estimated time for the remaining lines; the smallest among the "
+            "tenant's batches",
             ["tenant"],
         )
-        self.tenant_budget = declare.gauge(
+
+    def _create_budgets(self, create: MetricFactory) -> None:
+        self.tenant_budget = create.gauge(
             "tenant_token_budget",
-            "Tokens a day that a tenant may use, of those with a budget that have used most of it",
+            "Daily token budget of a tenant, for the tenants that have used most of theirs",
             ["tenant"],
         )
-        self.tenant_spent = declare.gauge(
-            "tenant_tokens_used", "Tokens that these tenants' lines have used today (UTC)", ["tenant"]
+        self.tenant_spent = create.gauge(
+            "tenant_tokens_used",
+            "Tokens used today (UTC) by a tenant, for the tenants that have used most of their budget",
+            ["tenant"],
         )
-        self.organization_budget = declare.gauge(
+        self.organization_budget = create.gauge(
             "organization_token_budget",
-            "Tokens a day of an organization, of those with a budget that have used most of it",
+            "Daily token budget of an organization, for the organizations that have used most of theirs",
             ["organization"],
         )
-        self.organization_spent = declare.gauge(
+        self.organization_spent = create.gauge(
             "organization_tokens_used",
-            "Tokens that the lines of these organizations' tenants have used today (UTC)",
+            "Tokens used today (UTC) by the tenants of an organization, for the organizations that have used "
+            "most of their budget",
             ["organization"],
         )
-        self.budgets_exhausted = declare.gauge(
+        self.budgets_exhausted = create.gauge(
             "token_budgets_exhausted",
-            "Budgets of tokens that are used up today, of a `tenant`, `organization`, `user` or `key`",
+            "Token budgets used up today, by owner: `tenant`, `organization`, `team`, `user` or `key`",
             ["of"],
         )
-        self.budgets_short = declare.gauge(
+        self.budgets_short = create.gauge(
             "token_budgets_short",
-            "Budgets of tokens of which more than nine tenths are used today, also those that are used up",
+            "Token budgets of which more than 90 % is used today, including those that are used up",
             ["of"],
+        )
+
+
+class RetentionMetrics:
+    def __init__(self, create: MetricFactory) -> None:
+        self.retention_deleted = create.counter(
+            "retention_deleted_total", "Files, rows and objects that retention deleted, by kind", ["kind"]
+        )
+        self.retention_deleted_bytes = create.counter(
+            "retention_deleted_bytes_total", "Bytes that retention deleted from object storage", ["kind"]
+        )
+        self.retention_failures = create.counter(
+            "retention_failures_total",
+            "Failed retention runs, and single items that cannot be deleted",
+            ["kind"],
+        )
+        self.retention_succeeded_at = create.gauge(
+            "retention_last_success_timestamp_seconds",
+            "Time of the last complete retention run of a kind; before the first run, the time at which the "
+            "kind's table was created",
+            ["kind"],
+        )
+
+
+class AuditMetrics:
+    def __init__(self, create: MetricFactory) -> None:
+        self.audit_differences = create.gauge(
+            "audit_differences",
+            "Differences that the last audit found, by kind; `left` still exist, `repaired` do not",
+            ["kind", "state"],
+        )
+        self.audited_at = create.gauge(
+            "audit_last_timestamp_seconds",
+            "Time at which the last audit ended; before the first audit, the time at which its table was "
+            "created",
         )

@@ -1,106 +1,270 @@
-"""Requests to backends: in flight, asked, answered, asked again, put off. Counted by inference workers."""
+"""Metrics of requests to backends. Inference workers count them, and the API counts callbacks."""
 
-from batchwright.telemetry.families.declare import Declare
+from batchwright.telemetry.families.factory import REQUEST_SECONDS, REQUEST_TOKENS, SECONDS, MetricFactory
+
+GROUP_SIZES = (1, 2, 4, 8, 16, 32, 64)  # histogram buckets: lines in one shared request
+_BACKEND_LABELS = ("model", "backend")
+_JOB_LABELS = ("model", "kind")
 
 
 class RequestMetrics:
-    def __init__(self, declare: Declare) -> None:
-        self._declare_limits(declare)
-        self.request_seconds = declare.histogram(
-            "model_request_execution_duration_seconds",
-            "Time of one request to a backend; of a job from its submit to its end (S0-65)",
-            ["model"],
-        )
-        self.request_errors = declare.counter(
-            "request_errors_by_model_total", "Lines settled with an error (S0-66)", ["model"]
-        )
-        self.results = declare.counter(
-            "request_results_total",
-            "Lines that got their result from a backend: `success` or `error`",
-            ["model", "result"],
-        )
-        self.tenant_results = declare.counter(
-            "tenant_request_results_total",
-            "Lines of a tenant that got their result from a backend: `success` or `error`",
-            ["tenant", "result"],
-        )
-        self.retries = declare.counter(
-            "request_retries_total", "Requests to be asked again, by cause", ["model", "category"]
-        )
-        self.dead_letters = declare.counter(
-            "dead_letters_total",
-            "Lines given up after their last attempt; `http_error`, or the code of their line",
-            ["model", "code"],
-        )
-        self.deferrals = declare.counter(
-            "model_group_deferrals_total",
-            "Slices that could send nothing and were put off, by cause (S1-264)",
-            ["model", "reason"],
-        )
-        self.deferred_items = declare.counter(
-            "model_group_deferred_items_total",
-            "Lines without a result of slices put off, as far as they were read (S1-265)",
-            ["model", "reason"],
-        )
-        self.deferral_seconds = declare.histogram(
-            "model_group_deferral_seconds", "For how long slices were put off (S1-266)", ["model", "reason"]
-        )
-        self.waiting = declare.gauge(
-            "batches_waiting",
-            "Batches that this worker has put off and not gone on with, per model of theirs, by cause",
-            ["reason"],
-        )
-        self.prompt_tokens = declare.counter(
-            "batch_request_prompt_tokens_total",
-            "Tokens of prompts, as backends report them (S0-68)",
-            ["model"],
-        )
-        self.generation_tokens = declare.counter(
-            "batch_request_generation_tokens_total",
-            "Tokens of answers, as backends report them (S0-69)",
-            ["model"],
-        )
-        self.flush_seconds = declare.histogram("segment_flush_duration_seconds", "Time to store one segment")
+    """Metrics of the requests of lines, by model: limits, results, retries, deferrals, tokens."""
 
-    def _declare_limits(self, declare: Declare) -> None:
-        self.in_flight = declare.gauge(
-            "processor_inflight_requests", "Requests of this worker in flight (S0-61)"
+    def __init__(self, create: MetricFactory) -> None:
+        self._create_limits(create)
+        self._create_results(create)
+        self._create_deferrals(create)
+        self.flush_seconds = create.histogram("segment_flush_duration_seconds", "Time to store one segment")
+
+    def _create_limits(self, create: MetricFactory) -> None:
+        self.in_flight = create.gauge("processor_inflight_requests", "Requests of this worker in flight")
+        self.in_flight_max = create.gauge(
+            "processor_max_inflight_concurrency", "Concurrency limit of this worker over all models"
         )
-        self.in_flight_max = declare.gauge(
-            "processor_max_inflight_concurrency", "The in-flight limit of this worker over all models (S0-62)"
+        self.model_in_flight = create.gauge(
+            "model_inflight_requests", "Requests in flight per model", ["model"]
         )
-        self.model_in_flight = declare.gauge(
-            "model_inflight_requests", "Requests in flight per model (S0-63)", ["model"]
-        )
-        self.model_in_flight_max = declare.gauge(
+        self.model_in_flight_max = create.gauge(
             "model_max_inflight_concurrency",
-            "The model's in-flight limit as it is now: its own, or what its backends take if that is less",
+            "Current concurrency limit of the model: its own limit or its backends', whichever is less",
             ["model"],
         )
-        self.backend_in_flight = declare.gauge(
+        self.backend_in_flight = create.gauge(
             "backend_inflight_requests", "Requests in flight per backend", ["backend"]
         )
-        self.backend_in_flight_max = declare.gauge(
+        self.backend_in_flight_max = create.gauge(
             "backend_max_inflight_concurrency",
-            "The in-flight limit of a backend as its answers have shown it, for all its models together",
+            "Concurrency limit of a backend in the worker, over all its models: the adaptive one, or its "
+            "part of the fleet's if that is lower",
             ["backend"],
         )
-        self.backend_limit_changes = declare.counter(
+        self.backend_limit_changes = create.counter(
             "backend_limit_changes_total",
-            "Changes of a backend's in-flight limit: `refused`, `timed_out`, `slow`, `less_tried`, "
-            "`more_tried`, `tried_in_vain`, `recovered`",
+            "Changes of a backend's adaptive concurrency limit, by cause: `rejected`, `timed_out`, `slow`, "
+            "`decrease_probe`, `increase_probe`, `probe_reverted`, `recovered`",
             ["backend", "cause"],
         )
-        self.circuit_open = declare.gauge(
-            "model_circuit_open", "1 while the model's backend takes nothing and is only tried", ["model"]
+        self.limited_seconds = create.counter(
+            "model_limited_seconds_total",
+            "Time for which lines of a model waited because of a limit, summed over their tenants: "
+            "`tenant_max_in_flight`, `tenant_requests_per_minute`, `tenant_tokens_per_minute`, "
+            "`key_max_in_flight`, `model_requests_per_minute`, `model_tokens_per_minute`",
+            ["model", "limit"],
         )
-        self.held_bytes = declare.gauge("processor_held_bytes", "Bodies and answers held in memory")
-        self.held_bytes_max = declare.gauge(
+        self.tenant_limited_seconds = create.counter(
+            "tenant_limited_seconds_total",
+            "Time for which lines of a tenant waited because of a limit of the tenant or of its API keys, "
+            "summed over models; limits as in `model_limited_seconds_total`",
+            ["tenant", "limit"],
+        )
+        self.circuit_open = create.gauge(
+            "model_circuit_open",
+            "1 while the circuit breakers of all of the model's own backends are open",
+            ["model"],
+        )
+        self.held_bytes = create.gauge(
+            "processor_held_bytes", "Bytes of request bodies and responses held in memory"
+        )
+        self.held_bytes_max = create.gauge(
             "processor_max_held_bytes",
-            "Bodies and answers that may be held, as `BATCHWRIGHT_BYTE_BUDGET` says",
+            "Limit of the bytes of request bodies and responses held in memory (`BATCHWRIGHT_BYTE_BUDGET`)",
         )
-        self.rate = declare.gauge(
+        self.rate = create.gauge(
             "rate_requests_per_second",
-            "Rate in effect per queue; without a model: shared by all that have none of their own",
+            "Rate limit in effect per queue; an empty model stands for the limit that all models without a "
+            "limit of their own share",
             ["model", "queue"],
+        )
+
+    def _create_results(self, create: MetricFactory) -> None:
+        self.request_seconds = create.histogram(
+            "model_request_execution_duration_seconds",
+            "Time of one request to a backend; for a job, from its submission to its end",
+            ["model"],
+        )
+        self.request_errors = create.counter(
+            "request_errors_by_model_total", "Lines settled with an error", ["model"]
+        )
+        self.results = create.counter(
+            "request_results_total",
+            "Lines whose result came from a backend: `success` or `error`",
+            ["model", "result"],
+        )
+        self.tenant_results = create.counter(
+            "tenant_request_results_total",
+            "Lines of a tenant whose result came from a backend: `success` or `error`",
+            ["tenant", "result"],
+        )
+        self.retries = create.counter(
+            "request_retries_total", "Requests to be retried, by cause", ["model", "category"]
+        )
+        self.dead_letters = create.counter(
+            "dead_letters_total",
+            "Lines that failed their last attempt; the code is `http_error` or the error code of the line",
+            ["model", "code"],
+        )
+        self.prompt_tokens = create.counter(
+            "batch_request_prompt_tokens_total", "Prompt tokens that backends reported", ["model"]
+        )
+        self.generation_tokens = create.counter(
+            "batch_request_generation_tokens_total", "Completion tokens that backends reported", ["model"]
+        )
+
+    def _create_deferrals(self, create: MetricFactory) -> None:
+        self.deferrals = create.counter(
+            "model_group_deferrals_total",
+            "Slices deferred because they could not send anything, by cause",
+            ["model", "reason"],
+        )
+        self.deferred_items = create.counter(
+            "model_group_deferred_items_total",
+            "Lines without a result in deferred slices, as far as the slices were read",
+            ["model", "reason"],
+        )
+        self.deferral_seconds = create.histogram(
+            "model_group_deferral_seconds", "Time for which slices were deferred", ["model", "reason"]
+        )
+        self.waiting = create.gauge(
+            "batches_waiting",
+            "Models of batches that this worker deferred and has not resumed, by cause",
+            ["reason"],
+        )
+
+
+class TrafficMetrics:
+    """Metrics of all requests to backends, by model and backend.
+
+    Chats are also counted by how they were sent.
+    """
+
+    def __init__(self, create: MetricFactory) -> None:
+        self.requests = create.counter(
+            "requests_total",
+            "Completed requests to a backend by HTTP status, or `none` without a response. Retried requests "
+            "count each time; lines in a shared request count one each",
+            [*_BACKEND_LABELS, "status"],
+        )
+        self.backend_request_seconds = create.histogram(
+            "request_duration_seconds",
+            "Time of a request to a backend; for a job, since its submission. Each line of a shared "
+            "request counts",
+            _BACKEND_LABELS,
+            buckets=REQUEST_SECONDS,
+        )
+        self.errors = create.counter(
+            "errors_total",
+            "Requests without a usable response: `timeout`, `backend_error`, `parse_error`, `other` (caused "
+            "by the line, or unknown); slices that found no backend: `no_backend`, `no_healthy_backend`; "
+            "lines of a model that no backend serves: `no_backend`",
+            ["error_type", "model"],
+        )
+        self.backend_request_tokens = create.histogram(
+            "request_tokens",
+            "Tokens per response, `prompt` or `completion`, if the backend reported them",
+            [*_BACKEND_LABELS, "type"],
+            buckets=REQUEST_TOKENS,
+        )
+        self.chat_items = create.counter(
+            "chat_items_executed_total",
+            "Chats sent, by outcome and mode: `concurrent`, or `sync_microbatch` if chats of the model may "
+            "share requests",
+            ["mode", "status"],
+        )
+        self.chat_seconds = create.histogram(
+            "chat_provider_latency_seconds",
+            "Time from sending a chat to its outcome, in a shared request or alone",
+            ["mode", "status"],
+        )
+
+
+class JobMetrics:
+    """Metrics of asynchronous jobs, whose results arrive later by polling or callback."""
+
+    def __init__(self, create: MetricFactory) -> None:
+        self.jobs_submitted = create.counter(
+            "backend_jobs_submitted_total", "Jobs that backends accepted, by kind", _JOB_LABELS
+        )
+        self.jobs_running = create.gauge(
+            "backend_jobs_running", "Jobs that this worker waits for, including those taken over", _JOB_LABELS
+        )
+        self.jobs_polled = create.counter(
+            "backend_jobs_polled_total",
+            "Job status polls by result: `ok` or `inconclusive`",
+            [*_JOB_LABELS, "result"],
+        )
+        self.jobs_ended = create.counter(
+            "backend_jobs_ended_total",
+            "Jobs that this worker no longer waits for: `completed`, `failed`, `lost`, `overdue`, or "
+            "`given_up` with their batch",
+            [*_JOB_LABELS, "result"],
+        )
+        self.job_seconds = create.histogram(
+            "backend_job_duration_seconds",
+            "Time from the submission of a job to its reported end, across turns and worker crashes",
+            _JOB_LABELS,
+            buckets=(*SECONDS, 900, 3600),
+        )
+        self.callbacks = create.counter(
+            "callbacks_total",
+            "Callbacks of backends: `accepted`, `repeated`, or refused for their `token`, `expired`, `body`, "
+            "`too_large`",
+            ["result"],
+        )
+
+
+class MicrobatchMetrics:
+    """Metrics of shared requests, which send several lines at once."""
+
+    def __init__(self, create: MetricFactory) -> None:
+        self._create_lines(create)
+        self._create_chats(create)
+
+    def _create_lines(self, create: MetricFactory) -> None:
+        self.microbatch_requests = create.counter(
+            "microbatch_requests_total", "Shared requests, by outcome", ["model", "category"]
+        )
+        self.microbatch_inputs = create.counter(
+            "microbatch_inputs_total", "Lines in shared requests", ["model"]
+        )
+        self.microbatch_size = create.histogram(
+            "microbatch_size", "Lines in one shared request", ["model"], buckets=GROUP_SIZES
+        )
+        self.microbatch_alone = create.counter(
+            "microbatch_isolation_fallback_total",
+            "Groups of lines that were sent one by one in the end",
+            ["model"],
+        )
+        self.microbatch_ineligible = create.counter(
+            "microbatch_ineligible_items_total",
+            "Lines that could not share a request because of their `shape` or `tokens`, or because failures "
+            "`shrunk` requests to one line",
+            ["model", "reason"],
+        )
+        self.microbatch_retry_seconds = create.histogram(
+            "microbatch_retry_delay_seconds",
+            "Delay before a shared request is sent again",
+            ["model", "category"],
+        )
+        self.microbatch_requeues = create.counter(
+            "microbatch_requeues_total",
+            "Failed shared requests by what follows: `repeated` unchanged, `halved`, or its lines `put_back` "
+            "to be sent later",
+            ["model", "category", "result"],
+        )
+
+    def _create_chats(self, create: MetricFactory) -> None:
+        self.chat_groups = create.counter(
+            "chat_microbatch_requests_total",
+            "Requests that several chats shared, by outcome: `success` or `error`",
+            ["status"],
+        )
+        self.chat_fallbacks = create.counter(
+            "chat_microbatch_fallbacks_total",
+            "Chats sent alone although chats of the model may share requests: because of their `shape` or "
+            "`tokens`, because failures `shrunk` requests to one line, or after a shared request that could "
+            "not be `joined`, was `refused`, could not be `split` or `failed`",
+            ["reason"],
+        )
+        self.chat_group_size = create.histogram(
+            "chat_microbatch_size", "Chats in one shared request", buckets=GROUP_SIZES
         )

@@ -29,7 +29,14 @@ const all = async (pages) => {
 const keys = (object, ...names) => assert.deepEqual(Object.keys(object).sort(), names.sort());
 
 const rules = {
-  "files are sent, listed page by page, read and deleted": async () => {
+  "`webhooks.unwrap` accepts the events of all ends of a batch": async () => {
+    for (const { body, headers } of given.events) {
+      const event = await client.webhooks.unwrap(body, headers, given.secret);
+      keys(event, "id", "object", "type", "created_at", "data");
+      assert.match(event.type, /^batch\.(completed|failed|expired|cancelled)$/);
+    }
+  },
+  "files are uploaded, listed in pages, read and deleted": async () => {
     const made = [];
     for (let i = 0; i < 3; i++) made.push(await send(`${i}.jsonl`));
     keys(made[0], "id", "object", "bytes", "created_at", "expires_at", "filename", "purpose", "status",
@@ -54,14 +61,14 @@ const rules = {
     keys(done, "id", "object", "bytes", "created_at", "expires_at", "filename", "purpose", "status", "file");
     assert.equal(await (await client.files.content(done.file.id)).text(), content);
   },
-  "a batch is created, awaited and its output read": async () => {
+  "a batch is created and awaited, and its output is read": async () => {
     const batch = await ended((await create(content)).id);
     assert.equal(batch.status, "completed");
     assert.deepEqual(batch.request_counts, { total: given.lines, completed: given.lines, failed: 0 });
     const output = await (await client.files.content(batch.output_file_id)).text();
     assert.equal(output.trimEnd().split("\n").length, given.lines);
   },
-  "batches are listed page by page; a late cancel is 409": async () => {
+  "batches are listed in pages; a late cancel is 409": async () => {
     const made = [];
     for (let i = 0; i < 3; i++) made.push((await create(content)).id);
     const listed = (await all(client.batches.list({ limit: 2 }))).map((batch) => batch.id);
@@ -69,7 +76,7 @@ const rules = {
     for (const id of made) await ended(id);
     await assert.rejects(client.batches.cancel(made[0]), ConflictError);
   },
-  "errors carry status, code, param and the request's id": async () => {
+  "errors have status, code, param and the request's id": async () => {
     const wrong = { input_file_id: "file-0", endpoint: "/v1/x", completion_window: "24h" };
     await assert.rejects(client.batches.create(wrong), (error) => {
       assert.ok(error instanceof BadRequestError);
@@ -80,13 +87,6 @@ const rules = {
   },
   "the served models are listed": async () => {
     assert.deepEqual((await all(client.models.list())).map((model) => model.id), given.models);
-  },
-  "`webhooks.unwrap` accepts the event of every end": async () => {
-    for (const { body, headers } of given.events) {
-      const event = await client.webhooks.unwrap(body, headers, given.secret);
-      keys(event, "id", "object", "type", "created_at", "data");
-      assert.match(event.type, /^batch\.(completed|failed|expired|cancelled)$/);
-    }
   },
 };
 

@@ -1,4 +1,4 @@
-"""The chart as Helm renders it, and its resources in types."""
+"""Renders the Helm chart, and parses the resulting resources."""
 
 import json
 from functools import cache
@@ -26,7 +26,7 @@ LEAST: Values = {
 
 
 class Refused(Exception):
-    """Helm does not render these values."""
+    """Helm rejects these values of the chart."""
 
 
 class Meta(BaseModel):
@@ -43,7 +43,7 @@ class Resource(BaseModel):
     whole: dict[str, JsonValue] = Field(exclude=True)
 
     def at(self, path: str) -> JsonValue:
-        """`spec.replicas`: what is there, or None."""
+        """Return the value at a path such as `spec.replicas`, or None if there is none."""
         return at(self.whole, path)
 
 
@@ -78,12 +78,16 @@ class Pod(BaseModel):
 
 
 def with_least(**values: JsonValue) -> Values:
-    """What the chart cannot do without, and `values`; maps are put together."""
+    """Return `values` merged with the values that the chart requires."""
     return _put_together(LEAST, values)
 
 
 def render(values: Values | None = None, release: str = "batchwright") -> list[Resource]:
-    """The resources, notes left out. Raises Refused with Helm's words."""
+    """Render the chart, and return its resources without the notes.
+
+    Raises:
+        Refused: Helm rejects the values. The message is that of Helm.
+    """
     try:
         files = _rendered(json.dumps(with_least() if values is None else values), release)
     except helm_python.HelmError as error:
@@ -107,7 +111,7 @@ def names(resources: list[Resource], kind: str) -> set[str]:
 
 
 def pods(resources: list[Resource]) -> dict[str, Pod]:
-    """Of all that makes pods, by its name."""
+    """Return the pod template of each resource that creates pods, by the name of the resource."""
     makers = {"Deployment", "Job", "WorkerDeployment"}
     return {
         each.metadata.name: Pod.model_validate(each.at("spec.template.spec"))
@@ -128,7 +132,9 @@ def at(value: JsonValue, path: str) -> JsonValue:
 
 
 def check(resource: Resource) -> None:
-    """Raises where Kubernetes, or the controller whose kind it is, would refuse it or ignore a part of it."""
+    """Raise an exception if Kubernetes, or the controller of a custom resource, would reject or ignore a
+    part of it.
+    """
     schema = _custom_schemas().get(f"{resource.api_version}/{resource.kind}")
     if schema is None:
         _check_native(json.dumps(resource.whole))
@@ -142,11 +148,13 @@ def check(resource: Resource) -> None:
 
 
 def _as_the_controller_makes_it(resource: Resource) -> Resource:
-    """A copy for one version: what is `{}` in the template gets its value."""
+    """Return the resource that the controller creates from a WorkerResourceTemplate, with the empty
+    fields filled in.
+    """
     target: Values = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "made-1"}
     filled: Values = {"metadata": {"name": "made"}, "spec": {"scaleTargetRef": target}}
-    made = _put_together(resource.at("spec.template"), filled)
-    return Resource.model_validate({**made, "whole": made})
+    combined = _put_together(resource.at("spec.template"), filled)
+    return Resource.model_validate({**combined, "whole": combined})
 
 
 # Most resources are the same in most cases.

@@ -1,4 +1,4 @@
-"""The repository's deployment files, read into types."""
+"""Parses the Dockerfile and docker-compose.yml of the repository."""
 
 import re
 from pathlib import Path
@@ -10,14 +10,14 @@ ROOT = Path(__file__).parents[3]
 
 
 class Instruction(BaseModel):
-    """One of a Dockerfile, with its continued lines joined and its comments gone."""
+    """An instruction of the Dockerfile, without comments and with continued lines joined."""
 
     name: str
     text: str
 
     @property
     def words(self) -> list[str]:
-        """Without options."""
+        """Words of the instruction without options such as `--from`."""
         return [word for word in self.text.split() if not word.startswith("--")]
 
 
@@ -30,14 +30,16 @@ def dockerfile() -> list[Instruction]:
 
 
 def stage(last: bool) -> list[Instruction]:
-    """The instructions of the last stage, or of those before it."""
+    """Return the instructions of the last stage of the Dockerfile, or those of all other stages if `last`
+    is False.
+    """
     all_of_it = dockerfile()
     start = max(place for place, each in enumerate(all_of_it) if each.name == "FROM")
     return all_of_it[start:] if last else all_of_it[:start]
 
 
 def image_environment() -> dict[str, str]:
-    """What the image sets."""
+    """Return the environment variables that the image sets."""
     variables = " ".join(each.text for each in stage(last=True) if each.name == "ENV")
     return dict(pair.split("=", 1) for pair in variables.split())
 
@@ -60,7 +62,7 @@ class Volume(BaseModel):
 
 
 class Service(BaseModel):
-    """Of docker-compose.yml, what the tests look at."""
+    """A service of docker-compose.yml with the fields that tests check."""
 
     model_config = ConfigDict(extra="allow")
     image: str
@@ -86,7 +88,7 @@ class Service(BaseModel):
 
     @property
     def files(self) -> list[Path]:
-        """What it mounts from the repository."""
+        """Paths of the repository that the service mounts."""
         mounts = [volume for volume in self.volumes if isinstance(volume, str)]
         return [ROOT / mount.split(":")[0] for mount in mounts if mount.startswith("./")]
 

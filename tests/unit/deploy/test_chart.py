@@ -1,4 +1,4 @@
-"""What the chart makes of valid values: every switch on and off, each resource as Kubernetes accepts it."""
+"""Kubernetes' schemas accept the chart's resources with every switch on and off."""
 
 from dataclasses import dataclass, field
 
@@ -65,6 +65,22 @@ CASES = [
             "keda": {"authenticationRef": "theirs"},
         },
         {"TriggerAuthentication": 0},
+    ),
+    Case(
+        "workers by demand",
+        {
+            "workers": scaled("backlog", targetInFlight=51),
+            "keda": {
+                "prometheus": {
+                    "address": "https://prometheus.example.com/prefix",
+                    "matchers": 'namespace="batches",cluster=~"a|b"',
+                    "window": "2h",
+                    "authenticationRef": "theirs",
+                    "authModes": "bearer,tls",
+                }
+            },
+        },
+        {"ScaledObject": 2, "TriggerAuthentication": 0},
     ),
     Case(
         "versioned",
@@ -193,5 +209,7 @@ def test_no_pod_has_more_rights_than_it_needs(case: Case) -> None:
 
 def test_two_releases_share_no_name() -> None:
     monitored = with_least(monitoring={"monitors": True, "rules": True, "dashboards": True}, workers=POOLS)
-    made = [{(each.kind, each.metadata.name) for each in render(monitored, name)} for name in ("one", "two")]
-    assert made[0].isdisjoint(made[1])
+    rendered = [
+        {(each.kind, each.metadata.name) for each in render(monitored, name)} for name in ("one", "two")
+    ]
+    assert rendered[0].isdisjoint(rendered[1])

@@ -10,7 +10,7 @@ import yaml
 
 from batchwright.rules.ids import safe_name
 from batchwright.settings import SECRETS
-from docs.chart import CHART, setting_names
+from docs.helm_chart import CHART, setting_names
 from tests.unit.deploy.chart import Values, at, check, names, one, render, with_least
 from tests.unit.deploy.files import ROOT
 
@@ -40,26 +40,26 @@ def test_every_value_has_a_schema() -> None:
         assert at(schema, f"properties.{path.split('.')[0]}"), path
 
 
-def test_the_chart_has_the_version_of_what_it_installs() -> None:
+def test_the_chart_has_the_version_of_the_project() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     project = (ROOT / "pyproject.toml").read_text()
     assert f'\nversion = "{chart["appVersion"]}"\n' in project
 
 
-def test_alerts_are_carried_as_they_are() -> None:
+def test_the_chart_has_the_alerts_unchanged() -> None:
     resources = render(with_least(monitoring={"rules": True}))
-    made = {name: one(resources, "PrometheusRule", name) for name in names(resources, "PrometheusRule")}
-    assert {name: rule.at("spec.groups") for name, rule in made.items()} == {
+    rendered = {name: one(resources, "PrometheusRule", name) for name in names(resources, "PrometheusRule")}
+    assert {name: rule.at("spec.groups") for name, rule in rendered.items()} == {
         f"batchwright-{path.stem.replace('_', '-').lower()}": yaml.safe_load(path.read_text())["groups"]
         for path in RULES
     }
 
 
-def test_dashboards_are_carried_as_they_are() -> None:
+def test_the_chart_has_the_dashboards_unchanged() -> None:
     resources = render(with_least(monitoring={"dashboards": True}))
-    made = one(resources, "ConfigMap", "batchwright-dashboards").at("data") or {}
-    assert isinstance(made, dict)
-    assert {name: json.loads(str(text)) for name, text in made.items()} == {
+    rendered = one(resources, "ConfigMap", "batchwright-dashboards").at("data") or {}
+    assert isinstance(rendered, dict)
+    assert {name: json.loads(str(text)) for name, text in rendered.items()} == {
         path.name: json.loads(path.read_text()) for path in DASHBOARDS
     }
 
@@ -87,7 +87,7 @@ def test_dashboards_fit_into_a_configmap() -> None:
     assert sum(path.stat().st_size for path in DASHBOARDS) < 900_000
 
 
-def test_nothing_is_monitored_unasked() -> None:
+def test_monitoring_is_off_by_default() -> None:
     kinds = {resource.kind for resource in render()}
     assert kinds.isdisjoint({"ServiceMonitor", "PodMonitor", "PrometheusRule"})
     assert names(render(), "ConfigMap") == {"batchwright"}

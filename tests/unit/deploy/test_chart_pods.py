@@ -1,4 +1,4 @@
-"""What the chart's pods run, how they are told, scaled, replaced and reached."""
+"""The chart's pods: commands, settings, scaling, replacement and network access."""
 
 import math
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from pydantic import JsonValue
 
 from batchwright.rules.ids import safe_name
-from batchwright.settings import Settings, load, registry_of
+from batchwright.settings import Settings, load, load_registry
 from tests.unit.deploy.chart import Resource, Values, at, check, names, notes, one, pods, render, with_least
 from tests.unit.deploy.files import image_environment
 from tests.unit.deploy.test_chart import POOLS, scaled
@@ -23,14 +23,14 @@ def test_the_spool_is_where_the_image_writes() -> None:
 
 
 def test_a_pool_runs_its_roles_models_and_settings() -> None:
-    made = pods(render(with_least(workers=POOLS)))
-    arguments = {name: pod.containers[0].args for name, pod in made.items() if "worker" in name}
+    rendered = pods(render(with_least(workers=POOLS)))
+    arguments = {name: pod.containers[0].args for name, pod in rendered.items() if "worker" in name}
     assert arguments == {
         "batchwright-worker-core": ["worker", "--roles", "control,io"],
         "batchwright-worker-small": ["worker", "--roles", "inference", "--models", "llama_8b,qwen_7b"],
         "batchwright-worker-big": ["worker", "--roles", "inference", "--models", "org/big-70b"],
     }
-    variables = made["batchwright-worker-big"].containers[0].variables
+    variables = rendered["batchwright-worker-big"].containers[0].variables
     assert variables["BATCHWRIGHT_MODEL_IN_FLIGHT"] == "64"
 
 
@@ -78,26 +78,26 @@ def test_a_registry_reaches_api_and_workers_as_a_file_they_can_read(tmp_path: Pa
     values = with_least(
         settings={"backends": []}, registry={"config": config, "existingSecret": "backend-keys"}
     )
-    made = render(values)
-    data = one(made, "ConfigMap", "batchwright").at("data")
+    rendered = render(values)
+    data = one(rendered, "ConfigMap", "batchwright").at("data")
     assert at(data, "BATCHWRIGHT_REGISTRY") == "/etc/batchwright/registry/models.yaml"
     file, keys = tmp_path / "models.yaml", tmp_path / "gateway"
-    files = one(made, "ConfigMap", "batchwright-registry").at("data")
+    files = one(rendered, "ConfigMap", "batchwright-registry").at("data")
     assert isinstance(files, dict)
     file.write_text(str(files["models.yaml"]))
     keys.write_text("secret")
-    read = registry_of(load(registry=file, secrets_dir=tmp_path, backends=[]))
+    read = load_registry(load(registry=file, secrets_dir=tmp_path, backends=[]))
     assert read is not None
     assert read.models["org/llama:8b"].backends[0].api_key_name == "gateway"
-    for name in names(made, "Deployment"):
-        text = str(one(made, "Deployment", name).whole)
+    for name in names(rendered, "Deployment"):
+        text = str(one(rendered, "Deployment", name).whole)
         assert "/etc/batchwright/registry" in text
         assert "'secretName': 'backend-keys'" in text
 
 
 def test_a_changed_setting_replaces_the_pods() -> None:
-    before = render(with_least(settings={"slots_per_model": 4}))
-    after = render(with_least(settings={"slots_per_model": 5}))
+    before = render(with_least(settings={"io_slots": 4}))
+    after = render(with_least(settings={"io_slots": 5}))
     for name in names(before, "Deployment"):
         path = "spec.template.metadata.annotations.checksum/config"
         assert one(before, "Deployment", name).at(path) != one(after, "Deployment", name).at(path)
@@ -105,22 +105,22 @@ def test_a_changed_setting_replaces_the_pods() -> None:
 
 @pytest.mark.parametrize("seconds", [0, 12.5, 30, 300])
 def test_a_pod_is_killed_only_after_its_drain(seconds: float) -> None:
-    made = pods(render(with_least(settings={"drain_seconds": seconds})))
-    for name, pod in made.items():
+    rendered = pods(render(with_least(settings={"drain_seconds": seconds})))
+    for name, pod in rendered.items():
         if "worker" in name:
             assert pod.grace >= math.ceil(seconds) + 20  # the worker gives up 15 s after the setting says
-    assert made["batchwright-api"].grace >= math.ceil(seconds) + 5 + 5
+    assert rendered["batchwright-api"].grace >= math.ceil(seconds) + 5 + 5
 
 
-def test_the_drain_that_nobody_set_is_the_settings_own() -> None:
+def test_the_default_drain_is_that_of_the_settings() -> None:
     default = Settings.model_fields["drain_seconds"].default
     assert pods(render())["batchwright-worker-io"].grace == default + 30
 
 
 def test_every_pod_is_under_a_policy() -> None:
-    made = render(with_least(workers=POOLS))
-    policies = [each.at("spec.podSelector.matchLabels") for each in made if each.kind == "NetworkPolicy"]
-    for each in made:
+    rendered = render(with_least(workers=POOLS))
+    policies = [each.at("spec.podSelector.matchLabels") for each in rendered if each.kind == "NetworkPolicy"]
+    for each in rendered:
         labels = each.at("spec.template.metadata.labels")
         if isinstance(labels, dict):
             assert any(
@@ -128,9 +128,11 @@ def test_every_pod_is_under_a_policy() -> None:
             ), each.metadata.name
 
 
-def test_labels_of_the_values_do_not_stand_for_those_that_select_pods() -> None:
-    made = render(with_least(podLabels={"app.kubernetes.io/component": "api", "team": "x"}))
-    components = {each.metadata.name: _component(each) for each in made if each.kind in ("Deployment", "Job")}
+def test_labels_in_the_values_do_not_replace_selector_labels() -> None:
+    rendered = render(with_least(podLabels={"app.kubernetes.io/component": "api", "team": "x"}))
+    components = {
+        each.metadata.name: _component(each) for each in rendered if each.kind in ("Deployment", "Job")
+    }
     assert {name for name, component in components.items() if component == "api"} == {"batchwright-api"}
 
 
@@ -141,7 +143,7 @@ def _component(resource: Resource) -> JsonValue:
     return labels["app.kubernetes.io/component"]
 
 
-def test_pods_come_before_whom_the_values_say() -> None:
+def test_pods_have_the_priority_class_of_the_values() -> None:
     pools: JsonValue = [
         {"name": "io", "roles": ["io", "control"]},
         {"name": "gpu", "roles": ["inference"], "priorityClassName": "low"},
@@ -149,12 +151,12 @@ def test_pods_come_before_whom_the_values_say() -> None:
     values = with_least(
         api={"priorityClassName": "high"}, workerDefaults={"priorityClassName": "middle"}, workers=pools
     )
-    made = render(values)
-    for resource in made:
+    rendered = render(values)
+    for resource in rendered:
         check(resource)
     found = {
         each.metadata.name: each.at("spec.template.spec.priorityClassName")
-        for each in made
+        for each in rendered
         if each.kind in ("Deployment", "Job")
     }
     assert found == {
@@ -165,27 +167,27 @@ def test_pods_come_before_whom_the_values_say() -> None:
     }
 
 
-def test_a_node_is_asked_for_the_disk_of_pods_that_do_io_unless_the_values_say() -> None:
+def test_io_pods_request_ephemeral_storage_unless_the_values_set_it() -> None:
     resources: JsonValue = {"requests": {"ephemeral-storage": "1Gi"}, "limits": {"memory": "1Gi"}}
     pools: JsonValue = [
         {"name": "io", "roles": ["io"], "spoolSize": "8Gi"},
         {"name": "rest", "roles": ["control", "inference"], "spoolSize": "2Gi"},
-        {"name": "told", "roles": ["io"], "resources": resources},
+        {"name": "limited", "roles": ["io"], "resources": resources},
     ]
-    made = pods(render(with_least(workers=pools)))
-    asked = {
+    rendered = pods(render(with_least(workers=pools)))
+    requested = {
         name.removeprefix("batchwright-"): pod.containers[0].resources["requests"]["ephemeral-storage"]
-        for name, pod in made.items()
+        for name, pod in rendered.items()
     }
-    assert asked == {
+    assert requested == {
         "api": "64Mi",
         "setup": "64Mi",
         "worker-io": "8Gi",
         "worker-rest": "64Mi",
-        "worker-told": "1Gi",
+        "worker-limited": "1Gi",
     }
-    limits = {name: pod.containers[0].resources["limits"] for name, pod in made.items()}
-    assert limits["batchwright-worker-told"] == {"memory": "1Gi"}
+    limits = {name: pod.containers[0].resources["limits"] for name, pod in rendered.items()}
+    assert limits["batchwright-worker-limited"] == {"memory": "1Gi"}
 
 
 def test_a_backlog_is_read_from_the_queues_that_the_pool_polls() -> None:
@@ -214,13 +216,62 @@ def test_queues_of_models_with_other_names_are_listed() -> None:
     assert [at(triggers, f"{place}.metadata.taskQueue") for place in (0, 1)] == [queue, "io"]
 
 
-def test_an_autoscaler_has_the_replicas_to_itself() -> None:
+def demand_triggers(workers: list[JsonValue], **prometheus: JsonValue) -> dict[str, list[JsonValue]]:
+    """Return the triggers that ask Prometheus, by pool."""
+    keda: JsonValue = {"prometheus": {"address": "http://prometheus:9090", **prometheus}}
+    found: dict[str, list[JsonValue]] = {}
+    for scaler in render(with_least(workers=workers, keda=keda)):
+        if scaler.kind == "ScaledObject":
+            triggers = scaler.at("spec.triggers")
+            assert isinstance(triggers, list)
+            pool = scaler.metadata.name.removeprefix("batchwright-worker-")
+            found[pool] = [each for each in triggers if at(each, "type") == "prometheus"]
+    return found
+
+
+def test_pools_that_send_requests_scale_by_demand_if_prometheus_has_an_address() -> None:
+    [trigger] = (found := demand_triggers(scaled("backlog", targetInFlight=51)))["small"]
+    assert at(trigger, "metadata.serverAddress") == "http://prometheus:9090"
+    assert at(trigger, "metadata.threshold") == "51"
+    assert (at(trigger, "metadata.authModes"), at(trigger, "authenticationRef")) == (None, None)
+    assert found["core"] == []
+
+
+def test_without_an_address_of_prometheus_pools_scale_by_backlog_only() -> None:
+    assert demand_triggers(scaled("backlog"), address="")["small"] == []
+
+
+def test_the_demand_is_that_of_the_pools_models_in_the_namespace_of_the_release() -> None:
+    [trigger] = demand_triggers(scaled("backlog"))["small"]
+    query = str(at(trigger, "metadata.query"))
+    assert query.count('{namespace="production",model=~"llama_8b"}') == 3
+    assert query.count("[30m]") == 2
+
+
+def test_the_demand_of_a_pool_without_models_is_that_of_all_models() -> None:
+    pool: JsonValue = {
+        "name": "all",
+        "roles": ["control", "io", "inference"],
+        "autoscaling": {"type": "backlog", "queues": ["dispatch"]},
+    }
+    [trigger] = demand_triggers([pool], matchers='cluster="a"', window="2h")["all"]
+    query = str(at(trigger, "metadata.query"))
+    assert query.count('{cluster="a"}') == 3
+    assert query.count("[2h]") == 2
+
+
+def test_a_pod_is_planned_with_four_fifths_of_its_requests_in_flight() -> None:
+    [trigger] = demand_triggers(scaled("backlog"))["small"]
+    assert at(trigger, "metadata.threshold") == str(Settings.model_fields["model_in_flight"].default * 4 // 5)
+
+
+def test_with_an_autoscaler_the_chart_sets_no_replicas() -> None:
     for kind in ("cpu", "backlog"):
         resources = render(with_least(workers=scaled(kind)))
         assert one(resources, "Deployment", "batchwright-worker-core").at("spec.replicas") is None
 
 
-def test_a_versioned_worker_is_told_its_version_by_the_controller() -> None:
+def test_a_versioned_worker_gets_its_version_from_the_controller() -> None:
     resources = render(with_least(versioning={"enabled": True}))
     [container] = pods([one(resources, "WorkerDeployment", "batchwright-worker-io")])[
         "batchwright-worker-io"
@@ -233,7 +284,7 @@ def test_a_versioned_worker_is_told_its_version_by_the_controller() -> None:
     ]
 
 
-def test_nobody_reaches_a_worker_and_only_the_chosen_reach_the_api() -> None:
+def test_network_policies_block_workers_and_allow_chosen_clients_to_the_api() -> None:
     gateway: JsonValue = {"podSelector": {"matchLabels": {"app": "gateway"}}}
     resources = render(with_least(networkPolicy={"apiFrom": [gateway]}))
     assert one(resources, "NetworkPolicy", "batchwright-worker").at("spec.ingress") == []
@@ -273,6 +324,6 @@ def test_every_secret_is_only_referred_to() -> None:
             assert {container.variables.get(name) for name in hidden} == {None}
 
 
-def test_the_notes_say_how_to_reach_it() -> None:
-    said = notes(with_least(api={"service": {"port": 8080}}))
-    assert "http://batchwright-api.production.svc:8080/v1" in said
+def test_the_notes_have_the_address_of_the_api() -> None:
+    text = notes(with_least(api={"service": {"port": 8080}}))
+    assert "http://batchwright-api.production.svc:8080/v1" in text

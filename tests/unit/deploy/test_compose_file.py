@@ -16,12 +16,14 @@ ONE_SHOT = set(SERVICES) - set(LASTING)
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_foreign_image_is_pinned_to_a_release(name: str) -> None:
+def test_a_foreign_image_is_pinned_to_the_bytes_of_a_release(name: str) -> None:
     service = SERVICES[name]
     if service.ours:
         assert service.image == "${BATCHWRIGHT_IMAGE:-batchwright:dev}"
     else:
-        assert re.fullmatch(r"[a-z/]+(-[a-z]+)*:v?\d+(\.\d+){1,2}(-[a-z]+)?", service.image)
+        assert re.fullmatch(
+            r"[a-z/]+(-[a-z]+)*:v?\d+(\.\d+){1,2}(-[a-z]+)?@sha256:[0-9a-f]{64}", service.image
+        )
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -35,7 +37,7 @@ def test_every_mounted_file_exists(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_it_waits_for_what_can_be_waited_for(name: str) -> None:
+def test_services_wait_for_healthy_dependencies(name: str) -> None:
     for other, how in SERVICES[name].depends_on.items():
         assert how.condition == (
             "service_completed_successfully" if other in ONE_SHOT else "service_healthy"
@@ -45,14 +47,14 @@ def test_it_waits_for_what_can_be_waited_for(name: str) -> None:
 
 # The UI's image has no documented program to ask with, and nothing waits for it.
 @pytest.mark.parametrize("name", sorted(LASTING.keys() - {"temporal-ui"}))
-def test_what_lasts_says_whether_it_is_well(name: str) -> None:
+def test_long_running_services_have_a_health_check(name: str) -> None:
     check = LASTING[name].healthcheck
     assert check
     assert check.test[0] == "CMD"
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_a_container_of_ours_has_no_more_rights_than_it_needs(name: str) -> None:
+def test_a_batchwright_container_has_no_more_rights_than_it_needs(name: str) -> None:
     service = OURS[name]
     assert service.read_only
     assert service.cap_drop == ["ALL"]
@@ -68,7 +70,7 @@ def test_no_container_gains_rights_while_it_runs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_only_settings_that_there_are_are_set(name: str) -> None:
+def test_only_existing_settings_are_set(name: str) -> None:
     names = {each for each in OURS[name].environment if each.startswith("BATCHWRIGHT_")}
     assert names <= {f"BATCHWRIGHT_{field.upper()}" for field in Settings.model_fields}
 
@@ -78,6 +80,11 @@ def test_backends_are_chosen_without_an_edit_and_may_be_on_this_machine() -> Non
         chosen = OURS[name].environment["BATCHWRIGHT_BACKENDS"]
         assert chosen == '${BATCHWRIGHT_BACKENDS:-["http://simulator:9000"]}'
         assert OURS[name].extra_hosts == ["host.docker.internal:host-gateway"]
+
+
+def test_callers_need_a_key_unless_the_user_chooses_otherwise() -> None:
+    assert OURS["api"].environment["BATCHWRIGHT_AUTH"] == "${BATCHWRIGHT_AUTH:-api_key}"
+    assert all("BATCHWRIGHT_AUTH" not in OURS[name].environment for name in OURS.keys() - {"api"})
 
 
 def test_every_password_is_the_one_for_development() -> None:

@@ -2,6 +2,7 @@
 
 import fnmatch
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ LINTER = Path(sys.executable).with_name("hadolint")
 
 
 def copied() -> list[str]:
-    """What is copied out of the repository."""
+    """Return the paths of the repository that the image copies."""
     from_here = [each for each in dockerfile() if each.name == "COPY" and "--from=" not in each.text]
     return [source for each in from_here for source in each.words[:-1]]
 
@@ -29,7 +30,7 @@ def test_the_linter_finds_nothing() -> None:
 
 
 @pytest.mark.parametrize("source", copied())
-def test_what_is_copied_exists_and_is_sent_to_the_builder(source: str) -> None:
+def test_copied_files_exist_and_are_sent_to_the_builder(source: str) -> None:
     assert (ROOT / source).exists()
     rules = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
     assert rules[0] == "*"
@@ -46,9 +47,9 @@ def test_no_environment_state_or_secret_is_sent_to_the_builder() -> None:
         assert not any(fnmatch.fnmatch(path, rule) or path.startswith(f"{rule}/") for rule in rules)
 
 
-def test_images_are_pinned_to_a_release() -> None:
+def test_images_are_pinned_to_the_bytes_of_a_release() -> None:
     stages = [each.text.split(" ")[0] for each in dockerfile() if each.name == "FROM"]
-    assert all(image.partition(":")[2].count(".") == 2 for image in stages), stages
+    assert all(re.fullmatch(r"[a-z./-]+:\d+\.\d+\.\d+[a-z-]*@sha256:[0-9a-f]{64}", image) for image in stages)
 
 
 def test_the_image_runs_the_python_that_the_tests_run() -> None:
@@ -57,27 +58,28 @@ def test_the_image_runs_the_python_that_the_tests_run() -> None:
     assert image.startswith(f"python:{sys.version_info.major}.{sys.version_info.minor}.")
 
 
-def test_it_runs_as_a_number_that_is_not_root() -> None:
+def test_the_image_runs_as_a_numeric_user_that_is_not_root() -> None:
     [user] = [each.text for each in stage(last=True) if each.name == "USER"]
     assert all(int(part) > 0 for part in user.split(":"))
 
 
-def test_it_writes_nowhere_but_to_its_volume() -> None:
+def test_the_image_writes_only_to_its_volume() -> None:
     environment = image_environment()
     [volume] = [each.text for each in stage(last=True) if each.name == "VOLUME"]
     assert volume == f'["{environment["BATCHWRIGHT_SPOOL_DIR"]}"]'
     assert environment["TMPDIR"] == environment["BATCHWRIGHT_SPOOL_DIR"]
 
 
-def test_it_sets_only_settings_there_are_and_does_not_open_the_api() -> None:
+def test_the_image_sets_only_existing_settings_and_does_not_expose_the_api() -> None:
     names = {name for name in image_environment() if name.startswith("BATCHWRIGHT_")}
     assert names <= {f"BATCHWRIGHT_{name.upper()}" for name in Settings.model_fields}
     assert "BATCHWRIGHT_AUTH" not in names
 
 
-def test_the_api_alone_says_what_opens_it() -> None:
+def test_the_api_of_the_image_does_not_start_without_authentication_and_names_the_setting() -> None:
     environment = {**os.environ, **image_environment(), "PATH": os.environ["PATH"], "TMPDIR": "/tmp"}
-    command = [sys.executable, "-m", "starter", "api"]
+    environment["BATCHWRIGHT_BACKENDS"] = '["http://127.0.0.1:9"]'
+    command = [sys.executable, "-m", "batchwright.starter", "api"]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert ended.returncode == 2
     assert "BATCHWRIGHT_AUTH=api_key" in ended.stderr

@@ -1,7 +1,7 @@
 {{- define "batchwright.fullname" -}}
 {{- $name := .Values.fullnameOverride | default (contains .Chart.Name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name .Chart.Name)) -}}
 {{- if gt (len $name) 30 -}}
-{{- fail (printf "the name %q has more than 30 characters, and what is derived from it would be cut: set fullnameOverride" $name) -}}
+{{- fail (printf "the name %q has more than 30 characters, so derived names would be cut: set fullnameOverride to a shorter name" $name) -}}
 {{- end -}}
 {{- $name -}}
 {{- end -}}
@@ -30,25 +30,37 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
-{{/* Settings as variables, OpenTelemetry's by its names; JSON for what is no string, as settings are read. */}}
+{{/* Settings as environment variables, as JSON unless they are strings. OpenTelemetry's settings keep their own names. */}}
 {{- define "batchwright.variables" -}}
 {{- range $name, $value := . }}
 {{ hasPrefix "otel_" $name | ternary "" "BATCHWRIGHT_" }}{{ upper $name }}: {{ kindIs "string" $value | ternary $value (toJson $value) | quote }}
 {{- end -}}
 {{- end -}}
 
-{{/* Variables with secrets, and those that the setup job needs before there is a ConfigMap. */}}
+{{/* Variables with secrets, and variables that the setup job needs before the ConfigMap exists. */}}
 {{- define "batchwright.databaseEnv" -}}
 - name: BATCHWRIGHT_DATABASE_URL
   valueFrom:
     secretKeyRef:
-      name: {{ required "database.existingSecret names the Secret with PostgreSQL's URL" .Values.database.existingSecret }}
+      name: {{ required "database.existingSecret is empty: set it to the Secret with PostgreSQL's URL" .Values.database.existingSecret }}
       key: {{ .Values.database.key }}
+{{- end -}}
+
+{{/* The same for migrations, which may use another database role. */}}
+{{- define "batchwright.migrationsEnv" -}}
+{{- with .Values.database.migrations }}
+{{- if .existingSecret -}}
+- name: BATCHWRIGHT_DATABASE_URL
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .key }}}}
+{{- else -}}
+{{- include "batchwright.databaseEnv" $ -}}
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{- define "batchwright.temporalEnv" -}}
 - name: BATCHWRIGHT_TEMPORAL_ADDRESS
-  value: {{ required "temporal.address is host:port of Temporal's frontend" .Values.temporal.address | quote }}
+  value: {{ required "temporal.address is empty: set it to host:port of Temporal's frontend" .Values.temporal.address | quote }}
 - name: BATCHWRIGHT_TEMPORAL_NAMESPACE
   value: {{ .Values.temporal.namespace | quote }}
 {{- with .Values.temporal.apiKey }}
@@ -58,7 +70,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end }}
 {{- with .Values.temporal.tls }}
-{{- if and (or .authority .clientCertificate) (not .existingSecret) }}{{ fail "temporal.tls.existingSecret names the Secret with the certificates" }}{{ end }}
+{{- if and (or .authority .clientCertificate) (not .existingSecret) }}{{ fail "temporal.tls.authority or clientCertificate is true, but temporal.tls.existingSecret is empty: set it to the Secret with the certificates" }}{{ end }}
 {{- if .authority }}
 - name: BATCHWRIGHT_TEMPORAL_TLS_CA_FILE
   value: /etc/batchwright/temporal-tls/ca.crt
@@ -74,7 +86,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- define "batchwright.payloadEnv" -}}
 {{- with .Values.payloadKeys }}
-{{- if and .existingSecret (not .ids) }}{{ fail "payloadKeys.ids lists the keys of payloadKeys.existingSecret" }}{{ end }}
+{{- if and .existingSecret (not .ids) }}{{ fail "payloadKeys.ids is empty: list the keys of payloadKeys.existingSecret" }}{{ end }}
 {{- if .existingSecret }}
 {{- $references := list }}
 {{- range .ids }}{{ $references = append $references (printf "%s=file:/etc/batchwright/payload-keys/%s" . .) }}{{ end }}
@@ -92,7 +104,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end -}}
 
-{{/* Files of the containers that last. */}}
+{{/* Volume mounts of the API and the workers. */}}
 {{- define "batchwright.mounts" -}}
 {{- include "batchwright.tlsMount" . }}
 {{- if .Values.payloadKeys.existingSecret }}
@@ -112,7 +124,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end -}}
 
-{{/* Arguments: root, spool (its size). */}}
+{{/* Volumes of the setup job. Arguments: root, spool (its size). */}}
 {{- define "batchwright.setupVolumes" -}}
 - name: spool
   emptyDir: {sizeLimit: {{ .spool }}}
@@ -122,7 +134,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end -}}
 
-{{/* The same. */}}
+{{/* Volumes of the API and the workers. Arguments: root, spool. */}}
 {{- define "batchwright.volumes" -}}
 {{- include "batchwright.setupVolumes" . }}
 {{- with .root.Values.payloadKeys.existingSecret }}
@@ -163,13 +175,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end -}}
 
-{{/* Whole seconds of the drain; the default is that of the setting. */}}
+{{/* The drain in whole seconds; the default is that of the setting. */}}
 {{- define "batchwright.drain" -}}
 {{- $seconds := hasKey . "drain_seconds" | ternary .drain_seconds 30 -}}
 {{- ceil $seconds | int -}}
 {{- end -}}
 
-{{/* Arguments: what, least, chosen (may be null). The least has a margin for the exit itself. */}}
+{{/* terminationGracePeriodSeconds. Arguments: what (a name for the error), least, chosen (may be null). `least` includes time for the exit. */}}
 {{- define "batchwright.grace" -}}
 {{- $least := int .least -}}
 {{- if kindIs "invalid" .chosen -}}
@@ -195,7 +207,7 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* What pods of all kinds share. Arguments: root, labels (a map that selects the pods), placement. */}}
+{{/* Pod spec shared by all pods. Arguments: root, labels (a map that selects the pods), placement. */}}
 {{- define "batchwright.placement" -}}
 serviceAccountName: {{ include "batchwright.serviceAccount" .root }}
 automountServiceAccountToken: false
@@ -220,7 +232,7 @@ topologySpreadConstraints:
 {{- include "batchwright.nodes" .placement }}
 {{- end -}}
 
-{{/* Which nodes a pod may be on, and before whom. Argument: what says so in the values. */}}
+{{/* Scheduling of a pod: priority class, node selector, tolerations, affinity. Argument: the part of the values that has them. */}}
 {{- define "batchwright.nodes" -}}
 {{- with .priorityClassName }}
 priorityClassName: {{ . | quote }}
@@ -239,14 +251,14 @@ affinity:
 {{- end }}
 {{- end -}}
 
-{{/* Of a container, with the disk it asks of its node unless the values say. Arguments: resources, disk. */}}
+{{/* Resources of a container, with a request for local disk unless the values have one. Arguments: resources, disk. */}}
 {{- define "batchwright.resources" -}}
 {{- $disk := dict "ephemeral-storage" .disk -}}
 {{- $requests := merge (dict) (.resources.requests | default dict) $disk -}}
 {{- toYaml (merge (dict "requests" $requests) .resources) -}}
 {{- end -}}
 
-{{/* What all containers share. Argument: root. */}}
+{{/* Container spec shared by all containers. Argument: root. */}}
 {{- define "batchwright.anyContainer" -}}
 image: {{ include "batchwright.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
@@ -257,13 +269,13 @@ volumeMounts:
     mountPath: /var/spool/batchwright
 {{- end -}}
 
-{{/* The same of those that last. */}}
+{{/* Container spec shared by the API and the workers. */}}
 {{- define "batchwright.container" -}}
 {{ include "batchwright.anyContainer" . }}
   {{- with include "batchwright.mounts" . }}{{ . | trim | nindent 2 }}{{ end }}
 {{- end -}}
 
-{{/* The same of the setup, which needs no key of payloads or backends. */}}
+{{/* Container spec of the setup job, without keys of payloads and backends. */}}
 {{- define "batchwright.setupContainer" -}}
 {{ include "batchwright.anyContainer" . }}
   {{- with include "batchwright.tlsMount" . }}{{ . | trim | nindent 2 }}{{ end }}
@@ -277,7 +289,7 @@ policyTypes:
   {{- end }}
 {{- end -}}
 
-{{/* What pods may connect to; where nothing is said, to all. */}}
+{{/* Egress rules of pods; everything is allowed by default. */}}
 {{- define "batchwright.egress" -}}
 {{- with .Values.networkPolicy.egress -}}
 egress:
@@ -286,4 +298,30 @@ egress:
       - {port: 53, protocol: TCP}
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{/* "open" if a label selector selects everything or is absent. */}}
+{{- define "batchwright.selectsAll" -}}
+{{- if not (or (dig "matchLabels" nil (. | default dict)) (dig "matchExpressions" nil (. | default dict))) }}open{{ end -}}
+{{- end -}}
+
+{{/* Fails if the API trusts the tenant header and pods other than the gateway may reach it. */}}
+{{- define "batchwright.checkGateway" -}}
+{{- $remedy := "with api.auth=trusted_header, everyone who reaches the API may act as any tenant" -}}
+{{- if not .Values.networkPolicy.enabled -}}
+{{- fail (printf "%s: set networkPolicy.enabled and let networkPolicy.apiFrom select the gateway only" $remedy) -}}
+{{- end -}}
+{{- range $list := list "apiFrom" "metricsFrom" -}}
+{{- range $peer := index $.Values.networkPolicy $list -}}
+{{- $open := false -}}
+{{- if $peer.ipBlock -}}
+{{- $open = hasSuffix "/0" (dig "cidr" "" $peer.ipBlock) -}}
+{{- else -}}
+{{- $open = and (include "batchwright.selectsAll" $peer.podSelector) (include "batchwright.selectsAll" $peer.namespaceSelector) -}}
+{{- end -}}
+{{- if $open -}}
+{{- fail (printf "%s: networkPolicy.%s must not select all pods or addresses, as %s does; let it select the gateway only" $remedy $list (toJson $peer)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}

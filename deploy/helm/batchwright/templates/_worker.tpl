@@ -1,4 +1,4 @@
-{{/* Sets a key, in a map its keys. Not mergeOverwrite, for which a false or 0 is no value. */}}
+{{/* Sets a key; merges a map key by key. mergeOverwrite would ignore false and 0. */}}
 {{- define "batchwright.put" -}}
 {{- $old := get .into .key -}}
 {{- if and (kindIs "map" $old) (kindIs "map" .value) -}}
@@ -8,7 +8,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The pools, each with the defaults in it, as a JSON list; fails where they do not make a whole. */}}
+{{/* The pools with their defaults as a JSON list; fails if a role is missing or pools contradict each other. */}}
 {{- define "batchwright.pools" -}}
 {{- $pools := list -}}
 {{- $names := list -}}
@@ -17,7 +17,7 @@
 {{- if has .name $names }}{{ fail (printf "workers: there are two pools named %q" .name) }}{{ end -}}
 {{- $names = append $names .name -}}
 {{- $roles = concat $roles .roles -}}
-{{- if and .models (not (has "inference" .roles)) }}{{ fail (printf "workers %q: models are of the role inference, which it does not have" .name) }}{{ end -}}
+{{- if and .models (not (has "inference" .roles)) }}{{ fail (printf "workers %q: the pool has models but not the role inference: add the role or remove the models" .name) }}{{ end -}}
 {{- $pool := deepCopy $.Values.workerDefaults -}}
 {{- range $key, $value := . -}}
 {{- include "batchwright.put" (dict "into" $pool "key" $key "value" $value) -}}
@@ -25,12 +25,12 @@
 {{- $pools = append $pools $pool -}}
 {{- end -}}
 {{- range tuple "control" "io" "inference" -}}
-{{- if not (has . $roles) }}{{ fail (printf "workers: no pool has the role %s, and batches need all three" .) }}{{ end -}}
+{{- if not (has . $roles) }}{{ fail (printf "workers: no pool has the role %s: add it to a pool, batches need all three roles" .) }}{{ end -}}
 {{- end -}}
 {{- toJson $pools -}}
 {{- end -}}
 
-{{/* Arguments: root, pool. */}}
+{{/* Name of a pool's Deployment. Arguments: root, pool. */}}
 {{- define "batchwright.workerName" -}}
 {{ include "batchwright.fullname" .root }}-worker-{{ .pool.name }}
 {{- end -}}
@@ -53,12 +53,12 @@ metadata:
     {{- with .root.Values.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
 spec:
   {{- include "batchwright.placement" (dict "root" .root "labels" $labels "placement" .pool) | nindent 2 }}
-  # A worker gives up its drain 15 s after the setting says.
+  # A worker ends its drain 15 s after drain_seconds at the latest.
   terminationGracePeriodSeconds: {{ include "batchwright.grace" (dict "what" (printf "workers %q" .pool.name) "least" (add $drain 20) "chosen" .pool.terminationGracePeriodSeconds) }}
   containers:
     - name: worker
       {{- if .root.Values.versioning.enabled }}
-      # The controller gives the two variables; in a command Kubernetes puts their values in.
+      # The controller sets the two variables; Kubernetes expands them in the command.
       command:
         - env
         - BATCHWRIGHT_DEPLOYMENT_NAME=$(TEMPORAL_DEPLOYMENT_NAME)
@@ -89,7 +89,7 @@ spec:
           containerPort: 9090
       resources:
         {{- include "batchwright.resources" (dict "resources" .pool.resources "disk" (has "io" .pool.roles | ternary .pool.spoolSize "64Mi")) | nindent 8 }}
-      # It answers once it has reached Temporal and PostgreSQL.
+      # /healthz answers once the worker has reached Temporal and PostgreSQL.
       startupProbe:
         httpGet: {path: /healthz, port: metrics}
         periodSeconds: 2

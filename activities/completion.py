@@ -1,0 +1,164 @@
+"""Steps after a batch has ended: delete its intermediate objects, update metrics, log and trace."""
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+
+from batchwright.activities.results.output_files import delete_superseded
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.errors import LineCode
+from batchwright.contracts.openai import BatchStatus
+from batchwright.database.records import BatchRow
+from batchwright.database.tables.files import FilesTable
+from batchwright.rules import object_keys
+from batchwright.storage.base import Storage, StorageError
+from batchwright.telemetry import tracing
+from batchwright.telemetry.labels import OTHER
+from batchwright.telemetry.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+
+_SPAN_ERRORS = 5
+_SIZE_BUCKETS = ((100, "100"), (1_000, "1000"), (10_000, "10000"), (50_000, "50000"))
+
+
+async def delete_scratch(
+    storage: Storage, files: FilesTable, order: BatchOrder, *, keep_results: bool = False
+) -> None:
+    """Delete the objects that the ended batch no longer needs: intermediate objects and unused output files.
+
+    A storage error is only logged, because retention deletes the objects later.
+
+    Args:
+        keep_results: True keeps the intermediate objects, so that the batch can be resumed.
+    """
+    try:
+        await delete_superseded(storage, files, order)
+        if keep_results:
+            return
+        await storage.delete_prefix(object_keys.batch_root(order.tenant, order.batch_id) + "/")
+    except StorageError as error:
+        _log.warning("scratch objects not deleted", extra={"batch_id": order.batch_id, "error": str(error)})
+
+
+def log_completion(row: BatchRow, at: datetime) -> None:
+    """Log the end of a batch. Call it only in the process that ended the batch, so that it is logged once."""
+    reason = row.errors[0].message if row.errors else ""
+    data = {
+        "status": row.status.value,
+        "total": row.total,
+        "completed": row.completed,
+        "failed": row.failed,
+        "seconds": (at - row.order.created_at).total_seconds(),
+        **({"reason": reason} if reason else {}),
+        **({"files_pending": True} if row.files_pending else {}),
+    }
+    _log.log(logging.WARNING if row.status is BatchStatus.FAILED else logging.INFO, "batch ended", extra=data)
+
+
+def record_span(row: BatchRow) -> None:
+    """Export the root span of the batch's trace, if tracing is on.
+
+    Every attempt calls this, because the attempt that ended the batch may have crashed before the export.
+    """
+    spans = tracing.spans()
+    if spans is None:
+        return
+    files = {"output_file_id": row.output_file_id, "error_file_id": row.error_file_id}
+    failed = row.status is BatchStatus.FAILED
+    spans.record_batch(
+        "; ".join(error.message for error in row.errors[:_SPAN_ERRORS]) or "failed" if failed else "",
+        file_id=row.order.input_file_id,
+        status=row.status.value,
+        total=row.total,
+        completed=row.completed,
+        failed=row.failed,
+        **{name: file_id for name, file_id in files.items() if file_id is not None},
+    )
+
+
+def size_bucket(lines: int) -> str:
+    """Return the metric label for a batch of this many lines, such as `1000` for 101 to 1,000 lines.
+
+    The label is `more` above 50,000 lines.
+    """
+    return next((name for most, name in _SIZE_BUCKETS if lines <= most), "more")
+
+
+def count_completion(metrics: Metrics, row: BatchRow, at: datetime) -> None:
+    """Update the metrics for an ended batch. Call it only in the process that ended the batch."""
+    metrics.jobs_processed.labels(*_result(row)).inc()
+    metrics.e2e_seconds.labels(row.status.value).observe((at - row.order.created_at).total_seconds())
+    if row.ingestion_began_at is not None:
+        seconds = (at - row.ingestion_began_at).total_seconds()
+        metrics.processing_seconds.labels(size_bucket(row.total)).observe(max(seconds, 0.0))
+    if row.status is BatchStatus.CANCELLED:
+        metrics.cancellations.labels(_phase(row)).inc()
+
+
+def count_invalid_input(
+    metrics: Metrics, order: BatchOrder, total: int, began_at: datetime, at: datetime
+) -> None:
+    """Update the metrics for a batch that failed because its input was invalid.
+
+    Args:
+        began_at: when ingestion began.
+        at: when the validation failed.
+    """
+    metrics.jobs_processed.labels("failed", "none").inc()
+    seconds = (at - began_at).total_seconds()
+    metrics.processing_seconds.labels(size_bucket(total)).observe(max(seconds, 0.0))
+    metrics.e2e_seconds.labels(BatchStatus.FAILED).observe((at - order.created_at).total_seconds())
+
+
+def count_unserved(metrics: Metrics, codes: Mapping[LineCode, int]) -> None:
+    """Count the lines that failed in ingestion because their model is not served to the tenant.
+
+    Args:
+        codes: number of lines by error code.
+    """
+    for code, lines in codes.items():
+        _count_settled(metrics, OTHER, code, lines)
+    if missing := codes.get(LineCode.MODEL_NOT_FOUND, 0):
+        metrics.errors.labels("no_backend", OTHER).inc(missing)
+
+
+def count_missing_lines(metrics: Metrics, code: LineCode, lines: Mapping[str, int]) -> None:
+    """Count the lines without a result. Finalization gave them the error `code`.
+
+    Args:
+        lines: number of lines by model.
+    """
+    for model, count in lines.items():
+        _count_settled(metrics, model, code, count)
+
+
+def _count_settled(metrics: Metrics, model: str, code: LineCode, lines: int) -> None:
+    if lines:
+        metrics.settled_lines.labels(model, code.value).inc(lines)
+        metrics.request_errors.labels(model).inc(lines)
+
+
+def count_skipped(metrics: Metrics) -> None:
+    """Count an attempt that did nothing, because an earlier attempt had already ended the batch."""
+    metrics.jobs_processed.labels("skipped", "not_runnable_state").inc()
+    metrics.recoveries.labels("unknown", "cleaned_up").inc()
+
+
+def _result(row: BatchRow) -> tuple[str, str]:
+    match row.status:
+        case BatchStatus.COMPLETED:
+            return "success", "all_lines_failed" if row.failed and not row.completed else "none"
+        case BatchStatus.EXPIRED:
+            ingested_in_time = row.in_progress_at is not None and row.in_progress_at < row.order.deadline
+            return "expired", "expired_execution" if ingested_in_time else "expired_dequeue"
+        case BatchStatus.CANCELLED:
+            return "cancelled", "none"
+        case _:
+            return "failed", "system_error"
+
+
+def _phase(row: BatchRow) -> str:
+    if row.finalizing_at is not None:
+        return "finalizing"
+    return "in_progress" if row.in_progress_at is not None else "queued"

@@ -1,0 +1,158 @@
+"""The activity `run_slice`, which sends the lines of one slice. Each of its attempts is called a turn."""
+
+import asyncio
+import time
+from collections import Counter
+
+from temporalio import activity
+
+from batchwright.activities.execution.attempt import SliceAttempt
+from batchwright.activities.execution.context import WorkerContext
+from batchwright.activities.execution.quarantine import attempt_history
+from batchwright.activities.execution.turn import next_turn_error
+from batchwright.activities.services.slice_demand import HeldSlice
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.execution import ExecutionActivities, SliceRequest, SliceResult
+from batchwright.contracts.temporal_names import DISPATCH_QUEUE
+from batchwright.inference.rate_limits import EffectiveRates
+from batchwright.rules.deadline import Deadline
+from batchwright.rules.dispatch.rate_limits import ALL_MODELS
+
+_MAX_MOVE_SECONDS = 30.0
+_DEPENDENCY_RETRY_SECONDS = 5.0
+_DEPENDENCY_CAUSE = "dependency"
+_DEPENDENCY_REASON = "object storage or the database does not answer the worker"
+
+
+_NO_SHARE_RETRY_SECONDS = 2.0
+_NO_SHARE_CAUSE = "capacity"
+_NO_SHARE_REASON = (
+    "the limit of requests in flight for the backend is divided between the workers, and this one has no part"
+)
+
+
+class Execution(ExecutionActivities):
+    def __init__(self, worker: WorkerContext) -> None:
+        self._worker = worker
+        self.running: Counter[tuple[str, str]] = Counter()  # number of running slices, by batch and model
+
+    @activity.defn
+    async def run_slice(self, request: SliceRequest) -> SliceResult:
+        """Send the unsettled lines of the slice, for one turn.
+
+        A line is settled when its result is in a stored segment. A settled line is never sent again, even if
+        any process is killed.
+
+        Return the slice's counts if no other turn is needed. In the result, `finished` is True if every line
+        is settled. It is False if the slice was cancelled or its deadline has passed. If the rates have
+        changed and the slice has to run on another task queue, the result has only `target_queue`, its name.
+
+        Raises:
+            TurnOver, Deferred: not an error; some lines are still unsettled. Temporal starts the next turn
+                later, and this worker can run another slice in the meantime.
+            OwnershipLost: another attempt runs the slice now.
+            StorageUnavailable: storage does not respond; retried.
+            PlanDamaged, ResultsDamaged: stored objects are damaged; never retried.
+        """
+        polled = ALL_MODELS if activity.info().task_queue == DISPATCH_QUEUE else request.model
+        demand, tenant, batch_id = self._worker.demand, request.tenant, request.batch_id
+        with demand.holding(polled, request.model, tenant, batch_id) as held:
+            require_dependencies(self._worker, request)
+            require_share(self._worker, request)
+            require_need(held, request)
+            if queue := await target_queue(self._worker.rates, request):
+                return SliceResult(target_queue=queue)
+            key = request.batch_id, request.model
+            self.running[key] += 1
+            try:
+                return await _run_attempt(SliceAttempt(self._worker, request, held))
+            finally:
+                self.running[key] -= 1
+                if not self.running[key]:
+                    del self.running[key]
+
+
+def require_dependencies(worker: WorkerContext, request: SliceRequest) -> None:
+    """Check that this worker can reach its dependencies, such as storage. If not, report why the slice waits.
+
+    Raises:
+        Deferred: benign; a dependency is unreachable. The slice returns to its queue, because another worker
+            may reach the dependency.
+    """
+    missing = worker.missing_dependencies()
+    if not missing:
+        return
+    tenant, batch_id, model = request.tenant, request.batch_id, request.model
+    worker.waiting_reasons.report(tenant, batch_id, model, _DEPENDENCY_REASON, _DEPENDENCY_RETRY_SECONDS)
+    worker.deferrals.record(batch_id, model, _DEPENDENCY_CAUSE, _DEPENDENCY_RETRY_SECONDS)
+    raise next_turn_error(Failure.DEFERRED, f"{_DEPENDENCY_REASON}: {missing}", _DEPENDENCY_RETRY_SECONDS)
+
+
+def require_share(worker: WorkerContext, request: SliceRequest) -> None:
+    """Check that this worker may send requests to a backend of the model. If not, report why the slice waits.
+
+    The limit of a backend for the whole fleet is divided between the workers. A worker has no part of it if
+    the worker has just started, or if there are more workers than requests allowed.
+
+    Raises:
+        Deferred: benign; the slice returns to its queue, because another worker has a part.
+    """
+    if worker.has_share(request.model) or Deadline.of(request.deadline).passed(time.time()):
+        return
+    tenant, batch_id, model = request.tenant, request.batch_id, request.model
+    worker.waiting_reasons.report(tenant, batch_id, model, _NO_SHARE_REASON, _NO_SHARE_RETRY_SECONDS)
+    worker.deferrals.record(batch_id, model, _NO_SHARE_CAUSE, _NO_SHARE_RETRY_SECONDS)
+    urls = ", ".join(worker.urls_of(request.model))
+    message = f"{_NO_SHARE_REASON}: raise `in_flight` of {urls}, or run fewer workers"
+    raise next_turn_error(Failure.DEFERRED, message, _NO_SHARE_RETRY_SECONDS)
+
+
+def require_need(held: HeldSlice, request: SliceRequest) -> None:
+    """Check that the worker needs this slice, which may have come in a search for a slice of another tenant.
+
+    A slice whose last attempt crashed runs nevertheless, because an attempt that ends here would hide the
+    crash from the next one.
+
+    Raises:
+        TurnOver: benign; the slice returns to its queue, behind those of the other tenants.
+    """
+    info = activity.info()
+    if not held.is_surplus or Deadline.of(request.deadline).passed(time.time()):
+        return
+    if not attempt_history(info.attempt, info.heartbeat_details).crashes:
+        message = f"slice {request.number + 1} returns to its queue: this worker seeks slices of others"
+        raise next_turn_error(Failure.TURN_OVER, message, 0.001)
+
+
+async def target_queue(rates: EffectiveRates, request: SliceRequest) -> str:
+    """Return the task queue on which the slice has to run from now on; empty if it is on that queue already.
+
+    The model's rate limits decide which queue this is, so a changed limit may move a running slice. During a
+    rollout, workers with different settings could send a slice back and forth. Therefore each further move of
+    slices of this run has to wait longer.
+
+    Raises:
+        TurnOver: benign; the slice has to wait before it moves. The next turn checks the rates again.
+    """
+    info = activity.info()
+    queue = await rates.other_queue(request.model, info.task_queue)
+    if queue and request.queue_changes and info.attempt == 1:
+        message = f"slice {request.number + 1} moves to {queue!r} unless the rates change again"
+        wait = min(2.0 ** min(request.queue_changes, 10), _MAX_MOVE_SECONDS)
+        raise next_turn_error(Failure.TURN_OVER, message, wait)
+    return queue
+
+
+async def _run_attempt(attempt: SliceAttempt) -> SliceResult:
+    """Run the attempt in its own task and return its result.
+
+    If the activity is cancelled, the attempt is asked to stop but not interrupted, so that it can store its
+    results.
+    """
+    running = asyncio.create_task(attempt.run())
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError:
+            attempt.cancelled()
+    return running.result()

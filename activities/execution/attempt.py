@@ -1,0 +1,296 @@
+"""One attempt of a slice: read its lines, send them for one turn, store the results, report how it ended."""
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from datetime import UTC, datetime
+from functools import partial
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from batchwright.activities.errors import translated
+from batchwright.activities.execution.context import WorkerContext
+from batchwright.activities.execution.dispatcher import SliceDispatcher
+from batchwright.activities.execution.lease import HeartbeatReply, SliceLease, is_fresh_attempt
+from batchwright.activities.execution.line_queue import (
+    LineQueue,
+    read_line_queue,
+    read_slice_record,
+    read_stored_results,
+)
+from batchwright.activities.execution.outcomes import OutcomeHandler
+from batchwright.activities.execution.quarantine import (
+    MAX_LINE_CRASHES,
+    CrashQuarantine,
+    attempt_history,
+)
+from batchwright.activities.execution.reporting import SliceReporter
+from batchwright.activities.execution.result_writer import (
+    FLUSH_RESULTS,
+    LAST_FLUSH_SECONDS,
+    ResultWriter,
+    SegmentNames,
+)
+from batchwright.activities.execution.turn import (
+    RatePacer,
+    SliceTurn,
+    StopReason,
+    StopSignal,
+    next_turn_error,
+)
+from batchwright.activities.services.slice_demand import HeldSlice
+from batchwright.background import BackgroundTasks
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.execution import SliceRequest, SliceResult
+from batchwright.inference.router import ModelRouter
+from batchwright.rules import object_keys
+from batchwright.rules.deadline import Deadline
+from batchwright.rules.planning.plan_format import SliceRecord
+from batchwright.storage.base import ObjectMissing, StorageUnavailable
+from batchwright.telemetry import tracing
+
+logger = logging.getLogger(__name__)
+_COMPACT_BETWEEN_TURNS = 8  # number of segments
+_POLL_SECONDS = 0.1
+_LAST_REPORT_SECONDS = 3.0  # a hanging database does not hold up a finished slice
+_REASONS = {
+    HeartbeatReply.CANCEL_REQUESTED: StopReason.CANCELLED,
+    HeartbeatReply.PAUSED: StopReason.SHUTDOWN,
+    HeartbeatReply.LEASE_LOST: StopReason.LEASE_LOST,
+}
+
+
+class SliceAttempt:
+    """One attempt of the activity `run_slice`.
+
+    It runs in its own task, so that a cancelled activity does not interrupt it while it stores results.
+    """
+
+    def __init__(self, worker: WorkerContext, request: SliceRequest, held: HeldSlice) -> None:
+        self._worker, self._request, self._held = worker, request, held
+        info = activity.info()
+        self._folder = object_keys.slice_results(
+            request.tenant, request.batch_id, request.safe_model, request.number
+        )
+        names = SegmentNames(self._folder, request.generation, info.attempt)
+        self._writer = ResultWriter(worker.storage, worker.budget, worker.metrics, names)
+        self._reporter = SliceReporter(worker, request, self._writer, info.attempt)
+        self._lease = SliceLease(worker.heartbeat(), info.heartbeat_timeout)
+        self._quarantine = CrashQuarantine(
+            attempt_history(info.attempt, info.heartbeat_details), request.generation
+        )
+        self._dispatcher: SliceDispatcher | None = None
+        self._blocked_seconds = 0.0  # time until a line may be sent, when the turn ended
+        self._unsettled = 0  # number of lines without a result when the turn ended
+        self._stop = StopSignal(
+            deadline=Deadline.of(request.deadline, request.expiry_grace_seconds),
+            cancel_grace=request.cancel_grace_seconds,
+            shutdown_grace=max(0.0, worker.settings.drain_seconds - LAST_FLUSH_SECONDS),
+        )
+
+    async def run(self) -> SliceResult:
+        """Run one turn and return the slice's counts.
+
+        Raises the ApplicationErrors that `Execution.run_slice` documents.
+        """
+        started_at = time.monotonic()
+        at_once = not is_fresh_attempt(activity.info(), datetime.now(UTC))
+        failures = self._worker.metrics.background_failures
+        helpers = BackgroundTasks(lambda task, _: failures.labels(task).inc())
+        heartbeats = partial(
+            self._lease.run,
+            self._heartbeat_details,
+            on_reply=lambda reply: self._stop_turn(_REASONS[reply]),
+            at_once=at_once,
+        )
+        helpers.start("slice_heartbeats", heartbeats, may_return=True)
+        helpers.start("slice_shutdown", self._watch_shutdown, may_return=True)
+        helpers.start("slice_results", self._writer.run)
+        try:
+            async with translated():
+                reason = await self._take_turn()
+        finally:
+            self._held.drain()
+            await helpers.stop()
+            self._writer.discard()
+        self._log_turn(reason, time.monotonic() - started_at)
+        result = self._result(reason)
+        if result.finished:  # the batch may end before the next regular report
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_REPORT_SECONDS):
+                    await self._worker.progress.send()
+        return result
+
+    # Stopping
+
+    def cancelled(self) -> None:
+        """Stop the turn because the SDK has cancelled the activity. The SDK says for which reason."""
+        details = activity.cancellation_details()
+        if details is not None and details.cancel_requested:
+            self._stop_turn(StopReason.CANCELLED)
+        elif activity.is_worker_shutdown() or (details is not None and (details.paused or details.reset)):
+            self._stop_turn(StopReason.SHUTDOWN)
+        else:
+            self._stop_turn(StopReason.LEASE_LOST)
+
+    async def _watch_shutdown(self) -> None:
+        await activity.wait_for_worker_shutdown()
+        self._stop_turn(StopReason.SHUTDOWN)
+
+    def _stop_turn(self, reason: StopReason) -> None:
+        self._stop.set(reason)
+        if self._dispatcher is not None:
+            self._dispatcher.wake()
+
+    # The turn
+
+    async def _take_turn(self) -> StopReason:
+        request, budget = self._request, self._worker.budget
+        router = self._worker.router(request.model)
+        reason = self._stop.reason
+        if reason is None and router is None:
+            logger.warning("no backend serves the model of this slice", extra=self._fields())
+            reason = StopReason.DEFERRED
+        if reason is not None or router is None:
+            self._writer.restore(await read_stored_results(self._worker.storage, self._folder))
+            return reason or StopReason.DEFERRED
+        record = await read_slice_record(self._worker.storage, request)
+        self._held.memory = memory = budget.reserve(record.shard_bytes)
+        try:
+            while not memory.granted:
+                await asyncio.sleep(_POLL_SECONDS)
+                reason = self._stop.reason
+                if reason is not None:
+                    return reason
+            return await self._read_and_send(record, router)
+        finally:
+            budget.release(memory)
+            self._held.memory = None  # it no longer waits for memory, if it got none
+
+    async def _read_and_send(self, record: SliceRecord, router: ModelRouter) -> StopReason:
+        storage, request = self._worker.storage, self._request
+        stored = await read_stored_results(storage, self._folder)
+        self._writer.restore(stored)
+        queue = await read_line_queue(storage, request, record, stored)
+        try:
+            reason = await self._send(queue, router)
+        except Exception:
+            await self._writer.flush()  # settled lines stay settled, whatever failed
+            raise
+        if reason is not StopReason.LEASE_LOST:
+            await self._writer.flush_with_retry(self._may_still_store)
+            if self._dispatcher is not None:
+                await self._dispatcher.forget_jobs()
+            await self._compact(reason, record.entries)
+        return StopReason.LEASE_LOST if self._stop.reason is StopReason.LEASE_LOST else reason
+
+    async def _send(self, queue: LineQueue, router: ModelRouter) -> StopReason:
+        worker, request = self._worker, self._request
+        outcomes = OutcomeHandler(worker, request, self._writer, router.retries)
+        self._quarantine_suspects(queue, outcomes)
+        turn = SliceTurn(
+            worker=worker,
+            request=request,
+            router=router,
+            queue=queue,
+            writer=self._writer,
+            outcomes=outcomes,
+            lease=self._lease,
+            stop=self._stop,
+            quarantine=self._quarantine,
+            pacer=RatePacer(worker.rates, request.model),
+            held=self._held,
+        )
+        self._dispatcher = SliceDispatcher(turn)
+        reason = await self._dispatcher.run()
+        self._blocked_seconds, self._unsettled = queue.wait(), queue.unsettled
+        return reason
+
+    def _quarantine_suspects(self, queue: LineQueue, outcomes: OutcomeHandler) -> None:
+        """Quarantine the lines that the previous attempt was sending when its worker crashed.
+
+        A line that was in flight during too many crashes is settled with an error instead.
+        """
+        if not self._quarantine.previous_marker:
+            return
+        for line in queue.quarantine(self._quarantine.previous_marker):
+            if line.attempt.crashes >= MAX_LINE_CRASHES:
+                outcomes.fail_crashed(line)
+                queue.discard(line)
+            else:
+                outcomes.attempts.mark_sending(line, "")
+
+    def _may_still_store(self) -> bool:
+        """Return True if results that could not be stored may be stored in another try.
+
+        No try starts later than `LAST_FLUSH_SECONDS` after the grace period, because the workflow stops
+        waiting soon afterwards. There is also no other try if another attempt owns the slice.
+        """
+        has_time = self._stop.grace_remaining() > -LAST_FLUSH_SECONDS
+        return has_time and self._stop.reason is not StopReason.LEASE_LOST
+
+    async def _compact(self, reason: StopReason, lines: int) -> None:
+        """Merge the slice's small segments, the stored objects with its results, into one if there are many.
+
+        It does nothing if the turn was stopped, because finalization may already be reading the segments.
+
+        Args:
+            lines: number of lines of the slice.
+        """
+        if reason not in (StopReason.COMPLETED, StopReason.TURN_EXPIRED) or self._stop.reason is not None:
+            return
+        # Merging a finished slice is worth it if full segments would be at most half as many.
+        if reason is StopReason.COMPLETED:
+            min_segments = 2 * math.ceil(lines / FLUSH_RESULTS)
+        else:
+            min_segments = _COMPACT_BETWEEN_TURNS
+        try:
+            await self._writer.compact(
+                min_segments, lambda: self._stop.reason is None and self._lease.is_valid
+            )
+        except (StorageUnavailable, ObjectMissing) as error:  # the slice keeps its small segments
+            logger.info("segments were not compacted", extra={"error": str(error), **self._fields()})
+
+    # Reporting
+
+    def _heartbeat_details(self) -> SliceResult:
+        return self._reporter.counts().model_copy(update=self._quarantine.history._asdict())
+
+    def _log_turn(self, reason: StopReason, seconds: float) -> None:
+        fields = {
+            "end": reason.name.lower(),
+            "slice_completed": self._writer.completed,
+            "slice_failed": self._writer.failed,
+        }
+        if spans := tracing.spans():
+            spans.set_attributes(**fields)
+        logger.debug("turn ended", extra={**fields, "seconds": seconds})
+
+    def _result(self, reason: StopReason) -> SliceResult:
+        """Return the counts of the slice if no other turn follows.
+
+        `finished` is True if every line is settled.
+
+        Raises:
+            ApplicationError: another turn follows (benign), or another attempt owns the slice.
+        """
+        if reason is StopReason.LEASE_LOST:
+            raise ApplicationError("another attempt owns the slice", type=Failure.OWNERSHIP_LOST)
+        counts = self._reporter.counts()
+        if reason is StopReason.DEFERRED:
+            raise self._reporter.deferral(self._blocked_seconds, self._unsettled)
+        another_follows = reason in (StopReason.TURN_EXPIRED, StopReason.SHUTDOWN)
+        if self._dispatcher is not None and self._dispatcher.has_sent:
+            self._reporter.turn_finished(another_follows=another_follows)
+        if another_follows:
+            message = f"slice {self._request.number + 1} continues in its next turn"
+            raise next_turn_error(Failure.TURN_OVER, message, 0.001)
+        workers = self._worker.count_workers(activity.info().task_queue)
+        return counts.model_copy(update={"finished": reason is StopReason.COMPLETED, "workers": workers})
+
+    def _fields(self) -> dict[str, str | int]:
+        request = self._request
+        return {"batch_id": request.batch_id, "model": request.model, "slice": request.number}

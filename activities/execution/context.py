@@ -1,0 +1,172 @@
+"""State that all slices of a worker process share."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Protocol
+
+from batchwright.activities.execution.lease import Heartbeat
+from batchwright.activities.services.authorization import Permissions, UnrestrictedPermissions
+from batchwright.activities.services.callbacks import CallbackSubscriptions, NoCallbacks
+from batchwright.activities.services.progress import ProgressReporter
+from batchwright.activities.services.slice_demand import SliceDemand
+from batchwright.activities.services.waiting_reasons import DeferralMetrics, WaitingReasons
+from batchwright.inference.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
+from batchwright.inference.concurrency import ConcurrencyLimiter
+from batchwright.inference.hooks import PreCallHooks
+from batchwright.inference.memory_budget import MemoryBudget
+from batchwright.inference.microbatch import MicrobatchSenders
+from batchwright.inference.rate_limits import EffectiveRates, NoRates
+from batchwright.inference.router import ModelRouter
+from batchwright.inference.send_limits import BatchWeights, Limit, Rates, SendLimits, TenantShares
+from batchwright.settings import Settings
+from batchwright.storage.base import Storage
+from batchwright.telemetry.backend_traffic import BackendTraffic
+from batchwright.telemetry.metrics import Metrics
+
+_MAX_MODELS = 1000
+
+
+class RouterLookup(Protocol):
+    def router_for(self, model: str) -> ModelRouter | None: ...
+
+
+# Called with a tenant and the id of its batch. Raises DatabaseUnavailable.
+IsCancelled = Callable[[str, str], Awaitable[bool]]
+
+
+async def _always_cancelled(tenant: str, batch_id: str) -> bool:
+    return True
+
+
+@dataclass
+class WorkerContext:
+    """Services and limits that all slices of a worker process share."""
+
+    storage: Storage
+    routers: RouterLookup
+    progress: ProgressReporter
+    metrics: Metrics
+    settings: Settings
+    waiting_reasons: WaitingReasons
+    heartbeat: Callable[[], Heartbeat]  # called inside an activity: returns that activity's heartbeat
+    rates: EffectiveRates = field(default_factory=NoRates)
+    shares: TenantShares = field(default_factory=BatchWeights)
+    permissions: Permissions = field(default_factory=UnrestrictedPermissions)
+    callbacks: CallbackSubscriptions = field(default_factory=NoCallbacks)
+    is_cancelled: IsCancelled = _always_cancelled  # returns whether a batch is cancelled, not only paused
+    # Returns the names of the dependencies that the worker cannot reach; empty if it reaches all.
+    missing_dependencies: Callable[[], str] = lambda: ""
+    # Returns how many live workers serve the given task queue; 0 if unknown.
+    count_workers: Callable[[str], int] = lambda _: 0
+    permits: ConcurrencyLimiter = field(init=False)
+    budget: MemoryBudget = field(init=False)
+    demand: SliceDemand = field(init=False)
+    deferrals: DeferralMetrics = field(init=False)
+    senders: MicrobatchSenders = field(init=False)
+    quarantine_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # one such line at a time
+    hooks: PreCallHooks = field(init=False)
+    traffic: BackendTraffic = field(init=False)
+    _shown: dict[str, ModelRouter] = field(default_factory=dict[str, ModelRouter])
+
+    def __post_init__(self) -> None:
+        settings, metrics = self.settings, self.metrics
+        self._in_flight_of = lru_cache(_MAX_MODELS)(settings.in_flight_of)  # called often per request
+        self.budget = MemoryBudget(settings.byte_budget)
+        policy = AdaptiveLimitPolicy(
+            adaptive=settings.adaptive_limits,
+            ceiling=settings.global_in_flight,
+            shared=settings.is_shared,
+        )
+        self.permits = ConcurrencyLimiter(
+            total=settings.global_in_flight,
+            model_limit=self._model_limit,
+            backends=AdaptiveLimits(policy, self.urls_of, metrics),
+            has_room=self.budget.has_room,
+            limits=SendLimits(self.shares, self._record_wait),
+        )
+        self.demand = SliceDemand(self.permits, self.budget, self._is_blocked, self.has_share)
+        metrics.in_flight.set_function(lambda: self.permits.used)
+        metrics.in_flight_max.set(settings.global_in_flight)
+        metrics.held_bytes.set_function(lambda: self.budget.held)
+        metrics.held_bytes_max.set(settings.byte_budget)
+        self.deferrals = DeferralMetrics(metrics)
+        self.hooks = PreCallHooks(settings)
+        self.traffic = BackendTraffic(metrics)
+        self.senders = MicrobatchSenders(settings, metrics)
+
+    def _record_wait(self, limit: Limit, model: str, tenant: str, seconds: float) -> None:
+        metrics = self.metrics
+        metrics.limited_seconds.labels(model, limit).inc(seconds)
+        if tenant:
+            metrics.tenant_limited_seconds.labels(metrics.tenants(tenant), limit).inc(seconds)
+
+    def set_fleet_shares(self, in_flight: Mapping[str, int], rates: Mapping[str, Rates]) -> None:
+        """Set this process's part of limits for the whole fleet.
+
+        Args:
+            in_flight: requests in flight, by the backend's URL.
+            rates: requests and tokens per minute, by model.
+        """
+        self.permits.backends.set_shares(in_flight)
+        self.permits.limits.set_model_rates(rates)
+
+    def _model_limit(self, model: str) -> int:
+        """Return how many requests to the model may be in flight.
+
+        The registry's limit, if any, overrides the settings.
+        """
+        router = self.routers.router_for(model)
+        if router is None:
+            return self._in_flight_of(model)
+        return self._in_flight_of(model, router.limits.in_flight, router.limits.capacity_fraction)
+
+    def _is_blocked(self, model: str) -> bool:
+        router = self.routers.router_for(model)
+        return router is None or router.only_trials_allowed
+
+    def has_share(self, model: str) -> bool:
+        """Return True if this worker may send requests to at least one backend of the model.
+
+        Also return True if the model has no backend.
+        """
+        urls = self.urls_of(model)
+        return not urls or any(self.permits.backends.has_share(url) for url in urls)
+
+    def urls_of(self, model: str) -> Sequence[str]:
+        """Return the URLs of the backends that may get the model's requests."""
+        router = self.routers.router_for(model)
+        return [] if router is None else router.urls
+
+    def router(self, model: str) -> ModelRouter | None:
+        """Return the router that selects backends for the model. None if no backend serves the model.
+
+        The first call for a model also starts to show its metrics.
+        """
+        found = self.routers.router_for(model)
+        if found is not None and self._shown.get(model) is not found:
+            self._shown[model] = found
+            self._show(model, found)
+        return found
+
+    def retain(self, models: Collection[str], urls: Collection[str]) -> None:
+        """Keep only the state of these models and backend URLs. All others were removed from the registry."""
+        self.permits.retain_only(models, urls)
+        self.demand.retain_only(models)
+        routers = [router for model in models if (router := self.routers.router_for(model))]
+        shared = [router for router in routers if (router.limits.capacity_fraction or 1) < 1]
+        self.permits.backends.share(
+            {upstream.backend.url for router in shared for upstream in router.upstreams}
+        )
+        self.traffic.retain(models, urls)
+        for model in self._shown.keys() - models:
+            del self._shown[model]
+
+    def _show(self, model: str, router: ModelRouter) -> None:
+        metrics, permits = self.metrics, self.permits
+        if metrics.models(model) != model:
+            return  # its label is shared with other models: a gauge would show only one of them
+        metrics.model_in_flight.labels(model).set_function(lambda: permits.used_by(model))
+        metrics.model_in_flight_max.labels(model).set_function(lambda: permits.limit_of(model))
+        metrics.circuit_open.labels(model).set_function(lambda: router.is_open)

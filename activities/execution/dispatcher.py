@@ -1,0 +1,364 @@
+"""The send loop of one turn. It decides which line is sent next and when the turn ends."""
+
+import asyncio
+import time
+
+from batchwright.activities.clock import SUSPEND_AWARE_CLOCK
+from batchwright.activities.execution.executor import RequestExecutor
+from batchwright.activities.execution.line_queue import SliceLine
+from batchwright.activities.execution.quarantine import TRACKED_BATCH_SIZE
+from batchwright.activities.execution.turn import SliceTurn, StopReason
+from batchwright.activities.services.authorization import LineAuthorizer
+from batchwright.inference.concurrency import Permit, PermitRequest
+from batchwright.rules.dispatch.rate_limits import ALL_MODELS
+
+MAX_BLOCKED_SECONDS = 3.0  # a slice that can send nothing for longer releases its slot
+_TICK_SECONDS = 0.25
+
+
+class SliceDispatcher:
+    """Send loop of one turn of a slice.
+
+    One line at a time waits for a permit, which is the right to have one request in flight. The code that
+    releases a permit calls `_on_permit`, which sends the waiting line at once. `run` does what is less
+    urgent: it selects the line that waits for a permit, sends quarantined lines, and ends the turn.
+    """
+
+    def __init__(self, turn: SliceTurn) -> None:
+        worker, request = turn.worker, turn.request
+        self._turn, self._limiter, self._permissions = turn, worker.permits, worker.permissions
+        self._router, self._queue, self._writer = turn.router, turn.queue, turn.writer
+        self._outcomes, self._lease, self._stop = turn.outcomes, turn.lease, turn.stop
+        self._quarantine, self._pacer, self._state = turn.quarantine, turn.pacer, turn.state
+        self._executor = RequestExecutor(turn)
+        self._authorizer = LineAuthorizer(worker.permissions, worker.metrics, request)
+        self._demand, self._held = worker.demand, turn.held
+        self._tenant, self._seconds = request.tenant, request.slice_seconds
+        place = request.model, request.tenant, request.weight, request.batch_id, request.number
+        self._permit_request = PermitRequest(*place, self._on_permit, request.caller.key_id, request.priority)
+        self._opened_at = time.monotonic()
+        self._started_at: float | None = None  # when the first line was sent
+        self._is_exclusive = False  # a quarantined line is in flight: no other line is sent
+        self._must_track = False  # the next lines have to be recorded before they are sent
+        self._ticker: asyncio.TimerHandle | None = None
+
+    @property
+    def has_sent(self) -> bool:
+        return self._started_at is not None
+
+    async def run(self) -> StopReason:
+        """Send lines until the turn ends, and return why it ended. At the return, no request is in flight.
+
+        Raises:
+            PlanDamaged: a line cannot be read.
+        """
+        self._demand.lines_read(self._held, self._queue.unsettled, self._count_ready)
+        self._tick()
+        try:
+            reason = await self._drain(await self._dispatch())
+        finally:
+            await self._close()
+        if self._state.error is not None:
+            raise self._state.error
+        return reason
+
+    def wake(self) -> None:
+        """Make the loop check at once whether the turn has to stop, instead of at its next tick."""
+        if not self._may_send_now():
+            self._leave_queue()
+        self._state.wake.set()
+
+    async def forget_jobs(self) -> None:
+        """Delete the stored callbacks of finished jobs.
+
+        Call it when the results of their lines are stored.
+        """
+        await self._executor.jobs.forget()
+
+    # The loop
+
+    async def _dispatch(self) -> StopReason:
+        while True:
+            if (reason := self._stop_reason()) is not None:
+                self._leave_queue()
+                return reason
+            if self._state.waiting_line is None and self._can_dispatch(time.monotonic()):
+                self._queue_next()
+            if self._must_track:
+                await self._track_next_lines()
+            elif not await self._send_quarantined():
+                await self._rest(min(self._blocked_seconds() or _TICK_SECONDS, _TICK_SECONDS))
+
+    async def _drain(self, reason: StopReason) -> StopReason:
+        """Wait for the requests in flight to finish, for as long as `reason` allows.
+
+        Return the final reason: COMPLETED if all lines are settled, or a more urgent reason that came
+        meanwhile.
+        """
+        self._held.drain()
+        self._queue.free_lines(sent.line for sent in self._state.in_flight)
+        self._free_memory()
+        while self._state.in_flight:
+            reason = self._stop.reason or reason
+            remaining = self._stop.grace_remaining()
+            if reason is StopReason.SHUTDOWN or self._held.is_yielding:
+                self._executor.jobs.release()
+            if remaining <= 0:
+                await self._executor.jobs.cancel()
+                break
+            await self._rest(min(remaining, _TICK_SECONDS))
+        reason = self._stop.reason or reason
+        all_settled = reason is not StopReason.LEASE_LOST and not self._queue.unsettled
+        return StopReason.COMPLETED if all_settled else reason
+
+    async def _close(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._leave_queue()
+        await self._executor.cancel_all()
+        self._permit_request.detach()
+        self._outcomes.metrics.flush()
+
+    def _tick(self) -> None:
+        try:
+            self._reject_waiting_line()
+        except Exception as error:
+            self._state.error = error
+        self.wake()
+        self._free_memory()
+        self._outcomes.metrics.flush()
+        self._limiter.refresh(self._turn.request.model)
+        self._ticker = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
+
+    def _free_memory(self) -> None:
+        """Give back the memory of lines that have their results."""
+        if self._held.memory is not None:
+            self._turn.worker.budget.shrink(self._held.memory, self._queue.bytes)
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait until `wake` is set, for at most `seconds`.
+
+        If it was set since the last call, return at once.
+        """
+        timer = asyncio.get_running_loop().call_later(seconds, self._state.wake.set)
+        try:
+            await self._state.wake.wait()
+        finally:
+            timer.cancel()
+            self._state.wake.clear()
+
+    # Checks
+
+    def _stop_reason(self) -> StopReason | None:
+        if (reason := self._stop.reason) is not None:
+            return reason
+        if not self._queue.unsettled or self._state.error is not None:
+            return StopReason.COMPLETED
+        if (
+            self._is_time_over()
+            or self._pacer.is_exhausted
+            or not self._turn.worker.has_share(self._turn.request.model)
+        ):
+            return StopReason.TURN_EXPIRED
+        is_blocked = not self._state.in_flight and self._blocked_seconds() > MAX_BLOCKED_SECONDS
+        return StopReason.DEFERRED if is_blocked else None
+
+    def _is_time_over(self) -> bool:
+        """Return True if the turn has used its time, and another slice waits for its place.
+
+        The time starts with the first line that is sent. If the turn cannot send any line, for example
+        because other slices of the batch get the permits first, it is over after the same time without a
+        line. On the queue that models share, the time is shorter for a slice that waits for a cap or a rate,
+        if the worker has enough others that wait for it.
+        """
+        now = time.monotonic()
+        if self._started_at is None:
+            left = max(self._seconds, MAX_BLOCKED_SECONDS) - (now - self._opened_at)
+        else:
+            left = self._seconds - (now - self._started_at)
+        is_over = left <= 0 or (now - self._opened_at >= MAX_BLOCKED_SECONDS and self._is_spare())
+        return is_over and self._demand.must_yield(self._held)
+
+    def _is_spare(self) -> bool:
+        request = self._turn.request
+        limit = self._limiter.limit_reached(request.model, self._tenant, request.caller.key_id)
+        return limit is not None and self._demand.is_spare(self._held, limit)
+
+    def _count_ready(self) -> int:
+        """Return how many lines of the slice could be sent now, if they had permits.
+
+        The worker takes other slices if this number is low. If the tenant is at a cap or a rate, the result
+        is 0, so that the worker takes slices of other tenants. On a queue that models share, the same holds
+        for a rate of the model. But if this worker already runs more than a few slices of the tenant, these
+        limits are ignored, so that the worker takes no further slices.
+        """
+        if self._is_exclusive or self._held.is_yielding:
+            return 0
+        model = self._turn.request.model
+        is_held = self._limiter.is_capped(model, self._tenant) or (
+            self._held.queue == ALL_MODELS and self._limiter.is_at_rate(model)
+        )
+        if is_held and self._demand.is_replaceable(self._held):
+            return 0
+        ready = min(self._queue.due, self._pacer.remaining())
+        if self._quarantine.is_tracking:
+            ready = min(ready, TRACKED_BATCH_SIZE - len(self._state.in_flight))
+        return int(max(0, ready))
+
+    def _blocked_seconds(self) -> float:
+        """Return the seconds for which no line can be sent; 0 if one may be sent now.
+
+        The reasons are lines that wait for a retry, open circuits, and the rate limit.
+        """
+        return max(self._queue.wait(), self._router.wait_seconds(self._tenant), self._pacer.delay())
+
+    def _can_dispatch(self, now: float) -> bool:
+        now_suspend_aware = time.clock_gettime(SUSPEND_AWARE_CLOCK)
+        return (
+            now <= self._writer.flush_overdue_at
+            and now_suspend_aware < self._lease.valid_until
+            and now_suspend_aware <= self._permissions.fresh_until
+            and not self._router.wait_seconds(self._tenant)
+            and self._pacer.may_send
+            and (not self._quarantine.is_tracking or len(self._state.in_flight) < TRACKED_BATCH_SIZE)
+        )
+
+    def _may_send_now(self) -> bool:
+        """Return True if a line may be sent.
+
+        It is called right before each send and checks all conditions.
+        """
+        return (
+            self._stop.reason is None
+            and self._state.error is None
+            and self._queue.unsettled > 0
+            and not self._held.is_yielding
+            and self._can_dispatch(time.monotonic())
+        )
+
+    # The queue for permits
+
+    def _queue_next(self) -> None:
+        """Take the next line from the queue and let it wait for a permit.
+
+        If a permit is free, the line is sent at once. If crash tracking is on, a line stays in the queue
+        until it is recorded as one that is about to be sent.
+        """
+        line = None if self._is_exclusive else self._queue.next()
+        if line is None:
+            return
+        if self._quarantine.is_tracking and not line.attempt.sending_attempt:
+            self._queue.push_front(line)
+            self._must_track = True
+        else:
+            self._state.waiting_line = line
+            self._limiter.enqueue(self._permit_request)
+
+    def _leave_queue(self) -> None:
+        line, self._state.waiting_line = self._state.waiting_line, None
+        if line is not None:
+            self._limiter.cancel(self._permit_request)
+            self._queue.push_front(line)
+
+    def _on_permit(self, permit: Permit) -> None:
+        """Send the line that waited for this permit, and let the next line wait for one.
+
+        The limiter calls this method, possibly from the code of another turn and in that turn's context. The
+        method must therefore not raise or log.
+        """
+        state = self._state
+        line, state.waiting_line = state.waiting_line, None
+        assert line is not None
+        try:
+            if not self._may_send_now():
+                permit.release()
+                self._queue.push_front(line)
+            elif self._permissions.version != self._authorizer.allowed_version and self._reject_if_denied(
+                line
+            ):
+                permit.release()
+                self._queue_next()
+            elif self._executor.submit(line, permit):
+                if self._started_at is None:
+                    self._started_at = time.monotonic()
+                self._queue_next()
+        except Exception as error:
+            permit.release()
+            state.error = error
+        if state.waiting_line is None:
+            state.wake.set()
+
+    # Lines that may no longer be sent
+
+    def _reject_waiting_line(self) -> None:
+        """Check the line that waits for a permit. If it may no longer be sent, settle it with an error.
+
+        The lines after it are settled in the same way, up to the first one that may be sent.
+        """
+        line = self._state.waiting_line
+        if line is None or not self._authorizer.denial_reason(has_job=line.attempt.job is not None):
+            return
+        self._leave_queue()
+        while (line := self._queue.next()) is not None and self._reject_if_denied(line):
+            pass
+        if line is not None:
+            self._queue.push_front(line)
+
+    def _reject_if_denied(self, line: SliceLine) -> bool:
+        """If the line may no longer be sent, settle it with an error and return True.
+
+        Otherwise return False.
+        """
+        reason = self._authorizer.denial_reason(has_job=line.attempt.job is not None)
+        if reason:
+            self._outcomes.reject(line, reason)
+            self._queue.settle(line)
+            self._state.wake.set()
+        return bool(reason)
+
+    # Lines that may crash a worker
+
+    async def _track_next_lines(self) -> None:
+        """Store which lines are sent next.
+
+        If the worker crashes, the next attempt quarantines these lines, because one of them may be the cause.
+        """
+        self._must_track = False
+        lines: list[SliceLine] = []
+        while len(lines) < TRACKED_BATCH_SIZE and (line := self._queue.next()) is not None:
+            lines.append(line)
+        await self._mark_sending(*lines)
+        for line in reversed(lines):
+            self._queue.push_front(line)
+
+    async def _send_quarantined(self) -> bool:
+        """Send the next quarantined line, which may have crashed a worker, and wait until it has an outcome.
+
+        It is sent only while no other line of the slice is in flight, and while no other slice of this
+        process sends such a line.
+
+        Return False if no quarantined line can be sent now, otherwise True. The result is also True if the
+        line may no longer be sent and was settled with an error.
+        """
+        state, lock = self._state, self._turn.worker.quarantine_lock
+        if state.in_flight or state.waiting_line or lock.locked() or not self._can_dispatch(time.monotonic()):
+            return False
+        line = self._queue.pop_quarantined()
+        if line is None or self._reject_if_denied(line):
+            return line is not None
+        async with lock:
+            await self._mark_sending(line)
+            self._is_exclusive = True
+            try:
+                state.waiting_line = line
+                self._limiter.enqueue(self._permit_request)
+                while (state.waiting_line or state.in_flight) and self._stop.reason is None:
+                    await self._rest(_TICK_SECONDS)
+            finally:
+                self._is_exclusive = False
+        return True
+
+    async def _mark_sending(self, *lines: SliceLine) -> None:
+        for line in lines:
+            self._outcomes.attempts.mark_sending(line, self._quarantine.marker)
+        await self._writer.flush_with_retry(lambda: self._stop.reason is None)

@@ -1,0 +1,221 @@
+"""Failed requests: decide whether the line or its backend is at fault, and when the line is sent again.
+
+A failure that is the backend's fault costs the line no attempt, and may open the backend's circuit breaker.
+Decision 0073 has the reasons.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+
+from batchwright.activities.execution.line_queue import SliceLine, SubmittedJob
+from batchwright.activities.execution.result_writer import ResultWriter
+from batchwright.contracts.execution import SliceRequest
+from batchwright.inference.outcomes import Outcome, quotable_error
+from batchwright.inference.router import Dispatch
+from batchwright.rules.deadline import Deadline
+from batchwright.rules.dispatch.retry_policy import (
+    MAX_CAPACITY_BACKOFF,
+    Budget,
+    Category,
+    RetryPolicy,
+    backoff,
+    within_deadline,
+)
+from batchwright.rules.results.segments import RecordKind, SegmentRecord
+
+logger = logging.getLogger(__name__)
+_PERSISTED_WAIT_SECONDS = 2.0  # shorter waits for capacity are not worth a record
+_MAX_ERROR_CHARACTERS = 200
+
+
+class FailureAttribution:
+    """Attributes the failures of one slice to lines or backends, and reports outcomes to circuit breakers."""
+
+    def __init__(self, request: SliceRequest, others_wait: Callable[[], bool]) -> None:
+        """Create the attribution for one slice.
+
+        Args:
+            others_wait: returns True if a line of another tenant waits for a permit of the model.
+        """
+        self._tenant, self._others_wait = request.tenant, others_wait
+
+    def needs_probe(self, line: SliceLine, request_id: str, outcome: Outcome, dispatch: Dispatch) -> bool:
+        """Return True if a probe has to show whether the line or the backend caused the outcome.
+
+        A probe is a minimal request of Batchwright's own that a healthy backend answers.
+        """
+        if outcome.verdict.budget is not Budget.ATTEMPT or outcome.is_unanswered:
+            return False
+        if outcome.verdict.category is Category.POLICY:
+            return False
+        return dispatch.upstream.circuit.needs_evidence(
+            dispatch.attempt,
+            request_id,
+            since=_last_tried_at(line, dispatch),
+            proved=line.attempt.count > 0,
+        )
+
+    def charged_budget(
+        self, line: SliceLine, request_id: str, outcome: Outcome, dispatch: Dispatch
+    ) -> Budget:
+        """Return what the outcome costs the line.
+
+        ATTEMPT costs the line one of its attempts. If the backend is at fault, the result is CAPACITY
+        instead, which costs only waiting time.
+        """
+        if outcome.verdict.budget is not Budget.ATTEMPT:
+            return outcome.verdict.budget
+        circuit = dispatch.upstream.circuit
+        if circuit.is_open and line.is_backend_alive and dispatch.attempt.is_trial:
+            return Budget.ATTEMPT
+        blames_backend = circuit.attribute_to_backend(
+            request_id,
+            since=_last_tried_at(line, dispatch),
+            proved=line.attempt.count > 0,
+            vouched=line.backend_verified if outcome.is_unanswered else None,
+        )
+        return Budget.CAPACITY if blames_backend else Budget.ATTEMPT
+
+    def record_success(self, dispatch: Dispatch) -> None:
+        """Report a normal response to the backend's circuit breaker, which may close."""
+        _log_if_closed(dispatch, lambda: dispatch.upstream.circuit.record_success(dispatch.attempt))
+
+    def record_probe(self, dispatch: Dispatch) -> None:
+        """Report to the circuit breaker that the backend answered a probe normally. The circuit may close."""
+        _log_if_closed(dispatch, dispatch.upstream.circuit.record_probe_success)
+
+    def record_error(self, dispatch: Dispatch, outcome: Outcome) -> None:
+        """Store the backend's error message in its circuit breaker.
+
+        Waiting reasons for this tenant quote it.
+        """
+        dispatch.upstream.circuit.remember_error(self._tenant, quotable_error(outcome))
+
+    def record_backend_failure(self, dispatch: Dispatch, outcome: Outcome, *, steady: bool = False) -> None:
+        """Report a failure that is the backend's fault to its circuit breaker, which may open.
+
+        Args:
+            steady: True if the backend answers probes but not lines. Then the open circuit allows its next
+                trial request sooner.
+        """
+        circuit, blocked = dispatch.upstream.circuit, outcome.verdict.budget is Budget.CREDENTIALS
+        reason = outcome.verdict.category.value if blocked else outcome.message
+        was_open = circuit.is_open
+        circuit.detail = f"{dispatch.upstream.backend.url}: {outcome.operator_message}"
+        self.record_error(dispatch, outcome)
+        circuit.record_failure(
+            dispatch.attempt,
+            reason,
+            at_once=blocked,
+            pause=outcome.retry_after or 0.0,
+            others_wait=self._others_wait(),
+            steady=steady,
+        )
+        if circuit.is_open and not was_open:
+            fields = {"backend": dispatch.upstream.backend.url, "reason": reason, "cause": outcome.cause}
+            logger.warning("circuit breaker opened", extra=fields)
+
+
+def _last_tried_at(line: SliceLine, dispatch: Dispatch) -> float:
+    return dispatch.attempt.sent_at if line.tried_at is None else line.tried_at
+
+
+def _log_if_closed(dispatch: Dispatch, report: Callable[[], None]) -> None:
+    circuit = dispatch.upstream.circuit
+    was_open, since = circuit.is_open, circuit.opened_at
+    report()
+    if was_open and not circuit.is_open:
+        fields = {"backend": dispatch.upstream.backend.url, "seconds": circuit.clock() - since}
+        logger.info("circuit breaker closed", extra=fields)
+
+
+class LineAttempts:
+    """The attempts of the lines of one slice: how many each line has used, and when its next one is due.
+
+    They are stored with the results of the slice, so that they survive the end of the turn or of the worker.
+    """
+
+    def __init__(self, request: SliceRequest, writer: ResultWriter, policy: RetryPolicy) -> None:
+        self._deadline = Deadline.of(request.deadline)
+        self._writer, self._policy = writer, policy
+
+    def mark_sending(self, line: SliceLine, attempt: str) -> None:
+        """Record which slice attempt is about to send the line.
+
+        If its worker crashes, the next attempt can see this.
+
+        Args:
+            attempt: the attempt's marker; empty removes the record, because no attempt is sending the line.
+        """
+        line.attempt = line.attempt.model_copy(update={"sending_attempt": attempt})
+        self._persist(line)
+
+    def record_job(self, line: SliceLine, job: SubmittedJob) -> None:
+        """Record the job that a backend has accepted for the line, so that a later turn can follow it."""
+        line.attempt = line.attempt.model_copy(update={"job": job})
+        self._persist(line, RecordKind.SUBMITTED)
+
+    def forget_job(self, line: SliceLine) -> None:
+        """Record that the line's job ended without a result, so that the next attempt submits another job."""
+        line.attempt = line.attempt.model_copy(update={"job": None, "jobs": line.attempt.jobs + 1})
+        self._persist(line)
+
+    def use(self, line: SliceLine, outcome: Outcome) -> None:
+        """Count a failed attempt of the line, and schedule the next one."""
+        policy, count = self._policy, line.attempt.count + 1
+        wait = backoff(count, initial=policy.initial_backoff, longest=policy.max_backoff)
+        changes = {
+            "count": count,
+            "not_before": self._retry_at(max(wait, outcome.retry_after or 0.0)),
+            "error": outcome.message[:_MAX_ERROR_CHARACTERS],
+            "backend_error": quotable_error(outcome),
+            "no_response": outcome.is_unanswered,
+        }
+        line.attempt = line.attempt.model_copy(update=changes)
+        if count < policy.max_attempts:
+            self._persist(line)
+
+    def wait_for_capacity(self, line: SliceLine, outcome: Outcome) -> None:
+        """Schedule a retry that costs the line no attempt, because its backend has no capacity now.
+
+        The line's state is stored only if it has changed enough to matter to a later turn.
+        """
+        policy, before, now = self._policy, line.attempt, time.time()
+        line.capacity_failures += 1
+        wait = backoff(line.capacity_failures, initial=policy.initial_backoff, longest=MAX_CAPACITY_BACKOFF)
+        requested = outcome.retry_after or 0.0
+        error = quotable_error(outcome)
+        is_new = (outcome.is_unanswered and not before.no_response) or bool(
+            error and not before.backend_error
+        )
+        line.attempt = before.model_copy(
+            update={
+                "not_before": self._retry_at(max(wait, requested)),
+                "waiting_since": before.waiting_since or now,
+                "backend_error": error or before.backend_error,
+                "no_response": outcome.is_unanswered or before.no_response,
+            }
+        )
+        starts_patience = policy.give_up_after and not before.waiting_since
+        if is_new or requested > _PERSISTED_WAIT_SECONDS or starts_patience:
+            self._persist(line)
+
+    def _retry_at(self, wait: float) -> float:
+        """Return the time, in Unix seconds, at which a line that must wait is due.
+
+        Args:
+            wait: seconds to wait; shortened if the line would otherwise miss the deadline.
+        """
+        now = time.time()
+        return now + within_deadline(wait, self._deadline.remaining(now))
+
+    def are_exhausted(self, line: SliceLine) -> bool:
+        """Return True if the line has no attempts left, or has waited too long for capacity."""
+        if line.attempt.count >= self._policy.max_attempts:
+            return True
+        longest, since = self._policy.give_up_after, line.attempt.waiting_since
+        return bool(longest and since) and time.time() - since >= longest
+
+    def _persist(self, line: SliceLine, kind: RecordKind = RecordKind.ATTEMPT) -> None:
+        self._writer.add(SegmentRecord(kind, line.offset, line.attempt.model_dump_json().encode()))

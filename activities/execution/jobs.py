@@ -1,0 +1,314 @@
+"""Requests that backends run as jobs.
+
+A job is submitted once; then its status is polled or a callback awaited. A job's id is stored before its
+status is polled. If this worker crashes or the turn ends, the next attempt of the slice finds the id and
+waits for the same job.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import random
+import time
+from collections.abc import Generator
+from typing import NamedTuple
+
+from batchwright.activities.execution.line_queue import SliceLine, SubmittedJob
+from batchwright.activities.execution.outcomes import OutboundRequest
+from batchwright.activities.execution.turn import SliceTurn, StopReason
+from batchwright.activities.services.callbacks import CallbackFuture
+from batchwright.contracts.errors import LineCode
+from batchwright.contracts.execution import SliceRequest
+from batchwright.contracts.job_config import JobConfig
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.inference import job_outcomes
+from batchwright.inference.outcomes import Outcome
+from batchwright.inference.router import Dispatch, Upstream
+from batchwright.inference.transport.base import Header, TargetUrl
+from batchwright.rules.backends.async_jobs import JobReport, JobState, job_path
+from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES, with_string
+from batchwright.rules.backends.callback_tokens import CallbackToken
+from batchwright.rules.dispatch import retry_policy
+from batchwright.rules.dispatch.retry_policy import DEFERRED
+from batchwright.storage.base import StorageUnavailable
+
+logger = logging.getLogger(__name__)
+_MAX_INCONCLUSIVE_POLLS = 3  # in a row; then the line waits for capacity and keeps its job
+_CANCEL_SECONDS = 2.0
+_CALLBACK_MARGIN_SECONDS = 2.0  # time to read a callback that arrived just in time
+_FAILURE_RESULTS = {LineCode.JOB_LOST: "lost", LineCode.REQUEST_TIMEOUT: "overdue"}
+
+
+def forwarded_headers(request: SliceRequest) -> list[Header]:
+    """Return the headers that the client sent when it created the batch, and that each request passes on."""
+    return [(name.encode(), value.encode()) for name, value in request.caller.headers.items()]
+
+
+class _LineJob(NamedTuple):
+    """A line whose request runs as a job.
+
+    Attributes:
+        config: the backend's job settings, as they were when this turn began to follow the job.
+    """
+
+    line: SliceLine
+    request: OutboundRequest
+    dispatch: Dispatch
+    config: JobConfig
+
+    @property
+    def upstream(self) -> Upstream:
+        return self.dispatch.upstream
+
+
+class JobRunner:
+    """Submits the jobs of one turn and waits for their results."""
+
+    def __init__(self, turn: SliceTurn) -> None:
+        worker, request = turn.worker, turn.request
+        self._callbacks, self._max_bytes = worker.callbacks, worker.settings.max_response_bytes
+        # The label of the model is fixed here, because a job's start and end must be counted under the same.
+        self._metrics, self._model = worker.metrics, worker.metrics.models(request.model)
+        self._is_cancelled, self._batch = worker.is_cancelled, (request.tenant, request.batch_id)
+        self._slice, self._router, self._headers = request, turn.router, forwarded_headers(request)
+        self._outcomes, self._writer, self._stop = turn.outcomes, turn.writer, turn.stop
+        self._deadline = turn.stop.deadline
+        self._followed: dict[asyncio.Task[None], _LineJob] = {}
+        self._received: list[str] = []  # callbacks of jobs that have ended
+
+    async def run(self, line: SliceLine, request: OutboundRequest, dispatch: Dispatch) -> Outcome:
+        """Submit a job for the line and wait until the job ends.
+
+        Return the outcome of the job, or of the submission if it failed.
+        """
+        submitted_at, upstream = time.time(), dispatch.upstream
+        call = _LineJob(line, request, dispatch, _config_of(upstream))
+        outcome = await self._submit(call, submitted_at)
+        if outcome.verdict is not retry_policy.SUCCESS:
+            return outcome
+        report = job_outcomes.from_submit(outcome, call.config, calls_back=upstream.calls_back)
+        if isinstance(report, Outcome):
+            return report
+        if report.state is not JobState.RUNNING:
+            ended = job_outcomes.from_finished_job(report, backend_request_id=outcome.backend_request_id)
+            return self._finalize(call, ended)
+        self._metrics.jobs_submitted.labels(*self._labels(upstream)).inc()
+        job = SubmittedJob(id=report.job_id, upstream=upstream.key, since=submitted_at)
+        self._outcomes.attempts.record_job(line, job)
+        with contextlib.suppress(StorageUnavailable):  # buffered; the turn's last flush raises it
+            await self._writer.flush_with_retry(lambda: self._stop.reason is None)
+        return await self._follow(call)
+
+    async def follow(self, line: SliceLine, request: OutboundRequest, dispatch: Dispatch) -> Outcome:
+        """Wait until the line's running job ends and return its outcome.
+
+        If the job ends without a result, it is forgotten, so that the line's next attempt submits another
+        job.
+        """
+        return await self._follow(_LineJob(line, request, dispatch, _config_of(dispatch.upstream)))
+
+    def release(self) -> None:
+        """Stop waiting for jobs because the worker shuts down.
+
+        The jobs keep running at their backends, and the next attempt of the slice waits for them.
+        """
+        for task in self._followed:
+            task.cancel()
+
+    async def cancel(self) -> None:
+        """Cancel the running jobs at their backends if the deadline has passed or the batch was cancelled.
+
+        If the turn stops for another reason, nothing is done. The jobs then keep running, and the next
+        attempt of the slice waits for them. This is the case, for example, if the batch is paused.
+        """
+        if self._stop.reason not in (StopReason.DEADLINE, StopReason.CANCELLED):
+            return
+        calls = list(self._followed.values())
+        if not calls:
+            return
+        self.release()
+        with contextlib.suppress(TimeoutError, DatabaseUnavailable):
+            async with asyncio.timeout(_CANCEL_SECONDS):
+                if self._stop.reason is StopReason.DEADLINE or await self._is_cancelled(*self._batch):
+                    await asyncio.gather(*(self._cancel_and_forget(call) for call in calls))
+
+    async def forget(self) -> None:
+        """Delete the stored callbacks of jobs that have ended.
+
+        Call it when the results of their lines are stored.
+        """
+        received, self._received = self._received, []
+        await self._callbacks.forget(received)
+
+    async def _submit(self, call: _LineJob, submitted_at: float) -> Outcome:
+        body, config, request = call.request.body, call.config, call.request
+        headers = self._headers
+        if call.upstream.calls_back:
+            url = self._callbacks.url(self._token(call, submitted_at))
+            if not url:
+                names = "BATCHWRIGHT_CALLBACK_URL or BATCHWRIGHT_CALLBACK_SECRET"
+                message = f"The backend calls back, and {names} is not set for this worker."
+                return Outcome(retry_policy.NOT_SENT, message=message)
+            name = config.callback_header.lower().encode()
+            headers = [*(one for one in headers if one[0] != name), (name, url.encode())]
+            if config.callback_field:
+                if len(body) > INLINE_REWRITE_BYTES:
+                    body = await asyncio.to_thread(with_string, body, config.callback_field, url)
+                else:
+                    body = with_string(body, config.callback_field, url)
+        # Each job of a line has its own idempotency key; else the backend could return the failed job.
+        earlier = call.line.attempt.jobs
+        key = f"{request.request_id}-{earlier}" if earlier else request.request_id
+        path = config.submit_endpoint or self._slice.endpoint
+        return await self._router.submit(call.upstream, path, body, request.request_id, key, headers)
+
+    async def _follow(self, call: _LineJob) -> Outcome:
+        line, upstream, job = call.line, call.upstream, call.line.attempt.job
+        assert job is not None
+        token = self._token(call, job.since)
+        with self._registered(call), self._subscribed(upstream, token) as callback:
+            outcome = self._finalize(call, await self._watch(call, job, callback))
+        if outcome.verdict.budget in DEFERRED:
+            return outcome
+        is_success = outcome.verdict is retry_policy.SUCCESS
+        result = "completed" if is_success else _FAILURE_RESULTS.get(outcome.code, "failed")
+        self._metrics.jobs_ended.labels(*self._labels(upstream), result).inc()
+        self._metrics.job_seconds.labels(*self._labels(upstream)).observe(max(time.time() - job.since, 0.0))
+        if not is_success:
+            self._outcomes.attempts.forget_job(line)
+        if upstream.calls_back:
+            self._received.append(token.id)
+        return outcome
+
+    async def _watch(self, call: _LineJob, job: SubmittedJob, callback: CallbackFuture | None) -> Outcome:
+        """Wait until the job ends, takes too long, or its status cannot be polled. Return the line's outcome.
+
+        Args:
+            callback: the future of the backend's callback; None if the backend does not call back.
+        """
+        config = call.config
+        margin = 0.0 if callback is None else _CALLBACK_MARGIN_SECONDS
+        until, wait, inconclusive = job.since + config.max_poll_time + margin, config.poll_interval, 0
+        while not await _is_called(callback, min(wait, max(until - time.time(), 0.0))):
+            found = await self._poll(call, job)
+            if isinstance(found, JobReport):
+                if found.state is not JobState.RUNNING:
+                    return job_outcomes.from_finished_job(found, job.id)
+                inconclusive, wait = 0, config.poll_interval
+            elif found.verdict is retry_policy.RESPONSE_TOO_LARGE:
+                return found
+            else:
+                inconclusive, wait = inconclusive + 1, max(config.poll_interval, found.retry_after or 0.0)
+                if inconclusive >= _MAX_INCONCLUSIVE_POLLS:
+                    return job_outcomes.from_failed_polls(found, job.id)
+                if found.verdict.budget in DEFERRED:
+                    if not call.dispatch.attempt.is_trial:  # a trial fails once, at its end
+                        self._outcomes.attribution.record_backend_failure(call.dispatch, found)
+                    continue
+            if time.time() >= until:
+                await self._cancel_at_backend(call, job)
+                return job_outcomes.poll_timeout(config, job.id)
+        assert callback is not None
+        received = callback.result()
+        if received.body is None:
+            return job_outcomes.callback_too_large(received.size, self._max_bytes)
+        report = job_outcomes.from_callback(received.body, config)
+        return report if isinstance(report, Outcome) else job_outcomes.from_finished_job(report, job.id)
+
+    async def _poll(self, call: _LineJob, job: SubmittedJob) -> JobReport | Outcome:
+        upstream, config = call.upstream, call.config
+        if not config.poll_endpoint_template or not job.id:
+            return job_outcomes.JOB_RUNNING
+        target = TargetUrl.of(upstream.backend.url + job_path(config.poll_endpoint_template, job.id))
+        found = job_outcomes.from_poll(
+            await upstream.backend.client.poll_job(b"GET", target, call.request.request_id, self._headers),
+            config,
+        )
+        if isinstance(found, JobReport):
+            upstream.circuit.reset_failures()
+        result = "ok" if isinstance(found, JobReport) else "inconclusive"
+        self._metrics.jobs_polled.labels(*self._labels(upstream), result).inc()
+        return found
+
+    async def _cancel_at_backend(self, call: _LineJob, job: SubmittedJob) -> bool:
+        """Send a cancel request for the job to its backend.
+
+        Return False if no request was sent, because the backend has no endpoint for it or the job has no id.
+        """
+        config, backend = call.config, call.upstream.backend
+        if not config.cancel_endpoint_template or not job.id:
+            return False
+        target = TargetUrl.of(backend.url + job_path(config.cancel_endpoint_template, job.id))
+        method = config.cancel_method.encode()
+        outcome = await backend.client.poll_job(method, target, call.request.request_id, self._headers)
+        if not 200 <= outcome.status < 300:
+            fields = {"backend": backend.url, "job": job.id, "error": outcome.operator_message}
+            logger.info("job could not be cancelled at its backend", extra=fields)
+        return True
+
+    async def _cancel_and_forget(self, call: _LineJob) -> None:
+        job = call.line.attempt.job
+        if job is not None and await self._cancel_at_backend(call, job):
+            self._metrics.jobs_ended.labels(*self._labels(call.upstream), "given_up").inc()
+            self._outcomes.attempts.forget_job(call.line)
+
+    def _finalize(self, call: _LineJob, outcome: Outcome) -> Outcome:
+        return self._router.finalize_response(call.upstream, self._slice.endpoint, call.request.body, outcome)
+
+    def _token(self, call: _LineJob, submitted_at: float) -> CallbackToken:
+        last_use = self._deadline.at + self._deadline.grace
+        expires_at = math.ceil(min(submitted_at + call.config.max_poll_time, last_use))
+        return CallbackToken(call.request.request_id, call.line.attempt.jobs, expires_at)
+
+    def _labels(self, upstream: Upstream) -> tuple[str, str]:
+        return self._model, "callback" if upstream.calls_back else "poll"
+
+    @contextlib.contextmanager
+    def _registered(self, call: _LineJob) -> Generator[None]:
+        task = asyncio.current_task()
+        assert task is not None
+        self._followed[task] = call
+        running = self._metrics.jobs_running.labels(*self._labels(call.upstream))
+        running.inc()
+        try:
+            yield
+        finally:
+            running.dec()
+            del self._followed[task]
+
+    @contextlib.contextmanager
+    def _subscribed(self, upstream: Upstream, token: CallbackToken) -> Generator[CallbackFuture | None]:
+        """Subscribe to the job's callback for as long as the context lasts, and yield its future.
+
+        Yields None if the backend does not call back.
+        """
+        if not upstream.calls_back:
+            yield None
+            return
+        callback = self._callbacks.subscribe(token.id)
+        try:
+            yield callback
+        finally:
+            self._callbacks.unsubscribe(token.id, callback)
+
+
+def _config_of(upstream: Upstream) -> JobConfig:
+    assert upstream.jobs is not None
+    return upstream.jobs
+
+
+async def _is_called(callback: CallbackFuture | None, seconds: float) -> bool:
+    """Wait about `seconds` for the callback. Return True if it has arrived.
+
+    The time is up to a tenth shorter, at random, so that jobs are not all polled at the same time.
+
+    Args:
+        callback: None if the backend does not call back; then the result is always False.
+    """
+    seconds *= 1 - 0.1 * random.random()
+    if callback is None:
+        await asyncio.sleep(seconds)
+        return False
+    await asyncio.wait([callback], timeout=seconds)
+    return callback.done()

@@ -1,0 +1,122 @@
+"""The lease of a slice: the right to send its lines, renewed by a heartbeat every 2 s."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from enum import Enum, auto
+from typing import Protocol
+
+from temporalio import activity
+from temporalio.client import AsyncActivityCancelledError, Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from batchwright.activities.clock import suspend_aware_clock
+from batchwright.contracts.execution import SliceResult
+
+logger = logging.getLogger(__name__)
+HEARTBEAT_SECONDS = 2.0
+_REPLY_SECONDS = 5.0
+_SAFETY_MARGIN_SECONDS = 5.0
+
+
+class HeartbeatReply(Enum):
+    """The server's reply to a heartbeat. UNREACHABLE means that there was none."""
+
+    OK = auto()
+    CANCEL_REQUESTED = auto()
+    PAUSED = auto()  # an operator paused or reset the activity: it will be started again
+    LEASE_LOST = auto()
+    UNREACHABLE = auto()
+
+
+class Heartbeat(Protocol):
+    async def __call__(self, details: SliceResult) -> HeartbeatReply: ...
+
+
+class SliceLease:
+    """The right of this attempt to send the slice's lines. Each acknowledged heartbeat renews it.
+
+    It ends at the time `valid_until` of the suspend-aware clock, shortly before the server may give the slice
+    to another worker.
+    """
+
+    def __init__(
+        self,
+        heartbeat: Heartbeat,
+        heartbeat_timeout: timedelta | None,
+        clock: Callable[[], float] = suspend_aware_clock,
+    ) -> None:
+        self._heartbeat, self._clock = heartbeat, clock
+        timeout = heartbeat_timeout.total_seconds() if heartbeat_timeout else float("inf")
+        self._valid_seconds = max(timeout - _SAFETY_MARGIN_SECONDS, HEARTBEAT_SECONDS)
+        self.valid_until = clock() + self._valid_seconds  # the attempt was just started
+
+    @property
+    def is_valid(self) -> bool:
+        return self._clock() < self.valid_until
+
+    async def run(
+        self,
+        details: Callable[[], SliceResult],
+        on_reply: Callable[[HeartbeatReply], None],
+        *,
+        at_once: bool,
+    ) -> None:
+        """Send heartbeats until the lease is lost.
+
+        Args:
+            details: returns the counts that the next heartbeat contains.
+            on_reply: called with every reply except OK and UNREACHABLE.
+            at_once: True sends the first heartbeat now, False after 2 s.
+        """
+        if not at_once:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+        while True:
+            sent_at = self._clock()
+            reply = await self._heartbeat(details())
+            if reply is not HeartbeatReply.UNREACHABLE:
+                self.valid_until = sent_at + self._valid_seconds
+            if reply not in (HeartbeatReply.OK, HeartbeatReply.UNREACHABLE):
+                on_reply(reply)
+            if reply is HeartbeatReply.LEASE_LOST:
+                return
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+
+def is_fresh_attempt(info: activity.Info, now: datetime) -> bool:
+    """Return True if this is the slice's first attempt and has just started, so that its heartbeat can wait.
+
+    Any other attempt sends a heartbeat at once. A later attempt has a history to report. A first attempt that
+    started long ago, in a process that was frozen, must find out whether it still owns the slice. If the
+    worker's clock differs from the server's, the result may be wrongly False. This costs only one heartbeat.
+    """
+    return info.attempt == 1 and abs((now - info.started_time).total_seconds()) < HEARTBEAT_SECONDS
+
+
+def temporal_heartbeat(client: Client) -> Heartbeat:
+    """Return a function that sends heartbeats for the running activity and returns the server's reply.
+
+    Each heartbeat is sent twice: through the SDK, which needs it, and by a separate call, because only that
+    call shows whether the server has acknowledged the heartbeat.
+    """
+    handle = client.get_async_activity_handle(task_token=activity.info().task_token)
+
+    async def heartbeat(details: SliceResult) -> HeartbeatReply:
+        activity.heartbeat(details)
+        try:
+            async with asyncio.timeout(_REPLY_SECONDS):
+                await handle.heartbeat(details)
+        except AsyncActivityCancelledError as error:
+            cancelled = error.details is None or error.details.cancel_requested
+            return HeartbeatReply.CANCEL_REQUESTED if cancelled else HeartbeatReply.PAUSED
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return HeartbeatReply.LEASE_LOST
+            logger.debug("heartbeat not acknowledged", extra={"error": error.message})
+            return HeartbeatReply.UNREACHABLE
+        except TimeoutError:
+            return HeartbeatReply.UNREACHABLE
+        return HeartbeatReply.OK
+
+    return heartbeat

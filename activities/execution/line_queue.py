@@ -1,0 +1,326 @@
+"""The queue of a slice's unsettled lines, and functions that read lines and stored results from storage."""
+
+import heapq
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from pydantic import BaseModel
+
+from batchwright.contracts.batch import ErrorCount
+from batchwright.contracts.execution import SliceRequest
+from batchwright.contracts.openai import Usage
+from batchwright.inference.router import Upstream
+from batchwright.rules import ids, object_keys
+from batchwright.rules.planning.plan_format import (
+    ENTRY_BYTES,
+    SLICE_BYTES,
+    PlanDamaged,
+    SliceRecord,
+    unpack_slice,
+    walk_entries,
+)
+from batchwright.rules.results.error_tally import line_error
+from batchwright.rules.results.segments import RecordKind, RecordLocation, locate_records
+from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage, StorageUnavailable
+
+_MAX_LISTINGS = 3
+
+
+class SubmittedJob(BaseModel):
+    """A job that a backend has accepted for a line.
+
+    Attributes:
+        id: the backend's id of the job; may be empty if the backend calls back.
+        upstream: the key of the backend and its model.
+        since: Unix seconds at which the job was submitted.
+    """
+
+    id: str = ""
+    upstream: str
+    since: float
+
+
+class LineAttempt(BaseModel):
+    """A line's attempts so far, stored so that the next turn knows them. Times are Unix seconds.
+
+    This is the payload of ATTEMPT and SUBMITTED records, which are stored in segments together with the
+    slice's results.
+    """
+
+    count: int = 0
+    not_before: float = 0.0  # earliest time of the next try; 0 means now
+    waiting_since: float = 0.0  # time of the first failure for lack of capacity; 0 if there was none
+    error: str = ""
+    backend_error: str = ""  # the last error message of a backend
+    sending_attempt: str = ""  # the slice attempt that was about to send the line
+    crashes: int = 0  # slice attempts that crashed while they sent the line
+    no_response: bool = False  # the last try got no response: it may have been an outage
+    jobs: int = 0  # number of jobs that ended without a result
+    job: SubmittedJob | None = None  # the job that is running
+
+    def supersedes(self, other: "LineAttempt") -> bool:
+        """Return True if this record is at least as recent as `other`, a record of the same line."""
+        return (self.count, self.jobs) >= (other.count, other.jobs)
+
+
+_UNTRIED = LineAttempt()  # shared by all lines that were never sent: attempts are replaced, never changed
+
+
+class SliceLine(Struct, eq=False):
+    """A line of the slice.
+
+    Attributes:
+        offset: byte position in the input file, which also identifies the line.
+        data: the line's JSON, without the newline; empty when it is no longer needed.
+        request_id: identifies the line's request; the same at each attempt.
+    """
+
+    offset: int
+    data: bytes
+    request_id: str
+    attempt: LineAttempt = _UNTRIED
+    capacity_failures: int = 0  # failures for lack of capacity, in a row, in this turn
+    tried_at: float | None = None  # monotonic time of the last try in this turn
+    failed_upstream: Upstream | None = None  # of the last try in this turn that failed
+    backend_verified: bool | None = False  # True if it answered right before the send; None if unknown
+    is_backend_alive: bool = False  # True if the last try and the probe after it were answered
+    prefix_hash: int = 0  # hash of the system prompt; 0 without one
+
+
+class LineQueue:
+    """The lines of a slice that have no result yet.
+
+    Lines that may be sent now are in the order of the plan. Lines that wait for a retry are ordered by the
+    time of the retry. Quarantined lines, which may have crashed a worker, are kept apart.
+
+    Attributes:
+        unsettled: number of lines without a result, including those in flight.
+        bytes: size of the JSON of these lines, which is held in memory.
+    """
+
+    def __init__(self, lines: list[SliceLine]) -> None:
+        self._ready: deque[SliceLine] = deque()
+        self._later: list[tuple[float, int, SliceLine]] = []
+        self._quarantined: list[SliceLine] = []
+        self.unsettled = len(lines)
+        self.bytes = sum(len(line.data) for line in lines)
+        for line in lines:
+            if line.attempt is _UNTRIED:
+                self._ready.append(line)
+            else:
+                self.requeue(line)
+
+    @property
+    def due(self) -> int:
+        """Number of lines that may be sent now."""
+        return len(self._ready)
+
+    def requeue(self, line: SliceLine) -> None:
+        """Put a line back that was not settled.
+
+        If the line is due, it goes behind the other due lines. Otherwise it waits until its `not_before`.
+        """
+        if line.attempt.crashes:
+            self._quarantined.append(line)
+        elif line.attempt.not_before <= time.time():
+            self._ready.append(line)
+        else:
+            heapq.heappush(self._later, (line.attempt.not_before, line.offset, line))
+
+    def next(self) -> SliceLine | None:
+        """Remove and return the next due line; None if none is due. Quarantined lines are not returned.
+
+        When a wait ends, a line with a running job goes to the front, because polling its job is cheap. Other
+        lines go to the end.
+        """
+        while self._later and self._later[0][0] <= time.time():
+            line = heapq.heappop(self._later)[2]
+            if line.attempt.job is None:
+                self._ready.append(line)
+            else:
+                self._ready.appendleft(line)
+        return self._ready.popleft() if self._ready else None
+
+    def pop_quarantined(self) -> SliceLine | None:
+        """Remove and return the due quarantined line that has crashed the fewest workers.
+
+        Returns None if no quarantined line is due.
+        """
+        ready = [line for line in self._quarantined if line.attempt.not_before <= time.time()]
+        found = min(ready, key=lambda line: (line.attempt.crashes, line.offset), default=None)
+        if found is not None:
+            self._quarantined.remove(found)
+        return found
+
+    def quarantine(self, marker: str) -> list[SliceLine]:
+        """Quarantine the lines recorded with `marker`, which names the slice attempt that sent them.
+
+        Count a crash for each of these lines, and return them.
+        """
+        lines = [*self._ready, *(line for _, _, line in self._later), *self._quarantined]
+        found = [line for line in lines if line.attempt.sending_attempt == marker]
+        for line in found:
+            changes = {"sending_attempt": "", "crashes": line.attempt.crashes + 1}
+            line.attempt = line.attempt.model_copy(update=changes)
+        self._ready, self._later, self._quarantined = deque(), [], []
+        for line in lines:
+            self.requeue(line)
+        return found
+
+    def settle(self, line: SliceLine) -> None:
+        """Count a line that has its result now, and free its JSON. The line must not be in the queue."""
+        self.unsettled -= 1
+        self.bytes -= len(line.data)
+        line.data = b""
+
+    def discard(self, line: SliceLine) -> None:
+        """Remove a quarantined line that was settled without being sent."""
+        self._quarantined.remove(line)
+        self.settle(line)
+
+    def free_lines(self, in_flight: Iterable[SliceLine]) -> None:
+        """Free the JSON of all lines, those in the queue and those in `in_flight`.
+
+        After that, no line can be sent any more.
+        """
+        for line in (*self._ready, *(line for _, _, line in self._later), *self._quarantined, *in_flight):
+            line.data = b""
+        self.bytes = 0
+
+    def push_front(self, line: SliceLine) -> None:
+        """Put back a line that `next` returned and that was not sent. It will be the next one again."""
+        if line.attempt.crashes:
+            self._quarantined.append(line)
+        else:
+            self._ready.appendleft(line)
+
+    def wait(self) -> float:
+        """Return the seconds until the next line is due.
+
+        Returns 0 if a line is due now, or if the queue is empty.
+        """
+        times = [line.attempt.not_before for line in self._quarantined]
+        if self._later:
+            times.append(self._later[0][0])
+        if self._ready or not times:
+            return 0.0
+        return max(0.0, min(times) - time.time())
+
+
+@dataclass
+class StoredResults:
+    """The results of the slice's earlier turns, read from its segments.
+
+    A segment is a stored object with many results.
+
+    Attributes:
+        settled: for each settled line, by offset in the input, True if it succeeded.
+        failures: for each settled line that failed, its error, by offset.
+        attempts: the latest record of attempts for each line that has one, by offset.
+    """
+
+    segments: list[ObjectInfo] = field(default_factory=list[ObjectInfo])
+    settled: dict[int, bool] = field(default_factory=dict[int, bool])  # by offset
+    failures: dict[int, ErrorCount] = field(default_factory=dict[int, ErrorCount])
+    attempts: dict[int, LineAttempt] = field(default_factory=dict[int, LineAttempt])
+    usage: Usage = field(default_factory=Usage)
+
+    def add(self, found: RecordLocation, data: bytes) -> None:
+        if found.kind in (RecordKind.ATTEMPT, RecordKind.SUBMITTED):
+            attempt = LineAttempt.model_validate_json(data[found.position : found.position + found.length])
+            known = self.attempts.get(found.offset)
+            if known is None or attempt.supersedes(known):
+                self.attempts[found.offset] = attempt
+        elif found.kind == RecordKind.SETTLED:
+            known = self.settled.get(found.offset)
+            if known is None or (found.success and not known):
+                i, c, o, r = found.tokens
+                self.usage += Usage(input_tokens=i, cached_tokens=c, output_tokens=o, reasoning_tokens=r)
+                self.settled[found.offset] = found.success
+                if found.success:
+                    self.failures.pop(found.offset, None)
+                else:
+                    line = data[found.position : found.position + found.length]
+                    self.failures[found.offset] = line_error(line)
+
+
+async def read_slice_record(storage: Storage, request: SliceRequest) -> SliceRecord:
+    """Read which part of plan and shard belongs to the slice, from the model's slice table.
+
+    Raises:
+        PlanDamaged: the table has no valid entry for the slice.
+        ObjectMissing, StorageUnavailable: the table cannot be read.
+    """
+    table = object_keys.slice_table(request.ingest_prefix, request.safe_model)
+    return unpack_slice(await storage.get(table, request.number * SLICE_BYTES, SLICE_BYTES), request.number)
+
+
+async def read_stored_results(storage: Storage, folder: str) -> StoredResults:
+    """Read the stored results of the slice's earlier turns, from all segments in `folder`.
+
+    An attempt that no longer owns the slice may still be merging segments, and may delete a segment after it
+    was listed here. The folder is then listed again.
+
+    Raises:
+        SegmentDamaged: a segment is not readable.
+        StorageUnavailable: storage does not respond, or segments kept changing in each listing.
+    """
+    for _ in range(_MAX_LISTINGS):
+        try:
+            return await _read_listed(storage, folder)
+        except ObjectMissing:
+            continue
+    raise StorageUnavailable(f"The segments below {folder!r} keep changing while they are read.")
+
+
+async def _read_listed(storage: Storage, folder: str) -> StoredResults:
+    stored = StoredResults(segments=[info async for info in storage.list(folder)])
+    for info in stored.segments:
+        data = await storage.get(info.key)
+        for found in locate_records(data):
+            stored.add(found, data)
+    return stored
+
+
+async def read_line_queue(
+    storage: Storage, request: SliceRequest, record: SliceRecord, stored: StoredResults
+) -> LineQueue:
+    """Read the slice's unsettled lines and return them as a queue.
+
+    This takes two requests to the storage: one for the slice's entries in the plan, one for its lines in the
+    shard.
+
+    Raises:
+        PlanDamaged: plan and shard do not match.
+        ObjectMissing, StorageUnavailable: plan or shard cannot be read.
+    """
+    plan = object_keys.plan(request.ingest_prefix, request.safe_model)
+    entries = await storage.get(plan, record.first_entry * ENTRY_BYTES, record.entries * ENTRY_BYTES)
+    shard = object_keys.shard(request.ingest_prefix, request.safe_model)
+    data = await storage.get(shard, record.shard_offset, record.shard_bytes)
+    return LineQueue(_unsettled_lines(request, record, entries, data, stored))
+
+
+def _unsettled_lines(
+    request: SliceRequest, record: SliceRecord, entries: bytes, data: bytes, stored: StoredResults
+) -> list[SliceLine]:
+    planned = list(walk_entries(entries))
+    if len(data) != record.shard_bytes or not len(planned) == record.entries == data.count(b"\n"):
+        raise PlanDamaged(
+            f"{request.batch_id}: plan and shard of {request.model!r} disagree at slice {record.number}"
+        )
+    request_ids, lines = ids.RequestIds(request.batch_id), list[SliceLine]()
+    start = 0
+    for offset, _, prefix_hash in planned:
+        end = data.index(b"\n", start)
+        if offset not in stored.settled:
+            attempt = stored.attempts.get(offset, _UNTRIED)
+            request_id = request_ids.of(offset)
+            lines.append(SliceLine(offset, data[start:end], request_id, attempt, prefix_hash=prefix_hash))
+        start = end + 1
+    if stored.attempts:
+        lines.sort(key=lambda line: line.attempt.job is None)  # running jobs come first
+    return lines

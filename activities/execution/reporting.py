@@ -1,0 +1,119 @@
+"""Report the progress of one slice attempt, and why it waits."""
+
+import time
+
+from temporalio.exceptions import ApplicationError
+
+from batchwright.activities.execution.context import WorkerContext
+from batchwright.activities.execution.result_writer import LAST_FLUSH_SECONDS, ResultWriter
+from batchwright.activities.execution.turn import next_turn_error
+from batchwright.activities.services.waiting_reasons import deferral_cause, deferral_seconds, waiting_reason
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.execution import SliceRequest, SliceResult
+from batchwright.database.records import SliceProgress
+from batchwright.inference.circuit_breaker import CircuitBreaker
+from batchwright.rules.deadline import Deadline
+
+_LIMIT_SECONDS = 10.0  # the next heartbeat reports the reason again
+_PROBE_SECONDS = 60.0  # at least as long as a deferral that may follow with the same reason
+
+
+class SliceReporter:
+    """Reports the counts of a slice attempt, and why it waits, at each heartbeat and at the attempt's end."""
+
+    def __init__(
+        self, worker: WorkerContext, request: SliceRequest, writer: ResultWriter, attempt: int
+    ) -> None:
+        self._worker, self._request, self._writer = worker, request, writer
+        self._attempt = attempt
+        self._place = request.tenant, request.batch_id, request.model
+        self._settled: int | None = None  # number of settled lines at the last heartbeat
+
+    def counts(self) -> SliceResult:
+        """Return the slice's counts for a heartbeat. Also report them for the batch's row in the database.
+
+        Until the results of earlier turns are read, the counts are too low and are not reported.
+        """
+        writer, request = self._writer, self._request
+        if writer.is_restored:
+            progress = SliceProgress(
+                tenant=request.tenant,
+                batch_id=request.batch_id,
+                model=request.model,
+                number=request.number,
+                generation=request.generation,
+                attempt=self._attempt,
+                completed=writer.completed,
+                failed=writer.failed,
+                usage=writer.usage,
+                errors=writer.errors.counts(),
+            )
+            self._worker.progress.report(progress)
+            self._report_waiting(writer.completed + writer.failed)
+        return SliceResult(completed=writer.completed, failed=writer.failed)
+
+    def turn_finished(self, *, another_follows: bool) -> None:
+        """Clear the slice's waiting reason and its deferral, at the end of a turn that has sent lines.
+
+        If the model's circuit is open, so that only probes may be sent, the waiting reason stays. The
+        deferral then stays only if another turn follows.
+        """
+        is_open = self._open_circuit() is not None
+        if not is_open:
+            self._worker.waiting_reasons.clear(*self._place)
+        if not (another_follows and is_open):
+            self._worker.deferrals.clear(self._request.batch_id, self._request.model)
+
+    def deferral(self, blocked_seconds: float, unsettled: int) -> ApplicationError:
+        """Return the error that ends this attempt and defers the slice. Also report why it waits.
+
+        Args:
+            blocked_seconds: for how long no line may be sent.
+            unsettled: number of lines without a result, for metrics.
+        """
+        worker, request = self._worker, self._request
+        router = worker.router(request.model)
+        circuit = router.circuit if router else None
+        reason = waiting_reason(circuit, request.tenant)
+        remaining = Deadline.of(request.deadline).remaining(time.time())
+        delay = max(0.001, min(deferral_seconds(circuit, blocked_seconds, self._attempt), remaining))
+        worker.waiting_reasons.report(*self._place, reason, delay)
+        cause = deferral_cause(circuit)
+        worker.deferrals.record(request.batch_id, request.model, cause, delay, unsettled)
+        worker.traffic.record_deferral(request.model, cause)
+        detail = f" ({circuit.detail})" if circuit is not None and circuit.is_open and circuit.detail else ""
+        return next_turn_error(Failure.DEFERRED, reason + detail, delay)
+
+    def _report_waiting(self, settled: int) -> None:
+        """Report why the slice waits if storage fails, only probes may be sent, or a limit is reached.
+
+        Otherwise clear the waiting reason if lines were settled since the last call.
+
+        Args:
+            settled: number of lines settled so far.
+        """
+        waiting = self._worker.waiting_reasons
+        if self._writer.is_overdue:
+            waiting.report(*self._place, "its results cannot be stored now", LAST_FLUSH_SECONDS)
+        elif (circuit := self._open_circuit()) is not None:  # a probe may take long
+            waiting.report(*self._place, waiting_reason(circuit, self._request.tenant), _PROBE_SECONDS)
+        elif reason := self._limit_reason():
+            waiting.report(*self._place, reason, _LIMIT_SECONDS)
+        elif self._settled is not None and settled > self._settled:
+            waiting.clear(*self._place)
+        self._settled = settled
+
+    def _limit_reason(self) -> str:
+        """Return why lines of the slice wait for a cap or a rate; empty if they do not."""
+        request, permits = self._request, self._worker.permits
+        tenant, model = request.tenant, request.model
+        limit = permits.limit_reached(model, tenant, request.caller.key_id)
+        return "" if limit is None else permits.limits.reason(limit, model, tenant)
+
+    def _open_circuit(self) -> CircuitBreaker | None:
+        """Return the model's circuit breaker if only probes may be sent to its backends.
+
+        Returns None if lines may be sent.
+        """
+        router = self._worker.router(self._request.model)
+        return router.circuit if router is not None and router.only_trials_allowed else None

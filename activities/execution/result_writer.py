@@ -1,0 +1,266 @@
+"""Buffer the results of a slice and store them as segments, objects with many results each.
+
+A segment is stored after 2 s, 256 results or 4 MiB.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable
+from secrets import token_hex
+from typing import NamedTuple
+
+from batchwright.activities.execution.line_queue import StoredResults
+from batchwright.contracts.openai import Usage
+from batchwright.inference.memory_budget import MemoryBudget
+from batchwright.rules import object_keys
+from batchwright.rules.results.error_tally import ErrorTally, line_error
+from batchwright.rules.results.segments import (
+    RecordKind,
+    RecordLocation,
+    SegmentRecord,
+    SegmentWriter,
+    locate_records,
+)
+from batchwright.rules.results.token_usage import total_usage
+from batchwright.storage.base import ObjectInfo, Storage, StorageUnavailable
+from batchwright.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+FLUSH_SECONDS = 2.0
+FLUSH_RESULTS = 256
+FLUSH_BYTES = 4 * 1024 * 1024
+OVERDUE_SECONDS = 2.0
+LAST_FLUSH_SECONDS = 3.0  # after the grace period; the workflow waits a little longer
+_MAX_OPEN_BYTES = 4 * FLUSH_BYTES
+_COMPACT_BYTES = 8 * 1024 * 1024
+_MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.25, 4.0
+
+
+class _SegmentRecord(NamedTuple):
+    """The bytes of a segment, and the place of one record in them."""
+
+    data: bytes
+    place: RecordLocation
+
+
+class SegmentNames:
+    """Generates the storage keys for one attempt's segments.
+
+    No other attempt or process generates the same keys.
+    """
+
+    def __init__(self, folder: str, generation: int, attempt: int) -> None:
+        self._folder, self._generation, self._attempt = folder, generation, attempt
+        self._nonce, self._sequence = token_hex(4), 0
+
+    def next(self) -> str:
+        self._sequence += 1
+        return object_keys.segment(self._folder, self._generation, self._attempt, self._nonce, self._sequence)
+
+
+class ResultWriter:
+    """Buffers the results of a slice and stores them as segments.
+
+    A line is settled only when its result is stored.
+    """
+
+    def __init__(self, storage: Storage, budget: MemoryBudget, metrics: Metrics, names: SegmentNames) -> None:
+        self._storage, self._budget, self._metrics, self._names = storage, budget, metrics, names
+        self._open: list[SegmentRecord] = []
+        self._open_bytes = 0
+        self.flush_overdue_at = math.inf  # monotonic time after which no more lines are sent
+        self._flushing = asyncio.Lock()
+        self._full = asyncio.Event()
+        self._failing = False
+        self.segments: list[ObjectInfo] = []
+        self.is_restored = False  # while False, the counts lack those of earlier turns
+        self.completed = self.failed = 0
+        self.usage = Usage()
+        self.errors = ErrorTally()
+
+    def restore(self, stored: StoredResults) -> None:
+        """Start from the segments and counts of earlier turns. Call it once, before results are added."""
+        self.segments = list(stored.segments)
+        self.completed = sum(stored.settled.values())
+        self.failed = len(stored.settled) - self.completed
+        self.usage = stored.usage
+        self.errors = ErrorTally(stored.failures.values())
+        stored.failures.clear()  # an example for each failed line takes memory
+        self.is_restored = True
+
+    def add(self, record: SegmentRecord) -> None:
+        if not self._open:
+            self._set_overdue(time.monotonic())
+        self._open.append(record)
+        self._open_bytes += len(record.payload)
+        self._budget.response_bytes += len(record.payload)
+        if len(self._open) >= FLUSH_RESULTS or self._open_bytes >= FLUSH_BYTES:
+            self._full.set()
+            if self._open_bytes >= _MAX_OPEN_BYTES:
+                self.flush_overdue_at = 0.0
+
+    @property
+    def is_overdue(self) -> bool:
+        """True if results have waited too long to be stored, or too many bytes wait.
+
+        While this is True, no more lines are sent.
+        """
+        return time.monotonic() > self.flush_overdue_at
+
+    async def run(self) -> None:
+        """Store buffered results until cancelled.
+
+        If storage fails, retry; meanwhile the turn sends no lines.
+        """
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_SECONDS):
+                    await self._full.wait()
+            self._full.clear()
+            await self.flush_with_retry(lambda: True)
+
+    async def flush_with_retry(self, may_retry: Callable[[], bool]) -> None:
+        """Store the buffered results. If storage fails, retry for as long as `may_retry` returns True.
+
+        Raises:
+            StorageUnavailable: storage failed and `may_retry` returned False. The results are not stored, so
+                their lines will be sent again.
+        """
+        wait = _MIN_RETRY_SECONDS
+        while True:
+            try:
+                return await self.flush()
+            except StorageUnavailable as error:
+                if not self._failing:
+                    logger.warning("results cannot be stored", extra={"error": str(error)})
+                self._failing = True
+                if not may_retry():
+                    raise
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, _MAX_RETRY_SECONDS)
+
+    async def flush(self) -> None:
+        """Store the buffered results as one segment.
+
+        Raises:
+            StorageUnavailable: storage does not respond. The results stay in the buffer.
+        """
+        async with self._flushing:
+            records = list(self._open)
+            if not records:
+                return
+            segment = SegmentWriter()
+            with self._metrics.flush_seconds.time():
+                for record in records:
+                    segment.add(record)
+                await self._store(segment.finish())
+            self._failing = False
+            del self._open[: len(records)]
+            size = self._count(records)
+            self._open_bytes -= size
+            self._budget.response_bytes -= size
+            self._set_overdue(time.monotonic() if self._open else math.inf)
+
+    def discard(self) -> None:
+        """Drop the buffered results. Their lines are not settled and will be sent again."""
+        self._budget.response_bytes -= self._open_bytes
+        self._open, self._open_bytes = [], 0
+        self._set_overdue(math.inf)
+
+    def _set_overdue(self, waiting_since: float) -> None:
+        is_much = self._open_bytes >= _MAX_OPEN_BYTES
+        self.flush_overdue_at = 0.0 if is_much else waiting_since + FLUSH_SECONDS + OVERDUE_SECONDS
+
+    async def compact(self, min_segments: int, is_lease_valid: Callable[[], bool]) -> None:
+        """Merge small segments into one if there are at least `min_segments` of them.
+
+        The old segments are deleted after the new one is stored.
+
+        Args:
+            is_lease_valid: False stops the deletions, because another attempt may own the slice.
+
+        Raises:
+            StorageUnavailable: storage does not respond. No result is lost.
+        """
+        old = self._small_segments()
+        if len(old) < min_segments:
+            return
+        kept: dict[int, _SegmentRecord] = {}
+        finals: dict[int, _SegmentRecord] = {}
+        for info in old:
+            data = await self._storage.get(info.key)
+            for place in locate_records(data):
+                known = kept.get(place.offset)
+                if place.final:
+                    finals.setdefault(place.offset, _SegmentRecord(data, place))
+                elif known is None or _replaces(place, known.place):
+                    kept[place.offset] = _SegmentRecord(data, place)
+        writer = SegmentWriter()
+        for found in (*kept.values(), *_dead_letter_records(finals, kept)):
+            writer.copy(*found)
+        await self._store(writer.finish())
+        for info in old:
+            if is_lease_valid():
+                await self._storage.delete(info.key)
+
+    def _small_segments(self) -> list[ObjectInfo]:
+        """Return the smallest segments that fit into 8 MiB together, in the order of writing."""
+        small: list[ObjectInfo] = []
+        total = 0
+        for info in sorted(self.segments, key=lambda info: info.size):
+            total += info.size
+            if total > _COMPACT_BYTES:
+                break
+            small.append(info)
+        return sorted(small)
+
+    async def _store(self, data: bytes) -> None:
+        key = self._names.next()
+        await self._storage.put(key, data)
+        self.segments.append(ObjectInfo(key, len(data)))
+
+    def _count(self, records: list[SegmentRecord]) -> int:
+        """Add the stored records to the counts of the slice. Return the size of the records in bytes."""
+        size, succeeded = 0, list[SegmentRecord]()
+        for record in records:
+            size += len(record.payload)
+            if record.kind is RecordKind.SETTLED:
+                if record.success:
+                    succeeded.append(record)
+                else:
+                    self.failed += 1
+                    self.errors.add(line_error(record.payload))
+        self.completed += len(succeeded)
+        self.usage = total_usage([self.usage, *[record.usage for record in succeeded]])
+        return size
+
+
+def _dead_letter_records(
+    finals: dict[int, _SegmentRecord], kept: dict[int, _SegmentRecord]
+) -> Iterable[_SegmentRecord]:
+    """Yield the dead letters of those lines whose result, after merging, is an error.
+
+    A dead letter is the record of a line's final failure. If the line also has a success from another
+    attempt, it did not fail, and its dead letter is dropped.
+
+    Args:
+        finals: dead letters by offset of the line.
+        kept: the record kept for each line, by offset.
+    """
+    for offset, final in finals.items():
+        result = kept.get(offset)
+        if result is not None and result.place.kind == RecordKind.SETTLED and not result.place.success:
+            yield final
+
+
+def _replaces(record: RecordLocation, known: RecordLocation) -> bool:
+    """Return True if `record` is to be kept instead of `known`, a record of the same line.
+
+    A result replaces a record of attempts, and a success replaces an error.
+    """
+    if record.kind != RecordKind.SETTLED:
+        return known.kind != RecordKind.SETTLED
+    return known.kind != RecordKind.SETTLED or (record.success and not known.success)

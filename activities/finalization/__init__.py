@@ -1,0 +1,1 @@
+"""Finalization: read the stored results, settle lines without a result and duplicates, write the files."""

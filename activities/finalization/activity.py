@@ -1,0 +1,287 @@
+"""The finalization activity: make output and error file from the stored results, and end the batch's row."""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from batchwright.activities import memory
+from batchwright.activities.completion import (
+    count_completion,
+    count_missing_lines,
+    count_skipped,
+    delete_scratch,
+    log_completion,
+    record_span,
+)
+from batchwright.activities.errors import failure, translated
+from batchwright.activities.finalization.duplicates import DuplicateSettler
+from batchwright.activities.finalization.missing_lines import MissingLines, MissingLineSettler, find_missing
+from batchwright.activities.heartbeat import heartbeating
+from batchwright.activities.results.output_files import OutputFiles
+from batchwright.activities.results.result_index import ResultIndex, SelectedResults
+from batchwright.activities.results.segment_reader import SegmentReader
+from batchwright.activities.results.spool import ResultSpool
+from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.finalization import FinalizationActivities, FinalizeRequest, FinalizeResult
+from batchwright.contracts.openai import BatchStatus
+from batchwright.database.database import Database
+from batchwright.database.records import BatchOutcome, BatchRow
+from batchwright.rules import object_keys
+from batchwright.rules.ids import request_id
+from batchwright.rules.planning.plan_format import PlanDamaged
+from batchwright.rules.results.dead_letters import DeadLetter, parse_dead_letter
+from batchwright.rules.results.error_tally import ErrorTally, line_error
+from batchwright.rules.results.segments import SegmentDamaged
+from batchwright.settings import Settings
+from batchwright.storage.base import Storage, StorageError
+from batchwright.telemetry.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+_MAX_DEAD_LETTERS = 10_000  # listed for a batch; its error file contains all failed lines
+
+
+class _SettledLines(NamedTuple):
+    """The selected result of every line of the batch, and counts of these lines by model."""
+
+    selected: SelectedResults
+    models: list[ModelCounts]
+    missing: Mapping[str, int]  # by model, lines without a result, which finalization settled with an error
+    failed_copies: Mapping[str, int]  # by model, duplicates whose original failed
+    errors: list[ErrorCount]  # lines that failed after ingestion, by code and model
+
+
+class Finalization(FinalizationActivities):
+    def __init__(self, database: Database, storage: Storage, settings: Settings, metrics: Metrics) -> None:
+        self._database = database
+        self._storage = storage
+        self._settings = settings
+        self._metrics = metrics
+
+    @activity.defn
+    async def finalize(self, request: FinalizeRequest) -> FinalizeResult:
+        """Write the batch's output and error file, end the batch, and return its final counts.
+
+        All attempts make the same files with the same ids. One transaction decides which attempt ends the
+        batch, and the other attempts return its result. A batch that ended while its files were pending gets
+        the files and keeps its status. At the end the batch's intermediate objects are deleted.
+
+        Raises (ApplicationError, by type):
+            StorageUnavailable, DatabaseUnavailable: the service does not respond; retried.
+            CancelAccepted: the batch was cancelled before it ended. The activity is retried until the
+                workflow handles the cancel and stops it.
+            PlanDamaged, ResultsDamaged, InputVanished: stored objects are damaged or missing. The activity is
+                not retried, and the row is unchanged.
+        """
+        order = request.order
+        async with heartbeating(), translated():
+            row = await self._database.batches.upsert(order)
+            if row.status.is_terminal and not row.files_pending:
+                count_skipped(self._metrics)
+            else:
+                row = await self._end(request, row.ingestion_errors)
+            record_span(row)
+            await delete_scratch(self._storage, self._database.files, order)
+        await asyncio.to_thread(memory.release_free_pages, memory.glibc_malloc(), request.total)
+        failed = Counter[str]()
+        for error in row.errors_summary:
+            failed[error.code] += error.count
+        return FinalizeResult(
+            status=row.status,
+            completed=row.completed,
+            failed=row.failed,
+            usage=row.usage,
+            failed_by_code=dict(failed.most_common()),
+        )
+
+    async def _end(self, request: FinalizeRequest, ingestion_errors: list[ErrorCount]) -> BatchRow:
+        """Finalize the batch and return its row.
+
+        If another attempt has finalized the batch in the meantime, return the row that it wrote.
+
+        Args:
+            ingestion_errors: the lines that failed in ingestion, by code and model.
+        """
+        order = request.order
+        started = time.monotonic()
+        try:
+            row = await self._finalize(request, ingestion_errors)
+        except (StorageError, PlanDamaged, SegmentDamaged, ApplicationError):
+            row = await self._database.batches.get(order.tenant, order.batch_id)
+            if row is None or not row.status.is_terminal or row.files_pending:
+                raise
+            return row
+        self._metrics.finalize_seconds.observe(time.monotonic() - started)
+        return row
+
+    async def _finalize(self, request: FinalizeRequest, ingestion_errors: list[ErrorCount]) -> BatchRow:
+        order = request.order
+        if request.status is BatchStatus.COMPLETED:
+            await self._database.batches.start_finalizing(order.tenant, order.batch_id, _now())
+        with ResultSpool(self._settings.spool_dir) as spool, ResultIndex(spool) as index:
+            settled = await self._settle_all(request, spool, index)
+            selected = settled.selected
+            files = OutputFiles(self._storage, self._settings, order, request.status)
+            try:
+                output, error = await files.write(index, selected, _now())
+                dead_letters = await asyncio.to_thread(self._dead_letters, order, index, selected)
+            except BaseException:
+                await files.discard()
+                raise
+        outcome = BatchOutcome(
+            status=request.status,
+            completed=len(selected.output),
+            failed=len(selected.error),
+            usage=selected.usage,
+            models=settled.models,
+            errors_summary=ErrorTally([*ingestion_errors, *settled.errors]).counts(),
+            output=output,
+            error=error,
+            errors=request.errors,
+            dead_letters=dead_letters,
+        )
+        try:
+            return await self._finish(request, outcome, settled)
+        except ApplicationError:  # a cancel came first, so no row names the files
+            await files.discard()
+            raise
+
+    def _dead_letters(
+        self, order: BatchOrder, index: ResultIndex, selected: SelectedResults
+    ) -> list[DeadLetter]:
+        found = index.dead_letters(selected, _MAX_DEAD_LETTERS)
+        return [
+            parse_dead_letter(payload, id=request_id(order.batch_id, offset), offset=offset)
+            for offset, payload in found
+        ]
+
+    async def _finish(
+        self, request: FinalizeRequest, outcome: BatchOutcome, settled: _SettledLines
+    ) -> BatchRow:
+        order, at = request.order, _now()
+        row, ended = await self._database.batches.finish(order.tenant, order.batch_id, outcome, at)
+        added = False
+        if row.files_pending:
+            row, added = await self._database.batches.add_files(order.tenant, order.batch_id, outcome)
+        if not row.status.is_terminal:
+            raise ApplicationError(
+                "A cancel was accepted before the batch was completed.",
+                type=Failure.CANCEL_ACCEPTED,
+                category=ApplicationErrorCategory.BENIGN,
+            )
+        if ended:
+            count_completion(self._metrics, row, at)
+            log_completion(row, at)
+        if added:
+            _log.info("pending files written", extra={"status": row.status.value})
+        if ended or added:  # only the attempt that won counts the lines
+            for share in request.models:
+                self._metrics.duplicates.labels(share.model).inc(share.duplicates)
+            count_missing_lines(self._metrics, request.missing_line_code, settled.missing)
+            for model, lines in settled.failed_copies.items():
+                self._metrics.request_errors.labels(model).inc(lines)
+        return row
+
+    async def _settle_all(
+        self, request: FinalizeRequest, spool: ResultSpool, index: ResultIndex
+    ) -> _SettledLines:
+        """Return exactly one result for every line of the batch, and the counts of each model.
+
+        Lines without a result get an error. A duplicate line gets a copy of its original's result.
+
+        Raises:
+            ApplicationError (RESULTS_DAMAGED): the results do not match the lines that ingestion planned.
+        """
+        order = request.order
+        reader = SegmentReader(self._storage, spool, index)
+        from_ingestion = await reader.read_segment(object_keys.unserved_segment(request.ingest_prefix))
+        if order.origin is not None:
+            from_ingestion += await reader.read_prefix(object_keys.resumed_root(request.ingest_prefix))
+        await reader.read_live_prefix(object_keys.results_root(order.tenant, order.batch_id))
+        selected = await asyncio.to_thread(index.select)
+        offsets = await asyncio.to_thread(lambda: [index.offsets_of(part) for part in selected[:2]])
+        missing = await find_missing(self._storage, request.ingest_prefix, request.models, *offsets)
+        del offsets
+        _check_counts(request, selected, missing, from_ingestion)
+        errors = await asyncio.to_thread(_errors_of_slices, request, index, selected)
+        if missing:
+            errors += await self._settle_missing(request, missing, index)
+            selected = await asyncio.to_thread(index.select)
+        models, failed_copies = missing.models, dict[str, int]()
+        if _duplicate_count(request):
+            settler = await asyncio.to_thread(
+                DuplicateSettler, self._storage, request, spool, index, selected
+            )
+            models = await settler.settle(models)
+            errors += settler.errors.counts()
+            failed_copies = {
+                after.model: after.failed - before.failed
+                for before, after in zip(missing.models, models, strict=True)
+            }
+            selected = await asyncio.to_thread(index.select)
+        if selected.lines != request.total:
+            raise failure(
+                Failure.RESULTS_DAMAGED,
+                f"Batch {order.batch_id!r} has {request.total} lines, its files would have {selected.lines}.",
+            )
+        return _SettledLines(selected, models, missing.by_model, failed_copies, errors)
+
+    async def _settle_missing(
+        self, request: FinalizeRequest, missing: MissingLines, index: ResultIndex
+    ) -> list[ErrorCount]:
+        """Settle the lines without a result with an error. Return their number by model."""
+        order = request.order
+        row = await self._database.files.get(order.tenant, order.input_file_id)
+        async with translated(Failure.INPUT_VANISHED):
+            settler = MissingLineSettler(self._storage, request, missing, index)
+            return await settler.settle(row.storage_key if row else None)
+
+
+def _errors_of_slices(
+    request: FinalizeRequest, index: ResultIndex, selected: SelectedResults
+) -> list[ErrorCount]:
+    """Return the lines that failed in a slice, by code and model. A segment's storage key names its model."""
+    order, tally = request.order, ErrorTally()
+    root, models = object_keys.results_root(order.tenant, order.batch_id), dict[str, str]()
+    for share in request.models:
+        models[share.safe_model] = share.model
+    for key, line in index.lines_by_segment(selected.error):
+        if key.startswith(root):
+            tally.add(line_error(line, models.get(key[len(root) :].partition("/")[0])))
+    return tally.counts()
+
+
+def _check_counts(
+    request: FinalizeRequest, selected: SelectedResults, missing: MissingLines, from_ingestion: int
+) -> None:
+    """Check that every line has a result, and that every result belongs to a line.
+
+    Args:
+        from_ingestion: number of results that ingestion made.
+
+    Raises:
+        ApplicationError (RESULTS_DAMAGED): the numbers do not match.
+    """
+    total = request.total - _duplicate_count(request)
+    if selected.lines == missing.found + from_ingestion and selected.lines + len(missing) == total:
+        return
+    raise failure(
+        Failure.RESULTS_DAMAGED,
+        f"Batch {request.order.batch_id!r} has {total} lines; {selected.lines} have a result "
+        f"({missing.found} from slices, {from_ingestion} from ingestion) and {len(missing)} have none.",
+    )
+
+
+def _duplicate_count(request: FinalizeRequest) -> int:
+    return sum(share.duplicates for share in request.models)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)

@@ -1,1 +1,0 @@
-"""The pieces of finalization: collect the segments, settle what is missing, write the files."""

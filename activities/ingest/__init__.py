@@ -1,1 +1,0 @@
-"""The pieces of ingestion: spool the input, scan its lines, publish the plans."""

@@ -1,0 +1,387 @@
+"""The ingestion activity: check the input file, and make plans, shards and slices of it, or fail the batch.
+
+A plan lists a model's lines in the order of sending. A shard contains these lines in the same order. A slice
+is a range of both, which a worker sends.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from batchwright.activities import memory
+from batchwright.activities.completion import (
+    count_invalid_input,
+    count_skipped,
+    count_unserved,
+    record_span,
+    size_bucket,
+)
+from batchwright.activities.concurrency import run_both
+from batchwright.activities.errors import translated
+from batchwright.activities.heartbeat import heartbeating
+from batchwright.activities.ingestion.publisher import Publisher, settled_counts
+from batchwright.activities.ingestion.resumption import SourceBatchGone, resumed_results
+from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
+from batchwright.activities.ingestion.spool import InputSpool
+from batchwright.activities.services.model_access import ModelAccess
+from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts
+from batchwright.contracts.errors import Failure, LineCode
+from batchwright.contracts.ingestion import IngestionActivities, IngestResult, ModelShare
+from batchwright.contracts.openai import BatchStatus, OverQuota, ValidationError
+from batchwright.database.database import Database
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.records import BatchRow, FileRow
+from batchwright.inference.rate_limits import EffectiveRates, NoRates
+from batchwright.inference.registry import CurrentModels
+from batchwright.rules import object_keys
+from batchwright.rules.deadline import Deadline
+from batchwright.rules.input.errors import file_not_found, file_too_large, quota_exceeded
+from batchwright.rules.planning.plan_format import ENTRY_BYTES
+from batchwright.rules.quotas import EnqueuedWork, QuotaExcess
+from batchwright.rules.results.error_tally import ErrorTally
+from batchwright.settings import Settings
+from batchwright.storage.base import ObjectMissing, Storage, StorageError
+from batchwright.telemetry import tracing
+from batchwright.telemetry.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+
+_PIECE_BYTES = 1024 * 1024
+_LOGGED_MODELS = 10
+_MODELS_RETRY_DELAY = timedelta(seconds=5)
+_QUOTA_RETRY_DELAY, _LONGEST_QUOTA_RETRY_DELAY = timedelta(seconds=2), timedelta(seconds=20)
+# The workflow's clock may differ from this one by so much. With this margin, the deadline has passed for the
+# workflow, too, when it has passed here.
+_CLOCK_SKEW = timedelta(seconds=1)
+_DISCARD_SECONDS = 5.0  # the workflow waits 10 s for a cancelled step
+
+
+class Ingestion(IngestionActivities):
+    def __init__(
+        self,
+        database: Database,
+        storage: Storage,
+        models: CurrentModels,
+        settings: Settings,
+        metrics: Metrics,
+        rates: EffectiveRates | None = None,
+    ) -> None:
+        """Create the activity's implementation.
+
+        Args:
+            rates: the rate limits in effect, which decide how long slices are and which task queue they use.
+                None for no limits.
+        """
+        self._rates = rates or NoRates()
+        self._database = database
+        self._storage = storage
+        self._models = models
+        self._settings = settings
+        self._metrics = metrics
+
+    @activity.defn
+    async def ingest(self, order: BatchOrder) -> IngestResult:
+        """Validate the input and plan its lines. Return what was planned.
+
+        The row's status becomes `in_progress` or `failed`. If the deadline has passed, no line is sent, but
+        the plan is still made, because finalization needs it to write the files.
+
+        Every attempt writes its objects under a key prefix of its own. Only the objects under the prefix in
+        the activity's result count, so a repeated attempt does the whole work again.
+
+        Raises (ApplicationError, by type), all retried:
+            StorageUnavailable, DatabaseUnavailable: the service does not respond, or the input cannot be
+                read.
+            Deferred: no backend has reported yet which models it serves.
+            OverQuota: the tenant's quota does not allow the batch now, and its batches wait in this case.
+        """
+        started = time.monotonic()
+        async with heartbeating(), translated(Failure.STORAGE_UNAVAILABLE):
+            row = await self._database.batches.upsert(order)
+            if row.status.is_terminal and not row.files_pending:
+                count_skipped(self._metrics)
+                record_span(row)
+                return _result_of_ended(row)
+            if activity.info().attempt == 1:
+                waited = (datetime.now(UTC) - order.created_at).total_seconds()
+                self._metrics.queue_wait_seconds.observe(max(waited, 0.0))
+            result = await self._ingest(order)
+        await asyncio.to_thread(memory.release_free_pages, memory.glibc_malloc(), result.total)
+        seconds = time.monotonic() - started
+        if not result.failed:
+            _log_ingested(result, seconds)
+        self._metrics.ingest_seconds.labels(size_bucket(result.total)).observe(seconds)
+        return result
+
+    async def _ingest(self, order: BatchOrder) -> IngestResult:
+        file = await self._database.files.get(order.tenant, order.input_file_id)
+        if file is None:
+            return await self._fail(order, [file_not_found(order.input_file_id, order.tenant)])
+        max_bytes = self._settings.max_batch_file_bytes
+        if file.bytes > max_bytes:
+            return await self._fail(order, [file_too_large(file.bytes, max_bytes)])
+        deadline = Deadline.of(order.deadline + _CLOCK_SKEW)
+        served = await self._served_models(deadline)
+        quotas = await self._database.quotas.get(order.tenant)
+        access = ModelAccess(served, quotas, self._models.accepts_unlisted)
+        context = IngestionContext(order, self._settings, access, deadline)
+        await self._check_turn(context)
+        try:
+            with InputSpool(self._settings.spool_dir) as spool:
+                async with resumed_results(order, self._database, self._storage, self._settings) as resumed:
+                    scanner = Scanner(context, self._models.canonical, resumed)
+                    return await self._plan(context, file, scanner, spool)
+        except SourceBatchGone as gone:
+            return await self._fail(order, [ValidationError(code="invalid_request", message=str(gone))])
+
+    async def _served_models(self, deadline: Deadline) -> frozenset[str] | None:
+        """Return the models that backends serve now, or None, which means that every model is accepted.
+
+        None is returned if the deadline has passed before any backend has reported its models.
+
+        Raises:
+            ApplicationError (DEFERRED): no backend has reported its models yet. Because this may be an
+                outage, the lines are not rejected.
+        """
+        served, settings = await self._models.served_now(), self._settings
+        if served or self._models.accepts_any_model or not (settings.backends or settings.registry):
+            return served
+        if deadline.passed(time.time()):
+            return None
+        raise ApplicationError(
+            "No backend has reported yet which models it serves.",
+            type=Failure.DEFERRED,
+            category=ApplicationErrorCategory.BENIGN,
+            next_retry_delay=_MODELS_RETRY_DELAY,
+        )
+
+    async def _plan(
+        self, context: IngestionContext, file: FileRow, scanner: Scanner, spool: InputSpool
+    ) -> IngestResult:
+        order = context.order
+        try:
+            await self._scan(context.deadline, file, scanner, spool)
+        except ObjectMissing:
+            return await self._fail(order, [file_not_found(file.id, order.tenant)])
+        if found := scanner.errors.count:
+            return await self._fail(order, scanner.errors.as_list(), found, scanner.total)
+        if not scanner.deadline_passed and (excess := await self._reserve(context, scanner.enqueued)):
+            return await self._fail(order, [quota_exceeded(excess)], total=scanner.total)
+        prefix = object_keys.ingest_prefix(order.tenant, order.batch_id, uuid4().hex)
+        settled = settled_counts(scanner)
+        publisher = Publisher(context, self._storage, self._rates, prefix)
+        copied = 0 if scanner.deadline_passed else file.bytes
+        estimated_bytes = copied + scanner.total * ENTRY_BYTES
+        await self._database.batches.add_attempt(order.tenant, order.batch_id, prefix, estimated_bytes)
+        try:
+            shares = await publisher.publish(scanner, spool)
+            resumed = scanner.resumed.errors.counts() if scanner.resumed else []
+            errors = ErrorTally([*publisher.errors.counts(), *resumed]).counts()
+            return await self._start_batch(order, prefix, shares, settled, scanner.unserved.codes, errors)
+        except BaseException:
+            await self._discard(order, prefix)
+            raise
+
+    async def _discard(self, order: BatchOrder, prefix: str) -> None:
+        """Delete the objects that this failed attempt wrote under `prefix`.
+
+        Errors are only logged, because retention deletes the objects later.
+        """
+        try:
+            async with asyncio.timeout(_DISCARD_SECONDS):
+                await self._storage.delete_prefix(f"{prefix}/")
+                await self._database.batches.remove_attempt(order.tenant, order.batch_id, prefix)
+        except (StorageError, DatabaseUnavailable, TimeoutError) as error:
+            _log.warning("objects of a failed ingestion not deleted", extra={"error": str(error)})
+
+    async def _check_turn(self, context: IngestionContext) -> None:
+        """Check, before the input is read again, whether a batch that waits for its tenant's quota is next.
+
+        Raises:
+            ApplicationError (OVER_QUOTA): the batch has to wait on.
+        """
+        order = context.order
+        work = await self._database.quotas.requested(order.tenant, order.batch_id)
+        if work is not None and not context.deadline.passed(time.time()):
+            await self._reserve(context, work)
+
+    async def _reserve(self, context: IngestionContext, work: EnqueuedWork) -> QuotaExcess | None:
+        """Reserve the tenant's quota for the lines and tokens of this batch, before anything is written.
+
+        Return None if it is reserved. Otherwise return which quota would be exceeded and by how much.
+
+        Raises:
+            ApplicationError (OVER_QUOTA): the quota does not allow the batch now, but later, and batches of
+                the tenant wait.
+        """
+        order, quotas = context.order, context.access.quotas
+        limits, waits = quotas.limits(self._settings.quotas), quotas.over_quota is OverQuota.WAIT
+        excess = await self._database.quotas.reserve(order.tenant, order.batch_id, work, limits, waits=waits)
+        if excess is not None and waits and excess.can_wait:
+            attempts = activity.info().attempt
+            raise ApplicationError(
+                excess.waiting_reason,
+                type=Failure.OVER_QUOTA,
+                category=ApplicationErrorCategory.BENIGN,
+                next_retry_delay=min(attempts * _QUOTA_RETRY_DELAY, _LONGEST_QUOTA_RETRY_DELAY),
+            )
+        if excess is not None:
+            tenant = self._metrics.tenants(order.tenant)
+            self._metrics.quota_refusals.labels(tenant, excess.quota.value).inc()
+        return excess
+
+    async def _scan(self, deadline: Deadline, file: FileRow, scanner: Scanner, spool: InputSpool) -> None:
+        """Check the lines of the input, and copy the input to the spool, which is a file on the local disk.
+
+        Lines are checked while the next piece is read. An input on the same disk is used without a copy.
+        """
+        local_file = await self._storage.open_file(file.storage_key)
+        copy = local_file is None or not spool.use_file(local_file)
+        if copy:
+            spool.require(file.bytes)
+        reading = self._storage.read(file.storage_key)
+        piece = await _next_piece(reading)
+        while piece:
+            scanner.deadline_passed = deadline.passed(time.time())
+            scanning = _scan_piece(piece, scanner, spool, copy=copy)
+            piece, _ = await run_both(_next_piece(reading), scanning)
+        await spool.off_loop(scanner.finish)
+
+    async def _start_batch(
+        self,
+        order: BatchOrder,
+        prefix: str,
+        shares: list[ModelShare],
+        settled: dict[str, ModelCounts],
+        codes: Mapping[LineCode, int],
+        errors: list[ErrorCount],
+    ) -> IngestResult:
+        """Store the batch's line counts in its row, and return the activity's result.
+
+        Args:
+            prefix: key prefix under which this attempt has written its objects.
+            shares: each model's part of the planned lines.
+            settled: counts, by model, of the lines that have a result already.
+            codes: number of lines whose model is not served to this tenant, by error code.
+            errors: all lines that have failed already, by code and model.
+        """
+        settled_lines = sum(count.lines for count in settled.values())
+        total = settled_lines + sum(share.lines + share.duplicates for share in shares)
+        completed = sum(count.completed for count in settled.values())
+        models = [_with_settled(share, settled.pop(share.model, None)) for share in shares]
+        started = await self._database.batches.start(
+            order.tenant,
+            order.batch_id,
+            total=total,
+            models=[*models, *settled.values()],
+            at=_now(),
+            unserved=settled_lines - completed,
+            completed=completed,
+            began_at=_began_at(),
+            errors=errors,
+        )
+        if started:
+            count_unserved(self._metrics, codes)
+        unserved = sum(codes.values())
+        return IngestResult(
+            ingest_prefix=prefix,
+            models=shares,
+            total=total,
+            unserved=unserved,
+            resumed=settled_lines - unserved,
+            deadline_passed=any(not share.slices for share in shares),
+        )
+
+    async def _fail(
+        self, order: BatchOrder, errors: list[ValidationError], found: int = 1, total: int = 0
+    ) -> IngestResult:
+        moved = await self._database.batches.fail_validation(
+            order.tenant, order.batch_id, errors=errors, total=total, at=_now()
+        )
+        if moved:
+            count_invalid_input(self._metrics, order, total, _began_at(), _now())
+            # Messages may quote the input, so they are only in the batch.
+            data = {"errors": found, "code": errors[0].code, "line": errors[0].line}
+            _log.warning("batch failed validation", extra=data)
+        else:
+            # An earlier attempt may have started the batch with other settings. `end` ends any live status.
+            status = BatchStatus.FAILED
+            row, _ = await self._database.batches.end_without_files(
+                order.tenant, order.batch_id, status, errors, _now()
+            )
+            if row.files_pending:  # the batch expired meanwhile and keeps that status
+                await self._database.batches.abandon_files(order.tenant, order.batch_id, errors, total=total)
+            elif row.status is not status:
+                return _result_of_ended(row)
+        row = await self._database.batches.get(order.tenant, order.batch_id) if tracing.spans() else None
+        if row is not None:
+            record_span(row)
+        return IngestResult(failed=True, total=total, error_count=found)
+
+
+def _began_at() -> datetime:
+    """Return when the first attempt of this activity began.
+
+    In a later attempt, that time is unknown. Return then when the first attempt was scheduled.
+    """
+    info = activity.info()
+    return info.started_time if info.attempt == 1 else info.scheduled_time
+
+
+async def _scan_piece(piece: bytes, scanner: Scanner, spool: InputSpool, *, copy: bool) -> None:
+    scanning = spool.off_loop(scanner.feed, piece)
+    if copy:
+        await run_both(scanning, spool.off_loop(spool.write, piece))
+    else:
+        await scanning
+
+
+async def _next_piece(reading: AsyncIterator[bytes]) -> bytes:
+    """Read and return the next piece of the input, about 1 MiB. Empty at the end of the input."""
+    pieces: list[bytes] = []
+    size = 0
+    while size < _PIECE_BYTES and (piece := await anext(reading, None)) is not None:
+        pieces.append(piece)
+        size += len(piece)
+    return b"".join(pieces)
+
+
+def _with_settled(share: ModelShare, settled: ModelCounts | None) -> ModelCounts:
+    """Return the counts of all lines of a model: planned lines, duplicates, and lines that have a result.
+
+    Args:
+        settled: counts of the lines that have a result already; None if there are none.
+    """
+    lines = share.lines + share.duplicates
+    if settled is None:
+        return ModelCounts(model=share.model, lines=lines, duplicates=share.duplicates)
+    return settled.model_copy(update={"lines": lines + settled.lines, "duplicates": share.duplicates})
+
+
+def _log_ingested(result: IngestResult, seconds: float) -> None:
+    data = {
+        "lines": result.total,
+        "slices": sum(share.slices for share in result.models),
+        "unserved": result.unserved,
+        "resumed": result.resumed,
+        "duplicates": sum(share.duplicates for share in result.models),
+        "models": ",".join(share.model for share in result.models[:_LOGGED_MODELS]),
+        "seconds": seconds,
+    }
+    _log.info("batch ingested", extra=data)
+
+
+def _result_of_ended(row: BatchRow) -> IngestResult:
+    """Return the activity's result for a batch whose row had already ended, for example as cancelled."""
+    failed = row.status is BatchStatus.FAILED
+    return IngestResult(failed=failed, total=row.total, error_count=len(row.errors))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)

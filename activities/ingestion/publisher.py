@@ -1,0 +1,291 @@
+"""Write the objects of one ingestion attempt: plans, shards, slice tables and the model map.
+
+A plan lists a model's lines in the order of sending. A shard contains these lines in the same order. A slice
+is a range of both, and a slice table lists the slices. The model map lists each model's name in storage keys.
+"""
+
+import asyncio
+import time
+from array import array
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
+
+from batchwright.activities.concurrency import map_concurrently, run_both
+from batchwright.activities.ingestion.duplicates import DuplicateDetector, DuplicatePositions, read_duplicates
+from batchwright.activities.ingestion.resumption import ResumedResults
+from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
+from batchwright.activities.ingestion.spool import InputSpool
+from batchwright.activities.services.model_access import display_name, model_not_allowed, model_not_served
+from batchwright.contracts.batch import ModelCounts
+from batchwright.contracts.errors import LineCode
+from batchwright.contracts.ingestion import ModelShare
+from batchwright.inference.rate_limits import EffectiveRates
+from batchwright.rules import object_keys
+from batchwright.rules.ids import request_id, safe_name
+from batchwright.rules.input.lines import parse_line
+from batchwright.rules.planning.dispatch_order import ModelLines, PlanLine
+from batchwright.rules.planning.duplicates import encode_duplicates
+from batchwright.rules.planning.plan_format import SLICE_BYTES, pack_entry, pack_slice
+from batchwright.rules.planning.slicing import (
+    MAX_SLICE_LINES,
+    MIN_LARGE_SLICE_LINES,
+    Slicer,
+    min_equal_slice_lines,
+)
+from batchwright.rules.results.error_tally import ErrorTally, line_error
+from batchwright.rules.results.output_lines import error_line
+from batchwright.rules.results.segments import RecordKind, SegmentRecord, SegmentWriter
+from batchwright.storage.base import Storage
+
+_PIECE_BYTES = 1024 * 1024
+_PIECE_LINES = 4096
+_MODELS_AT_ONCE = 4
+_LARGE_INPUT_LINES = 200_000  # above this, models are written one by one to limit the memory
+
+
+class ModelMap(msgspec.Struct):
+    """Content of `model_map.json`: each model's name in storage keys.
+
+    Attributes:
+        line_count: number of lines of the input.
+    """
+
+    model_to_safe: dict[str, str]
+    safe_to_model: dict[str, str]
+    line_count: int
+
+
+class _DeadlinePassed(Exception):
+    """The deadline passed while lines were being prepared for sending."""
+
+
+class _PlanTables:
+    """The plan and the slice table of one model while they are made, line by line. A line takes 16 bytes.
+
+    The plan lists the lines in the order of sending. The slice table lists the ranges of lines that are sent
+    together.
+    """
+
+    def __init__(self, slicer: Slicer) -> None:
+        self.plan = bytearray()
+        self.slices = bytearray()
+        self._slicer = slicer
+
+    def add(self, lines: list[PlanLine]) -> None:
+        self.plan += b"".join([pack_entry((line.offset, line.length, line.prefix_hash)) for line in lines])
+        for line in lines:
+            if (record := self._slicer.add(line.length, line.work_units)) is not None:
+                self.slices += pack_slice(record)
+
+    def finish(self) -> None:
+        if (record := self._slicer.finish()) is not None:
+            self.slices += pack_slice(record)
+
+
+class Publisher:
+    """Writes the objects of one ingestion attempt under the attempt's own key prefix."""
+
+    def __init__(
+        self, context: IngestionContext, storage: Storage, rates: EffectiveRates, prefix: str
+    ) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._storage = storage
+        self._rates = rates
+        self._prefix = prefix
+        self._total = 0  # lines of the input
+        self.errors = ErrorTally()  # of the lines that failed in ingestion, once they are written
+
+    async def publish(self, scanner: Scanner, spool: InputSpool) -> list[ModelShare]:
+        """Write the objects of all models and return each model's share of the lines.
+
+        Once the deadline has passed, only the lists of lines (plans) are written, because no line will be
+        sent.
+        """
+        self._total = scanner.total
+        ranks = array("I")
+        if self._settings.plan_order == "prefix" and not self._context.deadline.passed(time.time()):
+            ranks = await spool.off_loop(scanner.prefixes.ranks, spool.read_line)
+
+        async def publish_model(model: str) -> ModelShare:
+            lines = scanner.models.pop(model)
+            try:
+                share = await self._publish_model(model, lines, ranks, spool)
+            except _DeadlinePassed:
+                share = await self._publish_plan_only(model, lines, spool)
+            share = await self._publish_duplicates(share, scanner.duplicates, spool)
+            if scanner.resumed and (count := scanner.resumed.counts.get(model)):
+                resumed = {"resumed_completed": count.completed, "resumed_failed": count.failed}
+                share = share.model_copy(update=resumed)
+            return share
+
+        at_once = _MODELS_AT_ONCE if scanner.total < _LARGE_INPUT_LINES else 1
+        shares = await map_concurrently(publish_model, sorted(scanner.models), at_once=at_once)
+        await self._publish_unserved(scanner, spool)
+        if scanner.resumed:
+            await self._publish_resumed(scanner.resumed)
+        await self._publish_map(shares, scanner.total)
+        return shares
+
+    async def _publish_model(
+        self, model: str, lines: ModelLines, ranks: "array[int]", spool: InputSpool
+    ) -> ModelShare:
+        """Write one model's shard (its lines), plan (their order) and slice table.
+
+        Return the model's share of the batch's lines.
+
+        Args:
+            ranks: rank of each prompt prefix, for the order of sending; empty to keep the order of the input.
+
+        Raises:
+            _DeadlinePassed: the deadline passed before everything was written.
+        """
+        self._check_deadline()
+        safe_model = safe_name(model)
+        tables = _PlanTables(self._slicer(model, len(lines)))
+        ordered = lines.in_order(ranks, spool.read_line)
+        async with self._storage.writer(object_keys.shard(self._prefix, safe_model)) as shard:
+            piece = await spool.off_loop(_next_piece, ordered, tables, spool)
+            while piece:
+                self._check_deadline()
+                preparing = spool.off_loop(_next_piece, ordered, tables, spool)
+                piece, _ = await run_both(preparing, shard.write(piece))
+        tables.finish()
+        await run_both(
+            self._storage.put(object_keys.plan(self._prefix, safe_model), bytes(tables.plan)),
+            self._storage.put(object_keys.slice_table(self._prefix, safe_model), bytes(tables.slices)),
+        )
+        slices = len(tables.slices) // SLICE_BYTES
+        queue = self._rates.queue_of(model)
+        return ModelShare(model=model, safe_model=safe_model, lines=len(lines), slices=slices, queue=queue)
+
+    async def _publish_plan_only(self, model: str, lines: ModelLines, spool: InputSpool) -> ModelShare:
+        """Write only the list of a model's lines (the plan), because they will not be sent.
+
+        Finalization needs the plan to know which lines exist. Return the model's share of the batch's lines.
+        """
+        safe_model = safe_name(model)
+        await self._storage.put(
+            object_keys.plan(self._prefix, safe_model), await spool.off_loop(_pack_positions, lines)
+        )
+        return ModelShare(model=model, safe_model=safe_model, lines=len(lines), slices=0)
+
+    def _check_deadline(self) -> None:
+        if self._context.deadline.passed(time.time()):
+            raise _DeadlinePassed
+
+    async def _publish_duplicates(
+        self, share: ModelShare, detector: DuplicateDetector | None, spool: InputSpool
+    ) -> ModelShare:
+        """Write the list of the model's duplicate lines. Return the share with their number filled in.
+
+        Args:
+            detector: None if duplicates are not detected for this batch.
+        """
+        positions = detector.positions(share.model) if detector else None
+        if not positions:
+            return share
+        async with self._storage.writer(object_keys.duplicates(self._prefix, share.safe_model)) as writer:
+            for start in range(0, len(positions), _PIECE_LINES):
+                await writer.write(await spool.off_loop(_pack_duplicates, positions, spool, start))
+        return share.model_copy(update={"duplicates": len(positions)})
+
+    def _slicer(self, model: str, lines: int) -> Slicer:
+        """Return the object that divides a model's lines into slices.
+
+        If the model has a rate limit, a worker sends a slice in several turns of limited time. A turn that is
+        partly used costs as much of the rate as a full one. The size of a slice is then a whole number of
+        turns.
+        """
+        pacing = self._rates.pacing_of(model)
+        if pacing is None:
+            fewest = min_equal_slice_lines(self._total)
+            return Slicer(MAX_SLICE_LINES, plan_lines=lines, fewest=fewest)
+        return Slicer(MIN_LARGE_SLICE_LINES - MIN_LARGE_SLICE_LINES % pacing.lines)
+
+    async def _publish_unserved(self, scanner: Scanner, spool: InputSpool) -> None:
+        """Write an error result for each line whose model is not served to this tenant.
+
+        These lines are not sent.
+        """
+        if not len(scanner.unserved):
+            return
+        segment = SegmentWriter()
+        positions = zip(scanner.unserved.offsets, scanner.unserved.lengths, strict=True)
+        while some := list(islice(positions, _PIECE_LINES)):
+            await spool.off_loop(self._settle, segment, some, spool)
+        await self._storage.put(
+            object_keys.unserved_segment(self._prefix), await spool.off_loop(segment.finish)
+        )
+
+    async def _publish_resumed(self, resumed: ResumedResults) -> None:
+        for number in range(len(resumed.segments)):
+            data = await asyncio.to_thread(resumed.segment, number)
+            await self._storage.put(object_keys.resumed_segment(self._prefix, number), data)
+
+    def _settle(self, segment: SegmentWriter, positions: list[tuple[int, int]], spool: InputSpool) -> None:
+        for offset, length in positions:
+            line = parse_line(spool.read_line(offset, length))
+            model = line.model or self._settings.default_model
+            code, message = self._rejection(model)
+            id = request_id(self._context.order.batch_id, offset)
+            payload = error_line(id, line.custom_id, code, message)
+            self.errors.add(line_error(payload, display_name(model)))
+            segment.add(SegmentRecord(RecordKind.SETTLED, offset, payload))
+
+    def _rejection(self, model: str) -> tuple[LineCode, str]:
+        if self._context.access.rejection_code(model) is LineCode.POLICY_REJECTED:
+            return LineCode.POLICY_REJECTED, model_not_allowed(model)
+        if model:
+            return LineCode.MODEL_NOT_FOUND, model_not_served(model)
+        endpoint = self._context.order.endpoint.value
+        reason = f"The request names no model, and there is no default model for {endpoint}"
+        return LineCode.MODEL_NOT_FOUND, f"{reason}: name one in `model`."
+
+    async def _publish_map(self, shares: list[ModelShare], total: int) -> None:
+        """Write the model map, which lists each model's name in storage keys.
+
+        It must be written last, because its presence shows that the ingestion attempt finished.
+        """
+        model_map = ModelMap(
+            model_to_safe={share.model: share.safe_model for share in shares},
+            safe_to_model={share.safe_model: share.model for share in shares},
+            line_count=total,
+        )
+        await self._storage.put(object_keys.model_map(self._prefix), msgspec.json.encode(model_map))
+
+
+def _pack_positions(lines: ModelLines) -> bytes:
+    return b"".join(map(pack_entry, lines.entries()))
+
+
+def settled_counts(scanner: Scanner) -> dict[str, ModelCounts]:
+    """Return the counts, by model, of the lines that have a result before any line is sent.
+
+    Such a line has a result copied from the batch that this one resumes, or its model is not served.
+    """
+    settled = dict(scanner.resumed.counts) if scanner.resumed else {}
+    for count in scanner.unserved.counts():
+        before = settled.get(count.model) or ModelCounts(model=count.model, lines=0)
+        lines, failed = before.lines + count.lines, before.failed + count.failed
+        settled[count.model] = before.model_copy(update={"lines": lines, "failed": failed})
+    return settled
+
+
+def _pack_duplicates(positions: DuplicatePositions, spool: InputSpool, start: int) -> bytes:
+    return encode_duplicates(read_duplicates(positions, spool.read_line, start, _PIECE_LINES))
+
+
+def _next_piece(ordered: Iterator[PlanLine], tables: _PlanTables, spool: InputSpool) -> bytearray:
+    """Read and return the next lines to write, about 1 MiB, and add them to `tables`. Empty at the end."""
+    lines: list[PlanLine] = []
+    size = 0
+    for line in ordered:
+        lines.append(line)
+        size += line.length
+        if size >= _PIECE_BYTES or len(lines) == _PIECE_LINES:
+            break
+    tables.add(lines)
+    return spool.read_lines([(line.offset, line.length) for line in lines])

@@ -1,0 +1,273 @@
+"""Resumption: a batch of the same input reuses the results of an earlier batch, the source batch.
+
+The results are read from the source batch's output files. If it has none, they are read from its segments,
+the objects with results that were stored while it ran.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, asynccontextmanager, closing
+from typing import BinaryIO
+
+from batchwright.activities.errors import failure
+from batchwright.activities.ingestion.spool import InputSpool
+from batchwright.activities.results.result_index import ResultIndex
+from batchwright.activities.results.segment_reader import SegmentReader
+from batchwright.activities.results.spool import ResultSpool
+from batchwright.activities.services.model_access import display_name
+from batchwright.contracts.batch import BatchOrder, ModelCounts, RerunKind
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.openai import Usage
+from batchwright.database.database import Database
+from batchwright.database.records import BatchRow
+from batchwright.rules import object_keys
+from batchwright.rules.ids import request_id
+from batchwright.rules.results.error_tally import ErrorTally, line_error
+from batchwright.rules.results.output_lines import (
+    ResultDamaged,
+    is_settled_result,
+    line_id,
+    usage_of_line,
+    with_id,
+)
+from batchwright.rules.results.segments import RecordKind, SegmentRecord, SegmentWriter
+from batchwright.settings import Settings
+from batchwright.storage.base import ObjectMissing, Storage
+
+_SEGMENT_BYTES = 4 * 1024 * 1024
+_MAX_NAMED_MODELS = 1_000  # models counted by name
+_OTHER_MODELS = "(other models)"
+
+
+class ResultReader:
+    """Reads the results of a file one by one. The file is in the order of the input.
+
+    Attributes:
+        success: True for an output file, False for an error file.
+        id: the request id of the next result; empty at the end of the file.
+    """
+
+    def __init__(self, spool: InputSpool, *, success: bool) -> None:
+        self.success = success
+        self.id = ""  # request id of the next line; empty at the end
+        self._reader: BinaryIO = os.fdopen(os.dup(spool.file.fileno()), "rb")
+        self._line = b""
+
+    def start(self) -> None:
+        """Read the first result. Call it when the file is complete.
+
+        Raises:
+            ResultDamaged: the first line is not a result.
+        """
+        self._reader.seek(0)
+        self._advance()
+
+    def pop(self) -> bytes:
+        """Return the next result, a line without its newline, and read the one after it.
+
+        Raises:
+            ResultDamaged: the line after the returned one is not a result.
+        """
+        line = self._line
+        self._advance()
+        return line
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _advance(self) -> None:
+        self._line = self._reader.readline().rstrip(b"\n")
+        self.id = line_id(self._line) if self._line else ""
+
+
+class ResumedResults:
+    """Copies the reusable results of the source batch to the local disk, as segments of the new batch.
+
+    A segment is an object with many results. `copy_result` must be called for each line of the input, in
+    order.
+
+    Args:
+        files: readers of the source batch's output and error results.
+        spool: the file to which the segments are written.
+        complete: True if every line must have a result, so that a missing result is an error.
+    """
+
+    def __init__(
+        self, order: BatchOrder, files: list[ResultReader], spool: InputSpool, *, complete: bool
+    ) -> None:
+        assert order.origin is not None
+        self.segments: list[tuple[int, int]] = []  # position in the spool, length
+        self.counts: dict[str, ModelCounts] = {}
+        self.errors = ErrorTally()  # of the results that are failures
+        self._batch_id, self._source = order.batch_id, order.origin.batch_id
+        self._files = files
+        self._spool = spool
+        self._complete = complete
+        self._writer = SegmentWriter()
+        self._end = 0
+
+    @property
+    def lines(self) -> int:
+        return sum(count.lines for count in self.counts.values())
+
+    def start(self) -> None:
+        """Read the first result of each file. Call it before `copy_result`.
+
+        Raises:
+            ApplicationError (RESULTS_DAMAGED): the first line of a file is not a result.
+        """
+        try:
+            for file in self._files:
+                file.start()
+        except ResultDamaged as error:
+            raise self._damaged(str(error)) from error
+
+    def copy_result(self, offset: int, model: str) -> bool:
+        """Copy the result of the line at `offset`. Return False if the line has to be sent.
+
+        Raises:
+            ApplicationError (RESULTS_DAMAGED): a result is damaged or missing.
+        """
+        source_id = request_id(self._source, offset)
+        try:
+            for file in self._files:
+                if file.id == source_id:
+                    return self._copy(file.pop(), file.success, offset, model)
+        except ResultDamaged as error:
+            raise self._damaged(str(error)) from error
+        if self._complete:
+            raise self._damaged(f"they have no result for the line at byte {offset} of the input")
+        return False
+
+    def finish(self) -> None:
+        """Write the last results to the local disk. Call it after the last line of the input.
+
+        Raises:
+            ApplicationError (RESULTS_DAMAGED): some results do not belong to any line of the input.
+        """
+        for file in self._files:
+            if file.id:
+                raise self._damaged(f"the input has no line for {file.id}")
+        self._flush()
+
+    def segment(self, number: int) -> bytes:
+        """Return the bytes of the segment (an object with results) at this index in `segments`."""
+        position, length = self.segments[number]
+        return os.pread(self._spool.file.fileno(), length, position)
+
+    def _copy(self, line: bytes, success: bool, offset: int, model: str) -> bool:
+        if not success and not is_settled_result(line):
+            return False
+        usage = usage_of_line(line) if success else Usage()
+        own_line = with_id(line, request_id(self._batch_id, offset))
+        self._writer.add(SegmentRecord(RecordKind.SETTLED, offset, own_line, success, usage))
+        self._count(model, success)
+        if not success:
+            self.errors.add(line_error(line, display_name(model)))
+        if self._writer.size >= _SEGMENT_BYTES:
+            self._flush()
+        return True
+
+    def _count(self, model: str, success: bool) -> None:
+        name = display_name(model)
+        name = name if name in self.counts or len(self.counts) < _MAX_NAMED_MODELS else _OTHER_MODELS
+        before = self.counts.get(name) or ModelCounts(model=name, lines=0)
+        self.counts[name] = ModelCounts(
+            model=name,
+            lines=before.lines + 1,
+            completed=before.completed + success,
+            failed=before.failed + (not success),
+        )
+
+    def _flush(self) -> None:
+        if len(self._writer):
+            data = self._writer.finish()
+            self._spool.write(data)
+            self.segments.append((self._end, len(data)))
+            self._end += len(data)
+            self._writer = SegmentWriter()
+
+    def _damaged(self, reason: str) -> Exception:
+        return failure(
+            Failure.RESULTS_DAMAGED, f"The results of {self._source!r} cannot be reused: {reason}."
+        )
+
+
+class SourceBatchGone(Exception):
+    """The source batch or its results no longer exist. The error's message is shown to the client."""
+
+
+@asynccontextmanager
+async def resumed_results(
+    order: BatchOrder, database: Database, storage: Storage, settings: Settings
+) -> AsyncGenerator[ResumedResults | None]:
+    """Read the results of the source batch, and yield an object that copies the reusable ones.
+
+    Yield None if the batch does not resume another one. The local disk needs space for twice the size of the
+    results.
+
+    Raises:
+        SourceBatchGone: the source batch or one of its files was deleted.
+        SegmentDamaged: a stored object with results of the source batch is damaged.
+        StorageUnavailable, DatabaseUnavailable: the service does not respond.
+    """
+    origin = order.origin
+    if origin is None or origin.kind is not RerunKind.RESUME:
+        yield None
+        return
+    row = await database.batches.get(order.tenant, origin.batch_id)
+    if row is None:
+        raise SourceBatchGone(f"The batch '{origin.batch_id}' that this batch resumes no longer exists.")
+    with ExitStack() as stack:
+        output, error, segments = (stack.enter_context(InputSpool(settings.spool_dir)) for _ in range(3))
+        files = [stack.enter_context(closing(ResultReader(output, success=True)))]
+        files.append(stack.enter_context(closing(ResultReader(error, success=False))))
+        complete = row.output_file_id is not None or row.error_file_id is not None
+        if complete:
+            await _copy_files(row, database, storage, (output, error))
+        else:
+            await _copy_segments(row, storage, settings, (output, error))
+        resumed = ResumedResults(order, files, segments, complete=complete)
+        await segments.off_loop(resumed.start)
+        yield resumed
+
+
+async def _copy_files(
+    row: BatchRow, database: Database, storage: Storage, spools: tuple[InputSpool, InputSpool]
+) -> None:
+    for spool, file_id in zip(spools, (row.output_file_id, row.error_file_id), strict=True):
+        if file_id is None:
+            continue
+        file = await database.files.get(row.order.tenant, file_id)
+        try:
+            if file is None:
+                raise ObjectMissing(file_id)
+            spool.require(2 * file.bytes)
+            async for piece in storage.read(file.storage_key):
+                await spool.off_loop(spool.write, piece)
+        except ObjectMissing:
+            message = f"The file '{file_id}' with results of '{row.order.batch_id}' no longer exists."
+            raise SourceBatchGone(message) from None
+
+
+async def _copy_segments(
+    row: BatchRow, storage: Storage, settings: Settings, spools: tuple[InputSpool, InputSpool]
+) -> None:
+    """Copy the results of a batch without files from its segments, stored objects with many results each.
+
+    Args:
+        spools: the local files for successes and for errors.
+    """
+    tenant, batch_id = row.order.tenant, row.order.batch_id
+    with ResultSpool(settings.spool_dir) as result_spool, ResultIndex(result_spool) as index:
+        reader = SegmentReader(storage, result_spool, index)
+        async for info in storage.list(object_keys.ingest_root(tenant, batch_id)):
+            if object_keys.is_resumed_segment(info.key):
+                await reader.read_segment(info.key)
+        await reader.read_live_prefix(object_keys.results_root(tenant, batch_id))
+        selected = await asyncio.to_thread(index.select)
+        for spool, entries in zip(spools, (selected.output, selected.error), strict=True):
+            blocks = index.line_blocks(entries)
+            while block := await spool.off_loop(next, blocks, None):
+                await spool.off_loop(spool.write, memoryview(block))

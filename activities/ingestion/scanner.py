@@ -1,0 +1,183 @@
+"""Scan the input in one pass: find errors, and divide the lines by model."""
+
+from array import array
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from batchwright.activities.ingestion.duplicates import DuplicateDetector
+from batchwright.activities.ingestion.resumption import ResumedResults
+from batchwright.activities.services.model_access import ModelAccess, display_name
+from batchwright.contracts.batch import BatchOrder, ModelCounts
+from batchwright.contracts.errors import LineCode
+from batchwright.rules.deadline import Deadline
+from batchwright.rules.input.errors import ValidationCode, ValidationErrors
+from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits
+from batchwright.rules.input.line_splitter import InputLine
+from batchwright.rules.input.validation import InputValidator
+from batchwright.rules.planning.dispatch_order import ModelLines, PlanOrder, PromptPrefixes
+from batchwright.rules.planning.prompt_prefix import prompt_of
+from batchwright.rules.planning.request_cost import estimate_tokens, prompt_bytes, work_units
+from batchwright.rules.planning.sort_keys import NEEDED_TEXT_BYTES
+from batchwright.rules.quotas import EnqueuedWork
+from batchwright.settings import Settings
+
+_MAX_NAMED_MODELS = 100  # models that are counted by name; the others are counted together
+_OTHER_MODELS = "(other models that are not served)"
+
+
+@dataclass(frozen=True)
+class IngestionContext:
+    """The batch's order, settings and limits, which the scanner and the publisher of one attempt share."""
+
+    order: BatchOrder
+    settings: Settings
+    access: ModelAccess
+    deadline: Deadline  # after it the input is still validated, but nothing is prepared for execution
+
+
+def line_limits(settings: Settings) -> InputLimits:
+    return InputLimits(
+        max_lines=settings.max_lines,
+        max_line_bytes=settings.max_line_bytes,
+        max_embedding_inputs=settings.max_embedding_inputs,
+        one_model=settings.one_model_per_batch,
+    )
+
+
+class UnservedLines:
+    """Positions and counts of the lines that cannot run.
+
+    No backend serves their model, or the tenant may not use it.
+    """
+
+    def __init__(self) -> None:
+        self.offsets = array("Q")
+        self.lengths = array("I")
+        self.codes: Counter[LineCode] = Counter()
+        self._models: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def add(self, line: InputLine, model: str, code: LineCode) -> None:
+        self.codes[code] += 1
+        self.offsets.append(line.offset)
+        self.lengths.append(line.length)
+        name = display_name(model)
+        self._models[
+            name if name in self._models or len(self._models) < _MAX_NAMED_MODELS else _OTHER_MODELS
+        ] += 1
+
+    def counts(self) -> list[ModelCounts]:
+        """Return the number of unserved lines of each model, as counts of failed lines."""
+        return [ModelCounts(model=name, lines=lines, failed=lines) for name, lines in self._models.items()]
+
+
+class Scanner:
+    """Checks the lines of the input and divides them by model. It receives the input piece by piece.
+
+    The scanner is not thread-safe.
+    """
+
+    def __init__(
+        self,
+        context: IngestionContext,
+        canonical: Callable[[str], str] = str,
+        resumed: ResumedResults | None = None,
+    ) -> None:
+        """Create a scanner.
+
+        Args:
+            canonical: returns the model for an alias, and any other name unchanged.
+            resumed: the results to reuse; None if the batch does not resume another one.
+        """
+        order, settings = context.order, context.settings
+        self.deadline_passed = False  # if True, only the positions of lines are recorded
+        self.duplicates = DuplicateDetector() if order.policy.deduplicate else None
+        self.resumed = resumed
+        self.models: dict[str, ModelLines] = {}
+        self.prefixes = PromptPrefixes()
+        self.unserved = UnservedLines()
+        self._validator = InputValidator(order.endpoint, order.policy.profile, line_limits(settings))
+        self.errors: ValidationErrors = self._validator.errors
+        self._settings = settings
+        self._default_model = settings.default_model
+        self._access, self._canonical = context.access, canonical
+        self._planned: dict[str, str] = {}  # models that can run, by the name (or alias) in the lines
+        self._tokens = 0
+
+    @property
+    def total(self) -> int:
+        return self._validator.total
+
+    @property
+    def enqueued(self) -> EnqueuedWork:
+        """Number of lines that have to be sent, and an estimate of their tokens."""
+        resumed = self.resumed.lines if self.resumed else 0
+        settled = len(self.unserved) + resumed + len(self.duplicates or ())
+        return EnqueuedWork(self._validator.total - settled, self._tokens)
+
+    def feed(self, piece: bytes) -> None:
+        if self._validator.is_full:
+            return
+        assign = self._assign
+        for line, request in self._validator.feed(piece):
+            assign(line, request)
+
+    def finish(self) -> None:
+        for line, request in self._validator.finish():
+            self._assign(line, request)
+        if self.resumed and not self.errors.count:
+            self.resumed.finish()
+
+    def _assign(self, line: InputLine, request: AcceptedRequest) -> None:
+        name = request.model or self._default_model
+        model = self._planned.get(name) or self._canonical(name)
+        if self.resumed and not self.errors.count and self.resumed.copy_result(line.offset, model):
+            return
+        rejection = self._access.rejection_code(model) if name not in self._planned else None
+        if rejection is not None:
+            self._reject(line, model, rejection)
+        elif not self.errors.count:  # a batch that fails is not planned
+            self._planned[name] = model
+            self._plan(line, request, model)
+
+    def _reject(self, line: InputLine, model: str, code: LineCode) -> None:
+        if not self._settings.strict_models:
+            self.unserved.add(line, model, code)
+            return
+        message = f"The provided model '{display_name(model)}' is not supported by the Batch API."
+        self.errors.add(ValidationCode.MODEL_NOT_FOUND, message, param="body.model", line=line.number)
+
+    def _plan(self, line: InputLine, request: AcceptedRequest, model: str) -> None:
+        lines = self.models.get(model)
+        if lines is None:
+            max_models = self._settings.max_models_per_batch
+            if len(self.models) == max_models:
+                message = f"The batch names more than {max_models} models. Split it into several batches."
+                self.errors.add(ValidationCode.TOO_MANY_MODELS, message, param="body.model", line=line.number)
+                return
+            lines = self.models[model] = ModelLines(plan_order(self._settings))
+        if self.deadline_passed:
+            lines.add(line.offset, line.length, 0, 0, b"", 0)
+            return
+        if self.duplicates is not None and self.duplicates.add(line, model):
+            return
+        body, offset, length = request.body, line.offset, line.length
+        size = prompt_bytes(body)
+        self._tokens += estimate_tokens(body, size)
+        prompt = prompt_of(body, NEEDED_TEXT_BYTES)
+        prefix, prefix_hash = self.prefixes.intern(prompt, offset, length)
+        sort_key = self.prefixes.sort_key(prefix, prompt.rest)
+        lines.add(offset, length, prefix, prefix_hash, sort_key, work_units(body, size))
+
+
+def plan_order(settings: Settings) -> PlanOrder:
+    match settings.plan_order:
+        case "hash":
+            return "hash"
+        case "file":
+            return "file"
+        case _:
+            return "prefix"

@@ -1,0 +1,116 @@
+"""Output and error file of a batch: write and delete their objects in storage, and make their rows."""
+
+import asyncio
+import logging
+import uuid
+from array import array
+from datetime import datetime, timedelta
+from typing import Literal
+
+from batchwright.activities.results.result_index import ResultIndex, SelectedResults
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.openai import BatchStatus
+from batchwright.database.records import FileRow
+from batchwright.database.tables.files import FilesTable
+from batchwright.rules import object_keys
+from batchwright.rules.ids import derived_file_id
+from batchwright.settings import Settings
+from batchwright.storage.base import Storage, StorageError
+
+logger = logging.getLogger(__name__)
+_DISCARD_SECONDS = 5.0  # the workflow waits 10 s for a cancelled step
+
+OUTPUT_KINDS: tuple[Literal["output", "error"], ...] = ("output", "error")
+
+
+class OutputFiles:
+    """Output and error file of one finalization attempt.
+
+    All attempts use the same file ids, but each attempt has its own storage keys.
+    """
+
+    def __init__(self, storage: Storage, settings: Settings, order: BatchOrder, status: BatchStatus) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._order = order
+        self._status = status
+        self._nonce = uuid.uuid4().hex[:12]
+
+    async def write(
+        self, index: ResultIndex, selected: SelectedResults, at: datetime
+    ) -> list[FileRow | None]:
+        """Write the output file and the error file. Return their rows in this order, None for an empty file.
+
+        Args:
+            selected: the results for each file.
+            at: creation time of the files.
+        """
+        return [
+            await self._write(kind, index, entries, at) if entries else None
+            for kind, entries in zip(OUTPUT_KINDS, (selected.output, selected.error), strict=True)
+        ]
+
+    async def discard(self) -> None:
+        """Delete the objects that this attempt has written. Call it only if they have no rows.
+
+        A storage error is only logged, because the objects are deleted when the batch has ended.
+        """
+        try:
+            async with asyncio.timeout(_DISCARD_SECONDS):
+                for kind in OUTPUT_KINDS:
+                    await self._storage.delete(self._key(kind))
+        except (StorageError, TimeoutError) as error:
+            logger.warning("files of a failed finalization not deleted", extra={"error": str(error)})
+
+    def _key(self, kind: str) -> str:
+        order = self._order
+        return object_keys.output_key(order.tenant, derived_file_id(order.batch_id, kind), self._nonce)
+
+    async def _write(self, kind: str, index: ResultIndex, entries: "array[int]", at: datetime) -> FileRow:
+        order = self._order
+        key, size = self._key(kind), 0
+        blocks = index.line_blocks(entries)
+        block = await asyncio.to_thread(next, blocks, None)
+        async with self._storage.writer(key) as writer:
+            while block:
+                size += len(block)
+                next_block, _ = await asyncio.gather(
+                    asyncio.to_thread(next, blocks, None), writer.write(block)
+                )
+                block = next_block
+        return FileRow(
+            id=derived_file_id(order.batch_id, kind),
+            tenant=order.tenant,
+            purpose="batch_output",
+            filename=f"{order.batch_id}_{kind}.jsonl",
+            bytes=size,
+            created_at=at,
+            expires_at=at + file_lifetime(order, self._status, self._settings),
+            storage_key=key,
+        )
+
+
+def file_lifetime(order: BatchOrder, status: BatchStatus, settings: Settings) -> timedelta:
+    """Return how long the files of a batch are kept. It depends on the status in which the batch ends."""
+    if order.output_expires_after_seconds is not None:
+        return timedelta(seconds=order.output_expires_after_seconds)
+    if status is BatchStatus.COMPLETED:
+        return timedelta(days=settings.completed_file_retention_days)
+    return timedelta(days=settings.partial_file_retention_days)
+
+
+async def delete_superseded(storage: Storage, files: FilesTable, order: BatchOrder) -> None:
+    """Delete the output and error files of finalization attempts that did not end the batch.
+
+    Call this only when the batch has ended. Before that, it is not known which attempt will end it.
+    """
+    for kind in OUTPUT_KINDS:
+        id = derived_file_id(order.batch_id, kind)
+        row = await files.get(order.tenant, id)
+        stale = [
+            info.key
+            async for info in storage.list(object_keys.output_key(order.tenant, id, ""))
+            if row is None or info.key != row.storage_key
+        ]
+        for key in stale:
+            await storage.delete(key)

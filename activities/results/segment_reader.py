@@ -1,0 +1,103 @@
+"""Read the segments of a batch, stored objects with many results each, into the result index."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+from batchwright.activities.concurrency import run_both
+from batchwright.activities.results.result_index import ResultIndex
+from batchwright.activities.results.spool import ResultSpool
+from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage, StorageUnavailable
+
+_MAX_LISTINGS = 5
+_AT_ONCE = 8
+_AT_ONCE_BYTES = 8 * 1024 * 1024
+_Read = tuple[str, bytes]
+
+
+class SegmentReader:
+    """Reads segments, stored objects with many results, into the result index.
+
+    Only a few are in memory at a time.
+    """
+
+    def __init__(self, storage: Storage, spool: ResultSpool, index: ResultIndex) -> None:
+        self._storage = storage
+        self._spool = spool
+        self._index = index
+        self._seen: set[str] = set()
+
+    async def read_segment(self, key: str) -> int:
+        """Read the segment with this storage key.
+
+        Return its number of results; 0 if the object does not exist.
+        """
+        data = await self._get(key)
+        return 0 if data is None else await asyncio.to_thread(self._index.add_segment, key, data)
+
+    async def read_prefix(self, root: str) -> int:
+        """Read every segment under the key prefix `root` and return the number of results in them.
+
+        Use it only if no process still writes or merges segments there.
+        """
+        return sum([await self.read_segment(info.key) async for info in self._storage.list(root)])
+
+    async def read_live_prefix(self, root: str) -> None:
+        """Read every segment under `root`, even while a slice merges its segments.
+
+        A merge replaces several segments by one new segment. If a segment disappears, `root` is listed again
+        to find the new one.
+
+        Raises:
+            StorageUnavailable: segments have disappeared after each of five listings.
+        """
+        for _ in range(_MAX_LISTINGS):
+            new = [info async for info in self._storage.list(root) if info.key not in self._seen]
+            await asyncio.to_thread(self._spool.require, sum(info.size for info in new))
+            if await self._read_new(new):
+                return
+        raise StorageUnavailable(f"Segments under {root!r} keep disappearing while they are read.")
+
+    async def _read_new(self, new: list[ObjectInfo]) -> bool:
+        """Read these objects into the index.
+
+        Return False if at least one of them no longer exists, otherwise True.
+        """
+        complete, read = True, list[_Read]()
+        for group in [*_groups(new), []]:
+            found, _ = await run_both(self._read(group), asyncio.to_thread(self._index_segments, read))
+            read = [(key, data) for key, data in found if data is not None]
+            complete = complete and len(read) == len(group)
+        return complete
+
+    async def _read(self, group: list[str]) -> list[tuple[str, bytes | None]]:
+        found = await asyncio.gather(*(self._get(key) for key in group))
+        return list(zip(group, found, strict=True))
+
+    def _index_segments(self, segments: list[_Read]) -> None:
+        """Add segments to the index. It runs in a thread while more segments are read."""
+        for key, data in segments:
+            self._index.add_segment(key, data)
+            self._seen.add(key)
+
+    async def _get(self, key: str) -> bytes | None:
+        try:
+            return await self._storage.get(key)
+        except ObjectMissing:
+            return None
+
+
+def _groups(infos: Iterable[ObjectInfo]) -> Iterator[list[str]]:
+    """Yield groups of storage keys whose objects are read at once.
+
+    A group has at most 8 segments and 8 MiB. A larger segment is a group by itself.
+    """
+    group: list[str] = []
+    size = 0
+    for info in infos:
+        if group and (len(group) == _AT_ONCE or size + info.size > _AT_ONCE_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(info.key)
+        size += info.size
+    if group:
+        yield group

@@ -1,1 +1,0 @@
-"""Retention, kind by kind; `activities.retention` runs them in turns."""

@@ -1,0 +1,128 @@
+"""Delete what has expired: files, uploads, intermediate objects of batches, old rows and idempotency keys.
+
+An object is deleted before the row that names it. If a crash comes between the two, the next turn finds the
+row. Without the row, only a listing of the whole storage could find the object.
+"""
+
+from functools import partial
+
+from batchwright.activities.retention.turn import PAGE, RetentionTurn, sweep_pages
+from batchwright.contracts.retention import SweepPosition
+from batchwright.database.records import FileRow, UploadRow
+from batchwright.database.tables.retention import EndedItem
+from batchwright.rules import object_keys
+from batchwright.rules.ids import derived_file_id
+from batchwright.rules.retention import OUTPUT_KINDS
+
+_KEYS_AT_ONCE = 5_000
+
+
+async def files(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
+    table, before = turn.database.retention, turn.cutoffs.files
+
+    async def delete(row: FileRow) -> None:
+        async with turn.isolated(row.id):
+            if turn.dry_run:
+                turn.count_deleted(1, row.bytes)
+                return
+            await turn.storage.delete(row.storage_key)
+            if await table.remove_file(row):
+                turn.count_deleted(1, row.bytes)
+
+    return await sweep_pages(
+        turn,
+        position,
+        lambda after: table.expired_files(before, after, PAGE),
+        delete,
+        lambda row: SweepPosition(at=row.expires_at, tenant=row.tenant, id=row.id),
+    )
+
+
+async def uploads(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
+    table, before = turn.database.uploads, turn.cutoffs.uploads
+
+    async def clear(row: UploadRow) -> None:
+        async with turn.isolated(row.id):
+            await turn.delete_prefix(object_keys.parts_root(row.tenant, row.id))
+            if not turn.dry_run:
+                await table.record_sweep(row, turn.now)
+
+    return await sweep_pages(
+        turn,
+        position,
+        lambda after: table.unswept(before, PAGE, after=after),
+        clear,
+        lambda row: SweepPosition(at=row.expires_at, tenant=row.tenant, id=row.id),
+    )
+
+
+async def batches(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
+    """Delete the intermediate objects of ended batches, and output files without a row.
+
+    Return the position from which the next turn continues, or None after the last batch.
+    """
+    table, before = turn.database.retention, turn.cutoffs.batches
+
+    async def clear(batch: EndedItem) -> None:
+        async with turn.isolated(batch.id):
+            await turn.delete_prefix(object_keys.batch_root(batch.tenant, batch.id) + "/")
+            await _delete_lost_attempts(turn, batch)
+            if not turn.dry_run:
+                await table.record_sweep(batch, turn.now)
+
+    return await sweep_pages(
+        turn, position, lambda after: table.ended_batches(before, after, PAGE), clear, _position_of
+    )
+
+
+async def _delete_lost_attempts(turn: RetentionTurn, batch: EndedItem) -> None:
+    ids = [derived_file_id(batch.id, kind) for kind in OUTPUT_KINDS]
+    own = await turn.database.retention.storage_keys(batch.tenant, ids)
+    for id in ids:
+        async for found in turn.storage.list(object_keys.output_key(batch.tenant, id, "")):
+            if found.key != own.get(id):
+                await turn.delete_object(found.key, found.size)
+
+
+async def metadata(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
+    """Delete the rows of batches that ended long ago, and then the rows of old uploads.
+
+    Return the position from which the next turn continues, or None after the last row. If the position has
+    the id of an upload, the rows of batches are already done.
+    """
+    table, before = turn.database.retention, turn.cutoffs.metadata
+
+    async def delete_batch(row: EndedItem) -> None:
+        if turn.dry_run or await table.remove_batch(row):
+            turn.count_deleted()
+
+    async def delete_upload(row: EndedItem) -> None:
+        if turn.dry_run or await table.remove_upload(row):
+            turn.count_deleted()
+
+    if not position.id.startswith("upload"):
+        batches = partial(table.old_batches, before, limit=PAGE)
+        reached = await sweep_pages(
+            turn, position, lambda after: batches(after=after), delete_batch, _position_of
+        )
+        if reached is not None:
+            return reached
+        position = SweepPosition()
+    old = partial(table.old_uploads, before, limit=PAGE)
+    return await sweep_pages(turn, position, lambda after: old(after=after), delete_upload, _position_of)
+
+
+async def idempotency_keys(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
+    table, before = turn.database.retention, turn.cutoffs.keys
+    if turn.dry_run:
+        turn.count_deleted(await table.count_keys(before))
+        return None
+    while gone := await table.remove_keys(before, _KEYS_AT_ONCE):
+        turn.count_deleted(gone)
+        if turn.is_over:
+            return position
+    return None
+
+
+def _position_of(row: EndedItem) -> SweepPosition:
+    return SweepPosition(at=row.ended_at, tenant=row.tenant, id=row.id)

@@ -1,0 +1,129 @@
+"""One turn of retention: what it needs to delete data, how long it may take, and what it has deleted."""
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeVar
+
+from batchwright.contracts.retention import DeletionCount, RetentionKind, SweepPosition
+from batchwright.database.database import Database
+from batchwright.rules.retention import RetentionCutoffs
+from batchwright.storage.base import Storage, StorageError, StorageUnavailable
+from batchwright.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+# Short, because a turn holds a slot that ingestions and finalizations need as well.
+TURN_SECONDS = 10.0
+PAGE = 100
+T = TypeVar("T")
+
+
+@dataclass
+class RetentionTurn:
+    """One turn that deletes data of one kind. When `is_over` is True, the turn stops at the next position.
+
+    A position is a place in the data from which another turn can continue.
+
+    Attributes:
+        cutoffs: times before which data of each kind is deleted.
+        dry_run: True deletes nothing and only counts.
+        seconds: how long the turn may take.
+    """
+
+    kind: RetentionKind
+    database: Database
+    storage: Storage
+    cutoffs: RetentionCutoffs
+    now: datetime
+    metrics: Metrics
+    dry_run: bool = False
+    seconds: float = TURN_SECONDS
+    count: int = 0
+    bytes: int = 0
+    failures: int = 0
+    _began: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() - self._began >= self.seconds
+
+    @property
+    def total(self) -> DeletionCount:
+        return DeletionCount(kind=self.kind, count=self.count, bytes=self.bytes, failures=self.failures)
+
+    def count_deleted(self, count: int = 1, size: int = 0) -> None:
+        """Count deleted items and their bytes. The metrics do not include dry runs."""
+        self.count += count
+        self.bytes += size
+        if not self.dry_run:
+            self.metrics.retention_deleted.labels(self.kind).inc(count)
+            self.metrics.retention_deleted_bytes.labels(self.kind).inc(size)
+
+    def count_failure(self, subject: str, error: str) -> None:
+        """Count and log an item that could not be deleted. The turn continues with the other items.
+
+        Args:
+            subject: the item's id or key.
+        """
+        self.failures += 1
+        self.metrics.retention_failures.labels(self.kind).inc()
+        data = {"kind": self.kind.value, "about": subject, "error": error}
+        logger.error("retention failure", extra=data)
+
+    @asynccontextmanager
+    async def isolated(self, subject: str) -> AsyncGenerator[None]:
+        """Context manager that counts a storage error as the failure of one item, so that the turn continues.
+
+        StorageUnavailable is still raised, because it concerns all items.
+
+        Args:
+            subject: the item's id or key.
+        """
+        try:
+            yield
+        except StorageUnavailable:
+            raise
+        except StorageError as error:
+            self.count_failure(subject, str(error))
+
+    async def delete_prefix(self, prefix: str) -> None:
+        """Delete every object whose key begins with `prefix`. A dry run only counts them."""
+        async for found in self.storage.list(prefix):
+            await self.delete_object(found.key, found.size)
+
+    async def delete_object(self, key: str, size: int) -> None:
+        if not self.dry_run:
+            await self.storage.delete(key)
+        self.count_deleted(1, size)
+
+
+Fetch = Callable[[SweepPosition], Awaitable[Sequence[T]]]
+
+
+async def sweep_pages(
+    turn: RetentionTurn,
+    position: SweepPosition,
+    fetch: Fetch[T],
+    each: Callable[[T], Awaitable[None]],
+    position_of: Callable[[T], SweepPosition],
+) -> SweepPosition | None:
+    """Call `each` for every row, page by page, until the last row or the end of the turn.
+
+    Return None after the last row, otherwise the position from which the next turn continues.
+
+    Args:
+        fetch: returns the rows of the page after a position.
+        each: processes one row.
+        position_of: returns the position of a row.
+    """
+    while rows := await fetch(position):
+        for row in rows:
+            await each(row)
+            position = position_of(row)
+            if turn.is_over:
+                return position
+    return None

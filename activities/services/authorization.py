@@ -1,0 +1,185 @@
+"""Check before each send whether a line may be sent, with permissions that are at most five seconds old."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from batchwright.activities.clock import suspend_aware_clock
+from batchwright.activities.services.model_access import model_not_allowed
+from batchwright.activities.services.token_budgets import TokenBudgets
+from batchwright.contracts.execution import SliceRequest
+from batchwright.contracts.openai import Quota
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.tenants.quotas import QuotasTable, TenantQuotas
+from batchwright.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+MAX_AGE_SECONDS = 5.0
+_REFRESH_SECONDS = 1.0
+_KEY_MARGIN = timedelta(days=1)  # added to the longest window when revoked keys are read
+
+
+class Permissions(Protocol):
+    # A number that changes when the permissions may have changed. None if each line has to be checked.
+    version: int | None = None
+    # Until this time of the suspend-aware clock, the permissions are recent enough. Later, no line is sent.
+    fresh_until: float = math.inf
+
+    def may_use(self, tenant: str, model: str) -> bool: ...
+
+    def is_withdrawn(self, key_id: str) -> bool:
+        """Return True if the API key was revoked or has expired.
+
+        Args:
+            key_id: the key that created the batch; empty if the batch was created without one.
+        """
+        ...
+
+    def budget_exceeded(self, tenant: str, key_id: str) -> str:
+        """Return a message for the client if a token budget of the batch is used up; empty if none is.
+
+        Args:
+            key_id: the API key that created the batch; empty if the batch was created without one.
+        """
+        ...
+
+    def record_usage(self, tenant: str, key_id: str, tokens: int) -> None:
+        """Count `tokens` that lines of a batch have used, for the budgets of its tenant and its API key."""
+        ...
+
+
+class UnrestrictedPermissions(Permissions):
+    """Permissions without limits: every tenant may use every model, and there are no token budgets."""
+
+    def may_use(self, tenant: str, model: str) -> bool:
+        return True
+
+    def is_withdrawn(self, key_id: str) -> bool:
+        return False
+
+    def budget_exceeded(self, tenant: str, key_id: str) -> str:
+        return ""
+
+    def record_usage(self, tenant: str, key_id: str, tokens: int) -> None:
+        pass
+
+
+class CachedPermissions(Permissions):
+    """Permissions that are read from the database every second.
+
+    A tenant without a row in the database has no limits of its own and may use every model.
+    """
+
+    def __init__(
+        self,
+        table: QuotasTable,
+        budgets: TokenBudgets,
+        longest_window: timedelta,
+        clock: Callable[[], float] = suspend_aware_clock,
+    ) -> None:
+        """Create permissions that are not fresh until `refresh` was called.
+
+        Args:
+            longest_window: the longest completion window of a batch. API keys that were revoked or expired
+                longer ago are not read, because all batches that they created have ended.
+        """
+        self._table, self._budgets, self._clock = table, budgets, clock
+        self._oldest = longest_window + _KEY_MARGIN
+        self._own: Mapping[str, TenantQuotas] = {}
+        self._withdrawn: frozenset[str] = frozenset()
+        self.fresh_until = -math.inf
+        self.version = None if budgets.has_limits else 0
+        self._refreshes = 0
+        self._failing = False
+
+    def may_use(self, tenant: str, model: str) -> bool:
+        own = self._own.get(tenant)
+        return own is None or own.may_use(model)
+
+    def is_withdrawn(self, key_id: str) -> bool:
+        return key_id in self._withdrawn
+
+    def budget_exceeded(self, tenant: str, key_id: str) -> str:
+        return self._budgets.exceeded(tenant, key_id)
+
+    def record_usage(self, tenant: str, key_id: str, tokens: int) -> None:
+        self._budgets.record(tenant, key_id, tokens)
+
+    async def close(self) -> None:
+        """Publish the token usage that this process has not published yet. A failure is only logged."""
+        try:
+            await self._budgets.publish()
+        except DatabaseUnavailable as error:
+            logger.warning("token usage could not be published", extra={"error": str(error)})
+
+    async def refresh(self) -> None:
+        """Read permissions, withdrawn keys and budgets again.
+
+        Raises:
+            DatabaseUnavailable: the database does not respond. The old permissions stay until they are too
+                old.
+        """
+        started_at = self._clock()
+        own = {row.tenant: row.own for row in await self._table.all()}
+        withdrawn = await self._table.withdrawn_keys(datetime.now(UTC) - self._oldest)
+        await self._budgets.refresh(own)
+        self._own, self._withdrawn = own, withdrawn
+        self.fresh_until = started_at + MAX_AGE_SECONDS
+        self._refreshes += 1
+        self.version = None if self._budgets.has_limits else self._refreshes
+
+    async def run(self) -> None:
+        """Call `refresh` every second until cancelled.
+
+        If the database is unavailable, log it once and keep trying.
+        """
+        while True:
+            try:
+                await self.refresh()
+                self._failing = False
+            except DatabaseUnavailable as error:
+                if not self._failing:
+                    message = "permissions and budgets cannot be read: nothing is sent until they can"
+                    logger.warning(message, extra={"error": str(error)})
+                self._failing = True
+            await asyncio.sleep(_REFRESH_SECONDS)
+
+
+class LineAuthorizer:
+    """Checks before each send whether lines of one slice may be sent.
+
+    If they may, this is remembered until the permissions change. While their `version` is `allowed_version`,
+    every line of the slice may be sent, and no check is needed.
+    """
+
+    def __init__(self, permissions: Permissions, metrics: Metrics, request: SliceRequest) -> None:
+        self._permissions, self._metrics = permissions, metrics
+        self._tenant, self._key_id, self._model = request.tenant, request.caller.key_id, request.model
+        self.allowed_version = -1  # no version, until a check allows every line
+
+    def denial_reason(self, *, has_job: bool) -> str:
+        """Return why a line may not be sent now, as a message for the client; empty if it may be sent.
+
+        Args:
+            has_job: True if a backend already runs the line as a job. Then only the tenant's permission to
+                use the model is checked, because the line was sent before.
+        """
+        permissions, version = self._permissions, self._permissions.version
+        if version == self.allowed_version:
+            return ""
+        if not permissions.may_use(self._tenant, self._model):
+            return model_not_allowed(self._model)
+        if has_job:
+            return ""
+        if permissions.is_withdrawn(self._key_id):
+            return f"The API key {self._key_id} that created the batch was revoked or has expired."
+        reason = permissions.budget_exceeded(self._tenant, self._key_id)
+        if reason:
+            tenant = self._metrics.tenants(self._tenant)
+            self._metrics.quota_refusals.labels(tenant, Quota.TOKENS_PER_DAY.value).inc()
+        elif version is not None:
+            self.allowed_version = version
+        return reason

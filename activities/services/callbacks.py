@@ -1,0 +1,136 @@
+"""Callbacks by which backends report that a job has ended: make their URLs, and read those that arrived."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.tables.callbacks import CallbacksTable, ReceivedCallback
+from batchwright.rules.backends.callback_tokens import CALLBACK_PATH, CallbackToken, sign_token
+from batchwright.settings import Settings
+
+logger = logging.getLogger(__name__)
+_POLL_SECONDS = 1.0
+_CLEANUP_SECONDS = 60.0
+_RETENTION_MARGIN = timedelta(minutes=5)  # after a token expires: a slice may be changing workers
+
+CallbackFuture = asyncio.Future[ReceivedCallback]
+
+
+class CallbackSubscriptions(Protocol):
+    """Subscriptions to the callbacks of jobs. `id` is always the id of the job's `CallbackToken`."""
+
+    def url(self, callback: CallbackToken) -> str:
+        """Return the URL that a backend has to call; empty if callbacks are not configured."""
+        ...
+
+    def subscribe(self, id: str) -> CallbackFuture:
+        """Return a future that gets the first callback with this id, even if it has arrived already."""
+        ...
+
+    def unsubscribe(self, id: str, call: CallbackFuture) -> None:
+        """Stop waiting for the callback.
+
+        Args:
+            call: the future that `subscribe` returned.
+        """
+        ...
+
+    async def forget(self, ids: Sequence[str]) -> None:
+        """Delete the stored bodies of these callbacks. Call it when the results of their jobs are stored."""
+        ...
+
+
+class NoCallbacks(CallbackSubscriptions):
+    def url(self, callback: CallbackToken) -> str:
+        return ""
+
+    def subscribe(self, id: str) -> CallbackFuture:
+        return asyncio.get_running_loop().create_future()
+
+    def unsubscribe(self, id: str, call: CallbackFuture) -> None:
+        call.cancel()
+
+    async def forget(self, ids: Sequence[str]) -> None: ...
+
+
+class CallbackWatch(CallbackSubscriptions):
+    """Subscriptions of one worker process.
+
+    One database query a second reads the callbacks that have arrived.
+    """
+
+    def __init__(self, table: CallbacksTable, settings: Settings) -> None:
+        self._table = table
+        self._secret, self._base = settings.callback_secret, settings.callback_url.rstrip("/")
+        self._subscribed: dict[str, CallbackFuture] = {}
+
+    def url(self, callback: CallbackToken) -> str:
+        if not self._secret or not self._base:
+            return ""
+        return self._base + CALLBACK_PATH + sign_token(callback, self._secret)
+
+    def subscribe(self, id: str) -> CallbackFuture:
+        call = self._subscribed[id] = asyncio.get_running_loop().create_future()
+        return call
+
+    def unsubscribe(self, id: str, call: CallbackFuture) -> None:
+        call.cancel()
+        if self._subscribed.get(id) is call:
+            del self._subscribed[id]
+
+    async def forget(self, ids: Sequence[str]) -> None:
+        """Delete the stored bodies of these callbacks.
+
+        If the database is unavailable, they stay until they expire.
+        """
+        if ids:
+            with contextlib.suppress(DatabaseUnavailable):
+                await self._table.clear_bodies(ids)
+
+    async def run(self) -> None:
+        """Read callbacks every second until cancelled.
+
+        If the database is unavailable, log it once and keep trying.
+        """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._poll_forever())
+            if self._secret:
+                group.create_task(self._delete_expired())
+
+    async def poll(self) -> None:
+        """Read the callbacks that have arrived and pass them to the jobs that wait.
+
+        No query is sent if no job waits.
+
+        Raises:
+            DatabaseUnavailable: the database does not respond.
+        """
+        waiting = [id for id, call in self._subscribed.items() if not call.done()]
+        if not waiting:
+            return
+        for received in await self._table.get(waiting):
+            call = self._subscribed.get(received.id)
+            if call is not None and not call.done():
+                call.set_result(received)
+
+    async def _poll_forever(self) -> None:
+        is_failing = False
+        while True:
+            try:
+                await self.poll()
+                is_failing = False
+            except DatabaseUnavailable as error:
+                if not is_failing:
+                    logger.warning("callbacks cannot be read", extra={"error": str(error)})
+                is_failing = True
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _delete_expired(self) -> None:
+        while True:
+            with contextlib.suppress(DatabaseUnavailable):  # the next round deletes the same callbacks
+                await self._table.delete_expired(datetime.now(UTC) - _RETENTION_MARGIN)
+            await asyncio.sleep(_CLEANUP_SECONDS)

@@ -1,0 +1,58 @@
+"""Live progress of batches: every 2 s, each worker writes the counts of all its slices in one statement."""
+
+import asyncio
+import logging
+
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.records import SliceProgress
+from batchwright.database.tables.progress import ProgressTable
+
+logger = logging.getLogger(__name__)
+REPORT_SECONDS = 2.0
+
+
+class ProgressReporter:
+    """Writes the counts that the API shows while a batch runs.
+
+    These counts are only for display, because finalization counts the lines again.
+    """
+
+    def __init__(self, table: ProgressTable) -> None:
+        self._table = table
+        self._pending: dict[tuple[str, str, int], SliceProgress] = {}
+        self._failing = False
+        self._writing = asyncio.Lock()  # one write at a time, or older numbers could be written last
+
+    def report(self, progress: SliceProgress) -> None:
+        """Buffer the slice's counts for the next write.
+
+        Older counts of this slice in the buffer are replaced.
+        """
+        self._pending[progress.batch_id, progress.model, progress.number] = progress
+
+    async def run(self) -> None:
+        """Write the buffered counts every 2 s until cancelled.
+
+        Call `send` afterwards to write the last ones.
+        """
+        while True:
+            await asyncio.sleep(REPORT_SECONDS)
+            await self.send()
+
+    async def send(self) -> None:
+        """Write the buffered counts now.
+
+        If the database is unavailable, they stay buffered for the next call.
+        """
+        async with self._writing:
+            pending, self._pending = self._pending, {}
+            if not pending:
+                return
+            try:
+                await self._table.record(list(pending.values()))
+                self._failing = False
+            except DatabaseUnavailable as error:
+                if not self._failing:
+                    logger.warning("progress cannot be written", extra={"error": str(error)})
+                self._failing = True
+                self._pending = {**pending, **self._pending}

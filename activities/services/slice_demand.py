@@ -1,0 +1,399 @@
+"""Decides when a worker takes another slice: when it could send more lines than its slices have ready.
+
+A slice is a part of a batch's lines. A slice that only waits for its last responses has nothing left to send,
+so the worker takes the next one. How busy the worker is depends on the permits, which limit the requests in
+flight, and not on the number of its slices.
+"""
+
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+
+from batchwright.inference.concurrency import ConcurrencyLimiter
+from batchwright.inference.memory_budget import MemoryBudget, Reservation
+from batchwright.inference.send_limits import Limit
+from batchwright.rules.dispatch.rate_limits import ALL_MODELS
+
+MAX_SLICES = 64  # slices of one task queue that a worker holds at once
+_MAX_BLOCKED_SLICES = 4  # the same while no request of the model may be sent
+_MAX_SENDING_SLICES = 16  # slices of the queue that many models share, without those that only wait
+_MAX_YIELDING = 16  # slices of one task queue that give up their places at the same time
+_FETCH_SECONDS = 1.0  # lines for so long are kept ready, because fetching another slice takes time
+_RATE_SECONDS = 2.0  # time over which a lower rate of responses is averaged; a higher one counts at once
+_MEASURE_SECONDS = 0.25  # shortest time over which the rate is measured
+_SEEK_SECONDS = 30.0  # pause between two attempts to find a slice of the same tenant or batch
+_MAX_SEEKING_SLICES = 16  # with so many slices that have lines, no batch is sought that goes first
+_MAX_MISSES = 32  # wrong slices in a row, after which a worker pauses its search for a tenant
+_FIRST_ESTIMATE = 64.0  # lines of a slice, until some were read
+_NEW_SLICE_SHARE = 0.2  # of the newest slice in the average number of lines
+
+# Number of batches that have unsettled lines and may send them now, by model and tenant.
+WaitingBatches = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(eq=False)
+class HeldSlice:
+    """A slice that this worker runs.
+
+    Attributes:
+        queue: the task queue from which it came, as in `SliceDemand`.
+        model: the model of its lines.
+        ready: returns how many lines the slice could send now; None while its lines are not read yet.
+        is_yielding: True if it gives up its place to another slice that waits.
+        is_surplus: True if a search for others found it, and it is to be returned to its queue.
+        memory: memory for its lines; None until the slice requests it.
+    """
+
+    queue: str
+    model: str
+    tenant: str
+    batch_id: str
+    ready: Callable[[], int] | None = None
+    is_yielding: bool = False
+    is_surplus: bool = False
+    memory: Reservation | None = None
+
+    @property
+    def waits_for_memory(self) -> bool:
+        return self.memory is not None and not self.memory.granted
+
+    @property
+    def holds_memory(self) -> bool:
+        return self.memory is not None and self.memory.granted and self.memory.size > 0
+
+    def drain(self) -> None:
+        """Record that the slice sends nothing more and only waits for responses."""
+        self.ready = _nothing
+
+
+def _nothing() -> int:
+    return 0
+
+
+@dataclass(eq=False)
+class _Queue:
+    """Slices of one task queue, and the search for slices of tenants that have none here.
+
+    Attributes:
+        slots: objects that stand for the taken slices. They include slices that have not begun to run, and
+            slices that have ended but whose end Temporal has not confirmed yet.
+        ended: number of slices that have ended but are still in `slots`.
+        lines: average number of unsettled lines of the slices read so far.
+        rate: responses per second of the model, as measured with `answered` at the time `measured_at`.
+        sought: when a slice of a tenant was last searched for, by tenant.
+        sought_batches: the same for batches that go before others of their tenant, by batch.
+        seek_after: no slice of a tenant without slices here is searched for before this time.
+        seek_more_after: no slice of one more batch of a tenant is searched for before this time.
+        is_seeking: True while the worker polls to find a slice of a certain tenant.
+        seeking: the first such tenant that has no slice with lines here; empty if each of them has one.
+        misses: number of slices in a row that came in searches and were of no tenant without slices here.
+        is_checked: True if no tenant is searched for until the waiting batches are set again.
+        is_first_checked: the same for batches that go before others of their tenant.
+    """
+
+    slots: set[object] = field(default_factory=set[object])
+    slices: set[HeldSlice] = field(default_factory=set[HeldSlice])
+    ended: int = 0
+    lines: float = _FIRST_ESTIMATE
+    rate: float = 0.0
+    answered: int = 0
+    measured_at: float = 0.0
+    sought: dict[str, float] = field(default_factory=dict[str, float])
+    sought_batches: dict[str, float] = field(default_factory=dict[str, float])
+    seek_after: float = -math.inf
+    seek_more_after: float = -math.inf
+    is_seeking: bool = False
+    seeking: str = ""
+    misses: int = 0
+    is_checked: bool = False
+    is_first_checked: bool = False
+
+    def with_lines(self) -> list[HeldSlice]:
+        """Return the slices that have lines to send or are not read yet."""
+        return [held for held in self.slices if held.ready is None or held.ready()]
+
+
+class SliceDemand:
+    """The slices that one worker process holds, and whether it should take another one.
+
+    All methods name a task queue by its model, or `ALL_MODELS` for the queue that many models share.
+    """
+
+    def __init__(
+        self,
+        limiter: ConcurrencyLimiter,
+        budget: MemoryBudget,
+        is_blocked: Callable[[str], bool],
+        has_share: Callable[[str], bool] = lambda _: True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Create the demand of a process that holds no slice.
+
+        Args:
+            limiter: the permits of this process.
+            budget: the memory of this process for slices.
+            is_blocked: returns True while no worker may send requests of the given model.
+            has_share: returns False while this worker may send none, but others may.
+            clock: returns the current time in seconds.
+        """
+        self._limiter, self._budget, self._clock = limiter, budget, clock
+        self._is_blocked, self._has_share = is_blocked, has_share
+        self._queues: defaultdict[str, _Queue] = defaultdict(_Queue)
+        self._waiting: WaitingBatches = {}
+        self._sharing: Collection[str] = ()  # models whose slices come from the queue `ALL_MODELS`
+        self._lock = Lock()  # for `ended`: Temporal's SDK calls `release` in threads of its own
+
+    def set_waiting(self, batches: WaitingBatches, sharing: Collection[str] = ()) -> None:
+        """Set how many batches may send lines now, whether their slices run on this worker or elsewhere.
+
+        `sharing` are those of their models whose slices come from the queue `ALL_MODELS`.
+        """
+        self._waiting, self._sharing = batches, sharing
+        for queue in list(self._queues.values()):
+            queue.is_checked = queue.is_first_checked = False
+
+    def retain_only(self, models: Collection[str]) -> None:
+        """Forget the queues of all other models, except those with slices here."""
+        for name, queue in list(self._queues.items()):
+            if name not in models and not queue.slots and not queue.slices:
+                del self._queues[name]
+
+    # Slices of this worker
+
+    def take(self, queue: str, slot: object) -> None:
+        """Count a slice that has arrived from the task queue. `slot` stands for it until `release`."""
+        self._queues[queue].slots.add(slot)
+
+    def release(self, queue: str, slot: object) -> None:
+        """Stop counting a slice. It has no effect if `take` was not called with this slot."""
+        here = self._queues.get(queue)
+        if here is not None and slot in here.slots:
+            with self._lock:
+                here.slots.discard(slot)
+                here.ended = max(0, here.ended - 1)
+
+    @contextmanager
+    def holding(self, queue: str, model: str, tenant: str, batch_id: str) -> Generator[HeldSlice]:
+        """Hold a slice during the `with` block, which must enclose the whole activity."""
+        held, here = HeldSlice(queue, model, tenant, batch_id), self._queues[queue]
+        if here.is_seeking and self._end_search(queue, here, held):
+            held.is_surplus = True
+            held.drain()
+        here.sought.pop(tenant, None)
+        here.sought_batches.pop(batch_id, None)
+        here.slices.add(held)
+        try:
+            yield held
+        finally:
+            here.slices.remove(held)
+            with self._lock:
+                here.ended += 1
+
+    def _end_search(self, name: str, here: _Queue, found: HeldSlice) -> bool:
+        """End a search with the slice that was found, and return True if this slice is to be returned.
+
+        If the tenant that is sought has no slice here yet, the worker searches for it again at once. A slice
+        is wrong if its tenant has others with lines here, or its batch in a search for one more batch. The
+        worker returns it unless it needs the lines, so a search does not fill the places of this worker.
+        After `_MAX_MISSES` wrong slices in a row, all slices of the tenant that is sought may be at other
+        workers, so the worker pauses all searches for tenants.
+        """
+        sought, here.seeking, here.is_seeking = here.seeking, "", False
+        with_lines = here.with_lines()
+        if found.tenant not in {held.tenant for held in with_lines}:
+            here.misses = 0
+            if sought:
+                here.sought.pop(sought, None)
+                here.is_checked = False
+            return False
+        is_wrong = bool(sought) or found.batch_id in {held.batch_id for held in with_lines}
+        if not sought:
+            here.seek_more_after = self._clock() + _SEEK_SECONDS
+        elif (misses := here.misses + 1) < _MAX_MISSES:
+            here.misses, here.is_checked = misses, False
+            here.sought.pop(sought, None)
+        else:
+            here.seek_after, here.misses = self._clock() + _SEEK_SECONDS, 0
+        return is_wrong and not self._is_hungry(name, here, arrived=1)
+
+    def lines_read(self, held: HeldSlice, lines: int, ready: Callable[[], int]) -> None:
+        """Set how many lines without a result a slice has, and the function that counts those ready now."""
+        held.ready = ready
+        queue = self._queues[held.queue]
+        queue.lines += _NEW_SLICE_SHARE * (lines - queue.lines)
+
+    def must_yield(self, held: HeldSlice) -> bool:
+        """Return True if the slice has to give up its place, because other slices wait for one.
+
+        At most as many slices yield at the same time as others wait, because a place becomes free only with
+        the last response of a yielding slice. Once the result is True, it stays True.
+        """
+        if not held.is_yielding:
+            queue = self._queues[held.queue]
+            held.is_yielding = self._must_free_memory(held) or (
+                self._is_full(held.queue, queue)
+                and sum(each.is_yielding for each in queue.slices) < self._count_missing(held.queue, queue)
+            )
+        return held.is_yielding
+
+    def is_spare(self, held: HeldSlice, limit: Limit) -> bool:
+        """Return True if `limit`, at which the slice waits, is used up without it.
+
+        This is the case if it came from the queue `ALL_MODELS` and several others here have the same limit.
+        """
+        if held.queue != ALL_MODELS:
+            return False
+        others = (each for each in self._queues[held.queue].slices if not each.is_yielding)
+        if limit.of_tenant:
+            return sum(each.tenant == held.tenant for each in others) > _MAX_BLOCKED_SLICES
+        return sum(each.model == held.model for each in others) > _MAX_BLOCKED_SLICES
+
+    def is_replaceable(self, held: HeldSlice) -> bool:
+        """Return True if this worker runs only few slices of the same tenant.
+
+        If some of them may not send now, the worker takes other slices in their place.
+        """
+        here = self._queues[held.queue].slices
+        return sum(other.tenant == held.tenant for other in here) <= _MAX_BLOCKED_SLICES
+
+    def _must_free_memory(self, held: HeldSlice) -> bool:
+        """Return True if this slice must give back its memory, because another slice waits for memory.
+
+        A slice that already yields and still holds memory will soon free it for one of those that wait. The
+        result is True only if more slices wait than there are such slices.
+        """
+        waiting = self._budget.waiting
+        if not waiting or not held.holds_memory:
+            return False
+        slices = (each for here in self._queues.values() for each in here.slices)
+        return waiting > sum(each.is_yielding and each.holds_memory for each in slices)
+
+    # Slices that wait elsewhere
+
+    def wants_another(self, queue: str) -> bool:
+        """Return True if the worker should take another slice from the task queue."""
+        here = self._queues[queue]
+        if self._is_full(queue, here) or any(held.waits_for_memory for held in here.slices):
+            return False
+        if queue == ALL_MODELS:
+            return True
+        if not self._has_share(queue):
+            return False
+        if len(here.slots) >= _MAX_BLOCKED_SLICES and self._is_blocked(queue):
+            return False
+        self._measure_rate(queue, here)
+        return (
+            self._is_hungry(queue, here) or self._seeks_tenant(queue, here) or self._seeks_batch(queue, here)
+        )
+
+    def _is_hungry(self, name: str, here: _Queue, arrived: int = 0) -> bool:
+        """Return True if the worker could send more lines than its slices have ready, without `arrived`."""
+        counts = [held.ready() for held in here.slices if held.ready is not None]
+        unread = max(0, len(here.slots) - here.ended - len(counts) - arrived)
+        wanted = self._limiter.free(name) + max(1.0, here.rate * _FETCH_SECONDS)
+        return sum(counts) + unread * here.lines < wanted
+
+    def _is_full(self, name: str, queue: _Queue) -> bool:
+        if name != ALL_MODELS:
+            return len(queue.slots) >= MAX_SLICES
+        waiting_only = sum(held.ready is not None and not held.ready() for held in queue.slices)
+        return len(queue.slots) >= min(MAX_SLICES, _MAX_SENDING_SLICES + waiting_only)
+
+    def _count_missing(self, name: str, queue: _Queue) -> int:
+        """Return how many batches have no slice on this worker.
+
+        On the queue `ALL_MODELS`, a slice that only waits for responses takes no place, so it does not count.
+        The result is at most the number of slices that may yield at once.
+        """
+        models, slices = [name], queue.slices
+        if name == ALL_MODELS:
+            models = [model for model in self._sharing if not self._limiter.is_at_rate(model)]
+            slices = queue.with_lines()
+        batches_here = {(held.model, held.tenant, held.batch_id) for held in slices}
+        here = Counter((model, tenant) for model, tenant, _ in batches_here)
+        missing = (
+            max(0, batches - here[model, tenant])
+            for model in models
+            for tenant, batches in self._uncapped(model).items()
+        )
+        return min(_MAX_YIELDING, sum(missing))
+
+    def _uncapped(self, model: str) -> Mapping[str, int]:
+        """Return the number of waiting batches of a model by tenant.
+
+        Tenants at their caps here are left out.
+        """
+        waiting = self._waiting.get(model, {})
+        return {
+            tenant: batches
+            for tenant, batches in waiting.items()
+            if not self._limiter.is_capped(model, tenant)
+        }
+
+    def _seeks_tenant(self, name: str, queue: _Queue) -> bool:
+        """Return True if the worker should take another slice in search of one of a certain tenant.
+
+        This is a tenant with waiting batches that have no slice with lines on this worker. Permits are shared
+        only among tenants and batches that have such slices. The worker searches at once for a slice of a
+        tenant that has none here. For one more batch of a tenant that has some, it searches every
+        `_SEEK_SECONDS`. If the slice that comes is of another tenant, see `_end_search`.
+        """
+        now = self._clock()
+        if queue.is_checked or now < queue.seek_after:
+            return False
+        waiting = self._uncapped(name)
+        with_lines = {(held.tenant, held.batch_id) for held in queue.with_lines()}
+        here = Counter(tenant for tenant, _ in with_lines)
+        for tenant, batches in waiting.items():
+            if here[tenant] >= batches:
+                continue
+            last = queue.sought.get(tenant)
+            if last is None and here[tenant]:
+                queue.sought[tenant] = now
+            elif here[tenant] and now < queue.seek_more_after:
+                continue
+            elif last is None or now - last >= _SEEK_SECONDS:
+                queue.sought[tenant] = now
+                queue.seeking = queue.seeking or ("" if here[tenant] else tenant)
+                queue.is_seeking = True
+                return True
+        known = self._waiting.get(name, {})  # also tenants at their caps, which may change at any moment
+        queue.sought = {tenant: at for tenant, at in queue.sought.items() if tenant in known}
+        queue.is_checked = True
+        return False
+
+    def _seeks_batch(self, name: str, queue: _Queue) -> bool:
+        """Return True if another slice is taken for a batch that goes first in its tenant and priority.
+
+        Without it, such a batch would wait until the lines of others have been sent that this worker has
+        already. If no slice of it comes, it is not sought again for `_SEEK_SECONDS`.
+        """
+        if queue.is_first_checked:
+            return False
+        first, slices = self._limiter.first_batches(name), queue.with_lines()
+        if first and len(slices) < _MAX_SEEKING_SLICES:
+            with_lines = {held.batch_id for held in slices}
+            now, waiting = self._clock(), self._waiting.get(name, {})
+            for tenant, batch_id in first:
+                last = queue.sought_batches.get(batch_id, -math.inf)
+                if batch_id not in with_lines and waiting.get(tenant, 0) > 1 and now - last >= _SEEK_SECONDS:
+                    queue.sought_batches[batch_id] = now
+                    return True
+            known = {batch_id for _, batch_id in first}
+            queue.sought_batches = {id: at for id, at in queue.sought_batches.items() if id in known}
+        queue.is_first_checked = True
+        return False
+
+    def _measure_rate(self, model: str, queue: _Queue) -> None:
+        now = self._clock()
+        seconds = now - queue.measured_at
+        if seconds < _MEASURE_SECONDS:
+            return
+        answered = self._limiter.granted(model) - self._limiter.used_by(model)
+        rate = max(0, answered - queue.answered) / seconds
+        queue.rate = max(rate, queue.rate + min(1.0, seconds / _RATE_SECONDS) * (rate - queue.rate))
+        queue.answered, queue.measured_at = answered, now

@@ -1,0 +1,146 @@
+"""Weights, caps and rates of tenants, caps of API keys, and the order of batches, as in the database."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.tables.fleet import LiveBatches
+from batchwright.database.tenants.quotas import QuotasTable, TenantShare
+from batchwright.inference.send_limits import NO_RATES, FleetRate, Rates, TenantShares
+from batchwright.rules.dispatch.batch_order import BatchRanks, BatchSchedule, WaitingBatch
+from batchwright.rules.dispatch.fleet_share import share_of, share_of_rate
+from batchwright.rules.worker_stats import FRESH_AGE
+
+logger = logging.getLogger(__name__)
+_REFRESH_SECONDS = 2.0
+
+
+class StoredShares(TenantShares):
+    """Weights of tenants, caps of tenants and API keys, and the order of batches.
+
+    All are read from the database every two seconds.
+
+    A cap is divided among the workers that run slices of the tenant, or slices of the API key's batches.
+    Workers find each other by their heartbeats. When a worker begins its first such slice, the parts may
+    therefore exceed the cap for a few seconds.
+    The rates of a tenant are divided in the same way, but such a worker sends nothing until the others can
+    see it.
+    """
+
+    def __init__(self, table: QuotasTable, fleet: LiveBatches, worker_id: str) -> None:
+        """Create the reader. No weight or cap is known until it has read the table.
+
+        `worker_id` is the id under which this process stores its heartbeats. Its part of each cap depends on
+        which workers store heartbeats.
+        """
+        self._table, self._fleet, self._worker_id = table, fleet, worker_id
+        self._schedule = BatchSchedule()
+        self._weights: Mapping[str, float] = {}
+        self._caps: Mapping[str, int] = {}
+        self._key_caps: Mapping[str, int] = {}
+        self._rates: Mapping[str, Rates] = {}
+        self._failing = False
+        self._is_read = asyncio.Event()
+
+    def weight(self, tenant: str, default: float) -> float:
+        """Return the weight that was set for a tenant, or `default` if none was."""
+        return self._weights.get(tenant, default)
+
+    def max_in_flight(self, tenant: str) -> int | None:
+        """Return how many requests of a tenant this process may have in flight; None if there is no cap."""
+        return self._caps.get(tenant)
+
+    def key_max_in_flight(self, key_id: str) -> int | None:
+        """Return how many requests of an API key this process may have in flight; None if there is no cap."""
+        return self._key_caps.get(key_id)
+
+    def ranks(self, model: str) -> BatchRanks:
+        """Return the order of the batches of each tenant and priority that have lines of the model."""
+        return self._schedule.ranks(model)
+
+    def rates(self, tenant: str) -> Rates:
+        """Return how much this process may send for a tenant per minute."""
+        return self._rates.get(tenant, NO_RATES)
+
+    async def refresh(self) -> None:
+        """Read the weights, the caps and the lines that batches have left again.
+
+        Raises:
+            DatabaseUnavailable: the database does not respond. The last values stay in effect.
+        """
+        now = datetime.now(UTC)
+        rows, keys = await self._table.shares(FRESH_AGE), await self._table.key_caps(FRESH_AGE)
+        self._weights = {row.tenant: row.weight for row in rows if row.weight is not None}
+        self._caps = {
+            row.tenant: part_of_cap(row.max_in_flight, row.workers, self._worker_id)
+            for row in rows
+            if row.max_in_flight is not None
+        }
+        self._key_caps = {
+            row.key_id: part_of_cap(row.max_in_flight, row.workers, self._worker_id) for row in keys
+        }
+        self._rates = {row.tenant: self._rates_of(row) for row in rows}
+        self._is_read.set()
+        backlogs = await self._fleet.backlogs(now)
+        batches = [
+            WaitingBatch(
+                model=each.model,
+                tenant=each.tenant,
+                batch_id=each.batch_id,
+                priority=each.priority,
+                lines=each.lines_left,
+                created_at=each.created_at.timestamp(),
+                deadline=each.deadline.timestamp(),
+            )
+            for each in backlogs
+            if not each.is_paused and each.deadline > now
+        ]
+        paused = {each.batch_id for each in backlogs if each.is_paused}
+        self._schedule.update(batches, now.timestamp(), paused)
+
+    def _rates_of(self, row: TenantShare) -> Rates:
+        def part(per_minute: int | None) -> FleetRate | None:
+            if per_minute is None:
+                return None
+            share = share_of_rate(per_minute, self._worker_id, row.workers, row.live_workers)
+            return FleetRate(per_minute, share)
+
+        if row.requests_per_minute is None and row.tokens_per_minute is None:
+            return NO_RATES
+        return Rates(part(row.requests_per_minute), part(row.tokens_per_minute))
+
+    async def wait_until_read(self) -> None:
+        """Wait until the weights and caps have been read once. Until then, no cap is known."""
+        await self._is_read.wait()
+
+    async def run(self) -> None:
+        """Call `refresh` every two seconds until cancelled.
+
+        If the database is unavailable, log it once and keep trying.
+        """
+        while True:
+            try:
+                await self.refresh()
+                self._failing = False
+            except DatabaseUnavailable as error:
+                if not self._failing:
+                    message = "weights and caps cannot be read: the last known ones stay in effect"
+                    logger.warning(message, extra={"error": str(error)})
+                self._failing = True
+            await asyncio.sleep(_REFRESH_SECONDS)
+
+
+def part_of_cap(cap: int, workers: Sequence[str], worker_id: str) -> int:
+    """Return how much of the cap of a tenant or an API key one worker may use.
+
+    The parts of all workers add up to the cap. Only if the cap is below the number of workers, each worker
+    gets 1, because its slices would never end otherwise.
+
+    Args:
+        cap: number of requests that may be in flight in the whole fleet.
+        workers: ids of the workers that run slices of the tenant or key, possibly without this one.
+        worker_id: id of this worker.
+    """
+    return max(share_of(cap, worker_id, {*workers, worker_id}), 1)

@@ -1,0 +1,130 @@
+"""Identity of a caller: its tenant, its API key, and the headers that its batches send on to backends."""
+
+from typing import Annotated
+
+from fastapi import Depends, Header, Request
+from fastapi.params import Depends as DependsOn
+from starlette.datastructures import Headers
+
+from batchwright.api.errors import ApiError, invalid_value
+from batchwright.api.openapi import pattern_schema
+from batchwright.contracts.batch import Caller
+from batchwright.rules.backends.request_headers import check_passed_value
+from batchwright.rules.ids import is_tenant
+from batchwright.settings import Settings
+from batchwright.telemetry.context import add_fields
+from batchwright.telemetry.redaction import Redactor
+
+# If several tenants are named, the last one counts.
+_HEADER_PATTERN = r"^(.*,)?[ \t]*[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+SCOPE_TENANT = "batchwright.tenant"  # key of the authenticated tenant in the ASGI scope
+SCOPE_KEY_ID = "batchwright.key"  # key of the API key's id in the ASGI scope
+
+
+def tenant_of(request: Request, settings: Settings) -> str:
+    """Return the tenant of the request.
+
+    With authentication, the middleware has found it. Without authentication, the tenant header names it, or
+    it is the default tenant.
+
+    Raises:
+        ApiError: the request names no tenant or an invalid one.
+    """
+    if settings.auth != "none":
+        admitted: str = request.scope[SCOPE_TENANT]
+        return admitted
+    tenant = tenant_from_headers(request.headers, settings)
+    add_fields(tenant=tenant)
+    return tenant
+
+
+def key_id_of(request: Request) -> str:
+    """Return the id of the request's API key; empty if the request was accepted without a key."""
+    found: str = request.scope.get(SCOPE_KEY_ID, "")
+    return found
+
+
+def operator_of(request: Request) -> str:
+    """Return who sent an operator's request, for the log.
+
+    This is the id of the API key. It is the tenant if a gateway authenticated the caller, and empty if
+    authentication is off.
+    """
+    return key_id_of(request) or request.scope.get(SCOPE_TENANT, "")
+
+
+def tenant_from_headers(headers: Headers, settings: Settings) -> str:
+    """Return the tenant that the tenant header names, or the default tenant if authentication is off.
+
+    If the header has several values, the last one counts, because gateways append theirs.
+
+    Raises:
+        ApiError: the header is missing or names no valid tenant.
+    """
+    name = settings.tenant_header
+    values = headers.getlist(name)
+    if not values and settings.auth == "none" and settings.default_tenant:
+        return settings.default_tenant
+    if not values:
+        message = f"This request names no tenant: the header {name} is missing."
+        raise ApiError(401, message, code="tenant_missing", param=name)
+    tenant = _last_value(values)
+    if not is_tenant(tenant):
+        message = (
+            f"Invalid {name} header: expected 1 to 64 letters, digits, '.', '_' or '-', the first of them "
+            "a letter or digit."
+        )
+        raise invalid_value(name, message)
+    return tenant
+
+
+def scopes_from_headers(headers: Headers, name: str) -> list[str]:
+    """Return the scopes in the last value of the header `name`; empty if the header is missing."""
+    values = headers.getlist(name)
+    return _last_value(values).split() if values else []
+
+
+def _last_value(values: list[str]) -> str:
+    """Return the last value of a header that may be repeated or a comma-separated list."""
+    return values[-1].rpartition(",")[2].strip(" \t")
+
+
+def tenant_header_parameter(settings: Settings) -> DependsOn:
+    """Return a dependency that describes the tenant header in `/openapi.json`. It checks nothing."""
+    about = "optional; it has to be the tenant of the key" if settings.auth == "api_key" else "the tenant"
+
+    async def header(
+        tenant: Annotated[
+            str | None,
+            Header(alias=settings.tenant_header, description=about),
+            pattern_schema(_HEADER_PATTERN),
+        ] = None,
+    ) -> None: ...
+
+    return Depends(header)
+
+
+_REDACTOR = Redactor()
+
+
+def caller_of(request: Request, settings: Settings) -> Caller:
+    """Return the caller of a request: its key id, and the headers that its batch passes on to backends.
+
+    Raises:
+        ApiError: one of these headers has a value that cannot be sent or looks like a credential.
+    """
+    sent = {name: request.headers.getlist(name) for name in settings.passed_headers}
+    headers = {name: ", ".join(values) for name, values in sent.items() if values}
+    for name, value in headers.items():
+        # The errors do not contain the value, which may be a secret sent in the wrong place.
+        try:
+            check_passed_value(value)
+        except ValueError as error:
+            raise _header_not_passed(name, str(error)) from None
+        if _REDACTOR(value) != value:
+            raise _header_not_passed(name, "it looks like a credential, which would be kept with the batch")
+    return Caller(key_id=key_id_of(request), headers=headers)
+
+
+def _header_not_passed(name: str, problem: str) -> ApiError:
+    return invalid_value(name, f"The header '{name}' cannot be passed on to backends: {problem}.")

@@ -1,0 +1,47 @@
+"""Dependencies of the routes: settings, database, storage, Temporal. `api/lifespan.py` opens them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+from batchwright.api.retry_after import RetryAfterSpread
+from batchwright.api.streams import StopSignal
+from batchwright.api.temporal_gateway import TemporalGateway
+from batchwright.background import BackgroundTasks
+from batchwright.database.database import Database
+from batchwright.settings import Settings
+from batchwright.storage.base import Storage
+from batchwright.telemetry.exposition import SdkMetricsClient
+from batchwright.telemetry.metrics import Metrics
+
+
+class ServedModels(Protocol):
+    async def served(self) -> frozenset[str]:
+        """Return the names of the models that at least one backend serves."""
+        ...
+
+    def accepts_unlisted(self, model: str) -> bool:
+        """Return True if requests for a model that no backend lists may be sent to one of the backends."""
+        ...
+
+
+def now() -> datetime:
+    """Return the current time in whole seconds, the precision that the API shows."""
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+@dataclass(frozen=True)
+class ApiDependencies:
+    settings: Settings
+    database: Database
+    storage: Storage
+    temporal: TemporalGateway
+    models: ServedModels
+    metrics: Metrics
+    sdk_metrics: SdkMetricsClient = field(default_factory=SdkMetricsClient)
+    background: BackgroundTasks = field(default_factory=BackgroundTasks)
+    clock: Callable[[], datetime] = now
+    retry_spread: RetryAfterSpread = field(default_factory=RetryAfterSpread)
+    recent_seconds: float = 1.0  # maximum age of cached limits and queues, and of lists of results
+    stopping: StopSignal = field(default_factory=StopSignal)

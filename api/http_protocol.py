@@ -1,0 +1,167 @@
+"""uvicorn's HTTP protocol with limits for large headers and for slow, idle or blocking clients."""
+
+import asyncio
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+MAX_PENDING_HEADER_BYTES = 64 * 1024
+MAX_UNWANTED_BYTES = 16 * 1024 * 1024  # of a body, read after its response
+LINGER_SECONDS = 5.0
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """HTTP protocol that rejects malformed and slow requests with errors in the API's format.
+
+    If a response is sent before the whole request was read, the connection lingers: for some seconds, it
+    still reads and drops data before it closes. Otherwise the client might lose the response.
+    """
+
+    seconds_for_headers = 15.0  # time until a request's headers are complete
+    seconds_stalled = 60.0  # how long a client may read nothing of its response
+    seconds_lingering = LINGER_SECONDS
+    _in_headers = False
+    _pending = 0
+    _unwanted = 0
+    lingers = False
+    _deadline: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_deadline()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.lingers:
+            self._unwanted += len(data)
+            if self._unwanted > MAX_UNWANTED_BYTES:
+                self.transport.close()
+            return
+        before = self._in_headers
+        super().data_received(data)
+        if before and self._in_headers:
+            self._pending += len(data)
+        if self._pending > MAX_PENDING_HEADER_BYTES:
+            self._reject(431, "The headers of this request are too large.")
+        elif self._is_idle:
+            # Bytes between a response and the next request: the rest of a body, or blank lines.
+            self._unwanted += len(data)
+            if self._unwanted > MAX_UNWANTED_BYTES:
+                self._linger()
+            elif self._deadline is None:
+                self._expect_headers()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_headers, self._pending = True, 0
+        self._expect_headers()
+
+    def on_headers_complete(self) -> None:
+        self._in_headers, self._pending, self._unwanted = False, 0, 0
+        self._cancel_deadline()
+        super().on_headers_complete()
+        self.cycle.transport = _RequestTransport(self)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def on_response_complete(self) -> None:
+        if self.lingers:
+            self.server_state.total_requests += 1
+            return
+        super().on_response_complete()
+        if self.cycle.more_body and not self.transport.is_closing():
+            self._expect_headers()  # the rest of this body has to arrive in this time
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(self.seconds_stalled, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def send_400_response(self, msg: str) -> None:
+        self._reject(400, msg)
+
+    @property
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison]
+
+    def close_answered(self) -> None:
+        """Close the connection after a response. If the request is incomplete, read its rest first."""
+        if self.cycle.more_body:
+            self._linger()
+        else:
+            self.transport.close()
+
+    def _linger(self) -> None:
+        """Stop sending, and drop received data until the client closes the connection or time is up."""
+        if self.lingers or self.transport.is_closing():
+            return
+        self.lingers, self._unwanted = True, 0
+        self._cancel_deadline()
+        self._unset_keepalive_if_required()
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._deadline = self.loop.call_later(self.seconds_lingering, self.transport.close)
+
+    def _expect_headers(self) -> None:
+        self._cancel_deadline()
+        self._deadline = self.loop.call_later(self.seconds_for_headers, self._on_deadline)
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _on_deadline(self) -> None:
+        self._deadline = None
+        if not self._is_idle:  # headers of the next request, while this response is sent
+            return
+        if self._in_headers:
+            self._reject(408, "The headers of this request did not come in time.")
+        elif self.cycle is None:  # pyright: ignore[reportUnnecessaryComparison]
+            self.transport.close()
+        else:
+            self.close_answered()
+
+    def _reject(self, status: int, message: str) -> None:
+        """Send an error response to an incomplete or malformed request, and close the connection."""
+        if self.lingers or self.transport.is_closing():
+            return
+        details = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+        body = orjson.dumps({"error": details})
+        head = [
+            STATUS_LINE[status],
+            b"content-type: application/json\r\nconnection: close\r\n",
+            b"content-length: %d\r\n\r\n" % len(body),
+        ]
+        self.transport.write(b"".join(head) + body)
+        self._linger()
+
+
+class _RequestTransport:
+    """Transport through which uvicorn sends the response of one request.
+
+    It drops what is written to it once the connection lingers. A connection that lingers only reads and drops
+    data for some seconds before it closes.
+    """
+
+    def __init__(self, protocol: BoundedProtocol) -> None:
+        self._protocol = protocol
+
+    def write(self, data: bytes) -> None:
+        if not self._protocol.lingers:
+            self._protocol.transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._protocol.lingers or self._protocol.transport.is_closing()
+
+    def close(self) -> None:
+        self._protocol.close_answered()

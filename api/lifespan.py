@@ -1,0 +1,62 @@
+"""Open the dependencies of the API in order, and close them in reverse order."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.temporal_gateway import TemporalClientGateway, log_until_ready
+from batchwright.background import BackgroundTasks
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.postgres import open_database
+from batchwright.inference.client_pool import ClientPool
+from batchwright.inference.registry import BackendRegistry
+from batchwright.settings import Settings
+from batchwright.storage.factory import open_storage
+from batchwright.storage.observed import StorageComponent
+from batchwright.telemetry.exposition import SdkMetricsClient
+from batchwright.telemetry.metrics import Metrics
+from batchwright.telemetry.tracing import open_tracing
+from batchwright.temporal import observed_runtime, open_connection
+
+
+@asynccontextmanager
+async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencies]:
+    """Open the dependencies of the API, yield them, and close them at the end.
+
+    Temporal may be unavailable. The API then runs, and `/readyz` reports the problem.
+
+    Raises:
+        DatabaseError: the database did not respond in time, or its schema is not the one of this version.
+        StorageUnavailable: the storage directory cannot be created, or the encryption keys cannot be read.
+        SettingsError: a file of certificates or keys is not valid.
+    """
+    async with AsyncExitStack() as opened:
+        metrics = Metrics(tenants=settings.metrics_tenants)
+        await opened.enter_async_context(open_tracing(settings, "batchwright-api", metrics))
+        storage = await opened.enter_async_context(open_storage(settings, metrics, StorageComponent.API))
+        database = await open_database(settings)
+        opened.push_async_callback(database.close)
+        clients = ClientPool(settings)
+        opened.push_async_callback(clients.aclose)
+        registry = BackendRegistry(
+            settings, database.models, database.model_changes, clients, unavailable=DatabaseUnavailable
+        )
+        registry.on_refresh.append(partial(_publish_fingerprint, registry, metrics))
+        failures = metrics.background_failures
+        background = BackgroundTasks(lambda task, _: failures.labels(task).inc(), started=failures.labels)
+        opened.push_async_callback(background.stop)
+        background.start("registry", registry.run)
+        runtime, address = observed_runtime()
+        sdk = SdkMetricsClient(address)
+        opened.push_async_callback(sdk.close)
+        client_of_temporal, connection = await open_connection(settings, runtime=runtime, lazy=True)
+        temporal = TemporalClientGateway(client_of_temporal, settings)
+        background.start("temporal_connection", connection.run)
+        background.start("temporal_readiness", partial(log_until_ready, temporal), may_return=True)
+        yield ApiDependencies(settings, database, storage, temporal, registry, metrics, sdk, background)
+
+
+def _publish_fingerprint(registry: BackendRegistry, metrics: Metrics) -> None:
+    """Publish the registry's fingerprint as a metric, to show whether all processes use the same registry."""
+    metrics.registry_info.replace({(registry.fingerprint,): 1})

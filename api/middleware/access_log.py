@@ -1,0 +1,74 @@
+"""Access log: one entry for each request, with method, path, status, duration and sizes."""
+
+import logging
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from batchwright.rules.backends.callback_tokens import CALLBACK_PATH
+from batchwright.telemetry.redaction import REDACTED
+
+logger = logging.getLogger(__name__)
+
+_PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+_TOKEN_PREFIX = CALLBACK_PATH.encode()
+_MAX_PATH_CHARACTERS = 256
+
+
+class AccessLogMiddleware:
+    """Logs each request at level INFO, but health probes and metric scrapes at level DEBUG."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        entry = _AccessLogEntry(scope, receive, send)
+        try:
+            await self._app(scope, entry.receive, entry.send)
+        finally:
+            entry.log()
+
+
+class _AccessLogEntry:
+    """Log entry of one request. It counts the bytes of request and response, and is written at the end."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope, self._receive, self._send = scope, receive, send
+        self._began = time.monotonic()
+        self._status = 500  # if an exception passes through
+        self._received = self._sent = 0
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._received += len(message.get("body", b""))
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+        self._sent += len(message.get("body", b""))
+        await self._send(message)
+
+    def log(self) -> None:
+        level = logging.DEBUG if self._scope["path"] in _PROBES else logging.INFO
+        # The path is logged undecoded, because decoded text could contain line breaks. The query string and
+        # the token in the path of a callback are left out.
+        raw: bytes = self._scope.get("raw_path") or b""
+        path = raw[:_MAX_PATH_CHARACTERS].decode("ascii", "backslashreplace")
+        if raw.startswith(_TOKEN_PREFIX):
+            path = f"{CALLBACK_PATH}{REDACTED}"
+        logger.log(
+            level,
+            "request",
+            extra={
+                "method": self._scope["method"],
+                "path": path,
+                "status": self._status,
+                "seconds": round(time.monotonic() - self._began, 4),
+                "received_bytes": self._received,
+                "sent_bytes": self._sent,
+            },
+        )

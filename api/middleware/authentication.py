@@ -1,0 +1,45 @@
+"""Authenticates requests.
+
+Health probes, metric scrapes, documentation and callbacks of backends are exempt.
+"""
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from batchwright.api.auth.authenticators import AccessDenied, Authenticator
+from batchwright.api.auth.caller import SCOPE_TENANT
+from batchwright.api.error_handlers import unavailable_response
+from batchwright.api.errors import ApiError, error_response
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.rules.backends.callback_tokens import CALLBACK_PATH
+from batchwright.telemetry.context import add_fields
+from batchwright.telemetry.metrics import Metrics
+
+# Probes, scrapes and the API description show no tenant data. Every other path requires authentication.
+PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"})
+
+
+class AuthenticationMiddleware:
+    """Rejects requests that fail authentication. For all others, it stores the tenant in the ASGI scope."""
+
+    def __init__(self, app: ASGIApp, authenticator: Authenticator, metrics: Metrics) -> None:
+        self._app = app
+        self._authenticator = authenticator
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # The path of a backend callback contains a signed token instead.
+        if (
+            scope["type"] == "http"
+            and scope["path"] not in PUBLIC_PATHS
+            and not scope["path"].startswith(CALLBACK_PATH)
+        ):
+            try:
+                scope[SCOPE_TENANT] = await self._authenticator.authenticate(scope)
+            except ApiError as error:
+                reason = error.reason if isinstance(error, AccessDenied) else "header"
+                add_fields(refused=reason)
+                self._metrics.api_refusals.labels(reason).inc()
+                return await error_response(error)(scope, receive, send)
+            except DatabaseUnavailable as error:
+                return await unavailable_response(error)(scope, receive, send)
+        await self._app(scope, receive, send)

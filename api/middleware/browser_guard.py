@@ -1,0 +1,69 @@
+"""Protects an API without keys from web pages of other sites.
+
+Without keys, requests contain no secret, so any web page could use the API through a browser that can reach
+it. A page of another site is recognized by the Origin header. A page whose DNS name points to the API's
+address (DNS rebinding) is recognized by the Host header. Programs, and pages of `api_cors_origins`, are
+allowed.
+"""
+
+import ipaddress
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from batchwright.api.errors import ApiError, error_response
+from batchwright.rules.backends.callback_tokens import CALLBACK_PATH
+
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_LOCAL_SUFFIXES = (".localhost", ".internal", ".svc", ".test")
+# .local is missing because any device of the local network can claim such a name (multicast DNS).
+
+
+class BrowserGuardMiddleware:
+    """Rejects requests whose Host or Origin header names a foreign site. Used if callers need no API key."""
+
+    def __init__(self, app: ASGIApp, origins: Collection[str], hosts: Collection[str]) -> None:
+        self._app = app
+        self._origins = frozenset(origins)
+        self._hosts = frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # The path of a backend callback contains a secret token.
+        checked = scope["type"] == "http" and not scope["path"].startswith(CALLBACK_PATH)
+        denial = self._denial(scope["method"], Headers(scope=scope)) if checked else None
+        if denial is None:
+            await self._app(scope, receive, send)
+        else:
+            await error_response(denial)(scope, receive, send)
+
+    def _denial(self, method: str, headers: Headers) -> ApiError | None:
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if not self._is_allowed_host(host):
+            message = (
+                f"The API does not answer to the name {host!r}: use an IP address, or add the name to "
+                "BATCHWRIGHT_API_HOSTS."
+            )
+            return ApiError(421, message)
+        allowed = {None, f"http://{host}", f"https://{host}"} | self._origins
+        if method in _SAFE_METHODS or origin in allowed or "*" in self._origins:
+            return None
+        message = (
+            f"Pages of {origin!r} may not call the API: BATCHWRIGHT_API_CORS_ORIGINS lists those that may."
+        )
+        return ApiError(403, message)
+
+    def _is_allowed_host(self, host: str) -> bool:
+        """Return True for IP addresses, local names and configured names, each with or without a port."""
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        except ValueError:
+            return False
+        if "." not in name or name.endswith(_LOCAL_SUFFIXES) or name in self._hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True

@@ -1,0 +1,51 @@
+"""CORS: allows web pages to call the API from a browser if the settings list their origin."""
+
+from fastapi import FastAPI
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+
+from batchwright.api.errors import ApiError, error_response
+
+_METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
+_REQUEST_HEADERS = (
+    *("Api-Key", "Authorization", "Content-Type", "Idempotency-Key", "If-Match", "If-None-Match"),
+    *("If-Range", "Range"),
+    "X-Request-Id",
+)
+_EXPOSED_HEADERS = (
+    "Content-Disposition",
+    "Content-Range",
+    "ETag",
+    "Retry-After",
+    "X-Batchwright-Warning",
+    "X-Request-Id",
+    "X-Should-Retry",
+)
+_MAX_AGE_SECONDS = 600
+
+
+class _CorsMiddleware(CORSMiddleware):
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """Return the response to a preflight request. A rejection has the API's error format."""
+        response = super().preflight_response(request_headers)
+        if response.status_code == 200:
+            return response
+        kept = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
+        return error_response(ApiError(response.status_code, bytes(response.body).decode(), headers=kept))
+
+
+def allow_origins(app: FastAPI, origins: list[str], tenant_header: str) -> None:
+    """Let web pages of these origins, such as https://app.example.com, call the API.
+
+    `*` stands for all origins; an empty list allows none.
+    """
+    if origins:
+        app.add_middleware(
+            _CorsMiddleware,
+            allow_origins=origins,
+            allow_methods=_METHODS,
+            allow_headers=(*_REQUEST_HEADERS, tenant_header),
+            expose_headers=_EXPOSED_HEADERS,
+            max_age=_MAX_AGE_SECONDS,
+        )

@@ -1,0 +1,43 @@
+"""Answers HEAD on every GET route: the same response without its body (RFC 9110)."""
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_HEAD_REQUESTED = "batchwright.head"  # key in the ASGI scope of a HEAD request
+
+
+def is_head(request: Request) -> bool:
+    """Return True if the client sent HEAD.
+
+    The route can then skip reading the content from storage, because the response's body is dropped anyway.
+    """
+    requested: bool = request.scope.get(_HEAD_REQUESTED, False)
+    return requested
+
+
+class HeadMethodMiddleware:
+    """Turns a HEAD request into a GET for the routes, and drops the body of their response.
+
+    Outer middleware, such as authentication and logs, still sees HEAD.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def without_body(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                scope["method"] = "HEAD"
+            elif message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
+
+        scope["method"], scope[_HEAD_REQUESTED] = "GET", True
+        try:
+            await self._app(scope, receive, without_body)
+        finally:
+            scope["method"] = "HEAD"

@@ -1,0 +1,77 @@
+"""Unknown query parameters: refused in profile `strict`, named in a header of the response in `relaxed`."""
+
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from fastapi import APIRouter
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from starlette.datastructures import MutableHeaders, QueryParams
+from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from batchwright.api.errors import error_response, unknown_parameter
+from batchwright.contracts.openai import Profile
+
+WARNING_HEADER = "x-batchwright-warning"
+_EVERYWHERE = frozenset({"api-version"})  # clients of Azure OpenAI send it with each request
+_MAX_NAMES = 10
+_MAX_NAME_LENGTH = 64
+
+
+class QueryParametersMiddleware:
+    """Checks the names of the query parameters of each GET request.
+
+    Without the check, a list with a misspelt filter would show everything. A route's names are those in its
+    signature. A parameter that is a map, such as `metadata[key]`, is described in the route's `openapi_extra`
+    with the style `deepObject`.
+    """
+
+    def __init__(self, app: ASGIApp, routers: Sequence[APIRouter], profile: Profile) -> None:
+        self._app, self._profile = app, profile
+        routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+        self._known = [(route, *_names(route)) for route in routes if "GET" in (route.methods or ())]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        unknown = self._unknown(scope)
+        if not unknown:
+            await self._app(scope, receive, send)
+        elif self._profile is Profile.STRICT:
+            await error_response(unknown_parameter(unknown[0]))(scope, receive, send)
+        else:
+            await self._app(scope, receive, _with_warning(send, unknown))
+
+    def _unknown(self, scope: Scope) -> list[str]:
+        if scope["type"] != "http" or scope["method"] != "GET" or not scope["query_string"]:
+            return []
+        for route, names, maps in self._known:
+            if route.matches(scope)[0] is Match.FULL:
+                sent = QueryParams(scope["query_string"])
+                return [name for name in sent if name not in names and not name.startswith(maps)]
+        return []
+
+
+def _names(route: APIRoute) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return the names of a route's query parameters, and the beginnings of the names of its maps."""
+    names = _query_names(route.dependant)
+    extra = (route.openapi_extra or {}).get("parameters", [])
+    maps = [each["name"] for each in extra if each.get("style") == "deepObject"]
+    return frozenset({*names, *maps}) | _EVERYWHERE, tuple(f"{name}[" for name in maps)
+
+
+def _query_names(dependant: Dependant) -> frozenset[str]:
+    """Return the names of the query parameters of a function, and of the dependencies that it declares."""
+    own = (field.alias for field in dependant.query_params)
+    return frozenset(own).union(*map(_query_names, dependant.dependencies))
+
+
+def _with_warning(send: Send, unknown: list[str]) -> Send:
+    """Return a `send` that adds the warning header to the response."""
+    named = ", ".join(quote(name[:_MAX_NAME_LENGTH], safe="[]") for name in unknown[:_MAX_NAMES])
+
+    async def warn(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message)[WARNING_HEADER] = f"Ignored query parameters: {named}"
+        await send(message)
+
+    return warn

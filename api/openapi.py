@@ -1,0 +1,164 @@
+"""`/openapi.json`: responses by status, schemas of parameters, and the application that serves it.
+
+Routes receive their parameters as text and check them, so that invalid values get OpenAI's error messages.
+The schemas of parameters are only documentation.
+"""
+
+from collections.abc import Mapping
+
+from fastapi import FastAPI, Request, Response
+from pydantic import TypeAdapter, WithJsonSchema
+
+from batchwright.api.docs_page import render_page
+from batchwright.contracts.openai_objects import ErrorObject
+from batchwright.rules.batch_filters import LAST_TIME
+from batchwright.settings import Settings
+
+ResponseSpec = dict[str, object]
+ResponseSpecs = dict[int | str, ResponseSpec]
+# `DocumentedApp` adds the schema: FastAPI would build a validator of the model for every route and status.
+_ERROR: ResponseSpec = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorObject"}}}
+_TEXT: ResponseSpec = {"schema": {"type": "string"}}
+_SECONDS: ResponseSpec = {"schema": {"type": "integer", "minimum": 0}}
+_OBJECT = TypeAdapter(dict[str, object])
+_UNUSED = {"responses": {"422"}, "schemas": {"HTTPValidationError", "ValidationError"}}
+_DESCRIPTIONS = {
+    400: "The request is not valid; `param` and `code` name the problem",
+    401: "The API key is missing or not valid",
+    403: "The caller lacks the scope, or its tenant may not do this",
+    404: "The object does not exist, or belongs to another tenant",
+    408: "The request did not arrive in time",
+    409: "The request conflicts with the object's state. `x-should-retry: false`: a retry would fail again",
+    410: "The URL has expired",
+    412: "The object was changed after it was read",
+    413: "The body is too large",
+    416: "The range is outside the file",
+    429: "A limit or quota is exhausted",
+    431: "The headers are too large",
+    500: "An error of the server",
+    503: "PostgreSQL, Temporal or the storage is unavailable",
+}
+_HEADERS: dict[int, ResponseSpec] = {
+    401: {"WWW-Authenticate": _TEXT},
+    409: {"x-should-retry": _TEXT},
+    412: {"ETag": _TEXT},
+    416: {"Content-Range": _TEXT},
+    429: {"Retry-After": _SECONDS, "RateLimit": _TEXT, "RateLimit-Policy": _TEXT},
+    503: {"Retry-After": _SECONDS},
+}
+_COMMON_STATUSES = (400, 408, 413, 431, 500, 503)
+
+
+def error_responses(*statuses: int) -> ResponseSpecs:
+    """Return the descriptions of these error statuses, and of those that every route can return."""
+    return {status: _error(status) for status in sorted({*_COMMON_STATUSES, *statuses})}
+
+
+def auth_error_responses(settings: Settings) -> ResponseSpecs:
+    """Return the descriptions of the errors that callers without access get; empty if there are none."""
+    if settings.auth == "none" and settings.default_tenant:
+        return {}
+    return {status: _error(status) for status in (401, 403, 429)}
+
+
+def _error(status: int) -> ResponseSpec:
+    headers = {"x-request-id": _TEXT, **_HEADERS.get(status, {})}
+    return {"content": _ERROR, "description": _DESCRIPTIONS[status], "headers": headers}
+
+
+def text_response(media_type: str) -> ResponseSpecs:
+    """Return the description of a successful response of plain text."""
+    return {
+        200: {"description": "Successful Response", "content": {media_type: {"schema": {"type": "string"}}}}
+    }
+
+
+_BINARY: ResponseSpec = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+_FILE_HEADERS: ResponseSpec = {
+    "Accept-Ranges": _TEXT,
+    "Cache-Control": _TEXT,
+    "Content-Disposition": _TEXT,
+    "Content-Length": _SECONDS,
+    "ETag": _TEXT,
+}
+FILE_RESPONSES: ResponseSpecs = {
+    200: {"description": "The whole file", "content": _BINARY, "headers": _FILE_HEADERS},
+    206: {
+        "description": "The requested range",
+        "content": _BINARY,
+        "headers": {**_FILE_HEADERS, "Content-Range": _TEXT},
+    },
+    304: {"description": "The client has it already", "headers": {"ETag": _TEXT}},
+    **error_responses(404, 416),
+}
+
+EVENT_STREAM_RESPONSES: ResponseSpecs = {
+    200: {
+        "description": "Server-Sent Events. The data of each is a batch object",
+        "content": {"text/event-stream": {}},  # OpenAPI 3.1 cannot describe the events of a stream
+        "headers": {"X-Accel-Buffering": _TEXT},
+    },
+    204: {"description": "The batch has ended, and the client has its last event"},
+    **error_responses(404, 429),
+}
+
+
+def limit_schema(default: int, most: int) -> WithJsonSchema:
+    """Return the schema of the query parameter `limit` of a list endpoint: an integer from 1 to `most`."""
+    return WithJsonSchema({"type": "integer", "minimum": 1, "maximum": most, "default": default})
+
+
+# A Unix time in seconds, as `time_filter` accepts it.
+TIME_SCHEMA = WithJsonSchema({"type": "integer", "minimum": 0, "maximum": LAST_TIME})
+
+
+def enum_schema(*values: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "enum": list(values)})
+
+
+def pattern_schema(pattern: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": pattern})
+
+
+class DocumentedApp(FastAPI):
+    """FastAPI application whose OpenAPI description lists only the responses that its routes really return.
+
+    FastAPI would describe a 422 response, but this API returns 400 instead.
+    """
+
+    _page: Response | None = None
+
+    def openapi(self) -> dict[str, object]:
+        if self.openapi_schema is None:
+            self.openapi_schema = _with_error_schema(_without_members(super().openapi(), set()))
+        return self.openapi_schema
+
+    async def page(self, _: Request) -> Response:
+        """Return the OpenAPI description as an HTML page."""
+        if self._page is None:
+            self._page = render_page(self.openapi())
+        return self._page
+
+
+def _with_error_schema(description: dict[str, object]) -> dict[str, object]:
+    """Return the description with the schemas of `ErrorObject` and its parts added."""
+    error = ErrorObject.model_json_schema(ref_template="#/components/schemas/{model}")
+    parts = _OBJECT.validate_python(error.pop("$defs"))
+    components = _OBJECT.validate_python(description["components"])
+    schemas = _OBJECT.validate_python(components["schemas"])
+    shapes = dict(sorted({**schemas, **parts, "ErrorObject": error}.items()))
+    return {**description, "components": {**components, "schemas": shapes}}
+
+
+def _without_members(node: Mapping[str, object], never: set[str]) -> dict[str, object]:
+    """Return a copy of the description without the members in `never`.
+
+    Members that `_UNUSED` lists for an object are removed from it at any depth.
+    """
+    return {
+        name: _without_members(_OBJECT.validate_python(value), _UNUSED.get(name, set()))
+        if isinstance(value, dict)
+        else value
+        for name, value in node.items()
+        if name not in never
+    }

@@ -1,0 +1,42 @@
+"""Spreads the retries of rejected batch creations over time, so that they do not all come at once."""
+
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+MIN_RETRY_SECONDS = 5
+MAX_RETRY_SECONDS = 60  # the official clients ignore a longer Retry-After
+MAX_TENANTS = 10_000
+
+
+class _RejectedCallers(NamedTuple):
+    callers: float
+    at: float
+
+
+class RetryAfterSpread:
+    """Chooses the Retry-After values of rejected requests, so that a tenant's clients return one per second.
+
+    They return in the order in which they were rejected. A value that would be over `MAX_RETRY_SECONDS` is
+    random instead.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._levels: OrderedDict[str, _RejectedCallers] = OrderedDict()
+
+    def next_seconds(self, tenant: str) -> int:
+        """Count a rejected call of the tenant, and return its Retry-After in seconds."""
+        now = self._monotonic()
+        level = self._levels.get(tenant, _RejectedCallers(0.0, now))
+        waiting = max(0.0, level.callers - (now - level.at))
+        self._levels[tenant] = _RejectedCallers(min(waiting + 1, MAX_RETRY_SECONDS), now)
+        self._levels.move_to_end(tenant)
+        if len(self._levels) > MAX_TENANTS:
+            self._levels.popitem(last=False)
+        seconds = MIN_RETRY_SECONDS + int(waiting)
+        if seconds <= MAX_RETRY_SECONDS:
+            return seconds
+        return random.randint(MAX_RETRY_SECONDS // 2, MAX_RETRY_SECONDS)

@@ -1,0 +1,152 @@
+"""/admin/batches: the batches of all tenants: list, count, get, cancel, pause, resume.
+
+For operators.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from batchwright.api.auth.caller import operator_of
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import batch_not_found, invalid_value
+from batchwright.api.openapi import enum_schema, error_responses, limit_schema, pattern_schema
+from batchwright.api.schemas.batch_create import NO_NUL
+from batchwright.api.schemas.json_body import check_text, reject_unknown
+from batchwright.api.schemas.operator_batches import batch_counts, operator_batch, operator_batch_page
+from batchwright.api.schemas.responses import FORECAST_AGE, json_response
+from batchwright.api.services.batch_control import BatchControl
+from batchwright.contracts.batch import WindowFit
+from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.operator_objects import BatchCountsObject, OperatorBatch, OperatorBatchPage
+from batchwright.database.tables.operator_batches import BatchFilters
+from batchwright.rules.ids import is_batch_id
+from batchwright.rules.pagination import is_ascending, page_limit
+
+logger = logging.getLogger(__name__)
+_COUNTED_SINCE = timedelta(days=1)
+_LIVE = "live"
+_LIVE_STATUSES = tuple(status for status in BatchStatus if not status.is_terminal)
+_STATUSES = (_LIVE, *BatchStatus)
+_FILTERS = ("tenant", "status", "model", "forecast", "order", "limit", "after")
+_TextQuery = Annotated[str | None, Query(), pattern_schema(NO_NUL)]
+
+
+class OperatorBatchRoutes:
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._clock = deps.clock
+        self._batches = deps.database.operator_batches
+        self._control = BatchControl(deps)
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/admin/batches", tags=["Operation"])
+        one = "/{batch_id}"
+        router.add_api_route("", self.list, response_model=OperatorBatchPage, responses=error_responses(404))
+        router.add_api_route("/counts", self.counts, response_model=BatchCountsObject)
+        router.add_api_route(one, self.get, response_model=OperatorBatch, responses=error_responses(404))
+        for name, endpoint in {"cancel": self.cancel, "pause": self.pause, "resume": self.resume}.items():
+            router.add_api_route(
+                f"{one}/{name}",
+                endpoint,
+                methods=["POST"],
+                response_model=OperatorBatch,
+                responses=error_responses(404, 409),
+            )
+        return router
+
+    async def list(
+        self,
+        request: Request,
+        tenant: _TextQuery = None,
+        status: Annotated[
+            str | None, Query(description="`live` for all that have not ended"), enum_schema(*_STATUSES)
+        ] = None,
+        model: _TextQuery = None,
+        forecast: Annotated[str | None, Query(), enum_schema(*WindowFit)] = None,
+        order: Annotated[str | None, Query(description="by creation"), enum_schema("asc", "desc")] = None,
+        limit: Annotated[str | None, Query(), limit_schema(20, 100)] = None,
+        after: Annotated[str | None, Query(description="a batch id")] = None,
+    ) -> Response:
+        """List batches of all tenants, newest first."""
+        reject_unknown(request.query_params, _FILTERS)
+        most, ascending = page_limit(limit, default=20, most=100), is_ascending(order)
+        for name, text in (("tenant", tenant), ("model", model)):
+            if text is not None:
+                check_text(text, name)
+        if after is not None and not is_batch_id(after):
+            raise batch_not_found(after)
+        now = self._clock()
+        filters = BatchFilters(
+            forecast_since=now - FORECAST_AGE,
+            tenant=tenant,
+            statuses=None if status is None else _parse_status(status),
+            model=model,
+            forecast=None
+            if forecast is None
+            else WindowFit(_checked("forecast", forecast, tuple(WindowFit))),
+        )
+        rows, more = await self._batches.page(filters, limit=most, ascending=ascending, after=after)
+        return json_response(operator_batch_page(rows, now, more=more))
+
+    async def counts(self) -> Response:
+        """Count the live batches, and those that ended in the last 24 hours, by status and tenant."""
+        now = self._clock()
+        since = now - _COUNTED_SINCE
+        rows = await self._batches.counts(forecast_since=now - FORECAST_AGE, ended_since=since)
+        return json_response(batch_counts(rows, since))
+
+    async def get(self, batch_id: str) -> Response:
+        """Retrieve a batch of any tenant."""
+        tenant = await self._owner(batch_id)
+        return json_response(operator_batch(await self._control.get(tenant, batch_id), tenant))
+
+    async def cancel(self, request: Request, batch_id: str) -> Response:
+        """Cancel a batch of any tenant. Results of settled lines stay in its files."""
+        return await self._act(request, batch_id, "cancelled", self._control.cancel)
+
+    async def pause(self, request: Request, batch_id: str) -> Response:
+        """Stop sending a batch's requests. Its completion window keeps running."""
+        return await self._act(request, batch_id, "paused", self._control.pause)
+
+    async def resume(self, request: Request, batch_id: str) -> Response:
+        """Resume a paused batch. Only its tenant can resume a batch that has ended."""
+        return await self._act(request, batch_id, "resumed", self._control.resume_paused)
+
+    async def _act(
+        self,
+        request: Request,
+        batch_id: str,
+        done: str,
+        act: Callable[[str, str], Awaitable[BatchObject]],
+    ) -> Response:
+        """Change a batch with `act`, log who did it, and return the response.
+
+        `done` says in the log what was done.
+        """
+        tenant = await self._owner(batch_id)
+        batch = await act(tenant, batch_id)
+        extra = {"batch_id": batch_id, "of_tenant": tenant, "operator": operator_of(request)}
+        logger.info(f"batch {done} by an operator", extra=extra)
+        return json_response(operator_batch(batch, tenant))
+
+    async def _owner(self, batch_id: str) -> str:
+        tenant = await self._batches.owner(batch_id) if is_batch_id(batch_id) else None
+        if tenant is None:
+            raise batch_not_found(batch_id)
+        return tenant
+
+
+def _parse_status(text: str) -> Collection[BatchStatus]:
+    status = _checked("status", text, _STATUSES)
+    return _LIVE_STATUSES if status == _LIVE else [BatchStatus(status)]
+
+
+def _checked(param: str, text: str, values: Collection[str]) -> str:
+    if text not in values:
+        supported = ", ".join(f"'{value}'" for value in values)
+        raise invalid_value(param, f"Invalid value: '{text}'. Supported values are: {supported}.")
+    return text

@@ -1,0 +1,238 @@
+"""/admin/budget-groups: organizations, teams and users, whose members share a token budget; for operators."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import ApiError, conflict, invalid_value, missing_parameter
+from batchwright.api.openapi import error_responses, pattern_schema
+from batchwright.api.schemas.budgets import (
+    MAX_MEMBERS,
+    NAME_PATTERN,
+    TokensPerDay,
+    checked_name,
+    text_list_of,
+    tokens_per_day_of,
+)
+from batchwright.api.schemas.json_body import json_body_spec, read_json_object, reject_unknown
+from batchwright.api.schemas.responses import json_response
+from batchwright.contracts.openai import GroupKind
+from batchwright.database.errors import InOtherOrganization, UnknownBudgetGroup, UnknownTenant
+from batchwright.database.tenants.budget_groups import tokens_by_group
+from batchwright.rules.quotas import BudgetGroup
+
+logger = logging.getLogger(__name__)
+
+
+class BudgetGroupObject(BaseModel):
+    object: Literal["budget_group"] = "budget_group"
+    kind: GroupKind
+    tenant: str | None = Field(description="tenant of a team or user; null for an organization")
+    name: str
+    tokens_per_day: int | None = Field(description="token budget; null if there is none")
+    tokens_used: int = Field(description="tokens that all its members used today (UTC)")
+    members: list[str] = Field(description="tenants of an organization; key ids of a team or user")
+    created_at: datetime
+
+
+class BudgetGroupList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[BudgetGroupObject]
+
+
+class BudgetGroupUpdate(BaseModel):
+    """Fields that are absent stay unchanged.
+
+    If `tokens_per_day` is null or 0, the budget is removed. `members` replaces the whole list: tenants of an
+    organization, key ids of a team or user.
+    """
+
+    tokens_per_day: TokensPerDay | None = None
+    members: list[str] = Field([], max_length=MAX_MEMBERS)
+
+
+class DeletedBudgetGroup(BaseModel):
+    object: Literal["budget_group"] = "budget_group"
+    kind: GroupKind
+    tenant: str | None
+    name: str
+    deleted: Literal[True] = True
+
+
+_KIND_PATTERN = f"^({'|'.join(GroupKind)})$"
+_Kind = Annotated[str, Path(), pattern_schema(_KIND_PATTERN)]
+_Name = Annotated[str, Path(), pattern_schema(NAME_PATTERN)]
+_TenantQuery = Annotated[
+    str | None,
+    Query(description="tenant of a team or user; absent for an organization"),
+    pattern_schema(NAME_PATTERN),
+]
+
+
+class BudgetGroupRoutes:
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._clock = deps.clock
+        self._groups, self._api_keys = deps.database.budget_groups, deps.database.api_keys
+        self._quotas = deps.database.quotas
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/admin/budget-groups", tags=["Operation"])
+        one, update = "/{kind}/{name}", json_body_spec(BudgetGroupUpdate)
+        router.add_api_route("", self.list, response_model=BudgetGroupList, responses=error_responses())
+        router.add_api_route(one, self.get, response_model=BudgetGroupObject, responses=error_responses(404))
+        router.add_api_route(
+            one,
+            self.put,
+            methods=["PUT"],
+            response_model=BudgetGroupObject,
+            openapi_extra=update,
+            responses=error_responses(404, 409),
+        )
+        router.add_api_route(
+            one,
+            self.delete,
+            methods=["DELETE"],
+            response_model=DeletedBudgetGroup,
+            responses=error_responses(404),
+        )
+        return router
+
+    async def list(
+        self,
+        kind: Annotated[str | None, Query(), pattern_schema(_KIND_PATTERN)] = None,
+        tenant: Annotated[str | None, Query(), pattern_schema(NAME_PATTERN)] = None,
+    ) -> Response:
+        """List budget groups by kind, tenant and name, with their usage today.
+
+        `kind` selects one kind, `tenant` the teams and users of one tenant.
+        """
+        only_kind = None if kind is None else _checked_kind(kind)
+        only_tenant = None if tenant is None else checked_name(tenant, "tenant")
+        return json_response(BudgetGroupList(data=[*await self._list(only_kind, only_tenant)]))
+
+    async def get(self, kind: _Kind, name: _Name, tenant: _TenantQuery = None) -> Response:
+        """Show a budget group with its usage today."""
+        return json_response(await self._get(_checked_group(kind, tenant, name)))
+
+    async def put(self, request: Request, kind: _Kind, name: _Name, tenant: _TenantQuery = None) -> Response:
+        """Create a budget group, or change its budget and its members."""
+        group = _checked_group(kind, tenant, name)
+        fields = await read_json_object(request)
+        reject_unknown(fields, BudgetGroupUpdate.model_fields)
+        budget, members = tokens_per_day_of(fields), await self._parse_members(group, fields)
+        try:
+            created = await self._groups.create(group, budget, self._clock())
+            if not created and "tokens_per_day" in fields:
+                await self._groups.limit(group, budget)
+            if "members" in fields:
+                await self._groups.add(group, members, only=True)
+        except UnknownTenant:
+            message = f"No tenant found with name '{tenant}'; `batchwright tenants create` makes one."
+            raise ApiError(404, message, param="tenant") from None
+        except UnknownBudgetGroup:  # deleted in the meantime
+            raise _not_found(group) from None
+        except InOtherOrganization as error:
+            raise _tenant_taken(error.tenant, error.organization) from None
+        extra = {**_log_fields(group), "is_new": created, "changed": ",".join(fields)}
+        logger.info("budget group changed", extra=extra)
+        return json_response(await self._get(group))
+
+    async def delete(self, kind: _Kind, name: _Name, tenant: _TenantQuery = None) -> Response:
+        """Delete a budget group. Its tenants or keys stay and keep only their own budgets."""
+        group = _checked_group(kind, tenant, name)
+        try:
+            await self._groups.delete(group)
+        except UnknownBudgetGroup:
+            raise _not_found(group) from None
+        logger.info("budget group deleted", extra=_log_fields(group))
+        return json_response(DeletedBudgetGroup(kind=group.kind, tenant=tenant, name=name))
+
+    async def _parse_members(self, group: BudgetGroup, fields: Mapping[str, object]) -> Sequence[str]:
+        """Return the new members of the group, without storing them.
+
+        Raises:
+            ApiError: a member is not valid, does not exist, or belongs to another organization.
+        """
+        members = text_list_of(fields, "members")
+        if group.kind is GroupKind.ORGANIZATION:
+            for at, name in enumerate(members):
+                checked_name(name, f"members[{at}]")
+            for row in await self._groups.all(group.kind):
+                if row.name != group.name and (taken := sorted({*members}.intersection(row.members))):
+                    raise _tenant_taken(taken[0], row.name)
+        elif members:
+            known = {row.id for row in await self._api_keys.all(group.tenant)}
+            for at, key in enumerate(members):
+                if key not in known:
+                    reason = f"the tenant '{group.tenant}' has no key with that id"
+                    raise invalid_value(f"members[{at}]", f"Invalid value for 'members[{at}]': {reason}.")
+        return members
+
+    async def _get(self, group: BudgetGroup) -> BudgetGroupObject:
+        for found in await self._list(group.kind, group.tenant):
+            if found.name == group.name:
+                return found
+        raise _not_found(group)
+
+    async def _list(self, kind: GroupKind | None, tenant: str | None) -> Sequence[BudgetGroupObject]:
+        today, rows = self._clock().astimezone(UTC).date(), await self._groups.all(kind, tenant)
+        return [
+            BudgetGroupObject(
+                tenant=row.tenant or None, tokens_used=used, **row.model_dump(exclude={"tenant"})
+            )
+            for row, used in await tokens_by_group(self._quotas, rows, today)
+        ]
+
+
+def _checked_kind(kind: str) -> GroupKind:
+    if kind not in {*GroupKind}:
+        kinds = ", ".join(f"'{known}'" for known in GroupKind)
+        raise invalid_value("kind", f"Invalid value for 'kind': expected one of {kinds}.")
+    return GroupKind(kind)
+
+
+def _checked_group(kind: str, tenant: str | None, name: str) -> BudgetGroup:
+    """Return the group that the path and query of a request name.
+
+    Raises:
+        ApiError: a name is not valid, a team or user has no tenant, or an organization has one.
+    """
+    group_kind = _checked_kind(kind)
+    checked_name(name, "name")
+    if group_kind is GroupKind.ORGANIZATION:
+        if tenant is not None:
+            message = (
+                "Invalid value for 'tenant': an organization belongs to no tenant; tenants are its members."
+            )
+            raise invalid_value("tenant", message)
+        return BudgetGroup(group_kind, "", name)
+    if tenant is None:
+        raise missing_parameter("tenant")
+    return BudgetGroup(group_kind, checked_name(tenant, "tenant"), name)
+
+
+def _log_fields(group: BudgetGroup) -> dict[str, object]:
+    return {"kind": group.kind, "of_tenant": group.tenant, "group": group.name}
+
+
+def _not_found(group: BudgetGroup) -> ApiError:
+    if group.tenant:
+        message = (
+            f"The tenant '{group.tenant}' has no {group.kind} with name '{group.name}'; a PUT makes one."
+        )
+    else:
+        message = f"No {group.kind} found with name '{group.name}'; a PUT makes one."
+    return ApiError(404, message, param="name")
+
+
+def _tenant_taken(tenant: str, organization: str) -> ApiError:
+    message = (
+        f"The tenant '{tenant}' is in the organization '{organization}', and can be in one only: take "
+        "it out there first."
+    )
+    return conflict(message, param="members")

@@ -1,0 +1,202 @@
+"""/v1/batches: create, list, get, cancel; and as extensions pause, resume, retry, state."""
+
+import logging
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from batchwright.api.auth.caller import caller_of, key_id_of, tenant_of
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, batch_not_found
+from batchwright.api.openapi import TIME_SCHEMA, enum_schema, error_responses, limit_schema
+from batchwright.api.schemas.batch_create import (
+    RerunBody,
+    RetryBody,
+    batch_body_spec,
+    parse_batch_create,
+)
+from batchwright.api.schemas.json_body import optional_body_spec, read_json_object, read_optional_object
+from batchwright.api.schemas.responses import batch_object, batch_page, json_response
+from batchwright.api.services.batch_control import BatchControl
+from batchwright.api.services.batch_creation import BatchCreator
+from batchwright.api.services.batch_rerun import BatchReruns
+from batchwright.api.services.idempotency import (
+    fingerprint,
+    idempotency_key_of,
+    idempotency_key_parameter,
+)
+from batchwright.contracts.batch import BatchState
+from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.openai_objects import BatchObject, BatchPage
+from batchwright.database.errors import UnknownCursor
+from batchwright.database.records import BatchRow
+from batchwright.rules.batch_filters import (
+    MAX_METADATA_PAIRS,
+    BatchFilters,
+    metadata_filter,
+    status_filter,
+    time_filter,
+)
+from batchwright.rules.ids import is_batch_id
+from batchwright.rules.pagination import page_limit
+
+logger = logging.getLogger(__name__)
+
+METADATA_PARAMETER: dict[str, object] = {
+    "parameters": [
+        {
+            "name": "metadata",
+            "in": "query",
+            "required": False,
+            "style": "deepObject",
+            "explode": True,
+            "description": "only batches whose metadata has this pair: `metadata[key]=value`, repeatable "
+            f"with other keys, up to {MAX_METADATA_PAIRS} pairs",
+            "schema": {
+                "type": "object",
+                "additionalProperties": {"type": "string"},
+                "maxProperties": MAX_METADATA_PAIRS,
+            },
+        }
+    ]
+}
+
+
+class BatchRoutes:
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._deps = deps
+        self._batches = deps.database.batches
+        self._temporal = deps.temporal
+        self._creator = BatchCreator(deps)
+        self._reruns = BatchReruns(deps)
+        self._control = BatchControl(deps)
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1/batches", tags=["Batches"])
+        one = "/{batch_id}"
+        router.add_api_route(
+            "",
+            self.create,
+            methods=["POST"],
+            response_model=BatchObject,
+            openapi_extra=batch_body_spec(self._deps.settings.profile),
+            responses=error_responses(409),
+            dependencies=[Depends(idempotency_key_parameter)],
+        )
+        router.add_api_route(
+            "",
+            self.list,
+            response_model=BatchPage,
+            openapi_extra=METADATA_PARAMETER,
+            responses=error_responses(404),
+        )
+        router.add_api_route(one, self.get, response_model=BatchObject, responses=error_responses(404))
+        resume, retry = optional_body_spec(RerunBody), optional_body_spec(RetryBody)
+        for name, endpoint in {"cancel": self.cancel, "x/pause": self.pause}.items():
+            router.add_api_route(
+                f"{one}/{name}",
+                endpoint,
+                methods=["POST"],
+                response_model=BatchObject,
+                responses=error_responses(404, 409),
+            )
+        for name, endpoint, body in (("x/resume", self.resume, resume), ("x/retry", self.retry, retry)):
+            router.add_api_route(
+                f"{one}/{name}",
+                endpoint,
+                methods=["POST"],
+                response_model=BatchObject,
+                openapi_extra=body,
+                responses=error_responses(404, 409, 429),
+            )
+        router.add_api_route(
+            one + "/x/state", self.state, response_model=BatchState, responses=error_responses(404)
+        )
+        return router
+
+    async def create(self, request: Request) -> Response:
+        """Create a batch. An input file that does not exist fails the batch, not this call."""
+        settings = self._deps.settings
+        tenant, key = tenant_of(request, settings), idempotency_key_of(request)
+        fields = await read_json_object(request)
+        creation = parse_batch_create(fields, settings)._replace(caller=caller_of(request, settings))
+        if key is None:
+            row = await self._creator.create(creation, tenant)
+        else:
+            row = await self._creator.create_once(creation, tenant, key, fingerprint(fields))
+        return json_response(batch_object(row))
+
+    async def list(
+        self,
+        request: Request,
+        limit: Annotated[str | None, Query(), limit_schema(20, 100)] = None,
+        after: Annotated[str | None, Query(description="a batch id")] = None,
+        status: Annotated[
+            str | None, Query(description="only batches with this status"), enum_schema(*BatchStatus)
+        ] = None,
+        model: Annotated[str | None, Query(description="only batches with lines of this model")] = None,
+        created_after: Annotated[
+            str | None, Query(description="Unix time; only batches of this time or later"), TIME_SCHEMA
+        ] = None,
+        created_before: Annotated[
+            str | None, Query(description="Unix time; only batches before this time"), TIME_SCHEMA
+        ] = None,
+    ) -> Response:
+        """List batches, newest first. A batch in the list meets all filters."""
+        tenant = tenant_of(request, self._deps.settings)
+        most = page_limit(limit, default=20, most=100)
+        filters = BatchFilters(
+            status=status_filter(status),
+            model=model,
+            created_after=time_filter(created_after, "created_after"),
+            created_before=time_filter(created_before, "created_before"),
+            metadata=metadata_filter(request.query_params.multi_items()),
+        )
+        if after is not None and not is_batch_id(after):
+            raise batch_not_found(after)
+        try:
+            rows, more = await self._batches.page(tenant, limit=most, after=after, filters=filters)
+        except UnknownCursor as error:
+            raise batch_not_found(error.id) from None
+        return json_response(batch_page(rows, more=more))
+
+    async def get(self, request: Request, batch_id: str) -> Response:
+        """Retrieve a batch."""
+        tenant = tenant_of(request, self._deps.settings)
+        return json_response(await self._control.get(tenant, batch_id))
+
+    async def cancel(self, request: Request, batch_id: str) -> Response:
+        """Cancel a batch. Results of settled lines stay in its files."""
+        tenant = tenant_of(request, self._deps.settings)
+        return json_response(await self._control.cancel(tenant, batch_id))
+
+    async def pause(self, request: Request, batch_id: str) -> Response:
+        """Stop sending the batch's requests. Its completion window keeps running."""
+        tenant = tenant_of(request, self._deps.settings)
+        return json_response(await self._control.pause(tenant, batch_id))
+
+    async def resume(self, request: Request, batch_id: str) -> Response:
+        """Resume a paused batch, or create a batch that sends the remaining lines of an ended one."""
+        row = await self._row(request, batch_id)
+        if not row.status.is_terminal:
+            return json_response(await self._control.resume_paused(row.order.tenant, batch_id))
+        fields = await read_optional_object(request)
+        return json_response(batch_object(await self._reruns.resume(row, fields, key_id_of(request))))
+
+    async def retry(self, request: Request, batch_id: str) -> Response:
+        """Create a batch that sends the failed lines of an ended batch again."""
+        row = await self._row(request, batch_id)
+        fields = await read_optional_object(request)
+        return json_response(batch_object(await self._reruns.retry(row, fields, key_id_of(request))))
+
+    async def state(self, request: Request, batch_id: str) -> Response:
+        """Retrieve the state of the workflow: whether it is paused, and why its models wait."""
+        await self._row(request, batch_id)
+        state = await self._temporal.state(batch_id)
+        if state is None:
+            headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+            raise ApiError(503, "No worker answers for this batch now.", headers=headers)
+        return json_response(state)
+
+    async def _row(self, request: Request, batch_id: str) -> BatchRow:
+        return await self._control.row(tenant_of(request, self._deps.settings), batch_id)

@@ -1,0 +1,106 @@
+"""/tasks/callback/{token}: backends report that a job has ended. The signed token authorizes the call."""
+
+import logging
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Request, Response
+from pydantic import BaseModel, Field
+from starlette.requests import ClientDisconnect
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import ApiError
+from batchwright.api.openapi import error_responses
+from batchwright.api.schemas.responses import json_response
+from batchwright.rules.backends.callback_tokens import CALLBACK_PATH, CallbackToken, verify_token
+from batchwright.rules.json_text import is_json
+
+logger = logging.getLogger(__name__)
+_Token = Annotated[str, Path(description="token of the callback URL that was sent with the job")]
+_BODY: dict[str, object] = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}
+}
+
+
+class CallbackObject(BaseModel):
+    object: Literal["callback"] = "callback"
+    accepted: bool = Field(description="false if the end of the job was reported before: nothing changes")
+
+
+class CallbackRoutes:
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._deps = deps
+        self._callbacks = deps.database.callbacks
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["Backends"])
+        router.add_api_route(
+            CALLBACK_PATH + "{token}",
+            self.call,
+            methods=["POST"],
+            response_model=CallbackObject,
+            openapi_extra=_BODY,
+            responses=error_responses(401, 410),
+        )
+        return router
+
+    async def call(self, request: Request, token: _Token) -> Response:
+        """Report that a job has ended.
+
+        The first call counts; a repeated call returns 200 and changes nothing.
+        """
+        callback = self._callback(token)
+        expires_at = datetime.fromtimestamp(callback.expires_at, UTC)
+        if self._deps.clock() >= expires_at:
+            message = "This URL has expired: the job is no longer waited for."
+            self._count("expired")
+            raise ApiError(410, message, code="callback_expired")
+        body, size = await self._read(request)
+        if body is not None and not is_json(body):
+            self._count("body")
+            raise ApiError(400, "We could not parse the JSON body of your request.")
+        accepted = await self._callbacks.accept(callback.id, body, size, expires_at)
+        logger.info("backend callback received", extra={"callback": callback.id, "accepted": accepted})
+        if body is None:
+            self._count("too_large")
+            max_bytes = self._deps.settings.max_response_bytes
+            raise ApiError(413, f"The body of this request may hold at most {max_bytes} bytes.")
+        self._count("accepted" if accepted else "repeated")
+        return json_response(CallbackObject(accepted=accepted))
+
+    def _count(self, result: str) -> None:
+        self._deps.metrics.callbacks.labels(result).inc()
+
+    def _callback(self, token: str) -> CallbackToken:
+        """Check the token of the URL, and return which callback it is for and when it expires.
+
+        Raises:
+            ApiError: the token is not valid (401). The error does not say why, so that guessing reveals
+                nothing.
+        """
+        secret = self._deps.settings.callback_secret
+        found = verify_token(token, secret) if secret else None
+        if found is None:
+            self._count("token")
+            message = "This URL was not given to a backend."
+            raise ApiError(401, message, code="invalid_callback_token")
+        return found
+
+    async def _read(self, request: Request) -> tuple[bytes | None, int]:
+        """Return the body and its size in bytes.
+
+        If the body is too large, return None and the number of bytes that were read.
+
+        Raises:
+            ApiError: the client closed the connection too early (400).
+        """
+        max_bytes, body, size = self._deps.settings.max_response_bytes, bytearray(), 0
+        try:
+            async for piece in request.stream():
+                size += len(piece)
+                if size > max_bytes:
+                    return None, size
+                body += piece
+        except ClientDisconnect:
+            raise ApiError(400, "The request ended before its body did.") from None
+        return bytes(body), size

@@ -1,0 +1,142 @@
+"""/healthz, /readyz, /metrics: liveness, readiness and Prometheus metrics of the API process."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable
+from typing import Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+
+from batchwright.api.auth.authenticators import Authenticator, build_authenticator, has_key_header
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError
+from batchwright.api.openapi import auth_error_responses, text_response
+from batchwright.api.schemas.responses import json_response
+from batchwright.background import BackgroundTaskFailing
+from batchwright.database.errors import DatabaseError
+from batchwright.storage.base import StorageError
+from batchwright.telemetry.exposition import CONTENT_TYPE, render_metrics
+from batchwright.temporal import TemporalUnavailable
+
+logger = logging.getLogger(__name__)
+
+_CHECK_SECONDS = 3.0
+_TENANT_SERIES = re.compile(rb'^[a-z_]+\{(?:.*,)?(?:tenant|organization)="')
+State = Literal["ok", "unavailable"]
+
+
+class LivenessObject(BaseModel):
+    status: Literal["ok"] = "ok"
+
+
+class ReadinessChecks(BaseModel):
+    background_tasks: State
+    postgresql: State
+    temporal: State
+    storage: State
+
+
+class ReadinessObject(BaseModel):
+    status: State
+    checks: ReadinessChecks
+
+
+class HealthRoutes:
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._deps = deps
+        self._authenticator = build_authenticator(deps)
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["Operation"])
+        router.add_api_route("/healthz", self.healthz, response_model=LivenessObject)
+        router.add_api_route(
+            "/readyz",
+            self.readyz,
+            response_model=ReadinessObject,
+            responses={503: {"model": ReadinessObject}},
+        )
+        router.add_api_route(
+            "/metrics",
+            self.metrics,
+            response_class=Response,
+            responses=text_response("text/plain") | auth_error_responses(self._deps.settings),
+        )
+        return router
+
+    async def healthz(self) -> Response:
+        """Liveness probe: the process responds."""
+        return json_response(LivenessObject())
+
+    async def readyz(self) -> Response:
+        """Readiness probe: check every dependency. 503 if one is unavailable."""
+        deps = self._deps
+        background, postgresql, temporal, storage = await asyncio.gather(
+            _state("background_tasks", deps.background.check()),
+            _state("postgresql", deps.database.check()),
+            _state("temporal", deps.temporal.check()),
+            _state("storage", deps.storage.check()),
+        )
+        checks = ReadinessChecks(
+            background_tasks=background, postgresql=postgresql, temporal=temporal, storage=storage
+        )
+        if "unavailable" in (background, postgresql, temporal, storage):
+            unready = json_response(ReadinessObject(status="unavailable", checks=checks), 503)
+            unready.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+            return unready
+        return json_response(ReadinessObject(status="ok", checks=checks))
+
+    async def metrics(self, request: Request) -> Response:
+        """Metrics of the process for Prometheus. Metrics with tenant names require the scope admin."""
+        deps = self._deps
+        shows_tenants = await self._may_read_tenants(request, self._authenticator)
+        body = await render_metrics(deps.metrics, deps.sdk_metrics)
+        return Response(
+            body
+            if shows_tenants
+            else b"".join(line for line in body.splitlines(keepends=True) if not _TENANT_SERIES.search(line)),
+            media_type=CONTENT_TYPE,
+        )
+
+    async def _may_read_tenants(self, request: Request, authenticator: Authenticator | None) -> bool:
+        """Return True if the caller may see tenant names in the metrics, because it has the scope `admin`.
+
+        Without authentication, every caller may. While the database is unavailable, no caller may.
+
+        Raises:
+            ApiError: the caller sent credentials that do not have this scope.
+        """
+        if authenticator is None:
+            return True
+        try:
+            await authenticator.authenticate(request.scope)
+        except ApiError:
+            if self._has_credentials(request):
+                raise
+            return False
+        except DatabaseError:  # metrics matter most while a dependency is unavailable
+            return False
+        return True
+
+    def _has_credentials(self, request: Request) -> bool:
+        settings = self._deps.settings
+        if settings.auth == "api_key":
+            return has_key_header(request.headers)
+        return settings.tenant_header in request.headers
+
+
+async def _state(name: str, check: Awaitable[None]) -> State:
+    try:
+        async with asyncio.timeout(_CHECK_SECONDS):
+            await check
+    except (
+        BackgroundTaskFailing,
+        DatabaseError,
+        StorageError,
+        TemporalUnavailable,
+        TimeoutError,
+    ) as error:
+        logger.warning("dependency is not ready", extra={"dependency": name, "error": str(error)})
+        return "unavailable"
+    return "ok"

@@ -1,0 +1,63 @@
+"""/v1/x/limits: limits of a tenant, their usage, and what is left."""
+
+from fastapi import APIRouter, Request, Response
+
+from batchwright.api.auth.caller import key_id_of, tenant_of
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.openapi import error_responses
+from batchwright.api.schemas.responses import json_response
+from batchwright.contracts.openai import OverQuota, Quota
+from batchwright.contracts.operator_objects import GroupLimit, LimitObject, LimitsObject
+
+
+class LimitRoutes:
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._deps = deps
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1/x/limits", tags=["Limits"])
+        router.add_api_route("", self.get, response_model=LimitsObject, responses=error_responses())
+        return router
+
+    async def get(self, request: Request) -> Response:
+        """Show your limits, what you have used of them, and what is left."""
+        tenant = tenant_of(request, self._deps.settings)
+        return json_response(await limits_of(self._deps, tenant, key_id_of(request)))
+
+
+async def limits_of(deps: ApiDependencies, tenant: str, key_id: str = "") -> LimitsObject:
+    """Return the limits and usage of a tenant, and those of one of its API keys if `key_id` is not empty.
+
+    Raises:
+        DatabaseUnavailable: the database does not answer.
+    """
+    key = await deps.database.quotas.key_budget(tenant, key_id) if key_id else None
+    groups = await deps.database.budget_groups.budgets_of(tenant, key_id)
+    own, used = await deps.database.quotas.get(tenant), await deps.database.quotas.used(tenant)
+    limits, taken = own.limits(deps.settings.quotas), used._asdict()
+    return LimitsObject(
+        tenant=tenant,
+        data=[_limit(quota, limits.of(quota), taken[quota]) for quota in Quota],
+        key=None if key is None else _limit(Quota.TOKENS_PER_DAY, key.limit or 0, key.used),
+        groups=[
+            GroupLimit(
+                kind=found.group.kind,
+                name=found.group.name,
+                **_limit(Quota.TOKENS_PER_DAY, found.limit or 0, found.used).model_dump(),
+            )
+            for found in groups
+        ],
+        models=None if own.models is None else sorted(own.models),
+        weight=deps.settings.weight_of(tenant) if own.weight is None else own.weight,
+        max_in_flight=own.max_in_flight,
+        max_priority=own.highest_priority,
+        over_quota=own.over_quota or OverQuota.FAIL,
+        backend_requests_per_minute=own.backend_requests_per_minute,
+        backend_tokens_per_minute=own.backend_tokens_per_minute,
+    )
+
+
+def _limit(quota: Quota, limit: int, used: int) -> LimitObject:
+    if not limit:
+        return LimitObject(quota=quota, limit=None, used=used, left=None)
+    return LimitObject(quota=quota, limit=limit, used=used, left=max(limit - used, 0))

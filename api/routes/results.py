@@ -1,0 +1,77 @@
+"""GET /v1/batches/{id}/x/results: the results of a batch, also while it runs."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from batchwright.api.auth.caller import tenant_of
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import invalid_value
+from batchwright.api.middleware.head_method import is_head
+from batchwright.api.openapi import ResponseSpecs, enum_schema, error_responses, pattern_schema
+from batchwright.api.services.batch_control import BatchControl
+from batchwright.api.services.live_results import JSONL, LiveResults, ResultQuery
+
+_LINES: ResponseSpecs = {
+    200: {"description": "The results, one per line", "content": {JSONL: {"schema": {"type": "string"}}}}
+}
+_STATUSES = {"completed": True, "failed": False}
+
+
+class ResultRoutes:
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._settings, self._control = deps.settings, BatchControl(deps)
+        self._results = LiveResults(deps)
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1/batches", tags=["Batches"])
+        router.add_api_route(
+            "/{batch_id}/x/results",
+            self.results,
+            response_class=Response,
+            responses=_LINES | error_responses(404, 429),
+        )
+        return router
+
+    async def results(
+        self,
+        request: Request,
+        batch_id: str,
+        status: Annotated[
+            str,
+            Query(description="the lines of the output file or of the error file"),
+            enum_schema(*_STATUSES),
+        ] = "completed",
+        after: Annotated[
+            str | None,
+            Query(description="id of the line after which to continue"),
+            pattern_schema("^batch_req_[0-9a-f]{32}$"),
+        ] = None,
+        custom_id: Annotated[str | None, Query(description="only lines with this custom id")] = None,
+        follow: Annotated[
+            str,
+            Query(description="continue with new results until the batch has ended"),
+            enum_schema("true", "false"),
+        ] = "false",
+    ) -> Response:
+        """Retrieve settled lines in input order, up to the first line that is not settled.
+
+        They are the beginning of the batch's output file or error file.
+        """
+        row = await self._control.row(tenant_of(request, self._settings), batch_id)
+        query = ResultQuery(
+            success=_STATUSES[_one_of(status, "status", *_STATUSES)],
+            after=after,
+            custom_id=custom_id,
+            follow=_one_of(follow, "follow", "true", "false") == "true",
+        )
+        return await self._results.response(request, row, query, without_body=is_head(request))
+
+
+def _one_of(text: str, param: str, *values: str) -> str:
+    if text not in values:
+        *some, last = (f"'{value}'" for value in values)
+        raise invalid_value(
+            param, f"Invalid value: '{text}'. Supported values are: {', '.join(some)} and {last}."
+        )
+    return text

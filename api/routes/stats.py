@@ -1,0 +1,72 @@
+"""/v1/stats: requests of the whole fleet by backend and model.
+
+It is for operators, because it shows the requests of all tenants.
+"""
+
+import asyncio
+import time
+
+from fastapi import APIRouter, Response
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.schemas.responses import json_response
+from batchwright.api.services.cache import CoalescingCache
+from batchwright.contracts.operator_objects import BackendStats, ModelStats, RequestStats, StatsObject
+from batchwright.inference.catalog import Catalog
+from batchwright.rules.worker_stats import FRESH_AGE, FleetTraffic, sum_traffic
+
+
+class StatsRoutes:
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._deps = deps
+        self._catalog = Catalog(deps.settings)
+        self._started = time.monotonic()
+        self._totals = CoalescingCache(self._read_totals, deps.recent_seconds)
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["Operation"])
+        router.add_api_route("/v1/stats", self.get, response_model=StatsObject)
+        return router
+
+    async def get(self) -> Response:
+        """Show the requests of all workers by registered backend and model.
+
+        The data is at most a second old.
+        """
+        found, workers = await self._totals.get("all")
+        stats = StatsObject(
+            uptime_seconds=int(time.monotonic() - self._started),
+            workers=workers,
+            requests=RequestStats(
+                total=found.requests, success=found.requests - found.errors, errors=found.errors
+            ),
+            backends=[
+                BackendStats(
+                    id=share.name,
+                    requests=share.requests,
+                    average_latency_ms=round(share.average_ms, 3),
+                    pending=share.pending,
+                )
+                for share in found.backends
+            ],
+            models=[
+                ModelStats(
+                    name=share.name,
+                    requests=share.requests,
+                    average_duration_ms=round(share.average_ms, 3),
+                )
+                for share in found.models
+            ],
+        )
+        return json_response(stats)
+
+    async def _read_totals(self, _: str) -> tuple[FleetTraffic, int]:
+        """Return the request totals of all workers, and the number of live workers."""
+        database = self._deps.database
+        reported, workers, registered = await asyncio.gather(
+            database.workers.traffic(FRESH_AGE),
+            database.workers.count_alive(FRESH_AGE),
+            self._catalog.read(database),
+        )
+        urls = [backend.url for entry in registered for backend in entry.config.backends]
+        return sum_traffic(reported, urls, [entry.model for entry in registered]), workers

@@ -1,0 +1,332 @@
+"""Body of `POST /v1/batches`: its schema, its validation, and the batch order built from it."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Annotated, Literal, NamedTuple, cast
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from batchwright.api.errors import IDEMPOTENCY_KEY_HINT, ApiError, invalid_value, missing_parameter
+from batchwright.api.schemas.file_create import ExpiryBody, parse_expiry
+from batchwright.api.schemas.json_body import (
+    as_object,
+    check_text,
+    json_body_spec,
+    reject_unknown,
+    required_integer,
+    required_text,
+    wrong_type,
+)
+from batchwright.contracts.batch import (
+    DEFAULT_PRIORITY,
+    MAX_PRIORITY,
+    MIN_PRIORITY,
+    BatchOrder,
+    BatchPolicy,
+    Caller,
+)
+from batchwright.contracts.openai import Endpoint, Profile
+from batchwright.rules.batch_filters import MAX_METADATA_PAIRS
+from batchwright.rules.deadline import DEFAULT_WINDOW, window_seconds
+from batchwright.rules.ids import new_batch_id
+from batchwright.settings import Settings
+
+BATCH_FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
+EXTENSION = "x_batchwright"  # this field exists only in profile relaxed
+MAX_METADATA_KEY_CHARACTERS = 64
+MAX_METADATA_VALUE_CHARACTERS = 512
+MAX_RETRY_CODES = 40
+MAX_CODE_CHARACTERS = 64
+_MAX_ID_CHARACTERS = 256
+_OUTSTANDING_SLICES = 32
+_CONTINUE_AS_NEW_EVENTS = 0  # 0 means when the server suggests it
+
+
+_WINDOW = "^[1-9][0-9]{0,8}[smhd]$"
+NO_NUL = r"^[^\x00]*$"
+_MetadataKey = Annotated[str, Field(max_length=MAX_METADATA_KEY_CHARACTERS, pattern=NO_NUL)]
+_Code = Annotated[str, Field(min_length=1, max_length=MAX_CODE_CHARACTERS, pattern=NO_NUL)]
+_MetadataValue = Annotated[str, Field(max_length=MAX_METADATA_VALUE_CHARACTERS, pattern=NO_NUL)]
+
+
+class ExtensionBody(BaseModel):
+    """Schema of `x_batchwright`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    deduplicate: bool | None = Field(
+        None, description="send identical requests once; if absent, the operator's setting applies"
+    )
+    priority: int | None = Field(
+        None,
+        ge=MIN_PRIORITY,
+        le=MAX_PRIORITY,
+        description=f"relative to your other batches; {MAX_PRIORITY} is the most urgent; "
+        f"if absent {DEFAULT_PRIORITY}, or the highest that you may use if that is lower",
+    )
+
+
+class _BatchBody(BaseModel):
+    """Schema of the body; `parse_batch_create` validates it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    input_file_id: str = Field(max_length=_MAX_ID_CHARACTERS, pattern=NO_NUL)
+    endpoint: Endpoint
+    metadata: dict[_MetadataKey, _MetadataValue] | None = Field(None, max_length=MAX_METADATA_PAIRS)
+    output_expires_after: ExpiryBody | None = None
+
+
+class _RelaxedBody(_BatchBody):
+    completion_window: str | None = Field(
+        DEFAULT_WINDOW,
+        pattern=_WINDOW,
+        description="24h, or another whole number of s, m, h or d within the operator's bounds",
+    )
+    x_batchwright: ExtensionBody | None = None
+
+
+class _StrictBody(_BatchBody):
+    endpoint: Annotated[
+        Endpoint,
+        WithJsonSchema({"type": "string", "enum": [each.value for each in Endpoint if each.is_openais]}),
+    ]
+    completion_window: Literal["24h"]
+
+
+class RerunBody(BaseModel):
+    """Schema of the optional body of a retry or resumption."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    completion_window: str | None = Field(
+        None, pattern=_WINDOW, description="of the new batch; by default that of the original"
+    )
+
+
+class RetryBody(RerunBody):
+    """Schema of the optional body of a retry."""
+
+    codes: list[_Code] | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_RETRY_CODES,
+        description="retry only lines that failed with one of these codes of `errors_summary`",
+    )
+
+
+_BODIES: dict[Profile, type[_BatchBody]] = {Profile.RELAXED: _RelaxedBody, Profile.STRICT: _StrictBody}
+
+
+def batch_body_spec(profile: Profile) -> dict[str, object]:
+    """Return the OpenAPI description of the request body in this profile."""
+    return json_body_spec(_BODIES[profile])
+
+
+class BatchCreate(NamedTuple):
+    """A validated request to create a batch.
+
+    `window` is the time after which the batch expires. `priority` is None for the default.
+    """
+
+    input_file_id: str
+    endpoint: Endpoint
+    completion_window: str
+    window: timedelta
+    metadata: dict[str, str] | None
+    output_expires_after_seconds: int | None
+    deduplicate: bool
+    priority: int | None = None
+    caller: Caller = Caller()
+
+
+def parse_batch_create(fields: Mapping[str, object], settings: Settings) -> BatchCreate:
+    """Validate the body of a request to create a batch.
+
+    Raises:
+        ApiError: a field is not valid. If several are not, the error is about the field that comes first in
+            the contract's table.
+    """
+    known = (*BATCH_FIELDS, EXTENSION) if settings.profile is Profile.RELAXED else BATCH_FIELDS
+    reject_unknown(fields, known, hints=IDEMPOTENCY_KEY_HINT)
+    required = ["input_file_id", "endpoint"]
+    if settings.profile is Profile.STRICT:
+        required.append("completion_window")
+    for name in required:
+        if name not in fields:
+            raise missing_parameter(name)
+    file_id = required_text(fields, "input_file_id")
+    if len(file_id) > _MAX_ID_CHARACTERS:
+        raise invalid_value("input_file_id", f"'input_file_id' has over {_MAX_ID_CHARACTERS} characters.")
+    endpoint = _endpoint(required_text(fields, "endpoint"), settings.profile)
+    window, length = parse_window(fields.get("completion_window"), settings)
+    return BatchCreate(
+        file_id,
+        endpoint,
+        window,
+        length,
+        _metadata(fields.get("metadata")),
+        parse_expiry(fields.get("output_expires_after"), "output_expires_after"),
+        *_extension(fields.get(EXTENSION), settings),
+    )
+
+
+def build_order(
+    creation: BatchCreate,
+    tenant: str,
+    created_at: datetime,
+    settings: Settings,
+    *,
+    fairness_key: str,
+    fairness_weight: float | None = None,
+    max_priority: int = MAX_PRIORITY,
+) -> BatchOrder:
+    """Build the order of a new batch: the request together with the operator's current settings.
+
+    Args:
+        created_at: Time of creation, from which the deadline counts.
+        fairness_key: Key by which Temporal shares the workers fairly; empty for the tenant's name.
+        fairness_weight: Weight of the tenant that was set at run time; None for the weight of the settings.
+        max_priority: The highest priority that the tenant may use.
+
+    Raises:
+        ApiError: the tenant may not use this priority.
+    """
+    priority = min(DEFAULT_PRIORITY, max_priority) if creation.priority is None else creation.priority
+    if priority > max_priority:
+        message = (
+            f"Invalid value for 'x_batchwright.priority': {priority} is above {max_priority}, the highest "
+            "priority that you may use. Use a lower one, or ask the operator to raise your 'max_priority'."
+        )
+        raise invalid_value("x_batchwright.priority", message)
+    return BatchOrder(
+        batch_id=new_batch_id(),
+        tenant=tenant,
+        input_file_id=creation.input_file_id,
+        endpoint=creation.endpoint,
+        completion_window=creation.completion_window,
+        created_at=created_at,
+        deadline=created_at + creation.window,
+        metadata=creation.metadata,
+        output_expires_after_seconds=creation.output_expires_after_seconds,
+        weight=settings.weight_of(tenant),
+        priority=priority,
+        policy=BatchPolicy(
+            profile=settings.profile,
+            cancel_grace_seconds=settings.cancel_grace_seconds,
+            expiry_grace_seconds=settings.expiry_grace_seconds,
+            finalize_patience_seconds=settings.finalize_patience_seconds,
+            heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
+            slice_seconds=settings.slice_seconds,
+            outstanding_slices=_OUTSTANDING_SLICES,
+            continue_as_new_events=_CONTINUE_AS_NEW_EVENTS,
+            fairness_key=fairness_key,
+            fairness_weight=fairness_weight,
+            deduplicate=creation.deduplicate,
+            caller=creation.caller,
+        ),
+    )
+
+
+def _endpoint(text: str, profile: Profile) -> Endpoint:
+    supported = [each for each in Endpoint if each.is_openais or profile is Profile.RELAXED]
+    if text not in supported:
+        named = ", ".join(f"'{endpoint}'" for endpoint in supported)
+        raise invalid_value("endpoint", f"Invalid value: '{text}'. Supported values are: {named}.")
+    return Endpoint(text)
+
+
+def parse_window(value: object, settings: Settings) -> tuple[str, timedelta]:
+    """Return the completion window as the client wrote it, and as a duration.
+
+    Raises:
+        ApiError: the window is not allowed, or is missing although the profile is strict.
+    """
+    if value is None and settings.profile is Profile.RELAXED:
+        value = DEFAULT_WINDOW
+    text = check_text(value, "completion_window")
+    try:
+        shortest, longest = settings.min_window_seconds, settings.max_window_seconds
+        return text, timedelta(seconds=window_seconds(text, settings.profile, shortest, longest))
+    except ValueError as error:
+        raise invalid_value("completion_window", str(error)) from None
+
+
+def _extension(value: object, settings: Settings) -> tuple[bool, int | None]:
+    """Return `deduplicate` and `priority` of `x_batchwright`.
+
+    If the client did not send them, return the operator's setting and None.
+
+    Raises:
+        ApiError: a value is not valid, or `x_batchwright` has an unknown field.
+    """
+    if value is None:
+        return settings.deduplicate, None
+    fields = as_object(value)
+    if fields is None:
+        raise wrong_type(EXTENSION, "an object", value)
+    reject_unknown(fields, ExtensionBody.model_fields, "x_batchwright.")
+    deduplicate = fields.get("deduplicate")
+    if deduplicate is not None and not isinstance(deduplicate, bool):
+        raise wrong_type("x_batchwright.deduplicate", "a boolean", deduplicate)
+    return settings.deduplicate if deduplicate is None else deduplicate, _priority(fields)
+
+
+def _priority(fields: Mapping[str, object]) -> int | None:
+    if fields.get("priority") is None:
+        return None
+    priority = required_integer(fields, "priority", "x_batchwright.")
+    if not MIN_PRIORITY <= priority <= MAX_PRIORITY:
+        message = (
+            f"Invalid value for 'x_batchwright.priority': expected {MIN_PRIORITY} to {MAX_PRIORITY}, "
+            f"the most urgent, but got {priority}."
+        )
+        raise invalid_value("x_batchwright.priority", message)
+    return priority
+
+
+def parse_codes(fields: Mapping[str, object]) -> list[str]:
+    """Return the field `codes` of a retry, sorted and without repetitions. Empty if all lines are retried.
+
+    Raises:
+        ApiError: the field is not a list of at least one code.
+    """
+    value = fields.get("codes")
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise wrong_type("codes", "an array", value)
+    items = cast("list[object]", value)
+    if not 1 <= len(items) <= MAX_RETRY_CODES:
+        message = f"Invalid 'codes': it must have 1 to {MAX_RETRY_CODES} error codes, but has {len(items)}."
+        raise invalid_value("codes", message)
+    codes = {check_text(item, f"codes[{number}]") for number, item in enumerate(items)}
+    if not all(1 <= len(code) <= MAX_CODE_CHARACTERS for code in codes):
+        raise invalid_value("codes", f"Invalid 'codes': a code has 1 to {MAX_CODE_CHARACTERS} characters.")
+    return sorted(codes)
+
+
+def _metadata(value: object) -> dict[str, str] | None:
+    if value is None:
+        return None
+    pairs = as_object(value)
+    if pairs is None:
+        raise wrong_type("metadata", "an object", value)
+    if len(pairs) > MAX_METADATA_PAIRS:
+        raise _metadata_error(f"at most {MAX_METADATA_PAIRS} pairs are allowed, but got {len(pairs)}")
+    checked: dict[str, str] = {}
+    for key, item in pairs.items():
+        if len(key) > MAX_METADATA_KEY_CHARACTERS:
+            raise _metadata_error(
+                f"the key '{key[:32]}...' has over {MAX_METADATA_KEY_CHARACTERS} characters"
+            )
+        if "\x00" in key:
+            raise _metadata_error("a key contains a NUL character")
+        checked[key] = check_text(item, f"metadata.{key}")
+        if len(checked[key]) > MAX_METADATA_VALUE_CHARACTERS:
+            raise _metadata_error(f"the value of '{key}' has over {MAX_METADATA_VALUE_CHARACTERS} characters")
+    return checked
+
+
+def _metadata_error(problem: str) -> ApiError:
+    return invalid_value("metadata", f"Invalid 'metadata': {problem}.")

@@ -1,0 +1,62 @@
+"""Validation of token budgets: names, `tokens_per_day` and lists of members."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
+
+from batchwright.api.errors import invalid_value
+from batchwright.api.schemas.json_body import check_text, required_integer, wrong_type
+from batchwright.rules.ids import is_tenant
+from batchwright.rules.quotas import MAX_QUOTA
+
+MAX_MEMBERS = 1_000
+NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+TokensPerDay = Annotated[int, Field(ge=0, le=MAX_QUOTA)]
+_LIST = TypeAdapter(list[object])
+
+
+def checked_name(name: str, param: str) -> str:
+    """Return the name of a tenant or budget group unchanged.
+
+    Raises:
+        ApiError: the name is not valid; the error names the parameter `param`.
+    """
+    if not is_tenant(name):
+        message = (
+            f"Invalid value for '{param}': expected 1 to 64 letters, digits, '.', '_' or '-', the first of "
+            "them a letter or digit."
+        )
+        raise invalid_value(param, message)
+    return name
+
+
+def tokens_per_day_of(fields: Mapping[str, object]) -> int | None:
+    """Return the field `tokens_per_day`; None if it is null, absent or 0, which all mean no budget.
+
+    Raises:
+        ApiError: the value is not an integer in the allowed range.
+    """
+    name = "tokens_per_day"
+    if fields.get(name) is None:
+        return None
+    budget = required_integer(fields, name)
+    if not 0 <= budget <= MAX_QUOTA:
+        message = f"Invalid value for '{name}': expected 0, for no budget, to {MAX_QUOTA}, but got {budget}."
+        raise invalid_value(name, message)
+    return budget or None
+
+
+def text_list_of(fields: Mapping[str, object], name: str) -> Sequence[str]:
+    """Return the field `name`, which is a list of strings; empty if it is absent.
+
+    Raises:
+        ApiError: the value is no such list, or has too many items.
+    """
+    value = fields.get(name, [])
+    if not isinstance(value, list):
+        raise wrong_type(name, "an array", value)
+    items = _LIST.validate_python(value)
+    if len(items) > MAX_MEMBERS:
+        raise invalid_value(name, f"Invalid value for '{name}': expected at most {MAX_MEMBERS} names.")
+    return [check_text(item, f"{name}[{at}]") for at, item in enumerate(items)]

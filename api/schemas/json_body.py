@@ -1,0 +1,178 @@
+"""Reads JSON request bodies within limits, and checks their fields with OpenAI's error messages.
+
+Field values have the type `object` until a function of this module has checked them.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import orjson
+from fastapi import Request
+from pydantic import BaseModel, TypeAdapter
+from starlette.requests import ClientDisconnect
+
+from batchwright.api.errors import (
+    NO_HINTS,
+    ApiError,
+    invalid_type,
+    invalid_value,
+    missing_parameter,
+    unknown_parameter,
+)
+from batchwright.rules.json_text import RepeatedKey, check_unique_keys
+
+_OBJECT = TypeAdapter(dict[str, object])
+_LIST = TypeAdapter(list[object])
+MAX_BODY_BYTES = 1024 * 1024
+_BEYOND_64_BITS = 2.0**63
+_KINDS: list[tuple[type, str]] = [
+    (bool, "a boolean"),  # before int, because a Python bool is an int
+    (int, "an integer"),
+    (float, "a decimal number"),
+    (str, "a string"),
+    (list, "an array"),
+    (dict, "an object"),
+]
+
+
+async def read_json_object(request: Request) -> Mapping[str, object]:
+    """Read the request's body as a JSON object.
+
+    A repeated key is an error under /admin. Elsewhere its last value counts, as in OpenAI's API.
+
+    Raises:
+        ApiError: the body is too large, is not JSON or is not an object.
+    """
+    return _parse_object(await _read(request), unique=_is_admin_request(request))
+
+
+async def read_optional_object(request: Request) -> Mapping[str, object]:
+    """Read the request's body like `read_json_object`, but return an empty object if there is no body."""
+    body = await _read(request)
+    return _parse_object(body, unique=_is_admin_request(request)) if body else {}
+
+
+def _is_admin_request(request: Request) -> bool:
+    return request.url.path.startswith("/admin/")
+
+
+def _parse_object(body: bytes, *, unique: bool) -> Mapping[str, object]:
+    try:
+        value: object = orjson.loads(body)
+        if unique:
+            check_unique_keys(body)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(400, f"We could not parse the JSON body of your request: {error}.") from None
+    except RepeatedKey as error:
+        message = f"The JSON body of your request is ambiguous: {error}."
+        raise ApiError(400, message, code="invalid_value") from None
+    except RecursionError:
+        message = "We could not parse the JSON body of your request: it is nested too deeply."
+        raise ApiError(400, message) from None
+    fields = as_object(value)
+    if fields is None:
+        raise ApiError(400, f"The JSON body of your request must be an object, not {json_type_of(value)}.")
+    return fields
+
+
+def as_object(value: object) -> Mapping[str, object] | None:
+    return _OBJECT.validate_python(value) if isinstance(value, dict) else None
+
+
+def json_type_of(value: object) -> str:
+    """Return the JSON type of a parsed value with an article, such as "a string"; "null" for None."""
+    return next((name for kind, name in _KINDS if isinstance(value, kind)), "null")
+
+
+def wrong_type(param: str, expected: str, value: object) -> ApiError:
+    return invalid_type(param, expected, json_type_of(value))
+
+
+def reject_unknown(
+    fields: Mapping[str, object],
+    known: Iterable[str],
+    prefix: str = "",
+    hints: Mapping[str, str] = NO_HINTS,
+) -> None:
+    for name in fields:
+        if name not in known:
+            raise unknown_parameter(prefix + name, hints)
+
+
+def required_text(fields: Mapping[str, object], name: str, prefix: str = "") -> str:
+    """Return the field `name`, which must be a string that the database can store.
+
+    `prefix`, such as `metadata.`, precedes the name in errors.
+
+    Raises:
+        ApiError: the field is missing, is not a string, or contains a NUL character.
+    """
+    if name not in fields:
+        raise missing_parameter(prefix + name)
+    return check_text(fields[name], prefix + name)
+
+
+def check_text(value: object, param: str) -> str:
+    if not isinstance(value, str):
+        raise wrong_type(param, "a string", value)
+    if "\x00" in value:
+        raise invalid_value(param, f"Invalid value for '{param}': it contains a NUL character.")
+    return value
+
+
+def required_integer(fields: Mapping[str, object], name: str, prefix: str = "") -> int:
+    """Return the field `name`, which must be an integer. An integer over 64 bits may lose its last digits.
+
+    `prefix` precedes the name in errors.
+
+    Raises:
+        ApiError: the field is missing or is not an integer.
+    """
+    if name not in fields:
+        raise missing_parameter(prefix + name)
+    value = fields[name]
+    if isinstance(value, float) and abs(value) >= _BEYOND_64_BITS and value.is_integer():
+        return int(value)  # the parser turns such integers into floats
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong_type(prefix + name, "an integer", value)
+    return value
+
+
+def json_body_spec(model: type[BaseModel]) -> dict[str, object]:
+    """Return the description of a required JSON body with the schema `model`, for a route in OpenAPI."""
+    described = model.model_json_schema()
+    schema = _inlined(described, as_object(described.get("$defs")) or {})
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def optional_body_spec(model: type[BaseModel]) -> dict[str, object]:
+    """Return the description of an optional JSON body with the schema `model`, for a route in OpenAPI."""
+    described = as_object(json_body_spec(model)["requestBody"]) or {}
+    return {"requestBody": {**described, "required": False}}
+
+
+def _inlined(node: object, definitions: Mapping[str, object]) -> object:
+    """Return the schema with each reference (`$ref`) replaced by the definition that it names.
+
+    This is needed because `/openapi.json` has no place for the definitions of a single body.
+    """
+    if isinstance(node, list):
+        return [_inlined(item, definitions) for item in _LIST.validate_python(node)]
+    fields = as_object(node)
+    if fields is None:
+        return node
+    reference = fields.get("$ref")
+    if isinstance(reference, str):
+        return _inlined(definitions[reference.rpartition("/")[2]], definitions)
+    return {name: _inlined(value, definitions) for name, value in fields.items() if name != "$defs"}
+
+
+async def _read(request: Request) -> bytes:
+    body = bytearray()
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_BODY_BYTES:
+                raise ApiError(413, f"The body of this request may hold at most {MAX_BODY_BYTES} bytes.")
+    except ClientDisconnect:
+        raise ApiError(400, "The request ended before its body did.") from None
+    return bytes(body)

@@ -1,0 +1,169 @@
+"""Validates run-time changes of the model registry, and reads and writes model versions in HTTP headers."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from fastapi import Request
+from pydantic import ValidationError
+
+from batchwright.api.errors import ApiError, invalid_value, missing_parameter
+from batchwright.api.schemas.json_body import json_type_of, reject_unknown, wrong_type
+from batchwright.api.schemas.model_registry import SETTING_PATHS
+from batchwright.contracts.registry import BackendConfig, ModelConfig, describe_duplicate_backend
+from batchwright.database.errors import VersionConflict
+from batchwright.rules.backends.registry import MODEL_SETTINGS, ModelSettings
+from batchwright.rules.backends.request_headers import find_conflict
+from batchwright.rules.backends.stored_credentials import find_misuse
+from batchwright.settings.registry_file import describe_remedy
+
+_MAX_SHOWN_CHARACTERS = 80  # characters of a value in an error message
+
+
+def validated_config(model: str, build: Callable[[], ModelConfig]) -> ModelConfig:
+    """Call `build` and return the configuration that it builds for `model`.
+
+    Raises:
+        ApiError: the configuration is not valid; the first error is shown.
+    """
+    try:
+        config = build()
+    except ValidationError as error:
+        first = error.errors()[0]
+    else:
+        if problem := describe_duplicate_backend(config.backends, model):
+            raise invalid_value("backends", f"Invalid value for 'backends': {problem}.")
+        return config
+    param, problem = _parameter_name(first["loc"]), describe_remedy(first, ("models", model))
+    match first["type"]:
+        case "missing":
+            raise missing_parameter(param)
+        case "extra_forbidden":
+            raise ApiError(
+                400, f"Unknown parameter: '{param}'; {problem}.", code="unknown_parameter", param=param
+            )
+        case _:
+            raise invalid_value(
+                param, f"Invalid value for '{param}': {problem}; it is {_shortened(first['input'])}."
+            )
+
+
+def reject_secret_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> None:
+    """Check that a run-time change does not send this machine's secrets to an address that it introduces.
+
+    The secrets are keys in files and environment variables. `trusted` are the backends of the registry file
+    and the settings, which may get them.
+
+    Raises:
+        ApiError: the change would send such a secret.
+    """
+    if found := find_misuse(config, trusted):
+        place = f"backends[{found.backend}].{found.field}"
+        raise invalid_value(place, f"Invalid value for '{place}': {found.message}.")
+
+
+def reject_header_clash(model: str, config: ModelConfig, dispatch_header: str) -> None:
+    """Check that no configured header of the model has the name of one that Batchwright sends.
+
+    Raises:
+        ApiError: a header has such a name.
+    """
+    if found := find_conflict(model, config, dispatch_header):
+        place = "jobs.callback_header" if found.backend is None else f"backends[{found.backend}].headers"
+        raise invalid_value(place, f"Invalid value for '{place}': {found.message}.")
+
+
+def _parameter_name(loc: Sequence[int | str]) -> str:
+    """Return the path of a field as text, such as `backends[0].weight`, from pydantic's error location."""
+    text = ""
+    for part in loc:
+        if part == "[key]":
+            continue
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text or "backends"
+
+
+def _shortened(value: object) -> str:
+    """Return a value for an error message, shortened.
+
+    For lists and objects, which may hold secrets, return the type.
+    """
+    if not isinstance(value, str | int | float):
+        return json_type_of(value)
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}..."
+
+
+def model_config_patch(fields: Mapping[str, object], base: ModelConfig | None) -> ModelSettings:
+    """Return the settings to change, from the body of PUT /admin/model-configs.
+
+    A setting that is absent or null in the body is null in the result, which ends its override.
+
+    Args:
+        base: The model without its run-time changes; None if only a change defines it.
+
+    Raises:
+        ApiError: a field is unknown or not valid.
+    """
+    reject_unknown(fields, SETTING_PATHS)
+    kind, retries = fields.get("model_type"), fields.get("max_retries")
+    if kind not in (None, "sync", "async"):
+        message = f"Invalid value for 'model_type': it must be 'sync' or 'async', not {kind!r}."
+        raise invalid_value("model_type", message[:300])
+    if retries is not None and (isinstance(retries, bool) or not isinstance(retries, int)):
+        raise wrong_type("max_retries", "an integer", retries)
+    if isinstance(retries, int) and not 0 <= retries < 2**31:
+        raise invalid_value("max_retries", "Invalid value for 'max_retries': it must be 0 or more.")
+    values = dict(fields) | {"max_retries": None if retries is None else retries + 1}
+    if kind == "async":
+        values["model_type"] = base.kind if base is not None and base.kind != "sync" else "poll"
+    patch: ModelSettings = {}
+    for name, path in SETTING_PATHS.items():
+        value: object = values.get(name)
+        for part in reversed(path):
+            value = {part: value}
+        patch = _merged(patch, MODEL_SETTINGS.validate_python(value))
+    return patch
+
+
+def _merged(one: ModelSettings, other: ModelSettings) -> ModelSettings:
+    """Return the two patches as one. If both set a value, that of `other` counts, even if it is null."""
+    result = dict(one)
+    for name, value in other.items():
+        known = result.get(name)
+        result[name] = {**known, **value} if isinstance(known, dict) and isinstance(value, dict) else value
+    return result
+
+
+_TAG = re.compile(r'"(\d{1,18})"')
+
+
+def etag(version: int) -> dict[str, str]:
+    return {"ETag": f'"{version}"'}
+
+
+def expected_versions(request: Request) -> Sequence[int] | None:
+    """Return the model versions that the header `If-Match` names; None if any version is accepted.
+
+    Weak tags are ignored, because they never match.
+
+    Raises:
+        ApiError: the header contains something else than tags of versions.
+    """
+    header = request.headers.get("if-match")
+    if header is None or header.strip() == "*":
+        return None
+    tags = [tag.strip() for tag in header.split(",")]
+    found = [_TAG.fullmatch(tag) for tag in tags if not tag.startswith("W/")]
+    if not all(found):
+        message = "Invalid value for 'If-Match': it must be an ETag of the model, with its quotation marks."
+        raise invalid_value("If-Match", message)
+    return [int(tag[1]) for tag in found if tag]
+
+
+def version_conflict(model: str, conflict: VersionConflict) -> ApiError:
+    message = (
+        f"The model '{model}' was changed since you read it: its version is {conflict.present} now. "
+        f'GET /admin/models/{model} shows it; repeat your change with If-Match: "{conflict.present}".'
+    )
+    headers = etag(conflict.present)
+    return ApiError(412, message, code="version_conflict", param="If-Match", headers=headers)

@@ -1,0 +1,60 @@
+"""Objects of /admin/batches, which show the batches of all tenants to operators."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+
+from batchwright.api.schemas.responses import batch_object, forecast_object
+from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.operator_objects import (
+    BatchCountsObject,
+    OperatorBatch,
+    OperatorBatchPage,
+    TenantBatchCounts,
+)
+from batchwright.database.records import BatchRow
+from batchwright.database.tables.operator_batches import BatchCount
+
+
+def operator_batch(batch: BatchObject, tenant: str) -> OperatorBatch:
+    return OperatorBatch(**dict(batch), tenant=tenant)
+
+
+def operator_batch_page(rows: Sequence[BatchRow], now: datetime, *, more: bool) -> OperatorBatchPage:
+    """Return a page of batches with their forecasts as seen at the time `now`."""
+    data = [
+        operator_batch(batch_object(row, forecast=forecast_object(row, now)), row.order.tenant)
+        for row in rows
+    ]
+    first, last = (data[0].id, data[-1].id) if data else (None, None)
+    return OperatorBatchPage(data=data, first_id=first, last_id=last, has_more=more)
+
+
+def batch_counts(counts: Sequence[BatchCount], ended_since: datetime) -> BatchCountsObject:
+    by_tenant: defaultdict[str, list[BatchCount]] = defaultdict(list)
+    for count in counts:
+        by_tenant[count.tenant].append(count)
+    total = _of_tenant("", counts)
+    return BatchCountsObject(
+        statuses=total.statuses,
+        oldest_created_at=total.oldest_created_at,
+        at_risk=total.at_risk,
+        late=total.late,
+        ended_since=int(ended_since.timestamp()),
+        tenants=[_of_tenant(name, by_tenant[name]) for name in sorted(by_tenant)],
+    )
+
+
+def _of_tenant(tenant: str, counts: Sequence[BatchCount]) -> TenantBatchCounts:
+    statuses: Counter[BatchStatus] = Counter()
+    for count in counts:
+        statuses[count.status] += count.batches
+    oldest = min((count.oldest for count in counts if count.oldest is not None), default=None)
+    return TenantBatchCounts(
+        tenant=tenant,
+        statuses={status: statuses[status] for status in BatchStatus if statuses[status]},
+        oldest_created_at=None if oldest is None else int(oldest.timestamp()),
+        at_risk=sum(count.at_risk for count in counts),
+        late=sum(count.late for count in counts),
+    )

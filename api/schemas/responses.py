@@ -1,0 +1,154 @@
+"""Builds the responses of OpenAI's API from database rows, and JSON responses from objects."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from fastapi import Response
+from pydantic import BaseModel
+
+from batchwright.contracts.openai import UploadStatus, Usage
+from batchwright.contracts.openai_objects import (
+    BatchError,
+    BatchErrors,
+    BatchExtension,
+    BatchObject,
+    BatchPage,
+    FileObject,
+    FilePage,
+    ForecastObject,
+    InputDetails,
+    OutputDetails,
+    PartObject,
+    RequestCounts,
+    UploadObject,
+    UsageObject,
+    WaitingObject,
+)
+from batchwright.database.records import BatchRow, FileRow, PartRow, UploadRow
+from batchwright.rules.batch_states import visible_status
+
+FORECAST_AGE = timedelta(minutes=1)  # control workers forecast every 15 s
+
+
+def json_response(
+    content: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return the object as a JSON response, without FastAPI's own validation and encoding, which are slow."""
+    return Response(content.model_dump_json(), status, headers, media_type="application/json")
+
+
+def file_object(row: FileRow) -> FileObject:
+    return FileObject(
+        id=row.id,
+        bytes=row.bytes,
+        created_at=int(row.created_at.timestamp()),
+        expires_at=_seconds(row.expires_at),
+        filename=row.filename,
+        purpose=row.purpose,
+    )
+
+
+def upload_object(row: UploadRow, status: UploadStatus, file: FileRow | None) -> UploadObject:
+    return UploadObject(
+        id=row.id,
+        bytes=row.bytes,
+        created_at=int(row.created_at.timestamp()),
+        expires_at=int(row.expires_at.timestamp()),
+        filename=row.filename,
+        purpose=row.purpose,
+        status=status,
+        file=None if file is None else file_object(file),
+    )
+
+
+def part_object(row: PartRow) -> PartObject:
+    return PartObject(id=row.id, created_at=int(row.created_at.timestamp()), upload_id=row.upload_id)
+
+
+def batch_object(
+    row: BatchRow,
+    *,
+    paused: bool | None = None,
+    waiting: list[WaitingObject] | None = None,
+    forecast: ForecastObject | None = None,
+) -> BatchObject:
+    order = row.order
+    errors = [BatchError.model_validate(error, from_attributes=True) for error in row.errors]
+    return BatchObject(
+        id=order.batch_id,
+        endpoint=order.endpoint,
+        model=row.models[0].model if len(row.models) == 1 else None,
+        errors=BatchErrors(data=errors) if errors else None,
+        input_file_id=order.input_file_id,
+        completion_window=order.completion_window,
+        status=visible_status(row.status, cancel_requested=row.cancel_requested_at is not None),
+        output_file_id=row.output_file_id,
+        error_file_id=row.error_file_id,
+        created_at=int(order.created_at.timestamp()),
+        in_progress_at=_seconds(row.in_progress_at),
+        expires_at=int(order.deadline.timestamp()),
+        finalizing_at=_seconds(row.finalizing_at),
+        completed_at=_seconds(row.completed_at),
+        failed_at=_seconds(row.failed_at),
+        expired_at=_seconds(row.expired_at),
+        cancelling_at=_seconds(row.cancel_requested_at),
+        cancelled_at=_seconds(row.cancelled_at),
+        request_counts=RequestCounts(total=row.total, completed=row.completed, failed=row.failed),
+        usage=_usage_object(row.usage),
+        metadata=order.metadata,
+        x_batchwright=BatchExtension(
+            models=row.models,
+            paused=paused,
+            waiting=waiting,
+            forecast=forecast,
+            origin=order.origin,
+            deduplicate=order.policy.deduplicate,
+            priority=order.priority,
+            files_pending=row.files_pending,
+            errors_summary=row.errors_summary,
+        ),
+    )
+
+
+def forecast_object(row: BatchRow, now: datetime) -> ForecastObject | None:
+    """Return the forecast of a batch as seen at the time `now`.
+
+    None if there is none, or if it is too old, because no control worker runs or the batch is paused.
+    """
+    forecast = row.forecast
+    if forecast is None or row.cancel_requested_at is not None or now - forecast.made_at > FORECAST_AGE:
+        return None
+    p50, p90 = forecast.seconds_left(now)
+    return ForecastObject(
+        window=forecast.window,
+        remaining_seconds_p50=round(p50),
+        remaining_seconds_p90=round(p90),
+        lines_per_second=forecast.lines_per_second,
+        lines_ahead=forecast.lines_ahead,
+        made_at=int(forecast.made_at.timestamp()),
+    )
+
+
+def file_page(rows: list[FileRow], *, more: bool) -> FilePage:
+    first, last = (rows[0].id, rows[-1].id) if rows else (None, None)
+    return FilePage(data=[file_object(row) for row in rows], first_id=first, last_id=last, has_more=more)
+
+
+def batch_page(rows: list[BatchRow], *, more: bool) -> BatchPage:
+    data = [batch_object(row) for row in rows]
+    first, last = (data[0].id, data[-1].id) if data else (None, None)
+    return BatchPage(data=data, first_id=first, last_id=last, has_more=more)
+
+
+def _usage_object(usage: Usage) -> UsageObject:
+    return UsageObject(
+        input_tokens=usage.input_tokens,
+        input_tokens_details=InputDetails(cached_tokens=usage.cached_tokens),
+        output_tokens=usage.output_tokens,
+        output_tokens_details=OutputDetails(reasoning_tokens=usage.reasoning_tokens),
+        total_tokens=usage.total_tokens,
+    )
+
+
+def _seconds(time: datetime | None) -> int | None:
+    return None if time is None else int(time.timestamp())

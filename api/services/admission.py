@@ -1,0 +1,160 @@
+"""Checks a tenant's quotas when it sends a request: live batches, stored bytes, requests per minute.
+
+A request that exceeds a quota gets a 429.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple
+
+from fastapi import Request
+
+from batchwright.api.auth.caller import tenant_of
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import ApiError, rate_limited, storage_quota_exceeded
+from batchwright.api.services.cache import CoalescingCache
+from batchwright.contracts.openai import Quota
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.tenants.quotas import TenantQuotas
+from batchwright.rules.quotas import QuotaLimits
+
+
+class StorageQuota(NamedTuple):
+    """Quota and usage of a tenant's storage, in bytes. A `limit` of 0 means that there is no quota."""
+
+    limit: int
+    used: int
+
+    def allows(self, size: int) -> bool:
+        return not self.limit or self.used + size <= self.limit
+
+
+class Admission:
+    """Checks the quotas of one tenant.
+
+    An admitted batch, file or upload counts as usage before its row exists, so that concurrent requests
+    cannot exceed a quota together. All methods except `release` raise DatabaseUnavailable if the database
+    does not answer.
+    """
+
+    def __init__(self, deps: ApiDependencies, tenant: str) -> None:
+        self._deps, self._tenant = deps, tenant
+        self._quotas = deps.database.quotas
+
+    async def own(self) -> TenantQuotas:
+        return await self._quotas.get(self._tenant)
+
+    async def limits(self) -> QuotaLimits:
+        return (await self.own()).limits(self._deps.settings.quotas)
+
+    async def check_live_batches(self) -> None:
+        """Check that the tenant may have one more live batch. Nothing is counted.
+
+        Raises:
+            ApiError: the tenant has as many live batches as its quota allows.
+        """
+        limit = (await self.limits()).live_batches
+        if limit and await self._deps.database.batches.count_live(self._tenant) >= limit:
+            raise self._too_many_live(limit)
+
+    async def admit_batch(self, batch_id: str) -> None:
+        """Count a new batch as live before its row exists.
+
+        Raises:
+            ApiError: the tenant has as many live batches as its quota allows.
+        """
+        limit = (await self.limits()).live_batches
+        if limit and not await self._quotas.admit_batch(self._tenant, batch_id, limit):
+            raise self._too_many_live(limit)
+
+    async def release(self, id: str) -> None:
+        """End the admission of an object that now has a row, or that will not be created.
+
+        If the database does not answer, the admission expires later.
+        """
+        with suppress(DatabaseUnavailable):
+            await self._quotas.release(self._tenant, id)
+
+    @asynccontextmanager
+    async def reserve(self, id: str, size: int, quota: StorageQuota) -> AsyncGenerator[None]:
+        """Context manager that reserves the bytes of a file or upload while its row is inserted.
+
+        Args:
+            id: Id of the file or upload.
+            size: Its size in bytes.
+            quota: The tenant's storage quota as read before.
+
+        Raises:
+            ApiError: the quota does not allow so many bytes.
+        """
+        if not quota.limit:
+            yield
+            return
+        if not await self._quotas.admit_bytes(self._tenant, id, size, quota.limit):
+            used = await self._quotas.stored(self._tenant)
+            raise self._refused(Quota.STORED_BYTES, storage_quota_exceeded(quota.limit, used))
+        try:
+            yield
+        finally:
+            await self.release(id)
+
+    async def storage_quota(self) -> StorageQuota:
+        limit = (await self.limits()).stored_bytes
+        return StorageQuota(limit, await self._quotas.stored(self._tenant) if limit else 0)
+
+    def check_storage(self, quota: StorageQuota, size: int) -> None:
+        """Check that the tenant may store `size` more bytes.
+
+        Raises:
+            ApiError: the quota does not allow it.
+        """
+        if not quota.allows(size):
+            raise self._refused(Quota.STORED_BYTES, storage_quota_exceeded(quota.limit, quota.used))
+
+    async def count_request(self, limit: int) -> None:
+        """Count a request of the tenant in the current minute.
+
+        Raises:
+            ApiError: the tenant has sent more than `limit` requests in this minute.
+        """
+        counted = await self._quotas.count_request(self._tenant)
+        if counted.requests > limit:
+            seconds = max(1, -int(-counted.seconds_left // 1))
+            message = f"Too many requests: at most {limit} a minute. Try again in {seconds} s."
+            error = rate_limited(message, limit, seconds=seconds, window=60)
+            raise self._refused(Quota.REQUESTS_PER_MINUTE, error)
+
+    def _too_many_live(self, limit: int) -> ApiError:
+        message = f"Too many batches at once: at most {limit} may be unfinished. Try again later."
+        seconds = self._deps.retry_spread.next_seconds(self._tenant)
+        return self._refused(Quota.LIVE_BATCHES, rate_limited(message, limit, seconds=seconds))
+
+    def _refused(self, quota: Quota, error: ApiError) -> ApiError:
+        metrics = self._deps.metrics
+        metrics.quota_refusals.labels(metrics.tenants(self._tenant), quota.value).inc()
+        return error
+
+
+class RequestQuota:
+    """FastAPI dependency of tenant routes that enforces the tenant's quota of requests per minute."""
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._deps = deps
+        self._limits = CoalescingCache(self._read, deps.recent_seconds)
+
+    async def __call__(self, request: Request) -> None:
+        """Count the request. While the database is unavailable, requests are not counted.
+
+        Raises:
+            ApiError: the tenant has used up its quota of requests for this minute.
+        """
+        tenant = tenant_of(request, self._deps.settings)
+        try:
+            limit = (await self._limits.get(tenant)).requests_per_minute
+            if limit:
+                await Admission(self._deps, tenant).count_request(limit)
+        except DatabaseUnavailable:
+            return  # routes that need the database report it themselves
+
+    async def _read(self, tenant: str) -> QuotaLimits:
+        return await Admission(self._deps, tenant).limits()

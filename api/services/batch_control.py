@@ -1,0 +1,138 @@
+"""Read, cancel, pause and resume one batch, for its tenant and for operators."""
+
+import asyncio
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import batch_not_found, conflict
+from batchwright.api.schemas.responses import batch_object, forecast_object
+from batchwright.api.services.waiting_reasons import PAUSED, BatchWaitingReasons, PolledQueues
+from batchwright.api.temporal_gateway import RunMissing
+from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.openai_objects import BatchObject
+from batchwright.database.records import BatchRow
+from batchwright.database.tables.waiting_reasons import WaitingRow
+from batchwright.rules import batch_states
+from batchwright.rules.batch_states import CancelEffect
+from batchwright.rules.ids import is_batch_id
+
+
+class BatchControl:
+    """Every method raises ApiError with status 404 if the tenant has no such batch."""
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._clock, self._temporal = deps.clock, deps.temporal
+        self._batches = deps.database.batches
+        self._waiting = BatchWaitingReasons(deps)
+
+    async def row(self, tenant: str, batch_id: str) -> BatchRow:
+        row = await self._batches.get(tenant, batch_id) if is_batch_id(batch_id) else None
+        if row is None:
+            raise batch_not_found(batch_id)
+        return row
+
+    async def get(self, tenant: str, batch_id: str) -> BatchObject:
+        """Return a batch. If it is live, it includes why it waits, and its forecast."""
+        if not is_batch_id(batch_id):
+            raise batch_not_found(batch_id)
+        read = self._batches.get_with_reasons(tenant, batch_id, self._clock())
+        found, polled = await asyncio.gather(read, self._waiting.polled_queues(), return_exceptions=True)
+        if isinstance(found, BaseException):
+            raise found
+        if found is None:
+            raise batch_not_found(batch_id)
+        row, reported = found
+        if row.status.is_terminal:
+            return batch_object(row)
+        if isinstance(polled, BaseException):
+            raise polled
+        return self.shown(row, reported, polled)
+
+    async def polled_queues(self) -> PolledQueues:
+        return await self._waiting.polled_queues()
+
+    def shown(self, row: BatchRow, reported: list[WaitingRow], polled: PolledQueues) -> BatchObject:
+        """Return the object of a batch. If the batch is live, it includes why it waits, and its forecast.
+
+        Args:
+            reported: Waiting reasons that are stored in the database.
+            polled: Task queues that workers poll.
+        """
+        if row.status.is_terminal:
+            return batch_object(row)
+        waiting = self._waiting.of_batch(row, reported, polled)
+        paused = any(each.model is None and each.reason == PAUSED for each in waiting)
+        forecast = None if paused else forecast_object(row, self._clock())
+        return batch_object(row, paused=paused, waiting=waiting, forecast=forecast)
+
+    async def cancel(self, tenant: str, batch_id: str) -> BatchObject:
+        """Cancel a batch. A batch that is cancelled already stays as it is.
+
+        Raises:
+            ApiError: the batch has ended in another way (409).
+        """
+        row = await self.row(tenant, batch_id)
+        if _must_cancel(row):
+            try:
+                await self._temporal.cancel(batch_id)
+            except RunMissing:  # the batch may have ended after the row was read
+                row = await self.row(tenant, batch_id)
+                if row.status in batch_states.LIVE_STATES:
+                    raise
+            else:
+                noted = await self._batches.request_cancel(tenant, batch_id, self._clock())
+                row = noted or row
+            _must_cancel(row)
+        return batch_object(row)
+
+    async def pause(self, tenant: str, batch_id: str) -> BatchObject:
+        """Pause a batch.
+
+        Raises:
+            ApiError: the batch has ended or is being cancelled (409).
+        """
+        row = await self.row(tenant, batch_id)
+        check_live(row, "pause")
+        await self._temporal.pause(batch_id)
+        await self._waiting.report_paused(row)
+        return batch_object(row, paused=True)
+
+    async def resume_paused(self, tenant: str, batch_id: str) -> BatchObject:
+        """Resume a paused batch. A batch that is not paused stays as it is.
+
+        Raises:
+            ApiError: the batch has ended or is being cancelled (409).
+        """
+        row = await self.row(tenant, batch_id)
+        check_live(row, "resume")
+        await self._temporal.resume(batch_id)
+        await self._waiting.clear_paused(row)
+        return batch_object(row, paused=False)
+
+
+def check_live(row: BatchRow, verb: str) -> None:
+    """Check that the batch has not ended and was not cancelled.
+
+    `verb` names the operation in the error message.
+
+    Raises:
+        ApiError: the batch has ended or is being cancelled (409).
+    """
+    status = _visible_status(row)
+    if status not in batch_states.LIVE_STATES:
+        raise conflict(f"Cannot {verb} a batch with status '{status}'.")
+
+
+def _must_cancel(row: BatchRow) -> bool:
+    """Return True if the batch's workflow has to be cancelled, False if the batch is already cancelled.
+
+    Raises:
+        ApiError: the batch has ended in another way (409).
+    """
+    effect = batch_states.cancel_effect(_visible_status(row))
+    if effect is CancelEffect.REFUSED:
+        raise conflict(f"Cannot cancel a batch with status '{row.status}'.")
+    return effect is CancelEffect.STOPS
+
+
+def _visible_status(row: BatchRow) -> BatchStatus:
+    return batch_states.visible_status(row.status, cancel_requested=row.cancel_requested_at is not None)

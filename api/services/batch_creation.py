@@ -1,0 +1,115 @@
+"""Creates batches: build the order, admit it, start the workflow with it, and insert the row."""
+
+import logging
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import invalid_value
+from batchwright.api.schemas.batch_create import BatchCreate, build_order
+from batchwright.api.services.admission import Admission
+from batchwright.api.services.idempotency import IdempotencyKeys
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.openai import BatchStatus
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.records import BatchRow
+from batchwright.rules.ids import is_file_id
+from batchwright.temporal.errors import TemporalUnavailable
+
+logger = logging.getLogger(__name__)
+
+
+class BatchCreator:
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._deps = deps
+        self._batches = deps.database.batches
+
+    async def create(self, creation: BatchCreate, tenant: str) -> BatchRow:
+        """Create a batch and return its row.
+
+        Raises:
+            ApiError: the input file has another purpose than `batch`, or a quota does not allow the batch.
+        """
+        return await self.start(await self._admitted_order(creation, tenant))
+
+    async def create_once(self, creation: BatchCreate, tenant: str, key: str, fingerprint: str) -> BatchRow:
+        """Create the batch of an idempotency key and return its row. A repeated call returns the same batch.
+
+        If the first call was interrupted, the repeated one starts the batch.
+
+        Args:
+            fingerprint: Digest of the request, which shows whether a repeated call is the same.
+
+        Raises:
+            ApiError: as in `create`, or the key was used with another request.
+        """
+        order = await self._order_of_key(creation, tenant, key, fingerprint)
+        if await self._batches.get(tenant, order.batch_id) is None:
+            await self.start(order)
+        return BatchRow(order=order, status=BatchStatus.VALIDATING)
+
+    async def build_order(self, creation: BatchCreate, tenant: str) -> BatchOrder:
+        """Build the order of a new batch of the tenant.
+
+        Raises:
+            ApiError: the tenant may not use the requested priority.
+        """
+        now = self._deps.clock()
+        own = await self._deps.database.quotas.get(tenant)
+        return build_order(
+            creation,
+            tenant,
+            now,
+            self._deps.settings,
+            fairness_key=await self._batches.fairness_key(tenant, now),
+            fairness_weight=own.weight,
+            max_priority=own.highest_priority,
+        )
+
+    async def start(self, order: BatchOrder) -> BatchRow:
+        """Start the workflow of an admitted order, insert the batch's row, and return the row."""
+        # The workflow comes first: it can insert a missing row, but a row could not start its workflow.
+        try:
+            await self._deps.temporal.start(order)
+        except TemporalUnavailable:
+            await Admission(self._deps, order.tenant).release(order.batch_id)
+            raise
+        try:
+            return await self._batches.upsert(order)
+        except DatabaseUnavailable:
+            fields = {"batch_id": order.batch_id}
+            logger.warning("batch row not inserted, its workflow will insert it", extra=fields)
+            return BatchRow(order=order, status=BatchStatus.VALIDATING)
+
+    async def start_unless_there(self, order: BatchOrder) -> BatchRow:
+        """Return the row of the order's batch. If there is none, start the batch first."""
+        row = await self._batches.get(order.tenant, order.batch_id)
+        return row or await self.start(order)
+
+    async def _admitted_order(self, creation: BatchCreate, tenant: str) -> BatchOrder:
+        """Build the order of a new batch and admit the batch.
+
+        Raises:
+            ApiError: the input file has another purpose than `batch`, or a quota does not allow the batch.
+        """
+        file_id = creation.input_file_id
+        row = await self._deps.database.files.get(tenant, file_id) if is_file_id(file_id) else None
+        if row is not None and row.purpose != "batch":
+            message = (
+                f"Invalid value for 'input_file_id': the file's purpose is '{row.purpose}', not 'batch'."
+            )
+            raise invalid_value("input_file_id", message)
+        order = await self.build_order(creation, tenant)
+        await Admission(self._deps, tenant).admit_batch(order.batch_id)
+        return order
+
+    async def _order_of_key(
+        self, creation: BatchCreate, tenant: str, key: str, fingerprint: str
+    ) -> BatchOrder:
+        keys = IdempotencyKeys(self._deps, tenant, "batches")
+        stored = await keys.find(key, fingerprint)
+        if stored is None:
+            order = await self._admitted_order(creation, tenant)
+            stored = await keys.claim(key, fingerprint, order.model_dump_json())
+            if stored is None:
+                return order
+            await Admission(self._deps, tenant).release(order.batch_id)
+        return BatchOrder.model_validate_json(stored)

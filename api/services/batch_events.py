@@ -1,0 +1,258 @@
+"""Progress of batches as Server-Sent Events. One poller reads all watched batches, however many listen."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from hashlib import blake2b
+from typing import NamedTuple
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, rate_limited
+from batchwright.api.schemas.responses import FORECAST_AGE
+from batchwright.api.services.batch_control import BatchControl
+from batchwright.api.services.waiting_reasons import PolledQueues
+from batchwright.api.streams import LIFETIME_SECONDS
+from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.webhook_events import EventType
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.tables.batch_snapshots import BatchKey, BatchSnapshot
+
+logger = logging.getLogger(__name__)
+
+PROGRESS_EVENT = "batch.progress"
+KEEP_ALIVE = b": keep-alive\n\n"
+MAX_LISTENERS = 500
+MAX_LISTENERS_PER_TENANT = 250
+POLL_SECONDS = 1.0
+KEEP_ALIVE_SECONDS = 15.0
+RETRY_MILLISECONDS = 2000  # time after which a browser connects again
+_PAUSE_PER_POLL_TIME = 19  # a poll that takes long is followed by a longer pause: 5 % of the time is polling
+MAX_PAUSE_SECONDS = 10.0
+_QUEUES_SECONDS = 5.0  # age at which the list of polled queues is read again
+# Python's `splitlines` would take them for the end of the event's line.
+_LINE_SEPARATORS = {each: f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}
+# These count down by themselves, so they do not make an event a new one.
+_COUNTDOWNS = {"x_batchwright": {"forecast": {"remaining_seconds_p50", "remaining_seconds_p90"}}}
+
+
+class Event(NamedTuple):
+    """State of a batch as an event.
+
+    `id` is a digest of the state, so it is the same in every API process. `encoded` is the event as it is
+    sent. `is_last` is True if the batch has ended.
+    """
+
+    id: str
+    encoded: bytes
+    is_last: bool
+
+
+def encode_event(batch: BatchObject) -> Event:
+    """Return the event that has the state of a batch: its whole object."""
+    content = batch.model_dump_json(exclude=_COUNTDOWNS).encode()
+    id = blake2b(content, digest_size=12).hexdigest()
+    is_last = batch.status.is_terminal
+    name = EventType.of(batch.status).value if is_last else PROGRESS_EVENT
+    data = batch.model_dump_json()
+    for separator, escaped in _LINE_SEPARATORS.items():
+        data = data.replace(separator, escaped)
+    # The id comes last, so that a client whose connection is cut before it has the data does not have the id.
+    text = f"event: {name}\nretry: {RETRY_MILLISECONDS}\ndata: {data}\nid: {id}\n\n"
+    return Event(id, text.encode(), is_last)
+
+
+class Topic:
+    """A batch, its latest event, and those who listen."""
+
+    def __init__(self, key: BatchKey, event: Event) -> None:
+        self.key, self.event = key, event
+        self.listeners: set[Listener] = set()
+        self._seen: object = None  # what the latest event was made from
+
+    def has_changed(self, *seen: object) -> bool:
+        """Return True if `seen` differs from the values of the previous call."""
+        changed, self._seen = seen != self._seen, seen
+        return changed
+
+    def publish(self, event: Event) -> None:
+        if event.id != self.event.id:
+            self.event = event
+            for listener in self.listeners:
+                listener.wake()
+
+
+class Listener:
+    """One event stream. It holds no queue: a client that reads slowly gets the latest event next."""
+
+    def __init__(self, topic: Topic, known: str | None) -> None:
+        self._topic, self._sent = topic, known
+        self._wake = asyncio.Event()
+        self._closed = False
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def close(self) -> None:
+        """End the stream as soon as the piece that is being sent is sent."""
+        self._closed = True
+        self._wake.set()
+
+    async def pieces(self) -> AsyncGenerator[bytes]:
+        """Yield the latest event if the client does not know it, then each new one.
+
+        A comment is yielded if there was no event for KEEP_ALIVE_SECONDS. The iteration ends after the last
+        event, after `close`, or after LIFETIME_SECONDS.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LIFETIME_SECONDS
+        while True:
+            self._wake.clear()
+            if self._closed or loop.time() >= until:
+                return
+            event = self._topic.event
+            if event.id != self._sent:
+                self._sent = event.id
+                yield event.encoded
+            if event.is_last:
+                return
+            try:
+                async with asyncio.timeout(min(KEEP_ALIVE_SECONDS, until - loop.time())):
+                    await self._wake.wait()
+            except TimeoutError:
+                if loop.time() < until:
+                    yield KEEP_ALIVE
+
+
+class BatchEvents:
+    """Event streams of this process, and the poller that reads the batches that are watched.
+
+    A batch is read when its first listener comes, and from then on by the poller, with one query for all
+    batches. Without listeners, the poller sends no queries.
+    """
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._snapshots, self._clock = deps.database.batch_snapshots, deps.clock
+        self._gauge = deps.metrics.event_streams
+        self._control = BatchControl(deps)
+        self._topics: dict[BatchKey, Topic] = {}
+        self._listeners: Counter[str] = Counter()  # by tenant
+        self._polled: tuple[float, PolledQueues] | None = None
+        self._stopping = deps.stopping
+        self._stopping.on_set(self._close)
+
+    async def topic(self, tenant: str, batch_id: str) -> Topic:
+        """Return the topic of a batch. The batch is not read if it is being watched.
+
+        Raises:
+            ApiError: the tenant has no such batch (404).
+        """
+        key = BatchKey(tenant, batch_id)
+        if key in self._topics:
+            return self._topics[key]
+        return Topic(key, encode_event(await self._control.get(tenant, batch_id)))
+
+    @contextmanager
+    def listener(self, topic: Topic, known: str | None) -> Generator[Listener]:
+        """Yield a new listener, which counts as one during the `with` block.
+
+        Args:
+            topic: The batch to listen to.
+            known: Id of the latest event that the client has; None if it has none.
+
+        Raises:
+            ApiError: the tenant or this process has too many listeners (429), or the process is stopping
+                (503).
+        """
+        key = topic.key
+        self._check(key.tenant)
+        topic = self._topics.setdefault(key, topic)
+        listener = Listener(topic, known)
+        self._count(key.tenant, 1)
+        topic.listeners.add(listener)
+        try:
+            yield listener
+        finally:
+            topic.listeners.discard(listener)
+            self._count(key.tenant, -1)
+            if not topic.listeners:
+                del self._topics[key]
+            if not self._topics:
+                self._polled = None
+
+    async def run(self) -> None:
+        """Poll forever.
+
+        While the database is unavailable, log a warning once and poll again after POLL_SECONDS each time: a
+        poll that waited for a timeout says nothing about the cost of the next one.
+        """
+        loop = asyncio.get_running_loop()  # its clock also times the pauses
+        failing = False
+        spent = 0.0
+        while True:
+            await asyncio.sleep(max(POLL_SECONDS, min(spent * _PAUSE_PER_POLL_TIME, MAX_PAUSE_SECONDS)))
+            began, spent = loop.time(), 0.0
+            try:
+                await self.poll()
+                failing, spent = False, loop.time() - began
+            except DatabaseUnavailable as error:
+                if not failing:
+                    logger.warning("watched batches cannot be read", extra={"error": str(error)})
+                failing = True
+
+    async def poll(self) -> None:
+        """Read all watched batches once, and publish the events of those that changed.
+
+        Raises:
+            DatabaseUnavailable: the database does not answer.
+        """
+        topics = {key: topic for key, topic in self._topics.items() if not topic.event.is_last}
+        if not topics:
+            return
+        now = self._clock()
+        snapshots = await self._snapshots.read(topics, now)
+        polled = await self._polled_queues()
+        for key, topic in topics.items():
+            snapshot = snapshots.get(key)
+            if snapshot is None:  # the batch was deleted
+                for listener in topic.listeners:
+                    listener.close()
+            elif topic.has_changed(snapshot, polled, _forecast_age(snapshot, now) > FORECAST_AGE):
+                topic.publish(encode_event(self._control.shown(snapshot.row, snapshot.waiting, polled)))
+
+    def _close(self) -> None:
+        """End all streams now. Clients connect again, to another process."""
+        for topic in self._topics.values():
+            for listener in topic.listeners:
+                listener.close()
+
+    async def _polled_queues(self) -> PolledQueues:
+        now = asyncio.get_running_loop().time()
+        if self._polled is None or now - self._polled[0] >= _QUEUES_SECONDS:
+            self._polled = now, await self._control.polled_queues()
+        return self._polled[1]
+
+    def _check(self, tenant: str) -> None:
+        if self._stopping.is_set:
+            headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+            raise ApiError(503, "This API process is stopping. Connect again.", headers=headers)
+        advice = "Close one of them, or poll the batch."
+        if self._listeners[tenant] >= MAX_LISTENERS_PER_TENANT:
+            message = f"Too many event streams: a tenant may have {MAX_LISTENERS_PER_TENANT}. {advice}"
+            raise rate_limited(message, MAX_LISTENERS_PER_TENANT)
+        if self._listeners.total() >= MAX_LISTENERS:
+            message = f"Too many event streams: this process serves {MAX_LISTENERS}. Poll the batch instead."
+            raise rate_limited(message, MAX_LISTENERS)
+
+    def _count(self, tenant: str, change: int) -> None:
+        self._listeners[tenant] += change
+        if not self._listeners[tenant]:
+            del self._listeners[tenant]
+        self._gauge.set(self._listeners.total())
+
+
+def _forecast_age(snapshot: BatchSnapshot, now: datetime) -> timedelta:
+    forecast = snapshot.row.forecast
+    return timedelta() if forecast is None else now - forecast.made_at

@@ -1,0 +1,298 @@
+"""Reruns of ended batches.
+
+A retry sends the failed lines again; a resumption sends the lines without a result.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TypeVar
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import ApiError, conflict
+from batchwright.api.schemas.batch_create import BatchCreate, RerunBody, RetryBody, parse_codes, parse_window
+from batchwright.api.schemas.json_body import reject_unknown
+from batchwright.api.services.admission import Admission
+from batchwright.api.services.batch_creation import BatchCreator
+from batchwright.api.services.failed_lines import (
+    InputMismatch,
+    copy_lines,
+    digests_with_codes,
+    failed_line_digests,
+)
+from batchwright.api.services.file_upload import discard_object
+from batchwright.contracts.batch import BatchOrder, Caller, RerunKind, SourceBatch
+from batchwright.contracts.openai import BatchStatus
+from batchwright.database.errors import OutcomeUnknown
+from batchwright.database.records import BatchRow, FileRow
+from batchwright.rules.backends.request_headers import currently_passed
+from batchwright.rules.results import error_tally
+from batchwright.rules.results.output_lines import ResultDamaged
+from batchwright.storage.base import ObjectMissing
+
+logger = logging.getLogger(__name__)
+
+_Claimed = TypeVar("_Claimed", bound=BatchOrder | None)
+_SYSTEM_ERROR = "system_error"
+_FILES_PENDING = "its files are still to be written. Poll it until `x_batchwright.files_pending` is false."
+
+
+class BatchReruns:
+    """Retries and resumes ended batches. Each batch can be retried once and resumed once.
+
+    A repeated request returns the batch that the first one created.
+    """
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._deps = deps
+        self._creator = BatchCreator(deps)
+        self._builder = RerunBuilder(deps)
+
+    async def retry(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchRow:
+        """Create a batch of the lines in the error file of an ended batch, and return its row.
+
+        Args:
+            fields: Body of the request, which may set the completion window and the error codes of the lines.
+            key_id: Id of the API key on whose behalf the new batch runs.
+
+        Raises:
+            ApiError: the batch cannot be retried, a field is not valid, or a quota is exhausted.
+        """
+        reject_unknown(fields, RetryBody.model_fields)
+        codes = parse_codes(fields)
+        if not row.status.is_terminal:
+            raise conflict(f"Cannot retry a batch with status '{row.status}': wait until it has ended.")
+        if row.files_pending:
+            raise conflict(f"Cannot retry batch '{row.order.batch_id}': {_FILES_PENDING}")
+
+        async def build(parameters: BatchCreate) -> tuple[BatchOrder, FileRow | None]:
+            if row.error_file_id is None:
+                reason = "no line of it failed" if row.output_file_id else "it has no files"
+                raise conflict(f"Cannot retry batch '{row.order.batch_id}': {reason}.")
+            error = await self._builder.file_of(row, row.error_file_id, "retry")
+            file = await self._builder.copy_input(row, lambda: self._failed_lines(row, error, codes))
+            order = await self._builder.order(row, parameters._replace(input_file_id=file.id))
+            return order, file
+
+        origin = SourceBatch(batch_id=row.order.batch_id, kind=RerunKind.RETRY, codes=codes)
+        return await self._rerun(row, origin, fields, key_id, build)
+
+    async def _failed_lines(self, row: BatchRow, error: FileRow, codes: list[str]) -> bytes:
+        """Return the digests of the ids of those lines in an error file that have one of the codes.
+
+        Raises:
+            ApiError: no line has one of the codes (409).
+        """
+        if not codes:
+            return await failed_line_digests(error, self._deps)
+        digests = await digests_with_codes(error, codes, self._deps)
+        if not digests:
+            known = ", ".join(sorted({each.code for each in row.errors_summary} - {error_tally.OTHER}))
+            raise conflict(
+                f"Cannot retry batch '{row.order.batch_id}': no line of it failed with {' or '.join(codes)}. "
+                f"Its lines failed with: {known}."
+            )
+        return digests
+
+    async def resume(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchRow:
+        """Create a batch that has the ended batch's input and keeps its results. Return the new batch.
+
+        Args:
+            fields: Body of the request, which may set the completion window.
+            key_id: Id of the API key on whose behalf the new batch runs.
+
+        Raises:
+            ApiError: the batch cannot be resumed, a field is not valid, or a quota is exhausted.
+        """
+
+        reject_unknown(fields, RerunBody.model_fields)
+
+        async def build(parameters: BatchCreate) -> tuple[BatchOrder, FileRow | None]:
+            if refused := resume_refusal(row):
+                raise conflict(f"Cannot resume a batch with status '{row.status}': {refused}")
+            for file_id in (row.order.input_file_id, row.output_file_id, row.error_file_id):
+                if file_id is not None:
+                    await self._builder.file_of(row, file_id, "resume")
+            kept_until = row.results_kept_until
+            if kept_until is not None and kept_until <= self._deps.clock():
+                raise conflict(
+                    f"Cannot resume batch '{row.order.batch_id}': its results were kept until "
+                    f"{kept_until:%Y-%m-%d %H:%M} UTC. "
+                    f"Create a new batch of file '{row.order.input_file_id}'."
+                )
+            return await self._builder.order(row, parameters), None
+
+        origin = SourceBatch(batch_id=row.order.batch_id, kind=RerunKind.RESUME)
+        return await self._rerun(row, origin, fields, key_id, build)
+
+    async def _rerun(
+        self,
+        row: BatchRow,
+        origin: SourceBatch,
+        fields: Mapping[str, object],
+        key_id: str,
+        build: Callable[[BatchCreate], Awaitable[tuple[BatchOrder, FileRow | None]]],
+    ) -> BatchRow:
+        table, tenant = self._deps.database.reruns, row.order.tenant
+        order = await table.find(tenant, origin)
+        if order is None:
+            parameters = self._builder.parameters(row, fields, key_id)
+            await Admission(self._deps, tenant).check_live_batches()
+            new_order, file = await build(parameters)
+            new_order = new_order.model_copy(update={"origin": origin})
+            order = await self._builder.admit_and_claim(
+                new_order, file, partial(table.claim, new_order, origin, file)
+            )
+        claimed = order.origin
+        if claimed is not None and claimed.codes != origin.codes:
+            lines = f"with the codes {', '.join(claimed.codes)}" if claimed.codes else "of all codes"
+            raise conflict(
+                f"Cannot retry batch '{row.order.batch_id}' again: '{order.batch_id}' retries its lines "
+                f"{lines}. Repeat the call with the same codes to get that batch."
+            )
+        return await self._creator.start_unless_there(order)
+
+
+def resume_refusal(row: BatchRow) -> str:
+    """Return why an ended batch cannot be resumed, as a message for the client; empty if it can."""
+    if row.files_pending:
+        return _FILES_PENDING
+    if row.status is BatchStatus.COMPLETED:
+        return "every line has its result. `retry` sends those that failed again."
+    if row.status is BatchStatus.FAILED and all(error.code != _SYSTEM_ERROR for error in row.errors):
+        return "its input is not valid. Correct it, upload it and create a new batch."
+    has_files = row.output_file_id is not None or row.error_file_id is not None
+    if row.completed and not has_files and row.results_kept_until is None:
+        return "it ended without files, and its results were not kept. Create a new batch of the same file."
+    return ""
+
+
+class RerunBuilder:
+    """Builds a new batch from an ended one: its parameters, its input file, and its claim on the lines.
+
+    A claim records which new batch retries or resumes which lines, so that no second batch is created for
+    them.
+    """
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._deps = deps
+
+    def parameters(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchCreate:
+        """Return the parameters for the new batch, copied from the ended one.
+
+        Args:
+            fields: Body of the request; its `completion_window` replaces that of the ended batch.
+            key_id: Id of the API key on whose behalf the new batch runs; empty for an operator.
+
+        Raises:
+            ApiError: the completion window is not valid.
+        """
+        order = row.order
+        requested = fields.get("completion_window")
+        text = order.completion_window if requested is None else requested
+        settings = self._deps.settings
+        window, length = parse_window(text, settings)
+        headers = currently_passed(order.policy.caller.headers, settings.passed_headers)
+        return BatchCreate(
+            order.input_file_id,
+            order.endpoint,
+            window,
+            length,
+            order.metadata,
+            order.output_expires_after_seconds,
+            order.policy.deduplicate,
+            caller=Caller(key_id=key_id, headers=headers),
+        )
+
+    async def order(self, row: BatchRow, creation: BatchCreate) -> BatchOrder:
+        """Build the order of the new batch.
+
+        It has the priority of the ended one, or the highest that the tenant may use now if that is lower.
+        """
+        own = await self._deps.database.quotas.get(row.order.tenant)
+        priority = min(row.order.priority, own.highest_priority)
+        return await BatchCreator(self._deps).build_order(
+            creation._replace(priority=priority), row.order.tenant
+        )
+
+    async def file_of(self, row: BatchRow, file_id: str, verb: str) -> FileRow:
+        """Return the row of a file of the batch.
+
+        `verb` names the attempted operation in the error message.
+
+        Raises:
+            ApiError: the file was deleted or has expired.
+        """
+        file = await self._deps.database.files.get(row.order.tenant, file_id)
+        if file is None:
+            raise conflict(
+                f"Cannot {verb} batch '{row.order.batch_id}': its file '{file_id}' was deleted or expired."
+            )
+        return file
+
+    async def copy_input(self, row: BatchRow, wanted: Callable[[], Awaitable[bytes]]) -> FileRow:
+        """Copy selected lines of the batch's input to a new object.
+
+        Return its file row, which is not inserted yet.
+
+        Args:
+            wanted: Returns digests of the ids of the selected lines, concatenated in the order of the input.
+
+        Raises:
+            ApiError: the input was deleted or is damaged.
+        """
+        source = await self.file_of(row, row.order.input_file_id, "retry")
+        try:
+            return await copy_lines(row, await wanted(), source, self._deps)
+        except (ObjectMissing, InputMismatch, ResultDamaged) as problem:
+            logger.error("files of a batch cannot be read", extra={"error": str(problem)})
+            message = f"The files of batch '{row.order.batch_id}' are lost or damaged."
+            raise ApiError(500, message, code="content_missing") from problem
+
+    async def admit_and_claim(
+        self, new_order: BatchOrder, file: FileRow | None, claim: Callable[[], Awaitable[_Claimed]]
+    ) -> _Claimed:
+        """Admit the new batch and claim the lines for it. Return the order of the batch that holds the claim.
+
+        This is an earlier batch if it has claimed the lines before. In that case, or if there is nothing to
+        claim (None), the admission is released and the new input file is deleted.
+
+        Args:
+            new_order: Order of the new batch.
+            file: The new input file, whose row is not inserted yet; None if there is no new file.
+            claim: Stores the claim and the row of the file. Returns the order that holds the claim, or None.
+
+        Raises:
+            ApiError: the tenant has too many live batches, or no storage left for the file.
+        """
+        admission = Admission(self._deps, new_order.tenant)
+        try:
+            async with self._storage_reserved(admission, file):
+                await admission.admit_batch(new_order.batch_id)
+                order = await claim()
+        except OutcomeUnknown:  # claim and row may exist; if not, retention deletes the object
+            raise
+        except Exception:
+            await self._discard(file)
+            raise
+        if order is None or order.batch_id != new_order.batch_id:
+            await admission.release(new_order.batch_id)
+            await self._discard(file)
+        return order
+
+    @asynccontextmanager
+    async def _storage_reserved(self, admission: Admission, file: FileRow | None) -> AsyncGenerator[None]:
+        if file is None:
+            yield
+            return
+        async with admission.reserve(file.id, file.bytes, await admission.storage_quota()):
+            yield
+
+    async def _discard(self, file: FileRow | None) -> None:
+        """Delete the object of a new file whose row will not be inserted.
+
+        None means that there is no file.
+        """
+        if file is not None:
+            await discard_object(file.storage_key, self._deps)

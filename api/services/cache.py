@@ -1,0 +1,69 @@
+"""Short-lived cache for data that many requests read.
+
+Concurrent reads of the same key are combined into one.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Hashable
+from functools import partial
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+_MAX_ENTRIES = 10_000
+_REFRESH_AFTER = 0.5  # share of a value's lifetime after which it is refreshed in the background
+
+
+class CoalescingCache(Generic[Key, Value]):
+    """Caches the results of `read` by key for `seconds`. Exceptions are raised and not cached.
+
+    A value in the second half of its lifetime is read again in the background, so that callers seldom wait.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Key], Coroutine[None, None, Value]],
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read, self._seconds, self._clock = read, seconds, clock
+        self._values: dict[Key, tuple[float, Value]] = {}
+        self._reading: dict[Key, tuple[float, asyncio.Task[Value]]] = {}
+
+    async def get(self, key: Key) -> Value:
+        """Return the cached value of the key, or read it. Concurrent callers wait for the same read."""
+        now = self._clock()
+        read_at, value = self._values.get(key, (0.0, None))
+        age = now - read_at
+        if value is not None and age < self._seconds * _REFRESH_AFTER:
+            return value
+        reading = self._running_read(key, now)
+        if value is not None and age < self._seconds:
+            return value
+        return await asyncio.shield(reading)  # a cancelled caller does not cancel the read for others
+
+    def _running_read(self, key: Key, now: float) -> "asyncio.Task[Value]":
+        """Return the task that reads the value of the key now. Start a new one if there is none.
+
+        A new one is also started if the running task takes too long.
+        """
+        started_at, reading = self._reading.get(key, (0.0, None))
+        if reading is None or now - started_at >= self._seconds:
+            reading = asyncio.create_task(self._refresh(key, now))
+            self._reading[key] = now, reading
+            reading.add_done_callback(partial(self._finished, key))
+        return reading
+
+    async def _refresh(self, key: Key, now: float) -> Value:
+        value = await self._read(key)
+        if len(self._values) >= _MAX_ENTRIES:
+            self._values.clear()
+        self._values[key] = (now, value)
+        return value
+
+    def _finished(self, key: Key, reading: asyncio.Task[Value]) -> None:
+        if self._reading.get(key, (0.0, None))[1] is reading:
+            del self._reading[key]
+        if not reading.cancelled():
+            reading.exception()  # retrieved here, because perhaps no caller waits any longer

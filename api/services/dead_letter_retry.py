@@ -1,0 +1,88 @@
+"""Retries dead letters, which are lines that failed for good, in a new batch.
+
+A repeated request creates no second batch.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import conflict
+from batchwright.api.services.admission import Admission
+from batchwright.api.services.batch_creation import BatchCreator
+from batchwright.api.services.batch_rerun import RerunBuilder
+from batchwright.contracts.batch import BatchOrder, RerunKind, SourceBatch
+from batchwright.database.records import BatchRow
+from batchwright.database.tables.dead_letters import StoredDeadLetter
+from batchwright.rules.results.output_lines import request_digest
+
+_ATTEMPTS = 3
+
+
+class DeadLetterRetries:
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._deps, self._creator = deps, BatchCreator(deps)
+        self._dead_letters = deps.database.dead_letters
+        self._builder = RerunBuilder(deps)
+
+    async def retry_one(self, found: StoredDeadLetter, fields: Mapping[str, object]) -> BatchRow:
+        """Return the batch that retries the dead letter. If there is none, create it.
+
+        `fields` is the body of the request, which may set the completion window.
+
+        Raises:
+            ApiError: the dead letter or its batch no longer exists, a field is not valid, or a quota is
+                exhausted.
+        """
+        if found.retry is not None:
+            return await self._creator.start_unless_there(found.retry)
+        order = await self._claimed_order(found.tenant, found.batch_id, [found.dead_letter.id], fields)
+        if order is None:  # it was retried or deleted in the meantime
+            again = await self._dead_letters.get(found.dead_letter.id)
+            if again is None or again.retry is None:
+                raise conflict(f"The dead letter '{found.dead_letter.id}' was deleted meanwhile.")
+            order = again.retry
+        return await self._creator.start_unless_there(order)
+
+    async def retry_all(self, tenant: str, batch_id: str, fields: Mapping[str, object]) -> list[BatchRow]:
+        """Create one batch from all dead letters of a batch that are not retried yet. Return it in a list.
+
+        If an interrupted call has created other such batches without starting them, they are started and
+        included in the list.
+
+        Raises:
+            ApiError: the original batch no longer exists, a field is not valid, or a quota is exhausted.
+        """
+        orders = await self._dead_letters.unstarted_retries(tenant, batch_id)
+        for _ in range(_ATTEMPTS):
+            ids = await self._dead_letters.unretried_ids(tenant, batch_id)
+            order = await self._claimed_order(tenant, batch_id, ids, fields) if ids else None
+            if order is not None:
+                orders.append(order)
+            if order is not None or not ids:
+                break
+        return [await self._creator.start_unless_there(order) for order in orders]
+
+    async def _claimed_order(
+        self, tenant: str, batch_id: str, ids: Sequence[str], fields: Mapping[str, object]
+    ) -> BatchOrder | None:
+        """Assign the dead letters `ids` to a new batch, and return the order of that batch.
+
+        Return None if one of the dead letters was assigned to another batch before, or deleted.
+        """
+        row = await self._deps.database.batches.get(tenant, batch_id)
+        if row is None:
+            raise conflict(f"The batch '{batch_id}' of these dead letters no longer exists.")
+        parameters = self._builder.parameters(row, fields, key_id="")  # requested by an operator
+        await Admission(self._deps, tenant).check_live_batches()
+
+        async def wanted() -> bytes:
+            return b"".join(request_digest(id) for id in ids)
+
+        file = await self._builder.copy_input(row, wanted)
+        order = await self._builder.order(row, parameters._replace(input_file_id=file.id))
+        order = order.model_copy(update={"origin": SourceBatch(batch_id=batch_id, kind=RerunKind.RETRY)})
+
+        async def claim() -> BatchOrder | None:
+            return order if await self._dead_letters.claim(ids, order, file) else None
+
+        return await self._builder.admit_and_claim(order, file, claim)

@@ -1,0 +1,145 @@
+"""Copies the failed lines of an ended batch into a new input file, unchanged and in order."""
+
+import asyncio
+from collections.abc import Collection, Iterator
+from secrets import token_hex
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.schemas.file_create import file_expiry
+from batchwright.database.records import BatchRow, FileRow
+from batchwright.rules import object_keys
+from batchwright.rules.ids import new_file_id, request_id
+from batchwright.rules.input.line_splitter import InputLine, LineSplitter
+from batchwright.rules.results.error_tally import line_error
+from batchwright.rules.results.output_lines import HEAD_BYTES, id_digest, request_digest
+
+_DIGEST_BYTES = 16
+_MAX_LINE_BYTES = 2**31  # the limit may have been higher when the input was accepted
+
+
+class InputMismatch(Exception):
+    """A line that is to be copied is not in the input."""
+
+
+async def failed_line_digests(error: FileRow, deps: ApiDependencies) -> bytes:
+    """Return the digests of the ids of all lines in an error file, as one byte string.
+
+    Each digest takes 16 bytes.
+
+    Raises:
+        ObjectMissing: the file's content is missing.
+        ResultDamaged: a line of the file cannot be read.
+    """
+    digests, heads = bytearray(), _LineHeads()
+    async for piece in deps.storage.read(error.storage_key):
+        digests += heads.feed(piece)
+    return bytes(digests)
+
+
+async def digests_with_codes(error: FileRow, codes: Collection[str], deps: ApiDependencies) -> bytes:
+    """Return the digests of the ids of those lines in an error file that have one of the codes.
+
+    The digests are joined to one byte string. The codes are as in the batch's `errors_summary`.
+
+    Raises:
+        ObjectMissing: the file's content is missing.
+        ResultDamaged: a line of the file cannot be read.
+    """
+
+    def digests_of(lines: Iterator[InputLine]) -> bytes:
+        found = [line.data for line in lines if line.data and line_error(line.data).code in codes]
+        return b"".join(map(id_digest, found))
+
+    digests, splitter = bytearray(), LineSplitter(_MAX_LINE_BYTES)
+    async for piece in deps.storage.read(error.storage_key):
+        digests += await asyncio.to_thread(digests_of, splitter.feed(piece))
+    return bytes(digests + digests_of(splitter.finish()))
+
+
+async def copy_lines(row: BatchRow, wanted: bytes, source: FileRow, deps: ApiDependencies) -> FileRow:
+    """Copy selected lines of the input to a new object. Return the file's row, which is not inserted yet.
+
+    Args:
+        wanted: Digests of the ids of the selected lines, concatenated in the order of the input.
+        source: Input file of the ended batch.
+
+    Raises:
+        ObjectMissing: the input's content is missing.
+        InputMismatch: a selected line is not in the input.
+    """
+    chosen = _LineSelector(row.order.batch_id, wanted)
+    now, file_id = deps.clock(), new_file_id()
+    key = object_keys.upload_key(row.order.tenant, file_id, token_hex(8))
+    size = 0
+    async with deps.storage.writer(key) as writer:
+        async for piece in deps.storage.read(source.storage_key):
+            lines = await asyncio.to_thread(chosen.feed, piece)
+            await writer.write(lines)
+            size += len(lines)
+        rest = chosen.finish()
+        await writer.write(rest)
+    return FileRow(
+        id=file_id,
+        tenant=row.order.tenant,
+        purpose="batch",
+        filename=f"{row.order.batch_id}_failed.jsonl",
+        bytes=size + len(rest),
+        created_at=now,
+        expires_at=file_expiry("batch", None, now),
+        storage_key=key,
+    )
+
+
+class _LineSelector:
+    """Selects the failed lines of an input that is passed in pieces.
+
+    `failed` has the digests of the ids of these lines, joined in the order of the input.
+    """
+
+    def __init__(self, batch_id: str, failed: bytes) -> None:
+        self._batch_id, self._failed, self._at = batch_id, failed, 0
+        self._splitter = LineSplitter(_MAX_LINE_BYTES)
+
+    def feed(self, piece: bytes) -> bytes:
+        return self._select(self._splitter.feed(piece))
+
+    def finish(self) -> bytes:
+        """Return the selected lines among those that were still incomplete at the end of the last piece.
+
+        Raises:
+            InputMismatch: a failed line was not in the input.
+        """
+        rest = self._select(self._splitter.finish())
+        if self._at < len(self._failed):
+            missing = (len(self._failed) - self._at) // _DIGEST_BYTES
+            raise InputMismatch(f"{missing} of the failed lines are not in the input.")
+        return rest
+
+    def _select(self, lines: Iterator[InputLine]) -> bytes:
+        found: list[bytes] = []
+        for line in lines:
+            digest = request_digest(request_id(self._batch_id, line.offset))
+            if digest == self._failed[self._at : self._at + _DIGEST_BYTES]:
+                self._at += _DIGEST_BYTES
+                found.append((line.data or b"") + b"\n")
+        return b"".join(found)
+
+
+class _LineHeads:
+    """Collects the beginning of each line of an error file. The line's digest is made from it."""
+
+    def __init__(self) -> None:
+        self._head = b""
+
+    def feed(self, piece: bytes) -> bytes:
+        digests, start = bytearray(), 0
+        while (end := piece.find(b"\n", start)) >= 0:
+            self._buffer(piece, start, end)
+            digests += id_digest(self._head)
+            self._head, start = b"", end + 1
+        self._buffer(piece, start, len(piece))
+        return bytes(digests)
+
+    def _buffer(self, piece: bytes, start: int, end: int) -> None:
+        left = HEAD_BYTES - len(self._head)
+        self._head += piece[start : min(end, start + left)]

@@ -1,0 +1,136 @@
+"""Downloads of whole files or of one byte range (RFC 9110), in small pieces."""
+
+import re
+import unicodedata
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Annotated, NamedTuple
+from urllib.parse import quote
+
+from fastapi import Header, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import WithJsonSchema
+
+from batchwright.api.errors import ApiError
+from batchwright.database.records import FileRow
+from batchwright.storage.base import Storage
+
+_RANGE = re.compile(r"bytes=([0-9]{0,99})-([0-9]{0,99})", re.ASCII)
+_UNSAFE = re.compile(r'[^\x20-\x7e]|["\\%]')
+_PATH = re.compile(r"[/\\]")
+_INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_TEXT = WithJsonSchema({"type": "string"})
+_BINARY = "application/octet-stream"
+
+
+class ByteRange(NamedTuple):
+    start: int
+    length: int
+
+
+async def file_response(request: Request, row: FileRow, storage: Storage, *, without_body: bool) -> Response:
+    """Return the response to a download: the whole file, one range, or 304 if the client has the file.
+
+    Args:
+        without_body: True for a HEAD request; the content is then not read.
+
+    Raises:
+        ObjectMissing: the file's content is missing.
+        ApiError: the range is outside the file (416).
+    """
+    tag = f'"{row.id}"'  # a file never changes, so its id identifies its content
+    headers = {"ETag": tag, "Accept-Ranges": "bytes", "Cache-Control": "private, no-cache"}
+    known = request.headers.get("if-none-match", "").split(",")
+    if not {tag, "*"}.isdisjoint(each.strip().removeprefix("W/") for each in known):
+        return Response(status_code=304, headers=headers)
+    span = _requested_range(request, tag, row.bytes)
+    start, length = span or ByteRange(0, row.bytes)
+    headers["Content-Length"] = str(length)
+    headers["Content-Disposition"] = _disposition(row.filename)
+    if span is not None:
+        headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{row.bytes}"
+    status = 200 if span is None else 206
+    if without_body:
+        await storage.stat(row.storage_key)
+        return Response(None, status, headers, _BINARY)
+    pieces = await _prefetched(storage.read(row.storage_key, start, length))
+    return StreamingResponse(pieces, status, headers, _BINARY)
+
+
+async def conditional_headers(
+    range: Annotated[str | None, Header(description="one range of bytes"), _TEXT] = None,
+    if_range: Annotated[str | None, Header(description="send the range only of this ETag"), _TEXT] = None,
+    if_none_match: Annotated[str | None, Header(description="ETags the client has"), _TEXT] = None,
+) -> None:
+    """Do nothing: this dependency of the route only describes these headers in `/openapi.json`."""
+
+
+def parse_range(header: str, size: int) -> ByteRange | None:
+    """Return the byte range that a Range header selects in a file of `size` bytes.
+
+    Return None if the header must be ignored, because it does not name exactly one byte range.
+
+    Raises:
+        ValueError: no byte of the file is in the range.
+    """
+    match = _RANGE.fullmatch(header.strip())
+    if match is None or match[0] == "bytes=-":
+        return None
+    first, last = match[1], match[2]
+    if not first:
+        start, end = max(size - int(last), 0), size
+    else:
+        if last and int(last) < int(first):
+            return None
+        start, end = int(first), min(int(last) + 1, size) if last else size
+    if start >= end:
+        raise ValueError(f"no bytes of {size} are in {header!r}")
+    return ByteRange(start, end - start)
+
+
+def _requested_range(request: Request, tag: str, size: int) -> ByteRange | None:
+    """Return the byte range that the request selects; None if the whole file is to be sent.
+
+    `tag` is the ETag of the file. A range for another version of the file (If-Range) is ignored.
+
+    Raises:
+        ApiError: the range is outside the file (416).
+    """
+    header = request.headers.get("range")
+    if header is None or request.headers.get("if-range", tag) != tag:
+        return None
+    try:
+        return parse_range(header, size)
+    except ValueError:
+        message = f"The requested range is outside the file, which has {size} bytes."
+        raise ApiError(416, message, headers={"Content-Range": f"bytes */{size}"}) from None
+
+
+async def _prefetched(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    """Read the first piece now, and return an iterator over all pieces.
+
+    If the object is missing, the error is thus raised before headers are sent, while an error response is
+    still possible.
+    """
+    first = await anext(pieces, b"")
+
+    async def rest() -> AsyncGenerator[bytes]:
+        yield first
+        async for piece in pieces:
+            yield piece
+
+    return rest()
+
+
+def _disposition(filename: str) -> str:
+    """Return the Content-Disposition header (RFC 6266) for a file name.
+
+    It contains an ASCII name, and the real name if it differs. Characters that could mislead, such as path
+    separators or changes of the text direction, are replaced or removed.
+    """
+    visible = "".join(
+        letter for letter in filename if unicodedata.category(letter) not in _INVISIBLE_CATEGORIES
+    )
+    name = _PATH.sub("_", visible).lstrip(". ") or "file"
+    plain = _UNSAFE.sub("_", name)
+    value = f'attachment; filename="{plain}"'
+    return value if plain == name else f"{value}; filename*=UTF-8''{quote(name, safe='')}"

@@ -1,0 +1,285 @@
+"""Uploads of `POST /v1/files`.
+
+A file is checked while it streams to storage, and deleted if it is rejected.
+"""
+
+import logging
+import re
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing
+from datetime import datetime, timedelta
+from hashlib import sha256
+from secrets import token_hex
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import (
+    IDEMPOTENCY_KEY_HINT,
+    ApiError,
+    invalid_type,
+    invalid_value,
+    missing_parameter,
+    payload_too_large,
+    unknown_parameter,
+)
+from batchwright.api.schemas.file_create import (
+    check_expiry,
+    check_purpose,
+    clean_filename,
+    file_expiry,
+    file_size_limit,
+)
+from batchwright.api.services.admission import Admission, StorageQuota
+from batchwright.api.services.idempotency import IdempotencyKeys
+from batchwright.api.services.multipart import FormField, FormFile, FormPiece, read_multipart
+from batchwright.database.errors import OutcomeUnknown
+from batchwright.database.records import FileRow, Purpose
+from batchwright.rules import object_keys
+from batchwright.rules.ids import new_file_id
+from batchwright.rules.input.line_splitter import InputLine, LineSplitter
+from batchwright.rules.input.lines import has_json_syntax
+from batchwright.settings import Settings
+from batchwright.storage.base import ObjectWriter, StorageError
+
+logger = logging.getLogger(__name__)
+
+
+_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+_FIELDS = ("purpose", _ANCHOR, _SECONDS)
+
+
+class FileUpload:
+    """State of one request to `POST /v1/files`. Call `feed` for every piece of the form, then call `row`."""
+
+    def __init__(self, tenant: str, settings: Settings, idempotency_key: str | None = None) -> None:
+        self.tenant = tenant
+        self.idempotency_key = idempotency_key
+        self._settings = settings
+        self._fields: dict[str, str] = {}
+        self._purpose: Purpose | None = None
+        self._filename: str | None = None
+        self._bytes = 0
+        self._admission: Admission | None = None
+        self._quota = StorageQuota(0, 0)
+        self._digest = sha256()
+        self._first = FirstLineCheck(settings.max_line_bytes)
+        self._file_id = new_file_id()
+        self.key = object_keys.upload_key(tenant, self._file_id, token_hex(8))
+
+    async def check_quota(self, deps: ApiDependencies) -> None:
+        """Read and check the tenant's storage quota. Call it before the first piece.
+
+        With an idempotency key, an exhausted quota is not an error yet, because the file may already exist.
+
+        Raises:
+            ApiError: the quota is exhausted, and the request has no idempotency key.
+        """
+        self._admission = Admission(deps, self.tenant)
+        self._quota = await self._admission.storage_quota()
+        if self.idempotency_key is None:
+            self._check_quota(least=1)
+
+    def _check_quota(self, least: int = 0) -> None:
+        """Check that the received bytes fit the tenant's storage quota.
+
+        They count as `least` bytes if they are fewer.
+
+        Raises:
+            ApiError: the bytes exceed the quota.
+        """
+        if self._admission is not None:
+            self._admission.check_storage(self._quota, max(self._bytes, least))
+
+    def reserve(self, deps: ApiDependencies) -> AbstractAsyncContextManager[None]:
+        """Return a context manager that reserves the file's bytes while its row is inserted.
+
+        Entering it raises ApiError if the quota is exhausted.
+        """
+        return Admission(deps, self.tenant).reserve(self._file_id, self._bytes, self._quota)
+
+    async def feed(self, piece: FormPiece, writer: ObjectWriter) -> None:
+        """Check a piece of the form. If it is content of the file, write it.
+
+        Raises:
+            ApiError: the file cannot be accepted.
+        """
+        match piece:
+            case FormField(name, value):
+                self._add_field(name, value)
+            case FormFile(name, filename):
+                self._start_file(name, filename)
+            case _:
+                self._count(piece)
+                await writer.write(piece)
+
+    def row(self, now: datetime) -> FileRow:
+        """Return the row of the complete file, created at `now`.
+
+        Raises:
+            ApiError: a field is missing or not valid, the file is too large, or its first line is not JSON.
+        """
+        if self._filename is None:
+            raise missing_parameter("file")
+        if self._purpose is None:
+            raise missing_parameter("purpose")
+        self._check_size()
+        if self._purpose == "batch":
+            self._first.finish()
+        return FileRow(
+            id=self._file_id,
+            tenant=self.tenant,
+            purpose=self._purpose,
+            filename=clean_filename(self._filename),
+            bytes=self._bytes,
+            created_at=now,
+            expires_at=file_expiry(self._purpose, self._lifetime(), now),
+            storage_key=self.key,
+        )
+
+    def fingerprint(self) -> str:
+        """Return a digest of the form's fields and file. The order of the fields does not matter."""
+        fields = [f"{name}={self._fields.get(name)!r}" for name in _FIELDS]
+        text = "\n".join([self._digest.hexdigest(), repr(self._filename), *fields])
+        return sha256(text.encode(errors="backslashreplace")).hexdigest()
+
+    def _add_field(self, name: str, value: str) -> None:
+        if name not in _FIELDS:
+            raise unknown_parameter(name, IDEMPOTENCY_KEY_HINT)
+        if name in self._fields:
+            raise invalid_value(name, f"The form field '{name}' is given twice.")
+        self._fields[name] = value
+        if name == "purpose":
+            self._purpose = check_purpose(value)
+            self._check_size()
+            self._check_first_line()
+
+    def _start_file(self, name: str, filename: str) -> None:
+        if name != "file":
+            raise unknown_parameter(name)
+        if self._filename is not None:
+            raise invalid_value("file", "The form field 'file' is given twice.")
+        self._filename = filename
+
+    def _count(self, piece: bytes) -> None:
+        self._bytes += len(piece)
+        self._check_size()
+        if self.idempotency_key is not None:
+            self._digest.update(piece)
+        if self._purpose in (None, "batch"):
+            self._first.feed(piece)
+            self._check_first_line()
+
+    def _check_size(self) -> None:
+        limit = file_size_limit(self._settings, self._purpose)
+        if self._bytes > limit:
+            raise payload_too_large(limit)
+        if self.idempotency_key is None:
+            self._check_quota()
+
+    def _check_first_line(self) -> None:
+        if self._purpose == "batch":
+            self._first.check()
+
+    def _lifetime(self) -> timedelta | None:
+        anchor, seconds = self._fields.get(_ANCHOR), self._fields.get(_SECONDS)
+        if anchor is None and seconds is None:
+            return None
+        if anchor is None or seconds is None:
+            raise missing_parameter("expires_after.anchor" if anchor is None else "expires_after.seconds")
+        if re.fullmatch(r"[0-9]{1,12}", seconds, re.ASCII) is None:
+            raise invalid_type("expires_after.seconds", "an integer", "a string")
+        return timedelta(seconds=check_expiry(anchor, int(seconds), "expires_after"))
+
+
+async def store_file(
+    upload: FileUpload, content_type: str, body: AsyncIterator[bytes], deps: ApiDependencies
+) -> FileRow:
+    """Write the form's file to storage and its row to the database, and return the row.
+
+    If the request's idempotency key was used before, return the row of the earlier file. An error leaves no
+    file without a row.
+
+    Raises:
+        ApiError: the request is not valid, or the quota is exhausted.
+    """
+    await upload.check_quota(deps)
+    async with deps.storage.writer(upload.key) as writer:
+        async with aclosing(read_multipart(content_type, body)) as pieces:
+            async for piece in pieces:
+                await upload.feed(piece, writer)
+        row = upload.row(deps.clock())
+    try:
+        existing = await _insert(row, upload, deps)
+    except OutcomeUnknown:  # the row may exist; if it does not, retention deletes the orphaned object
+        raise
+    except Exception:
+        await discard_object(row.storage_key, deps)
+        raise
+    if existing is not None:
+        await discard_object(row.storage_key, deps)
+    return existing or row
+
+
+async def _insert(row: FileRow, upload: FileUpload, deps: ApiDependencies) -> FileRow | None:
+    """Insert the row of the file and return None.
+
+    If its idempotency key was used before, insert nothing and return the row of the earlier file.
+    """
+    key = upload.idempotency_key
+    if key is None:
+        async with upload.reserve(deps):
+            await deps.database.files.insert(row)
+        return None
+    keys = IdempotencyKeys(deps, upload.tenant, "files")
+    stored = await keys.find(key, upload.fingerprint())
+    if stored is None:
+        async with upload.reserve(deps):
+            stored = await keys.claim(key, upload.fingerprint(), row.model_dump_json(), row)
+    return None if stored is None else FileRow.model_validate_json(stored)
+
+
+async def discard_object(key: str, deps: ApiDependencies) -> None:
+    """Delete an object that no row refers to.
+
+    A storage error is only logged; retention deletes the object later.
+    """
+    try:
+        await deps.storage.delete(key)
+    except StorageError as error:
+        logger.warning("orphaned object could not be deleted", extra={"key": key, "error": str(error)})
+
+
+class FirstLineCheck:
+    """Checks that the input of a batch is not empty and that its first line is JSON.
+
+    It receives the file in pieces, and keeps at most one line in memory.
+    """
+
+    def __init__(self, max_line_bytes: int) -> None:
+        self._splitter = LineSplitter(max_line_bytes)
+        self._line: InputLine | None = None
+        self._bytes = 0
+
+    def feed(self, piece: bytes) -> None:
+        self._bytes += len(piece)
+        if self._line is None:
+            self._line = next(self._splitter.feed(piece), None)
+
+    def check(self) -> None:
+        """Check the first line once it is complete. A line that is too long is rejected later by validation.
+
+        Raises:
+            ApiError: the first line is complete and not JSON.
+        """
+        if self._line is not None and self._line.data is not None and not has_json_syntax(self._line.data):
+            raise _not_jsonl()
+
+    def finish(self) -> None:
+        """Check the complete file. Raises ApiError if it is empty or its first line is not JSON."""
+        if not self._bytes:
+            raise _not_jsonl()
+        self._line = self._line or next(self._splitter.finish(), None)
+        self.check()
+
+
+def _not_jsonl() -> ApiError:
+    return ApiError(400, "Invalid file format for Batch API. Must be .jsonl")

@@ -1,0 +1,114 @@
+"""Idempotency keys: a repeated request with the same key returns the result of the first one.
+
+A key with a different request gets a 409. Keys belong to one tenant and one kind of request, and expire after
+a day. Only a successful request stores its key.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from hashlib import sha256
+from typing import Annotated, Literal
+
+import orjson
+from fastapi import Header, Request
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import conflict, invalid_value
+from batchwright.api.openapi import pattern_schema
+from batchwright.database.records import FileRow, IdempotencyClaim, UploadRow
+
+Operation = Literal["batches", "files", "uploads"]
+KEY_LIFETIME = timedelta(hours=24)
+_KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
+
+
+def idempotency_key_of(request: Request) -> str | None:
+    """Return the request's idempotency key; None if it has none.
+
+    Raises:
+        ApiError: the key is too long or contains other characters than visible ASCII.
+    """
+    key = request.headers.get("idempotency-key")
+    if key is not None and _KEY.fullmatch(key) is None:
+        message = "Invalid Idempotency-Key header: expected 1 to 255 visible ASCII characters without spaces."
+        raise invalid_value("Idempotency-Key", message)
+    return key
+
+
+def fingerprint(fields: Mapping[str, object]) -> str:
+    """Return a digest of a JSON body.
+
+    Bodies that differ only in key order or whitespace have the same digest.
+    """
+    return sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+class IdempotencyKeys:
+    """The idempotency keys of one tenant for one kind of request."""
+
+    def __init__(self, deps: ApiDependencies, tenant: str, operation: Operation) -> None:
+        self._claims = deps.database.idempotency
+        self._clock = deps.clock
+        self._tenant = tenant
+        self._operation: Operation = operation
+
+    async def find(self, key: str | None, fingerprint: str) -> str | None:
+        """Return the stored result of the key as JSON; None if the key is None or new.
+
+        `fingerprint` is the digest of the request.
+
+        Raises:
+            ApiError: the key was used with another request (409).
+        """
+        if key is None:
+            return None
+        existing = await self._claims.find(self._tenant, self._operation, key, self._clock() - KEY_LIFETIME)
+        return None if existing is None else _stored_result(existing, fingerprint)
+
+    async def claim(
+        self, key: str, fingerprint: str, made: str, row: FileRow | UploadRow | None = None
+    ) -> str | None:
+        """Store the result of a request under its key, and insert `row` in the same transaction. Return None.
+
+        If the key is already stored, change nothing and return the earlier result as JSON.
+
+        Args:
+            fingerprint: Digest of the request.
+            made: Result of the request as JSON.
+            row: Row of the file or upload that the request creates; None if there is none.
+
+        Raises:
+            ApiError: the key was used with another request (409).
+        """
+        now = self._clock()
+        claim = IdempotencyClaim(
+            tenant=self._tenant,
+            operation=self._operation,
+            key=key,
+            fingerprint=fingerprint,
+            made=made,
+            created_at=now,
+        )
+        existing = await self._claims.claim(claim, now - KEY_LIFETIME, row)
+        return None if existing is None else _stored_result(existing, fingerprint)
+
+
+def _stored_result(existing: IdempotencyClaim, fingerprint: str) -> str:
+    if existing.fingerprint != fingerprint:
+        message = (
+            "This Idempotency-Key was used with another request within the last 24 hours. Use a new key, or "
+            "send that request unchanged."
+        )
+        raise conflict(message, code="idempotency_key_reused", param="Idempotency-Key")
+    return existing.made
+
+
+async def idempotency_key_parameter(
+    idempotency_key: Annotated[
+        str | None,
+        Header(description="repeating a request with the same key within 24 h returns the first response"),
+        pattern_schema(r"^[\x21-\x7e]{1,255}$"),
+    ] = None,
+) -> None:
+    """Do nothing: this dependency of routes only describes the header in `/openapi.json`."""

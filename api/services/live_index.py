@@ -1,0 +1,317 @@
+"""Index of the results of a running batch: which of its lines are settled, and where each result is stored.
+
+Results are stored in segments, objects with many results each. The index reads only the end of each segment,
+which lists its records. A line takes 30 bytes of memory, and is known by its number, from 0 in input order.
+"""
+
+import asyncio
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import NamedTuple
+
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.ingestion import IngestResult
+from batchwright.rules import object_keys
+from batchwright.rules.ids import RequestIds
+from batchwright.rules.planning.duplicates import copy_result, decode_duplicates
+from batchwright.rules.planning.plan_format import walk_entries
+from batchwright.rules.results.segments import (
+    HEAD_BYTES,
+    TRAILER_BYTES,
+    IndexEntry,
+    RecordKind,
+    read_tail,
+    record_payload,
+    tail_bytes,
+)
+from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage
+
+_TAIL_BYTES = 8 * 1024  # the footer of a segment with 300 records
+_READS_AT_ONCE = 8
+_MAX_GAP = 16 * 1024  # bytes between two results that are read and dropped to save a request
+_NONE = -1
+
+
+class _Place(NamedTuple):
+    """Where the result of a line is in its segment, in bytes."""
+
+    line: int
+    position: int
+    length: int
+
+
+class _Span(NamedTuple):
+    """A range of bytes of a segment with the results of some lines.
+
+    `places` does not change when the index is refreshed while the range is read.
+    """
+
+    segment: int
+    start: int
+    end: int
+    places: list[_Place]
+
+
+class _Lines(NamedTuple):
+    """The lines of a batch in input order.
+
+    Attributes:
+        offsets: where each line begins in the input, in bytes.
+        originals: number of the line whose result the line gets; its own number if it is no duplicate.
+        texts: for duplicates, where their entry begins in `duplicates`; else -1.
+        duplicates: the list of duplicates that ingestion stored.
+    """
+
+    offsets: "array[int]"
+    originals: "array[int]"
+    texts: "array[int]"
+    duplicates: bytes
+
+
+class LiveIndex:
+    """Index of the results of one running batch. All its followers in this process share it."""
+
+    def __init__(self, storage: Storage, order: BatchOrder, lines: _Lines, refresh_seconds: float) -> None:
+        """Create an index without results; `open_index` does it.
+
+        Args:
+            refresh_seconds: least time between two lists of the segments.
+        """
+        self._storage, self._order, self._lines = storage, order, lines
+        self._root = object_keys.results_root(order.tenant, order.batch_id)
+        count = len(lines.offsets)
+        self._segment = array("i", [_NONE]) * count
+        self._position, self._length = array("Q", [0]) * count, array("I", [0]) * count
+        self._success = bytearray(count)
+        self._keys: list[str] = []  # of segments, by number; empty if the segment no longer exists
+        self._numbers: dict[str, int] = {}
+        self._refresh_seconds, self._refreshed_at = refresh_seconds, -refresh_seconds
+        self._refreshing = asyncio.Lock()
+
+    def __len__(self) -> int:
+        return len(self._lines.offsets)
+
+    def is_settled(self, line: int) -> bool:
+        return self._segment[self._lines.originals[line]] != _NONE
+
+    def is_success(self, line: int) -> bool:
+        return bool(self._success[self._lines.originals[line]])
+
+    def size(self, line: int) -> int:
+        """Return the size of a settled line's result in bytes. It is that of the original for a duplicate."""
+        return self._length[self._lines.originals[line]]
+
+    def find(self, request_id: str) -> int | None:
+        """Return the number of the line with this `batch_req_...` id, None if there is none.
+
+        It takes about a microsecond for each line of the batch.
+        """
+        ids = RequestIds(self._order.batch_id)
+        numbers = (n for n, offset in enumerate(self._lines.offsets) if ids.of(offset) == request_id)
+        return next(numbers, None)
+
+    async def refresh(self) -> None:
+        """Index the segments that were stored since the last refresh.
+
+        Nothing is read if another caller refreshed the index a moment ago.
+        """
+        async with self._refreshing:
+            if time.monotonic() - self._refreshed_at < self._refresh_seconds:
+                return
+            await self._refresh()
+            self._refreshed_at = time.monotonic()
+
+    async def read(self, lines: Sequence[int]) -> list[bytes]:
+        """Return the results of these lines, which are settled, as lines of a file without newlines.
+
+        Raises:
+            ObjectMissing: a segment was merged into another one or deleted. Its lines are no longer settled
+                until the next refresh, which then lists the segments at once.
+            SegmentDamaged: a result is damaged.
+        """
+        originals = self._lines.originals
+        found: dict[int, bytes] = {}
+        spans = self._spans({originals[line] for line in lines})
+        for start in range(0, len(spans), _READS_AT_ONCE):
+            some = spans[start : start + _READS_AT_ONCE]
+            for span, data in zip(some, await asyncio.gather(*map(self._read_span, some)), strict=True):
+                found.update(_payloads(span, data))
+        return [self._result(line, found[originals[line]]) for line in lines]
+
+    def _spans(self, lines: Iterable[int]) -> list[_Span]:
+        """Return the ranges to read. Results that are close to each other share a range."""
+        spans: list[_Span] = []
+        for segment, start, line in sorted(
+            (self._segment[line], self._position[line] - HEAD_BYTES, line) for line in lines
+        ):
+            place = _Place(line, self._position[line], self._length[line])
+            end = place.position + place.length
+            last = spans[-1] if spans else None
+            if last is not None and last.segment == segment and start <= last.end + _MAX_GAP:
+                last.places.append(place)
+                spans[-1] = last._replace(end=end)
+            else:
+                spans.append(_Span(segment, start, end, [place]))
+        return spans
+
+    async def _read_span(self, span: _Span) -> bytes:
+        key = self._keys[span.segment] if span.segment != _NONE else ""
+        try:
+            if not key:
+                raise ObjectMissing(f"A segment of {self._order.batch_id} no longer exists.")
+            return await self._storage.get(key, span.start, span.end - span.start)
+        except ObjectMissing:
+            self._refreshed_at = -self._refresh_seconds
+            raise
+
+    def _result(self, line: int, payload: bytes) -> bytes:
+        at = self._lines.texts[line]
+        if at == _NONE:
+            return payload
+        text = self._lines.duplicates
+        [duplicate] = decode_duplicates([text[at : text.index(b"\n", at)]])
+        id = RequestIds(self._order.batch_id).of(duplicate.offset)
+        return copy_result(payload, id, duplicate.custom_id)
+
+    async def _refresh(self) -> None:
+        listed = {info.key: info async for info in self._storage.list(self._root)}
+        gone = {key for key in self._numbers if key.startswith(self._root) and key not in listed}
+        for key in gone:
+            self._keys[self._numbers[key]] = ""
+        # A merge stores the results of several segments of a slice again, in a new segment.
+        merged = {key.rpartition("/")[0] for key in gone}
+        wanted = [
+            info
+            for key, info in listed.items()
+            if key not in self._numbers or key.rpartition("/")[0] in merged
+        ]
+        await self.add_segments(wanted)
+        if gone:
+            for line, segment in enumerate(self._segment):
+                if segment != _NONE and not self._keys[segment]:
+                    self._segment[line] = _NONE
+        for key in gone:  # at the end, so that the next refresh repeats all this if this one is interrupted
+            del self._numbers[key]
+
+    async def add_segments(self, segments: Sequence[ObjectInfo]) -> None:
+        """Index these segments. Those that no longer exist are left out.
+
+        Raises:
+            SegmentDamaged: the end of a segment is invalid.
+        """
+        for start in range(0, len(segments), _READS_AT_ONCE):
+            some = segments[start : start + _READS_AT_ONCE]
+            for info, entries in zip(some, await asyncio.gather(*map(self._entries, some)), strict=True):
+                if entries is not None:
+                    self._add(info.key, entries)
+
+    async def _entries(self, info: ObjectInfo) -> list[IndexEntry] | None:
+        return await read_entries(self._storage, info)
+
+    def _add(self, key: str, entries: Iterable[IndexEntry]) -> None:
+        number = self._numbers.setdefault(key, len(self._keys))
+        if number == len(self._keys):
+            self._keys.append(key)
+        offsets = self._lines.offsets
+        for kind, success, offset, length, position in entries:
+            line = bisect_left(offsets, offset)
+            if kind is not RecordKind.SETTLED or line == len(offsets) or offsets[line] != offset:
+                continue
+            if self._counts(line, success, key):
+                self._segment[line], self._position[line] = number, position
+                self._length[line], self._success[line] = length, success
+
+    def _counts(self, line: int, success: bool, key: str) -> bool:
+        """Return True if a result counts instead of the known one, by the rule of finalization."""
+        segment = self._segment[line]
+        known = self._keys[segment] if segment != _NONE else ""
+        return not known or (not success, key) < (not self._success[line], known)
+
+
+def _payloads(span: _Span, data: bytes) -> dict[int, bytes]:
+    view, found = memoryview(data), dict[int, bytes]()
+    for line, position, length in span.places:
+        at = position - span.start
+        found[line] = record_payload(view[at - HEAD_BYTES : at + length])
+    return found
+
+
+async def open_index(
+    storage: Storage, order: BatchOrder, ingested: IngestResult, refresh_seconds: float
+) -> LiveIndex:
+    """Return the index of a running batch, with the results that ingestion stored.
+
+    Args:
+        ingested: result of the batch's ingestion, which names the plans that count.
+        refresh_seconds: least time between two lists of the batch's segments.
+
+    Raises:
+        ObjectMissing: the batch has ended, and its plans are deleted.
+        PlanDamaged, SegmentDamaged: a stored object is damaged.
+    """
+    prefix = ingested.ingest_prefix
+    offsets, duplicates = array("q"), bytearray()
+    for share in ingested.models:
+        plan = await storage.get(object_keys.plan(prefix, share.safe_model))
+        offsets.extend(await asyncio.to_thread(_plan_offsets, plan))
+        if share.duplicates:
+            duplicates += await storage.get(object_keys.duplicates(prefix, share.safe_model))
+    segments = [info async for info in _ingested_segments(storage, ingested)]
+    for info in segments:
+        entries = await read_entries(storage, info) or []
+        offsets.extend([entry.offset for entry in entries if entry.kind is RecordKind.SETTLED])
+    lines = await asyncio.to_thread(_lines, offsets, bytes(duplicates))
+    index = LiveIndex(storage, order, lines, refresh_seconds)
+    await index.add_segments(segments)
+    return index
+
+
+async def read_entries(storage: Storage, info: ObjectInfo) -> list[IndexEntry] | None:
+    """Return the records in a segment, from its end; None if the segment no longer exists.
+
+    Raises:
+        SegmentDamaged: the end of the segment is invalid.
+    """
+    try:
+        tail = await storage.get(info.key, max(info.size - _TAIL_BYTES, 0))
+        needed = tail_bytes(tail[-TRAILER_BYTES:])
+        if needed > len(tail):
+            tail = await storage.get(info.key, max(info.size - needed, 0))
+    except ObjectMissing:
+        return None
+    return read_tail(tail, info.size)
+
+
+async def _ingested_segments(storage: Storage, ingested: IngestResult) -> AsyncIterator[ObjectInfo]:
+    if ingested.unserved:
+        yield await storage.stat(object_keys.unserved_segment(ingested.ingest_prefix))
+    if ingested.resumed:
+        async for info in storage.list(object_keys.resumed_root(ingested.ingest_prefix)):
+            yield info
+
+
+def _plan_offsets(plan: bytes) -> "array[int]":
+    return array("q", [offset for offset, _, _ in walk_entries(plan)])
+
+
+def _lines(sent: "array[int]", duplicates: bytes) -> _Lines:
+    """Return the lines of a batch in input order.
+
+    Args:
+        sent: offsets of all lines except duplicates.
+        duplicates: the stored list of duplicates.
+    """
+    starts, firsts, at = dict[int, int](), dict[int, int](), 0
+    for text in duplicates.splitlines(keepends=True):
+        for duplicate in decode_duplicates([text]):
+            starts[duplicate.offset], firsts[duplicate.offset] = at, duplicate.first
+        at += len(text)
+    offsets = array("q", sorted([*sent, *starts]))
+    originals = array("I", range(len(offsets)))
+    texts = array("q", [_NONE]) * len(offsets)
+    for offset, start in starts.items():
+        line = bisect_left(offsets, offset)
+        originals[line], texts[line] = bisect_left(offsets, firsts[offset]), start
+    return _Lines(offsets, originals, texts, duplicates)

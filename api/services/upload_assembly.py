@@ -1,0 +1,170 @@
+"""Parts of an upload. Each part is an object; when the upload is completed, they are copied into one file."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import timedelta
+from hashlib import md5
+from secrets import token_hex
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import invalid_value, missing_parameter, payload_too_large, unknown_parameter
+from batchwright.api.schemas.file_create import file_expiry
+from batchwright.api.schemas.upload_create import MAX_PARTS, UploadCompletion
+from batchwright.api.services.file_upload import FirstLineCheck, discard_object
+from batchwright.api.services.multipart import FormFile, FormPiece, read_multipart
+from batchwright.database.errors import OutcomeUnknown
+from batchwright.database.records import FileRow, PartRow, UploadRow
+from batchwright.rules import object_keys
+from batchwright.rules.ids import new_file_id, new_part_id
+from batchwright.storage.base import ObjectWriter
+
+MAX_PART_BYTES = 64 * 1024 * 1024  # as in OpenAI's API
+
+
+async def assemble(upload: UploadRow, completion: UploadCompletion, deps: ApiDependencies) -> UploadRow:
+    """Copy the parts of an upload into one file, complete the upload, and return its row.
+
+    If another request has completed or cancelled the upload, delete the copy and return the current row.
+
+    Raises:
+        ApiError: the parts do not match the request. The upload is unchanged.
+        ObjectMissing: a part was deleted in the meantime.
+    """
+    parts = await _requested_parts(upload, completion, deps)
+    file = _file_row(upload, deps)
+    async with deps.storage.writer(file.storage_key) as writer:
+        assembled = _AssembledFile(upload, deps.settings.max_line_bytes)
+        for part in parts:
+            async for piece in deps.storage.read(part.storage_key):
+                await assembled.write(piece, writer)
+        assembled.finish(completion.md5)
+    try:
+        row = await deps.database.uploads.complete(upload, file, completion.digest)
+    except OutcomeUnknown:  # the file may exist; if it does not, retention deletes the orphaned object
+        raise
+    except Exception:
+        await discard_object(file.storage_key, deps)
+        raise
+    if row.file_id != file.id:
+        await discard_object(file.storage_key, deps)
+    return row
+
+
+async def _requested_parts(
+    upload: UploadRow, completion: UploadCompletion, deps: ApiDependencies
+) -> list[PartRow]:
+    """Return the rows of the parts in the requested order.
+
+    Raises:
+        ApiError: a part does not exist, or the total size of the parts is not the announced one.
+    """
+    stored = await deps.database.uploads.parts(upload.tenant, upload.id, completion.part_ids)
+    for part_id in completion.part_ids:
+        if part_id not in stored:
+            raise invalid_value("part_ids", f"Invalid 'part_ids': the upload has no part '{part_id}'.")
+    parts = [stored[part_id] for part_id in completion.part_ids]
+    total = sum(part.bytes for part in parts)
+    if total != upload.bytes:
+        message = f"The parts have {total} bytes together, but the upload was announced with {upload.bytes}."
+        raise invalid_value("part_ids", message)
+    return parts
+
+
+def _file_row(upload: UploadRow, deps: ApiDependencies) -> FileRow:
+    now, file_id, seconds = deps.clock(), new_file_id(), upload.expires_after_seconds
+    life = None if seconds is None else timedelta(seconds=seconds)
+    return FileRow(
+        id=file_id,
+        tenant=upload.tenant,
+        purpose=upload.purpose,
+        filename=upload.filename,
+        bytes=upload.bytes,
+        created_at=now,
+        expires_at=file_expiry(upload.purpose, life, now),
+        storage_key=object_keys.upload_key(upload.tenant, file_id, token_hex(8)),
+    )
+
+
+class _AssembledFile:
+    """Checks the assembled file while it is copied: its MD5 digest, and whether its first line is JSON."""
+
+    def __init__(self, upload: UploadRow, max_line_bytes: int) -> None:
+        self._digest = md5(usedforsecurity=False)
+        self._first = FirstLineCheck(max_line_bytes) if upload.purpose == "batch" else None
+
+    async def write(self, piece: bytes, writer: ObjectWriter) -> None:
+        if self._first is not None:
+            self._first.feed(piece)
+            self._first.check()
+        await asyncio.to_thread(self._digest.update, piece)  # 8 GB take seconds
+        await writer.write(piece)
+
+    def finish(self, expected: str | None) -> None:
+        if self._first is not None:
+            self._first.finish()
+        digest = self._digest.hexdigest()
+        if expected not in (None, digest):
+            raise invalid_value("md5", f"The MD5 of the parts is {digest}, not {expected}.")
+
+
+async def store_part(
+    upload: UploadRow, content_type: str, body: AsyncIterator[bytes], deps: ApiDependencies
+) -> PartRow:
+    """Write the form's file `data` to storage and the part's row to the database. Return the row.
+
+    An error leaves no object without a row.
+
+    Raises:
+        ApiError: the request is not valid.
+        UnknownUpload: the upload no longer exists.
+        UploadClosed: the upload was completed or cancelled, or has expired.
+        UploadFull: the upload would have too many parts or bytes.
+    """
+    part_id = new_part_id()
+    key = object_keys.part_key(upload.tenant, upload.id, part_id)
+    async with deps.storage.writer(key) as writer:
+        data = _PartData()
+        async with aclosing(read_multipart(content_type, body, "data")) as pieces:
+            async for piece in pieces:
+                await data.write(piece, writer)
+        size = data.finish()
+    now = deps.clock()
+    part = PartRow(
+        id=part_id, tenant=upload.tenant, upload_id=upload.id, bytes=size, storage_key=key, created_at=now
+    )
+    try:
+        max_bytes = deps.settings.max_upload_bytes
+        await deps.database.uploads.add_part(part, at=now, most_bytes=max_bytes, most_parts=MAX_PARTS)
+    except OutcomeUnknown:  # the row may exist; if it does not, the object is deleted with the upload
+        raise
+    except Exception:
+        await discard_object(key, deps)
+        raise
+    return part
+
+
+class _PartData:
+    """Checks the pieces of the form and writes its only file, `data`."""
+
+    def __init__(self) -> None:
+        self._bytes: int | None = None
+
+    async def write(self, piece: FormPiece, writer: ObjectWriter) -> None:
+        if isinstance(piece, bytes):
+            self._bytes = (self._bytes or 0) + len(piece)
+            if self._bytes > MAX_PART_BYTES:
+                raise payload_too_large(MAX_PART_BYTES, "data")
+            await writer.write(piece)
+            return
+        if piece.name != "data" or not isinstance(piece, FormFile):
+            raise unknown_parameter(piece.name)
+        if self._bytes is not None:
+            raise invalid_value("data", "The form field 'data' is given twice.")
+        self._bytes = 0
+
+    def finish(self) -> int:
+        """Return the size of the part in bytes. Raises ApiError if the form had no file `data`."""
+        if self._bytes is None:
+            raise missing_parameter("data")
+        return self._bytes

@@ -1,0 +1,108 @@
+"""Reasons why batches wait: those that workers report, and task queues that no worker polls."""
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import NamedTuple
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.services.cache import CoalescingCache
+from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.openai_objects import WaitingObject
+from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE
+from batchwright.database.records import BatchRow
+from batchwright.database.tables.waiting_reasons import WaitingRow, WaitingSource
+from batchwright.rules.batch_states import LIVE_STATES
+from batchwright.rules.dispatch.rate_limits import RateTable, effective_rates
+from batchwright.rules.worker_stats import (
+    FRESH_AGE,
+    is_polled,
+    is_unpolled_reason,
+    polled_queues,
+    unpolled_reason,
+)
+
+PAUSED = "paused"
+
+
+class PolledQueues(NamedTuple):
+    """The task queues that workers poll, and the rate limits in effect.
+
+    A model's rate limit decides to which queue its slices are sent.
+    """
+
+    queues: Collection[str]
+    rates: RateTable
+
+
+class BatchWaitingReasons:
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._deps = deps
+        self._table = deps.database.waiting
+        self._cache = CoalescingCache(self._read, deps.recent_seconds)
+
+    async def polled_queues(self) -> PolledQueues:
+        return await self._cache.get(FRESH_AGE)
+
+    def of_batch(
+        self, row: BatchRow, reported: list[WaitingRow], polled: PolledQueues
+    ) -> list[WaitingObject]:
+        """Return why a batch waits, at most one reason per model and source. Empty if nothing waits.
+
+        Args:
+            reported: Reasons that are stored in the database.
+            polled: Task queues that workers poll.
+        """
+        if row.status not in LIVE_STATES:
+            return []
+        reported_reasons = {each.reason for each in reported if not each.model}
+        reported_models = {each.model for each in reported if each.model and is_unpolled_reason(each.reason)}
+        unserved = [
+            each
+            for each in _without_workers(row, polled)
+            if each.model not in reported_models and (each.model or each.reason not in reported_reasons)
+        ]
+        shown = [
+            WaitingObject(model=each.model or None, reason=each.reason, since=int(each.since.timestamp()))
+            for each in reported
+        ]
+        return [*shown, *unserved]
+
+    async def report_paused(self, row: BatchRow) -> None:
+        order, now = row.order, self._deps.clock()
+        await self._table.report(
+            WaitingRow(
+                tenant=order.tenant,
+                batch_id=order.batch_id,
+                source=WaitingSource.USER,
+                reason=PAUSED,
+                since=now,
+                until=order.deadline + timedelta(days=1),
+            )
+        )
+
+    async def clear_paused(self, row: BatchRow) -> None:
+        await self._table.clear(row.order.tenant, row.order.batch_id, "", WaitingSource.USER)
+
+    async def _read(self, max_age: timedelta) -> PolledQueues:
+        database = self._deps.database
+        beats = await database.workers.heartbeats(max_age)
+        changes = {row.model: row.requests_per_second for row in await database.rates.all()}
+        rates = effective_rates(self._deps.settings.rates, changes)
+        return PolledQueues(polled_queues(beat.stats for beat in beats), rates)
+
+
+def _without_workers(row: BatchRow, polled: PolledQueues) -> list[WaitingObject]:
+    """Return a reason for each task queue that the batch needs but that no worker polls.
+
+    The API finds these reasons itself, because no worker may be running that could report them.
+    """
+    missing = [queue for queue in (CONTROL_QUEUE, IO_QUEUE) if queue not in polled.queues]
+    found = [WaitingObject(model=None, reason=unpolled_reason(queue)) for queue in missing]
+    if row.status is BatchStatus.IN_PROGRESS:
+        left = [each.model for each in row.models if each.lines > each.completed + each.failed]
+        found += [
+            WaitingObject(model=model, reason=unpolled_reason(queue))
+            for model in left
+            if not is_polled(queue := polled.rates.queue_of(model), polled.queues)
+        ]
+    return found

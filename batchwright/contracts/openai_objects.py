@@ -1,0 +1,219 @@
+"""Objects of OpenAI's API as it returns them. Every key is always present; times are Unix seconds."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from batchwright.contracts.batch import DEFAULT_PRIORITY, ErrorCount, ModelCounts, SourceBatch, WindowFit
+from batchwright.contracts.openai import BatchStatus, UploadStatus
+
+
+class ApiObject(BaseModel):
+    """Base class whose JSON schema requires every key and allows no other."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=True)
+
+
+class FileObject(ApiObject):
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int
+    expires_at: int | None
+    filename: str
+    purpose: str
+    status: Literal["processed"] = "processed"
+    status_details: None = None
+
+
+class DeletedFile(ApiObject):
+    id: str
+    object: Literal["file"] = "file"
+    deleted: Literal[True] = True
+
+
+class UploadObject(ApiObject):
+    id: str
+    object: Literal["upload"] = "upload"
+    bytes: int
+    created_at: int
+    expires_at: int
+    filename: str
+    purpose: str
+    status: UploadStatus
+    file: FileObject | None
+
+
+class PartObject(ApiObject):
+    id: str
+    object: Literal["upload.part"] = "upload.part"
+    created_at: int
+    upload_id: str
+
+
+class BatchError(ApiObject):
+    code: str
+    message: str
+    param: str | None
+    line: int | None
+
+
+class BatchErrors(ApiObject):
+    object: Literal["list"] = "list"
+    data: list[BatchError]
+
+
+class RequestCounts(ApiObject):
+    total: int
+    completed: int
+    failed: int
+
+    @property
+    def settled(self) -> int:
+        return self.completed + self.failed
+
+
+class InputDetails(ApiObject):
+    cached_tokens: int
+
+
+class OutputDetails(ApiObject):
+    reasoning_tokens: int
+
+
+class UsageObject(ApiObject):
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class WaitingObject(ApiObject):
+    """Why a batch waits. `model` is null for the whole batch; `since` is null if the start is not known."""
+
+    model: str | None
+    reason: str
+    since: int | None = None
+
+
+class ForecastObject(ApiObject):
+    """When the last line of a batch will be settled, as forecast at `made_at`.
+
+    The remaining seconds count from now. `window` is `fits` if the batch will be done within its completion
+    window with a probability of 90 %, `at_risk` if that is more likely than not, and otherwise `late`.
+    `lines_ahead` are lines of other batches that will be sent before the last line of this one.
+    """
+
+    window: WindowFit
+    remaining_seconds_p50: int
+    remaining_seconds_p90: int
+    lines_per_second: float
+    lines_ahead: int
+    made_at: int
+
+
+class BatchExtension(ApiObject):
+    """Extensions of OpenAI's batch object. `paused` and `waiting` are null once the batch has ended.
+
+    `forecast` is null unless the batch is in progress and its rate is known; lists of batches leave it out.
+    `origin` is the ended batch that this one retries or resumes. If `deduplicate` is true, identical requests
+    are sent once; `duplicates` of a model counts the lines that share the response of another line.
+    `priority` is from 1 to 5, where 5 is the most urgent.
+    `files_pending` is true if the batch ended before its files were written: poll until it is false, then
+    read the files and the counts. `errors_summary` counts the failed lines by code and model, those with the
+    most lines first.
+    """
+
+    models: list[ModelCounts]
+    paused: bool | None = None
+    waiting: list[WaitingObject] | None = None
+    forecast: ForecastObject | None = None
+    origin: SourceBatch | None = None
+    deduplicate: bool = False
+    priority: int = DEFAULT_PRIORITY
+    files_pending: bool = False
+    errors_summary: list[ErrorCount] = []
+
+
+class BatchObject(ApiObject):
+    id: str
+    object: Literal["batch"] = "batch"
+    endpoint: str
+    model: str | None
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: str
+    status: BatchStatus
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: RequestCounts
+    usage: UsageObject
+    metadata: dict[str, str] | None
+    x_batchwright: BatchExtension
+
+    @property
+    def ended_at(self) -> int | None:
+        ends = (self.completed_at, self.failed_at, self.expired_at, self.cancelled_at)
+        return next((end for end in ends if end is not None), None)
+
+    @property
+    def forecast(self) -> ForecastObject | None:
+        return self.x_batchwright.forecast
+
+    @property
+    def waiting(self) -> list[WaitingObject]:
+        """Reasons why the batch waits, empty if it does not wait."""
+        return self.x_batchwright.waiting or []
+
+
+class ModelObject(ApiObject):
+    """`created` is always 0: backends do not report a stable creation time."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "batchwright"
+
+
+class FilePage(ApiObject):
+    object: Literal["list"] = "list"
+    data: list[FileObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class BatchPage(ApiObject):
+    object: Literal["list"] = "list"
+    data: list[BatchObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class ModelPage(ApiObject):
+    object: Literal["list"] = "list"
+    data: list[ModelObject]
+
+
+class ErrorDetails(ApiObject):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorObject(ApiObject):
+    """Body of every response with an error status."""
+
+    error: ErrorDetails

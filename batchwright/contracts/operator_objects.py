@@ -1,0 +1,296 @@
+"""Objects that the API returns to operators, and the limits that it returns to every caller."""
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, Field, JsonValue
+
+from batchwright.contracts.job_config import JobConfig, ModelKind
+from batchwright.contracts.openai import BatchStatus, GroupKind, OverQuota, Quota
+from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.registry import LoadBalancing, ModelSource, SettingSource
+
+
+class LimitObject(BaseModel):
+    quota: Quota
+    limit: int | None = Field(description="null if there is no limit")
+    used: int
+    left: int | None = Field(description="null if there is no limit")
+
+
+class GroupLimit(LimitObject):
+    kind: GroupKind
+    name: str
+
+
+class LimitsObject(BaseModel):
+    object: Literal["limits"] = "limits"
+    tenant: str
+    data: list[LimitObject]
+    key: LimitObject | None = Field(description="budget of the calling API key; null without a key")
+    groups: list[GroupLimit] = Field(
+        description="budgets that are shared: with all tenants of the organization, with all keys of the "
+        "calling key's team and user"
+    )
+    models: list[str] | None = Field(description="models that may be used; null allows every model")
+    weight: float = Field(description="share of the workers, relative to the weights of other tenants")
+    max_in_flight: int | None = Field(
+        description="requests that may be in flight at once, over all workers, but at least one for each "
+        "worker that runs the tenant's slices; null if there is no cap"
+    )
+    max_priority: int = Field(description="highest priority that a batch may have")
+    over_quota: OverQuota = Field(
+        description="whether a batch over the quota of enqueued lines or tokens fails or waits"
+    )
+    backend_requests_per_minute: int | None = Field(
+        description="requests that all workers send to backends per minute; null if there is no limit"
+    )
+    backend_tokens_per_minute: int | None = Field(
+        description="tokens that these requests use per minute; null if there is no limit"
+    )
+
+
+class DefaultQuotas(BaseModel):
+    """Quotas of tenants that have none of their own. `0` means no limit."""
+
+    live_batches: int
+    stored_bytes: int
+    enqueued_lines: int
+    enqueued_tokens: int
+    requests_per_minute: int
+    tokens_per_day: int
+
+
+class QuotaObject(BaseModel):
+    """A tenant's own quotas, weight and cap. 0 means no limit.
+
+    null means the default. For `models` it means all models, for `max_in_flight` no cap,
+    and for rates of requests to backends no limit.
+    """
+
+    tenant: str
+    live_batches: int | None
+    stored_bytes: int | None
+    enqueued_lines: int | None
+    enqueued_tokens: int | None
+    requests_per_minute: int | None
+    tokens_per_day: int | None
+    models: list[str] | None
+    weight: float | None = Field(description="share of the workers, relative to the weights of other tenants")
+    max_in_flight: int | None = Field(description="requests in flight at once, over all workers")
+    max_priority: int | None = Field(description="highest priority that a batch may have")
+    over_quota: OverQuota | None = Field(
+        description="whether a batch over the quota of enqueued lines or tokens fails (the default) or waits"
+    )
+    backend_requests_per_minute: int | None = Field(description="requests sent to backends per minute")
+    backend_tokens_per_minute: int | None = Field(description="tokens of these requests per minute")
+    changed_at: datetime
+
+
+class QuotaList(BaseModel):
+    object: Literal["list"] = "list"
+    defaults: DefaultQuotas
+    data: list[QuotaObject]
+
+
+class RateObject(BaseModel):
+    """An effective rate limit in requests/s.
+
+    0 means no limit; `model` is null for the limit over all models.
+    """
+
+    model: str | None
+    requests_per_second: float
+    source: Literal["setting", "change"]
+    queue: str = Field(description="task queue that enforces it")
+
+
+class RateList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[RateObject]
+    shared_requests_per_second: float | None = Field(
+        description="shared by the models without their own rate; null without a rate over all models"
+    )
+
+
+class OperatorBatch(BatchObject):
+    """A batch as its tenant sees it, and its tenant."""
+
+    tenant: str
+
+
+class OperatorBatchPage(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[OperatorBatch]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class TenantBatchCounts(BaseModel):
+    """Numbers of batches of one tenant, by status. A status without batches is left out."""
+
+    tenant: str
+    statuses: dict[BatchStatus, int]
+    oldest_created_at: int | None = Field(description="of the live batches; null if none is live")
+    at_risk: int = Field(description="batches in progress that may miss their completion window")
+    late: int = Field(description="batches in progress that will probably miss their completion window")
+
+
+class BatchCountsObject(BaseModel):
+    """Numbers of batches over all tenants: those that are live, and those that ended since `ended_since`."""
+
+    object: Literal["batch_counts"] = "batch_counts"
+    statuses: dict[BatchStatus, int]
+    oldest_created_at: int | None = Field(description="of the live batches; null if none is live")
+    at_risk: int
+    late: int
+    ended_since: int
+    tenants: list[TenantBatchCounts] = Field(description="sorted by name")
+
+
+class DeadLetterError(BaseModel):
+    """`status_code` is that of the last HTTP response. `code` is set if there was none."""
+
+    status_code: int | None
+    code: str | None
+    message: str
+
+
+class DeadLetterObject(BaseModel):
+    """A line that failed after its last attempt.
+
+    `id` is its id in the error file, `retried_as` the batch that retries it.
+    """
+
+    id: str
+    object: Literal["dead_letter"] = "dead_letter"
+    tenant: str
+    batch_id: str
+    custom_id: str
+    model: str
+    attempts: int
+    error: DeadLetterError
+    failed_at: int
+    retried_as: str | None
+
+
+class DeadLetterPage(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[DeadLetterObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class DeletedDeadLetter(BaseModel):
+    id: str
+    object: Literal["dead_letter"] = "dead_letter"
+    deleted: Literal[True] = True
+
+
+class DeadLetterRetryObject(BaseModel):
+    """`batch_id` is the batch that retries the dead letters of `origin`.
+
+    If it is null, `refused` says why.
+    """
+
+    tenant: str
+    origin: str
+    batch_id: str | None
+    refused: str | None = None
+
+
+class DeadLetterRetryPage(BaseModel):
+    """If `has_more` is true, call again with `after` set to `last_id`."""
+
+    object: Literal["list"] = "list"
+    data: list[DeadLetterRetryObject]
+    last_id: str | None
+    has_more: bool
+
+
+class RequestStats(BaseModel):
+    """Completed requests. Each retry counts, and so does each line that shares a request with others."""
+
+    total: int
+    success: int
+    errors: int
+
+
+class BackendStats(BaseModel):
+    id: str = Field(description="URL of the backend")
+    requests: int
+    average_latency_ms: float
+    pending: int
+
+
+class ModelStats(BaseModel):
+    name: str
+    requests: int
+    average_duration_ms: float
+
+
+class StatsObject(BaseModel):
+    """Totals of all live workers, each since its start."""
+
+    object: Literal["stats"] = "stats"
+    uptime_seconds: int = Field(description="uptime of the API process that responds")
+    workers: int
+    requests: RequestStats
+    backends: list[BackendStats] = Field(description="sorted by URL")
+    models: list[ModelStats] = Field(description="sorted by requests, most first")
+
+
+class SettingObject(BaseModel):
+    value: JsonValue
+    origin: SettingSource
+
+
+class BackendObject(BaseModel):
+    url: str
+    origin: SettingSource
+    settings: dict[str, SettingObject]
+
+
+class ModelSettingsObject(BaseModel):
+    """A model with its effective settings."""
+
+    model: str
+    source: Literal["file", "change", "listing"]
+    version: int = Field(description="version of the run-time change, for If-Match; 0 if there is none")
+    changed_at: datetime | None = Field(description="time of the run-time change")
+    settings: dict[str, SettingObject]
+    backends: list[BackendObject]
+    change: dict[str, JsonValue] | None = Field(description="the run-time change")
+    problems: list[str] = Field(description="parts of the change that are ignored, each with a remedy")
+
+
+class RegisteredBackend(BaseModel):
+    """A backend of a model. `model` is the model's name at the backend, null if it is the same."""
+
+    url: str
+    weight: float
+    model: str | None
+
+
+class RegisteredModel(BaseModel):
+    """A model of the registry. `source` is the registry file, a run-time change, or a backend's listing."""
+
+    model: str
+    source: ModelSource
+    version: int = Field(description="version of the run-time change, for If-Match; 0 if there is none")
+    changed_at: datetime | None = Field(description="time of the run-time change")
+    backends: list[RegisteredBackend]
+    aliases: list[str]
+    fallbacks: list[str]
+    load_balancing: LoadBalancing
+    kind: ModelKind
+    jobs: JobConfig | None = Field(description="null if the kind is sync")
+    problems: list[str] = Field(description="parts of the change that are ignored, each with a remedy")
+
+
+class RegisteredModels(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[RegisteredModel]
+    removed: list[str] = Field(description="models that were removed at run time")

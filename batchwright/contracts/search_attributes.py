@@ -1,0 +1,12 @@
+"""Search attributes by which operators find batches in Temporal. They contain no personal data.
+
+`batchwright dev` and `batchwright setup temporal` register them.
+"""
+
+from temporalio.common import SearchAttributeKey
+
+STATUS = SearchAttributeKey.for_keyword("BatchwrightStatus")
+TENANT = SearchAttributeKey.for_keyword("BatchwrightTenant")
+MODELS = SearchAttributeKey.for_keyword_list("BatchwrightModels")
+DEADLINE = SearchAttributeKey.for_datetime("BatchwrightDeadline")
+SEARCH_ATTRIBUTES = (STATUS, TENANT, MODELS, DEADLINE)

@@ -1,0 +1,18 @@
+"""Names in Temporal: task queues and workflow ids."""
+
+CONTROL_QUEUE = "control"
+IO_QUEUE = "io"
+INFERENCE_PREFIX = "inference."
+DISPATCH_QUEUE = "dispatch"  # slices of the models that share one rate limit
+
+
+def inference_queue(safe_model: str) -> str:
+    """Return the name of the task queue for the slices of a model.
+
+    `safe_model` is the model's name as returned by `rules.ids.safe_name`.
+    """
+    return INFERENCE_PREFIX + safe_model
+
+
+def model_run_id(batch_id: str, safe_model: str) -> str:
+    return f"{batch_id}/{safe_model}"

@@ -1,0 +1,78 @@
+"""The database as other packages use it: one Protocol per table, implemented in PostgreSQL or in memory."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from batchwright.database.tables.audits import AuditsTable
+from batchwright.database.tables.batch_snapshots import BatchSnapshots
+from batchwright.database.tables.batches import BatchesTable
+from batchwright.database.tables.callbacks import CallbacksTable
+from batchwright.database.tables.dead_letters import DeadLettersTable
+from batchwright.database.tables.files import FilesTable
+from batchwright.database.tables.fleet import LiveBatches
+from batchwright.database.tables.forecasts import ForecastsTable
+from batchwright.database.tables.idempotency import IdempotencyTable
+from batchwright.database.tables.model_changes import ModelChangesTable
+from batchwright.database.tables.models import ModelsTable
+from batchwright.database.tables.operator_batches import OperatorBatches
+from batchwright.database.tables.progress import ProgressTable
+from batchwright.database.tables.rates import RatesTable
+from batchwright.database.tables.reruns import RerunsTable
+from batchwright.database.tables.retention import RetentionTable
+from batchwright.database.tables.uploads import UploadsTable
+from batchwright.database.tables.waiting_reasons import WaitingReasonsTable
+from batchwright.database.tables.workers import WorkersTable
+from batchwright.database.tenants.api_keys import ApiKeysTable
+from batchwright.database.tenants.budget_groups import BudgetGroupsTable
+from batchwright.database.tenants.quotas import QuotasTable
+from batchwright.database.tenants.tenants import TenantsTable
+
+
+class DatabaseServer(Protocol):
+    """Connection to the database server, which all tables share."""
+
+    async def check(self) -> None:
+        """Send a query to the database. Raises DatabaseUnavailable if there is no answer."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Database:
+    """All tables of one database.
+
+    Every method can be repeated safely, and raises DatabaseUnavailable if the database cannot answer.
+    """
+
+    server: DatabaseServer
+    files: FilesTable
+    uploads: UploadsTable
+    idempotency: IdempotencyTable
+    batches: BatchesTable
+    batch_snapshots: BatchSnapshots
+    progress: ProgressTable
+    reruns: RerunsTable
+    dead_letters: DeadLettersTable
+    waiting: WaitingReasonsTable
+    forecasts: ForecastsTable
+    callbacks: CallbacksTable
+    fleet: LiveBatches
+    operator_batches: OperatorBatches
+    models: ModelsTable
+    model_changes: ModelChangesTable
+    rates: RatesTable
+    workers: WorkersTable
+    retention: RetentionTable
+    audits: AuditsTable
+    tenants: TenantsTable
+    api_keys: ApiKeysTable
+    budget_groups: BudgetGroupsTable
+    quotas: QuotasTable
+
+    async def check(self) -> None:
+        """Send a query to the database. Raises DatabaseUnavailable if there is no answer."""
+        await self.server.check()
+
+    async def close(self) -> None:
+        await self.server.close()

@@ -1,0 +1,93 @@
+"""Open the PostgreSQL database of a process, with one connection pool for all tables."""
+
+from batchwright.database.database import Database
+from batchwright.database.errors import SchemaMismatch
+from batchwright.database.migrate import missing_names
+from batchwright.database.pool import ConnectionPool, open_connection_pool
+from batchwright.database.tables.audits import PostgresAudits
+from batchwright.database.tables.batch_snapshots import PostgresBatchSnapshots
+from batchwright.database.tables.batches import PostgresBatches
+from batchwright.database.tables.callbacks import PostgresCallbacks
+from batchwright.database.tables.dead_letters import PostgresDeadLetters
+from batchwright.database.tables.files import PostgresFiles
+from batchwright.database.tables.fleet import PostgresLiveBatches
+from batchwright.database.tables.forecasts import PostgresForecasts
+from batchwright.database.tables.idempotency import PostgresIdempotency
+from batchwright.database.tables.model_changes import PostgresModelChanges
+from batchwright.database.tables.models import PostgresModels
+from batchwright.database.tables.operator_batches import PostgresOperatorBatches
+from batchwright.database.tables.progress import PostgresProgress
+from batchwright.database.tables.rates import PostgresRates
+from batchwright.database.tables.reruns import PostgresReruns
+from batchwright.database.tables.retention import PostgresRetention
+from batchwright.database.tables.uploads import PostgresUploads
+from batchwright.database.tables.waiting_reasons import PostgresWaitingReasons
+from batchwright.database.tables.workers import PostgresWorkers
+from batchwright.database.tenants.api_keys import PostgresApiKeys
+from batchwright.database.tenants.budget_groups import PostgresBudgetGroups
+from batchwright.database.tenants.quotas import PostgresQuotas
+from batchwright.database.tenants.tenants import PostgresTenants
+from batchwright.settings import Settings
+
+_PATIENCE_SECONDS = 30.0
+
+
+async def open_database(settings: Settings, *, patience_seconds: float = _PATIENCE_SECONDS) -> Database:
+    """Connect to PostgreSQL, check that all migrations are applied, and return the database.
+
+    Args:
+        patience_seconds: how long to wait for a PostgreSQL server that is still starting.
+
+    Raises:
+        DatabaseUnavailable: PostgreSQL did not answer within `patience_seconds`, or rejected the login.
+        SchemaMismatch: `batchwright migrate` has to run first, or this version cannot use the tables.
+    """
+    pool = await open_connection_pool(
+        settings.database_url, size=settings.database_pool_size, patience_seconds=patience_seconds
+    )
+    try:
+        async for attempt in pool.patient(patience_seconds):
+            with attempt:
+                async with pool.session() as session:
+                    missing = await missing_names(session)
+                if missing:
+                    names = ", ".join(missing)
+                    raise SchemaMismatch(f"The database lacks {names}: run `batchwright migrate` first.")
+    except BaseException:
+        await pool.close()
+        raise
+    return postgres_database(pool)
+
+
+def postgres_database(pool: ConnectionPool) -> Database:
+    files = PostgresFiles(pool)
+    uploads = PostgresUploads(pool, files)
+    dead_letters = PostgresDeadLetters(pool, files)
+    batches = PostgresBatches(pool, files, dead_letters)
+    budget_groups = PostgresBudgetGroups(pool)
+    return Database(
+        server=pool,
+        files=files,
+        uploads=uploads,
+        idempotency=PostgresIdempotency(pool, files, uploads),
+        batches=batches,
+        batch_snapshots=PostgresBatchSnapshots(pool),
+        progress=PostgresProgress(pool, batches),
+        reruns=PostgresReruns(pool, files),
+        dead_letters=dead_letters,
+        waiting=PostgresWaitingReasons(pool),
+        forecasts=PostgresForecasts(pool),
+        callbacks=PostgresCallbacks(pool),
+        fleet=PostgresLiveBatches(pool),
+        operator_batches=PostgresOperatorBatches(pool),
+        models=PostgresModels(pool),
+        model_changes=PostgresModelChanges(pool),
+        rates=PostgresRates(pool),
+        workers=PostgresWorkers(pool),
+        retention=PostgresRetention(pool),
+        audits=PostgresAudits(pool),
+        tenants=PostgresTenants(pool),
+        api_keys=PostgresApiKeys(pool, budget_groups),
+        budget_groups=budget_groups,
+        quotas=PostgresQuotas(pool, batches),
+    )

@@ -1,0 +1,39 @@
+-- Pages of a tenant's batches, newest first, without the errors that workers reported: they may be many, and a page
+-- shows many batches. Each query reads its rows in the order of an index, and stops after one page.
+
+-- name: position
+SELECT created_at FROM batches WHERE tenant = $1 AND id = $2
+
+-- name: all
+SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors
+FROM batches b
+LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
+WHERE b.tenant = $1 AND (b.created_at, b.id) < ($2, $3) AND b.created_at >= $5
+ORDER BY b.created_at DESC, b.id DESC
+LIMIT $4
+
+-- name: of_status
+SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors
+FROM batches b
+LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
+WHERE b.tenant = $1 AND b.visible_status = $6 AND (b.created_at, b.id) < ($2, $3) AND b.created_at >= $5
+ORDER BY b.created_at DESC, b.id DESC
+LIMIT $4
+
+-- name: of_tags
+-- Batches with the tag $7 and all tags in $8. PostgreSQL starts with the tag or with the statuses, whichever it
+-- expects to be rarer.
+SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors
+FROM (
+    SELECT b.*
+    FROM batch_tags t
+    JOIN batches b ON b.tenant = t.tenant AND b.id = t.batch_id
+    WHERE t.tenant = $1 AND (t.created_at, t.batch_id) < ($2, $3) AND t.created_at >= $5
+      AND b.visible_status = ANY ($6) AND t.tag = $7
+      AND (SELECT count(*) FROM batch_tags o
+           WHERE o.tenant = t.tenant AND o.batch_id = t.batch_id AND o.tag = ANY ($8)) = cardinality($8::bytea[])
+    ORDER BY t.created_at DESC, t.batch_id DESC
+    LIMIT $4
+) b
+LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
+ORDER BY b.created_at DESC, b.id DESC

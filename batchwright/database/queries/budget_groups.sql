@@ -1,0 +1,82 @@
+-- name: tenant_exists
+SELECT name FROM tenants WHERE name = $1
+
+-- name: create
+-- A repeat finds the row and inserts nothing.
+INSERT INTO budget_groups (kind, tenant, name, tokens_per_day, created_at) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (kind, tenant, name) DO NOTHING
+RETURNING name
+
+-- name: all
+-- Groups of every kind if $1 is null, and of every tenant if $2 is null.
+SELECT g.kind, g.tenant, g.name, g.created_at, g.tokens_per_day,
+       array_remove(array_agg(m.member ORDER BY m.member COLLATE "C"), NULL) AS members
+FROM budget_groups g
+LEFT JOIN budget_group_members m ON m.kind = g.kind AND m.tenant = g.tenant AND m.name = g.name
+WHERE ($1::text IS NULL OR g.kind = $1) AND ($2::text IS NULL OR g.tenant = $2)
+GROUP BY g.kind, g.tenant, g.name
+ORDER BY g.kind COLLATE "C", g.tenant COLLATE "C", g.name COLLATE "C"
+
+-- name: limited
+SELECT g.kind, g.tenant, g.name, g.created_at, g.tokens_per_day,
+       array_remove(array_agg(m.member ORDER BY m.member COLLATE "C"), NULL) AS members
+FROM budget_groups g
+LEFT JOIN budget_group_members m ON m.kind = g.kind AND m.tenant = g.tenant AND m.name = g.name
+WHERE g.tokens_per_day IS NOT NULL
+GROUP BY g.kind, g.tenant, g.name
+
+-- name: budgets_of
+-- The usage of a group is the sum over its current members: tenants of an organization, keys of a team or user.
+SELECT g.kind, g.tenant, g.name, g.tokens_per_day, coalesce(CASE g.kind
+    WHEN 'organization' THEN (
+        SELECT sum(s.tokens) FROM spent_tokens s JOIN budget_group_members m ON m.member = s.tenant
+        WHERE m.kind = g.kind AND m.tenant = g.tenant AND m.name = g.name
+          AND s.day = (now() AT TIME ZONE 'utc')::date)
+    ELSE (
+        SELECT sum(s.tokens) FROM spent_tokens s JOIN budget_group_members m ON m.member = s.key_id
+        WHERE m.kind = g.kind AND m.tenant = g.tenant AND m.name = g.name AND s.tenant = g.tenant
+          AND s.day = (now() AT TIME ZONE 'utc')::date)
+    END, 0)::bigint AS tokens
+FROM budget_group_members o
+JOIN budget_groups g ON g.kind = o.kind AND g.tenant = o.tenant AND g.name = o.name
+WHERE (o.kind = 'organization' AND o.member = $1) OR (o.kind <> 'organization' AND o.tenant = $1 AND o.member = $2)
+ORDER BY g.kind COLLATE "C"
+
+-- name: limit
+UPDATE budget_groups SET tokens_per_day = $4 WHERE kind = $1 AND tenant = $2 AND name = $3
+RETURNING name
+
+-- name: lock
+-- Changes of members exclude each other, so that two of them never wait for each other's rows.
+SELECT pg_advisory_xact_lock(hashtextextended('budget groups ' || $1::text || ' ' || $2::text, 0))
+
+-- name: find
+SELECT name FROM budget_groups WHERE kind = $1 AND tenant = $2 AND name = $3
+
+-- name: remove_others
+-- After `lock`.
+DELETE FROM budget_group_members WHERE kind = $1 AND tenant = $2 AND name = $3 AND NOT member = ANY($4::text[])
+
+-- name: add_tenants
+-- After `lock`. A tenant that belongs to another organization stays there; the result says where it is.
+INSERT INTO budget_group_members AS m (kind, tenant, name, member)
+SELECT DISTINCT $1, $2, $3, added FROM unnest($4::text[]) AS added
+ON CONFLICT (kind, member) DO UPDATE SET name = m.name
+RETURNING member, name
+
+-- name: add_keys
+-- After `lock`. A key leaves the team or user that it belonged to.
+INSERT INTO budget_group_members AS m (kind, tenant, name, member)
+SELECT $1, k.tenant, $3, k.id FROM api_keys k WHERE k.tenant = $2 AND k.id = ANY($4::text[])
+ON CONFLICT (kind, member) DO UPDATE SET name = excluded.name
+RETURNING member, name
+
+-- name: remove
+-- After `lock`.
+DELETE FROM budget_group_members WHERE kind = $1 AND tenant = $2 AND name = $3 AND member = ANY($4::text[])
+RETURNING member
+
+-- name: delete
+-- After `lock`. The rows of its members go with it.
+DELETE FROM budget_groups WHERE kind = $1 AND tenant = $2 AND name = $3
+RETURNING name

@@ -1,0 +1,61 @@
+-- Queries over the batches of all tenants, for operators. No tenant sees the results.
+
+-- name: owner
+SELECT tenant FROM batches WHERE id COLLATE "C" = $1
+
+-- name: page_down
+-- Ids sort by the time of creation. A forecast counts only if it was made after $6.
+SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors, f.forecast
+FROM batches b
+LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
+LEFT JOIN forecasts f ON f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress'
+    AND b.cancel_requested_at IS NULL AND f.made_at > $6
+WHERE ($1::text IS NULL OR b.id COLLATE "C" < $1)
+  AND ($2::text IS NULL OR b.tenant = $2)
+  AND ($3::text[] IS NULL OR CASE
+      WHEN b.cancel_requested_at IS NOT NULL AND b.status IN ('validating', 'in_progress', 'finalizing')
+      THEN 'cancelling' ELSE b.status END = ANY ($3))
+  AND ($4::text IS NULL OR b.models @> jsonb_build_array(jsonb_build_object('model', $4)))
+  AND ($5::text IS NULL OR f.forecast->>'window' = $5)
+ORDER BY b.id COLLATE "C" DESC
+LIMIT $7
+
+-- name: page_up
+-- `page_down` with the oldest first.
+SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors, f.forecast
+FROM batches b
+LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
+LEFT JOIN forecasts f ON f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress'
+    AND b.cancel_requested_at IS NULL AND f.made_at > $6
+WHERE ($1::text IS NULL OR b.id COLLATE "C" > $1)
+  AND ($2::text IS NULL OR b.tenant = $2)
+  AND ($3::text[] IS NULL OR CASE
+      WHEN b.cancel_requested_at IS NOT NULL AND b.status IN ('validating', 'in_progress', 'finalizing')
+      THEN 'cancelling' ELSE b.status END = ANY ($3))
+  AND ($4::text IS NULL OR b.models @> jsonb_build_array(jsonb_build_object('model', $4)))
+  AND ($5::text IS NULL OR f.forecast->>'window' = $5)
+ORDER BY b.id COLLATE "C"
+LIMIT $7
+
+-- name: counts
+-- Live batches, and those that ended after $2. The two indexes by the time of the end are of swept batches and of
+-- the others.
+SELECT b.tenant, CASE WHEN b.cancel_requested_at IS NULL THEN b.status ELSE 'cancelling' END AS status,
+       count(*) AS batches, min(b.created_at) AS oldest,
+       count(*) FILTER (WHERE f.forecast->>'window' = 'at_risk') AS at_risk,
+       count(*) FILTER (WHERE f.forecast->>'window' = 'late') AS late
+FROM batches b
+LEFT JOIN forecasts f ON f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress'
+    AND b.cancel_requested_at IS NULL AND f.made_at > $1
+WHERE b.status IN ('validating', 'in_progress', 'finalizing')
+GROUP BY 1, 2
+UNION ALL
+SELECT tenant, status, count(*), NULL, 0, 0
+FROM (
+    SELECT tenant, status FROM batches
+    WHERE swept_at IS NULL AND coalesce(completed_at, failed_at, expired_at, cancelled_at) > $2
+    UNION ALL
+    SELECT tenant, status FROM batches
+    WHERE swept_at IS NOT NULL AND coalesce(completed_at, failed_at, expired_at, cancelled_at) > $2
+) ended
+GROUP BY 1, 2

@@ -1,0 +1,15 @@
+-- Batches that retry or resume an ended batch.
+
+-- name: find
+SELECT made FROM reruns WHERE tenant = $1 AND origin_id = $2 AND kind = $3
+
+-- name: claim
+INSERT INTO reruns (tenant, origin_id, kind, batch_id, made)
+SELECT tenant, id, $3, $4, $5 FROM batches WHERE tenant = $1 AND id = $2 FOR KEY SHARE
+ON CONFLICT (tenant, origin_id, kind) DO NOTHING
+RETURNING batch_id
+
+-- name: keep_longer
+-- The results that the new batch reuses are kept until its deadline.
+UPDATE batches SET results_kept_until = greatest(results_kept_until, $3)
+WHERE tenant = $1 AND id = $2 AND results_kept_until IS NOT NULL

@@ -1,0 +1,319 @@
+"""Types of the values that are read from the tables or written to them."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, NamedTuple
+
+from pydantic import Field, JsonValue
+
+from batchwright.contracts.batch import BatchForecast, BatchOrder, ErrorCount, ModelCounts
+from batchwright.contracts.message import Message
+from batchwright.contracts.openai import BatchStatus, GroupKind, UploadStatus, Usage, ValidationError
+from batchwright.contracts.registry import ModelConfig
+from batchwright.rules.api_keys import Scope, SecretHash, is_usable
+from batchwright.rules.quotas import BudgetGroup
+from batchwright.rules.results.dead_letters import DeadLetter
+
+Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals", "batch_output"]
+
+
+class FileRow(Message):
+    id: str
+    tenant: str
+    purpose: Purpose
+    filename: str
+    bytes: int
+    created_at: datetime
+    expires_at: datetime | None = None
+    storage_key: str
+
+
+class BatchRow(Message):
+    """A batch as it is stored: what was ordered, its status, the times of its changes, its counts and files.
+
+    `status` is never `cancelling`. The API shows `cancelling` for a live batch that has
+    `cancel_requested_at`.
+    """
+
+    order: BatchOrder
+    status: BatchStatus
+    in_progress_at: datetime | None = None
+    finalizing_at: datetime | None = None
+    completed_at: datetime | None = None
+    failed_at: datetime | None = None
+    expired_at: datetime | None = None
+    cancel_requested_at: datetime | None = None
+    cancelled_at: datetime | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    errors: list[ValidationError] = []
+    models: list[ModelCounts] = []
+    total: int = 0
+    completed: int = 0  # of a live batch: as the workers last reported it, at most 5 s ago
+    failed: int = 0
+    usage: Usage = Usage()
+    results_kept_until: datetime | None = None  # set if the batch failed without files
+    files_pending_until: datetime | None = None  # set if the batch ended before its files were written
+    ingestion_began_at: datetime | None = None
+    errors_summary: list[ErrorCount] = []  # failed lines by code and model, most lines first
+    ingestion_errors: list[ErrorCount] = []  # those that failed in ingestion
+    forecast: BatchForecast | None = None  # only if it was read together with the waiting reasons
+
+    @property
+    def files_pending(self) -> bool:
+        """True if the batch has ended but its output and error files are not written yet."""
+        return self.files_pending_until is not None
+
+
+class EndedBatch(NamedTuple):
+    """Result of a call that ends a batch or adds its files: its current row, and whether the call changed it.
+
+    `moved` is False if the call changed nothing, for example because the batch had already ended.
+    """
+
+    row: BatchRow
+    moved: bool
+
+
+class SliceProgress(Message):
+    """Totals of one slice, which is a part of a model's lines: settled lines, errors and tokens used so far.
+
+    `number` identifies the slice within its model. A report is newer if (`generation`, `attempt`) is greater,
+    and an older report never replaces a newer one. `generation` rises whenever attempts are counted from 1
+    again.
+    """
+
+    tenant: str
+    batch_id: str
+    model: str
+    number: int
+    generation: int
+    attempt: int
+    completed: int
+    failed: int
+    usage: Usage = Usage()
+    errors: list[ErrorCount] = []  # without the model
+
+
+class BatchOutcome(Message):
+    """End of a batch: its final status, counts, files and dead letters (lines that failed for good).
+
+    `models` has the final counts of the models that have slices. If it is None, the counts that the workers
+    reported last become final.
+    """
+
+    status: BatchStatus
+    completed: int
+    failed: int
+    usage: Usage
+    models: list[ModelCounts] | None = None
+    errors_summary: list[ErrorCount] = []
+    output: FileRow | None = None
+    error: FileRow | None = None
+    errors: list[ValidationError] = []
+    dead_letters: list[DeadLetter] = []
+
+
+class RateChange(Message):
+    """Rate limit of a model that was set at run time, in requests per second. `0` means that it has no limit.
+
+    An empty `model` stands for the limit over all models together.
+    """
+
+    model: str
+    requests_per_second: float
+    changed_at: datetime
+
+
+class ModelChange(Message):
+    """Change of one model at run time: the model was registered, changed or removed.
+
+    `config` is a whole registry entry, `patch` only the settings that change. Both are None if the model was
+    removed. `version` rises with every change; `0` stands for a model without a change.
+    """
+
+    model: str
+    config: ModelConfig | None
+    changed_at: datetime
+    patch: dict[str, JsonValue] | None = None
+    version: int = 0
+
+    @property
+    def is_removal(self) -> bool:
+        return self.config is None and self.patch is None
+
+
+@dataclass(frozen=True)
+class LiveBatch:
+    """Counts and times of a batch that has not ended.
+
+    `status` is the one that users see: `cancelling` after a cancel request.
+    """
+
+    tenant: str
+    id: str
+    status: BatchStatus
+    created_at: datetime
+    deadline: datetime
+    entered_at: datetime  # when the batch entered its status
+    lines: int  # lines that ingestion left to the workers; 0 before ingestion has ended
+    settled: int  # how many of `lines` have a final result
+    in_progress_at: datetime | None  # end of ingestion
+
+
+@dataclass(frozen=True)
+class ModelBacklog:
+    """Number of lines of one model that workers have not settled yet, in a batch that is being sent."""
+
+    tenant: str
+    batch_id: str
+    model: str
+    lines_left: int
+    deadline: datetime
+    priority: int
+    created_at: datetime
+    is_paused: bool = False  # by a user
+
+
+@dataclass(frozen=True)
+class ModelDeadline:
+    """How many lines of one model workers have yet to settle until `deadline`, over all batches."""
+
+    model: str
+    deadline: datetime
+    lines: int
+
+
+class ServedModel(Message):
+    """A model that a backend listed at the time `seen_at`."""
+
+    name: str
+    backend_url: str
+    seen_at: datetime
+
+
+class WorkerHeartbeat(Message):
+    """Latest report of a worker process about itself.
+
+    `stats` has numbers by name: metrics, the queues that the worker polls, and the slices that it runs.
+    """
+
+    id: str  # host:pid
+    stats: dict[str, float]
+    registry: str = ""  # fingerprint of the registry that it uses
+    beat_at: datetime
+    started_at: datetime | None = None
+
+
+class TenantRow(Message):
+    name: str
+    created_at: datetime
+    disabled_at: datetime | None = None
+
+
+class BudgetGroupRow(Message):
+    """A budget group, whose members share a number of tokens per day.
+
+    An organization has tenants as members, by name, and its own `tenant` is empty. A team or user has API
+    keys of `tenant` as members, by id. `tokens_per_day` is None if the group has no budget.
+    """
+
+    kind: GroupKind
+    tenant: str
+    name: str
+    created_at: datetime
+    tokens_per_day: int | None = None
+    members: list[str]
+
+    @property
+    def group(self) -> BudgetGroup:
+        return BudgetGroup(self.kind, self.tenant, self.name)
+
+
+class ApiKeyRow(Message):
+    """An API key without its secret or hash. It is safe to show and to log."""
+
+    id: str
+    tenant: str
+    prefix: str
+    scopes: list[Scope]
+    label: str = ""
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    last_used_at: datetime | None = None
+    tokens_per_day: int | None = None  # `None` and `0`: no budget of its own
+    max_in_flight: int | None = None  # requests in flight in the whole fleet; None: no cap
+
+
+class StoredApiKey(Message):
+    """An API key with the hash of its secret. Never show or log the hash.
+
+    `tenant_disabled_at` is None if the key's tenant is enabled.
+    """
+
+    key: ApiKeyRow
+    secret_hash: SecretHash = Field(repr=False)
+    tenant_disabled_at: datetime | None = None
+
+    def is_usable(self, at: datetime) -> bool:
+        return is_usable(
+            at,
+            expires_at=self.key.expires_at,
+            revoked_at=self.key.revoked_at,
+            disabled_at=self.tenant_disabled_at,
+        )
+
+
+class UploadRow(Message):
+    """A file that a client uploads in parts.
+
+    `status` is the stored status, which can be `pending` after the upload has expired. `status_at` returns
+    the status that users see.
+    """
+
+    id: str
+    tenant: str
+    purpose: Purpose
+    filename: str
+    mime_type: str
+    bytes: int
+    expires_after_seconds: int | None = None  # lifetime of the file once it is complete
+    status: UploadStatus = "pending"
+    created_at: datetime
+    expires_at: datetime
+    file_id: str | None = None
+    completion: str | None = None  # digest of the list of parts with which the upload was completed
+
+    def status_at(self, now: datetime) -> UploadStatus:
+        """Return the status that users see at the time `now`.
+
+        A pending upload becomes `expired` with time.
+        """
+        return "expired" if self.status == "pending" and self.expires_at <= now else self.status
+
+
+class PartRow(Message):
+    id: str
+    tenant: str
+    upload_id: str
+    bytes: int
+    storage_key: str
+    created_at: datetime
+
+
+class IdempotencyClaim(Message):
+    """An idempotency key that a successful request has used.
+
+    Attributes:
+        operation: the kind of the request (batches, files or uploads).
+        fingerprint: digest of the request.
+        made: the object that the request created, as JSON.
+    """
+
+    tenant: str
+    operation: str
+    key: str
+    fingerprint: str
+    made: str
+    created_at: datetime

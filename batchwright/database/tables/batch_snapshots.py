@@ -1,0 +1,62 @@
+"""Snapshots of many batches, read with one query, for the API's event streams."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+from batchwright.database.driver import Row
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import BatchRow
+from batchwright.database.sql import queries
+from batchwright.database.tables.batch_records import parse_batch, parse_waiting
+from batchwright.database.tables.waiting_reasons import WaitingRow
+
+
+class BatchKey(NamedTuple):
+    tenant: str
+    batch_id: str
+
+
+class BatchSnapshot(NamedTuple):
+    """A batch with its forecast, and the reasons why it waits, sorted by model."""
+
+    row: BatchRow
+    waiting: list[WaitingRow]
+
+
+class BatchSnapshots(Protocol):
+    async def read(self, keys: Collection[BatchKey], at: datetime) -> dict[BatchKey, BatchSnapshot]:
+        """Return the snapshots of these batches at the time `at`. Batches that do not exist are left out."""
+        ...
+
+
+@dataclass(frozen=True)
+class BatchSnapshotQueries:
+    read: str
+
+
+class PostgresBatchSnapshots(BatchSnapshots):
+    """Reads snapshots, and parses only those that differ from the previous call.
+
+    Most batches have not changed since the last second, and parsing takes longer than the query.
+    """
+
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(BatchSnapshotQueries, "batch_snapshots")
+        self._previous: dict[BatchKey, tuple[Row, BatchSnapshot]] = {}
+
+    async def read(self, keys: Collection[BatchKey], at: datetime) -> dict[BatchKey, BatchSnapshot]:
+        tenants, ids = [key.tenant for key in keys], [key.batch_id for key in keys]
+        current: dict[BatchKey, tuple[Row, BatchSnapshot]] = {}
+        for record in await self._connections.fetch(self._sql.read, tenants, ids, at):
+            key = BatchKey(record["tenant"], record["id"])
+            before = self._previous.get(key)
+            if before is not None and before[0] == record:
+                current[key] = before
+            else:
+                snapshot = BatchSnapshot(parse_batch(record), parse_waiting(record["waiting"]))
+                current[key] = record, snapshot
+        self._previous = current
+        return {key: snapshot for key, (_, snapshot) in current.items()}

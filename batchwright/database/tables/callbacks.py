@@ -1,0 +1,78 @@
+"""Table of callbacks, which are HTTP requests by which backends report that a job has ended."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.sql import queries
+
+
+class ReceivedCallback(NamedTuple):
+    """A callback from a backend.
+
+    `body` is None if it was too large to store. `size` is its length in bytes, stored or not.
+    """
+
+    id: str
+    size: int
+    body: bytes | None
+
+
+class CallbacksTable(Protocol):
+    """Received callbacks. Only the first callback with an id is stored; later ones are refused."""
+
+    async def accept(self, id: str, body: bytes | None, size: int, expires_at: datetime) -> bool:
+        """Store a callback and return True. Return False if there was a callback with this id before.
+
+        Args:
+            id: id of the callback, from the token in its URL.
+            body: None if it is too large to store.
+            size: length of the body in bytes, stored or not.
+            expires_at: time after which the callback may be deleted.
+        """
+        ...
+
+    async def get(self, ids: Sequence[str]) -> list[ReceivedCallback]:
+        """Return the received callbacks with these ids. Those whose bodies were cleared are left out."""
+        ...
+
+    async def clear_bodies(self, ids: Sequence[str]) -> None:
+        """Delete the bodies of these callbacks.
+
+        Their ids stay, so that repeated callbacks are still refused.
+        """
+        ...
+
+    async def delete_expired(self, before: datetime) -> None:
+        """Delete the callbacks whose `expires_at` is earlier than `before`."""
+        ...
+
+
+@dataclass(frozen=True)
+class CallbackQueries:
+    accept: str
+    get: str
+    clear_bodies: str
+    delete_expired: str
+
+
+class PostgresCallbacks(CallbacksTable):
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(CallbackQueries, "callbacks")
+
+    async def accept(self, id: str, body: bytes | None, size: int, expires_at: datetime) -> bool:
+        record = await self._connections.fetchrow(self._sql.accept, id, size, body, expires_at)
+        return record is not None
+
+    async def get(self, ids: Sequence[str]) -> list[ReceivedCallback]:
+        records = await self._connections.fetch(self._sql.get, list(ids))
+        return [ReceivedCallback(record["id"], record["size"], record["body"]) for record in records]
+
+    async def clear_bodies(self, ids: Sequence[str]) -> None:
+        await self._connections.execute(self._sql.clear_bodies, list(ids))
+
+    async def delete_expired(self, before: datetime) -> None:
+        await self._connections.execute(self._sql.delete_expired, before)

@@ -1,0 +1,148 @@
+"""Table of files."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+from batchwright.database.driver import Row, Session
+from batchwright.database.errors import FileInUse, UnknownCursor
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import FileRow
+from batchwright.database.sql import queries
+
+FIRST_POSITION = (datetime.min.replace(tzinfo=UTC), "")
+LAST_POSITION = (datetime.max.replace(tzinfo=UTC), "")
+_PARSE_INLINE_LIMIT = 500  # rows, which take about 5 ms
+
+
+class FilesTable(Protocol):
+    """Files of tenants.
+
+    The methods treat an expired file as if it did not exist, unless it is the input of a live batch.
+    """
+
+    async def insert(self, row: FileRow) -> None:
+        """Insert a row. A second insert of the same row changes nothing."""
+        ...
+
+    async def get(self, tenant: str, file_id: str) -> FileRow | None: ...
+
+    async def page(
+        self, tenant: str, *, purpose: str | None, limit: int, ascending: bool, after: str | None
+    ) -> tuple[list[FileRow], bool]:
+        """Return at most `limit` files of a tenant, and True if there are more.
+
+        Args:
+            purpose: return only files with this purpose; None for all files.
+            ascending: True for the oldest first, False for the newest first.
+            after: id of the last file of the page before; None for the first page.
+
+        Raises UnknownCursor if the tenant has no file `after`.
+        """
+        ...
+
+    async def delete(self, tenant: str, file_id: str) -> FileRow | None:
+        """Delete the row of a file and return it. The caller then deletes the object in storage.
+
+        Return None if the file does not exist or has expired. Raises FileInUse if it is the input of a batch
+        that has not ended or still waits for its output files.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FileQueries:
+    insert: str
+    get: str
+    position: str
+    page_up: str
+    page_down: str
+    purpose_up: str
+    purpose_down: str
+    lock: str
+    reader: str
+    delete: str
+
+
+class PostgresFiles(FilesTable):
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(FileQueries, "files")
+
+    async def insert(self, row: FileRow) -> None:
+        async with self._connections.session() as session:
+            await self.insert_by(session, row)
+
+    async def insert_by(self, session: Session, row: FileRow) -> None:
+        """Insert a row in the caller's open transaction."""
+        await session.execute(
+            self._sql.insert,
+            row.tenant,
+            row.id,
+            row.purpose,
+            row.filename,
+            row.bytes,
+            row.created_at,
+            row.expires_at,
+            row.storage_key,
+        )
+
+    async def get(self, tenant: str, file_id: str) -> FileRow | None:
+        if not file_id.isprintable():  # PostgreSQL stores no NUL, so no row can match
+            return None
+        return _file_row(await self._connections.fetchrow(self._sql.get, tenant, file_id))
+
+    async def page(
+        self, tenant: str, *, purpose: str | None, limit: int, ascending: bool, after: str | None
+    ) -> tuple[list[FileRow], bool]:
+        if purpose is not None and not purpose.isprintable():
+            return [], False
+        if purpose is None:
+            sql, of = self._sql.page_up if ascending else self._sql.page_down, ()
+        else:
+            sql, of = self._sql.purpose_up if ascending else self._sql.purpose_down, (purpose,)
+        async with self._connections.session() as session:
+            position = FIRST_POSITION if ascending else LAST_POSITION
+            if after is not None:
+                position = await position_of(session, self._sql.position, tenant, after)
+            records = await session.fetch(sql, tenant, *position, limit + 1, *of)
+        return await _file_rows(records[:limit]), len(records) > limit
+
+    async def delete(self, tenant: str, file_id: str) -> FileRow | None:
+        if not file_id.isprintable():
+            return None
+        async with self._connections.transaction() as session:
+            if await session.fetchrow(self._sql.lock, tenant, file_id) is None:
+                return None
+            reader = await session.fetchrow(self._sql.reader, tenant, file_id)
+            if reader is not None:
+                raise FileInUse(file_id, reader["id"])
+            return _file_row(await session.fetchrow(self._sql.delete, tenant, file_id))
+
+
+async def _file_rows(records: Sequence[Row]) -> list[FileRow]:
+    """Return the files in the records. If there are many, parse them in a thread."""
+    if len(records) <= _PARSE_INLINE_LIMIT:
+        return list(map(_parse_file, records))
+    return await asyncio.to_thread(lambda: list(map(_parse_file, records)))
+
+
+async def position_of(session: Session, sql: str, tenant: str, after: str) -> tuple[datetime, str]:
+    """Return creation time and id of the row with the id `after`, which are its position in a list.
+
+    `sql` selects the creation time by tenant and id. Raises UnknownCursor if it finds no row.
+    """
+    row = await session.fetchrow(sql, tenant, after) if after.isprintable() else None
+    if row is None:
+        raise UnknownCursor(after)
+    return row["created_at"], after
+
+
+def _file_row(record: Row | None) -> FileRow | None:
+    return None if record is None else _parse_file(record)
+
+
+def _parse_file(record: Row) -> FileRow:
+    return FileRow.model_validate(dict(record.items()))

@@ -1,0 +1,121 @@
+"""Queries over the live batches of all tenants, for metrics and for the choice of the queues to poll."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from batchwright.contracts.openai import BatchStatus
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import LiveBatch, ModelBacklog, ModelDeadline
+from batchwright.database.sql import queries
+from batchwright.database.tables.waiting_reasons import WaitingSource
+
+
+class LiveBatches(Protocol):
+    """Queries over the batches of all tenants that have not ended. No tenant sees the results."""
+
+    async def live(self) -> list[LiveBatch]:
+        """Return the batches that have not ended, with their counts and times."""
+        ...
+
+    async def backlogs(self, now: datetime) -> list[ModelBacklog]:
+        """Return the number of lines that workers have not settled yet, for each batch in progress and model.
+
+        Models without such lines and batches with a cancel request are left out.
+        """
+        ...
+
+    async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
+        """Return the models of batches in progress, in the order in which to poll their queues.
+
+        The value of a model has a number for each tenant: its batches that have unsettled lines of this model
+        and may send them now, as in `lines_due`. The value is empty if no batch may send lines.
+
+        The order is fair to tenants: the first model of every tenant comes before the second model of any
+        tenant. Within a tenant, models of older batches come first. Models with an empty value come last.
+        """
+        ...
+
+    async def lines_left(self) -> dict[str, int]:
+        """Return how many lines of live batches have no result yet, by model.
+
+        Models without such lines are left out.
+        """
+        ...
+
+    async def lines_due(self, now: datetime) -> list[ModelDeadline]:
+        """Return how many lines the workers have yet to settle, by model and deadline.
+
+        Only batches whose lines may be sent now count. Batches that are paused, cancelled, past their
+        deadline, or not in the phase of sending are left out.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FleetQueries:
+    live: str
+    backlogs: str
+    awaited_models: str
+    lines_left: str
+    lines_due: str
+
+
+class PostgresLiveBatches(LiveBatches):
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(FleetQueries, "fleet")
+
+    async def live(self) -> list[LiveBatch]:
+        async with self._connections.session() as session:
+            records = await session.fetch(self._sql.live)
+        # Parsed without validation: there may be thousands of records several times a minute.
+        return [
+            LiveBatch(
+                tenant=each["tenant"],
+                id=each["id"],
+                status=BatchStatus(each["shown"]),
+                created_at=each["created_at"],
+                deadline=each["deadline"],
+                entered_at=each["entered_at"],
+                lines=each["lines"],
+                settled=each["settled"],
+                in_progress_at=each["in_progress_at"],
+            )
+            for each in records
+        ]
+
+    async def backlogs(self, now: datetime) -> list[ModelBacklog]:
+        async with self._connections.session() as session:
+            records = await session.fetch(self._sql.backlogs, now, WaitingSource.USER)
+        return [
+            ModelBacklog(
+                tenant=each["tenant"],
+                batch_id=each["id"],
+                model=each["model"],
+                lines_left=each["lines_left"],
+                deadline=each["deadline"],
+                priority=each["priority"],
+                created_at=each["created_at"],
+                is_paused=each["is_paused"],
+            )
+            for each in records
+        ]
+
+    async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
+        async with self._connections.session() as session:
+            records = await session.fetch(self._sql.awaited_models, now, WaitingSource.USER)
+        return {
+            record["model"]: dict(zip(record["tenants"], record["batches"], strict=True))
+            for record in records
+        }
+
+    async def lines_left(self) -> dict[str, int]:
+        async with self._connections.session() as session:
+            records = await session.fetch(self._sql.lines_left)
+        return {record["model"]: record["lines_left"] for record in records}
+
+    async def lines_due(self, now: datetime) -> list[ModelDeadline]:
+        async with self._connections.session() as session:
+            records = await session.fetch(self._sql.lines_due, now, WaitingSource.USER)
+        return [ModelDeadline(each["model"], each["deadline"], each["lines"]) for each in records]

@@ -1,0 +1,84 @@
+"""Table of idempotency keys."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from batchwright.database.driver import Row
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import FileRow, IdempotencyClaim, UploadRow
+from batchwright.database.sql import queries
+from batchwright.database.tables.files import PostgresFiles
+from batchwright.database.tables.uploads import PostgresUploads
+
+
+class IdempotencyTable(Protocol):
+    """Idempotency keys of successful requests, each with the object that its request created.
+
+    The methods ignore keys that have expired: those created at the time of the argument `since` or earlier.
+    """
+
+    async def find(
+        self, tenant: str, operation: str, key: str, since: datetime
+    ) -> IdempotencyClaim | None: ...
+
+    async def claim(
+        self, claim: IdempotencyClaim, since: datetime, row: FileRow | UploadRow | None = None
+    ) -> IdempotencyClaim | None:
+        """Store an idempotency key and insert `row`, in one transaction. Return None.
+
+        If the key is already stored, change nothing and return the stored claim.
+
+        Args:
+            claim: the key, with the request's fingerprint and the object that the request creates.
+            since: a key that was created at this time or earlier has expired and is replaced.
+            row: file or upload that the request creates; None if it creates neither.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class IdempotencyQueries:
+    find: str
+    claim: str
+
+
+class PostgresIdempotency(IdempotencyTable):
+    def __init__(self, connections: ConnectionPool, files: PostgresFiles, uploads: PostgresUploads) -> None:
+        self._connections = connections
+        self._files = files
+        self._uploads = uploads
+        self._sql = queries(IdempotencyQueries, "idempotency")
+
+    async def find(self, tenant: str, operation: str, key: str, since: datetime) -> IdempotencyClaim | None:
+        record = await self._connections.fetchrow(self._sql.find, tenant, operation, key, since)
+        return None if record is None else _claim(record)
+
+    async def claim(
+        self, claim: IdempotencyClaim, since: datetime, row: FileRow | UploadRow | None = None
+    ) -> IdempotencyClaim | None:
+        async with self._connections.transaction() as session:
+            record = await session.fetchrow(
+                self._sql.claim,
+                claim.tenant,
+                claim.operation,
+                claim.key,
+                claim.fingerprint,
+                claim.made,
+                claim.created_at,
+                since,
+            )
+            if record is not None:
+                if isinstance(row, FileRow):
+                    await self._files.insert_by(session, row)
+                elif row is not None:
+                    await self._uploads.insert_by(session, row)
+                return None
+            # Keys are deleted by age only, so the one that was too young to be replaced still exists.
+            held = await session.fetchrow(self._sql.find, claim.tenant, claim.operation, claim.key, since)
+            assert held is not None
+            return _claim(held)
+
+
+def _claim(record: Row) -> IdempotencyClaim:
+    return IdempotencyClaim.model_validate(dict(record.items()))

@@ -1,0 +1,43 @@
+"""Table of the models that each backend lists."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import ServedModel
+from batchwright.database.sql import queries
+
+
+class ModelsTable(Protocol):
+    """Models that each backend lists in its `/v1/models`. They belong to no tenant."""
+
+    async def replace_models(self, backend_url: str, names: list[str], at: datetime) -> None:
+        """Replace the stored models of a backend by `names`, the models that it lists at the time `at`."""
+        ...
+
+    async def served(self, backend_urls: list[str]) -> list[ServedModel]:
+        """Return the models that these backends list, sorted by name, then by the backend's URL."""
+        ...
+
+
+@dataclass(frozen=True)
+class ModelQueries:
+    delete_unlisted: str
+    replace_models: str
+    served: str
+
+
+class PostgresModels(ModelsTable):
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(ModelQueries, "models")
+
+    async def replace_models(self, backend_url: str, names: list[str], at: datetime) -> None:
+        async with self._connections.transaction() as session:
+            await session.execute(self._sql.delete_unlisted, backend_url, names)
+            await session.execute(self._sql.replace_models, backend_url, names, at)
+
+    async def served(self, backend_urls: list[str]) -> list[ServedModel]:
+        records = await self._connections.fetch(self._sql.served, backend_urls)
+        return [ServedModel.model_validate(dict(record.items())) for record in records]

@@ -1,0 +1,60 @@
+"""Table of progress: how many lines are settled in each slice, as reported by the workers."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from batchwright.contracts.batch import ModelCounts
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import SliceProgress
+from batchwright.database.sql import queries
+from batchwright.database.tables.batch_records import dump_error_counts
+from batchwright.database.tables.batches import PostgresBatches
+
+
+class ProgressTable(Protocol):
+    async def record(self, rows: list[SliceProgress]) -> None:
+        """Store the latest totals of slices.
+
+        Totals are ignored if the batch has ended, or if a newer attempt of the slice has already reported.
+        """
+        ...
+
+    async def totals(self, tenant: str, batch_id: str) -> list[ModelCounts]:
+        """Return how many lines of a batch are settled so far, by model. Empty if there is no such batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class ProgressQueries:
+    record: str
+
+
+class PostgresProgress(ProgressTable):
+    def __init__(self, connections: ConnectionPool, batches: PostgresBatches) -> None:
+        self._connections = connections
+        self._batches = batches
+        self._sql = queries(ProgressQueries, "progress")
+
+    async def record(self, rows: list[SliceProgress]) -> None:
+        if not rows:
+            return
+        await self._connections.execute(
+            self._sql.record,
+            [row.tenant for row in rows],
+            [row.batch_id for row in rows],
+            [row.model for row in rows],
+            [row.number for row in rows],
+            [row.generation for row in rows],
+            [row.attempt for row in rows],
+            [row.completed for row in rows],
+            [row.failed for row in rows],
+            [row.usage.input_tokens for row in rows],
+            [row.usage.cached_tokens for row in rows],
+            [row.usage.output_tokens for row in rows],
+            [row.usage.reasoning_tokens for row in rows],
+            [dump_error_counts(row.errors) for row in rows],
+        )
+
+    async def totals(self, tenant: str, batch_id: str) -> list[ModelCounts]:
+        row = await self._batches.get(tenant, batch_id)
+        return [] if row is None else row.models

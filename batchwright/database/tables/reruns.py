@@ -1,0 +1,73 @@
+"""Table of reruns, which are batches that retry or resume a batch that has ended."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from batchwright.contracts.batch import BatchOrder, SourceBatch
+from batchwright.database.errors import UnknownBatch
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import FileRow
+from batchwright.database.sql import queries
+from batchwright.database.tables.files import PostgresFiles
+
+
+class RerunsTable(Protocol):
+    """Reruns: batches that retry the failed lines of an ended batch, or that resume it.
+
+    A batch has at most one rerun of each kind.
+    """
+
+    async def find(self, tenant: str, origin: SourceBatch) -> BatchOrder | None: ...
+
+    async def claim(self, order: BatchOrder, origin: SourceBatch, file: FileRow | None = None) -> BatchOrder:
+        """Store `order` as the rerun of a batch, insert its input file, and return the order.
+
+        If the batch has a rerun of this kind already, change nothing and return the order of that rerun.
+        Stored results of the source batch are kept at least until the deadline of `order`.
+
+        Args:
+            order: start argument of the rerun.
+            origin: batch to be rerun, and the kind of the rerun.
+            file: row of the rerun's input file; None if the rerun reads the input of the source batch.
+
+        Raises UnknownBatch if the batch to be rerun has no row.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class RerunQueries:
+    find: str
+    claim: str
+    keep_longer: str
+
+
+class PostgresReruns(RerunsTable):
+    def __init__(self, connections: ConnectionPool, files: PostgresFiles) -> None:
+        self._connections = connections
+        self._files = files
+        self._sql = queries(RerunQueries, "reruns")
+
+    async def find(self, tenant: str, origin: SourceBatch) -> BatchOrder | None:
+        row = await self._connections.fetchrow(self._sql.find, tenant, origin.batch_id, origin.kind)
+        return None if row is None else BatchOrder.model_validate_json(row["made"])
+
+    async def claim(self, order: BatchOrder, origin: SourceBatch, file: FileRow | None = None) -> BatchOrder:
+        async with self._connections.transaction() as session:
+            taken = await session.fetchrow(
+                self._sql.claim,
+                order.tenant,
+                origin.batch_id,
+                origin.kind,
+                order.batch_id,
+                order.model_dump_json(),
+            )
+            if taken is not None:
+                if file is not None:
+                    await self._files.insert_by(session, file)
+                await session.execute(self._sql.keep_longer, order.tenant, origin.batch_id, order.deadline)
+                return order
+            row = await session.fetchrow(self._sql.find, order.tenant, origin.batch_id, origin.kind)
+            if row is None:
+                raise UnknownBatch(origin.batch_id)
+            return BatchOrder.model_validate_json(row["made"])

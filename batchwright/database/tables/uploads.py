@@ -1,0 +1,192 @@
+"""Tables of uploads and of their parts."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from batchwright.contracts.retention import SWEEP_START, SweepPosition
+from batchwright.database.driver import Row, Session
+from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import FileRow, PartRow, UploadRow
+from batchwright.database.sql import queries
+from batchwright.database.tables.files import FIRST_POSITION, PostgresFiles
+
+
+class UploadsTable(Protocol):
+    """Uploads: files that clients send in parts. Only a `pending` upload can change."""
+
+    async def insert(self, row: UploadRow) -> None:
+        """Insert a row. A second insert of the same row changes nothing."""
+        ...
+
+    async def get(self, tenant: str, upload_id: str) -> UploadRow | None: ...
+
+    async def add_part(self, part: PartRow, *, at: datetime, most_bytes: int, most_parts: int) -> None:
+        """Insert the row of a part.
+
+        Args:
+            at: current time, which decides whether the upload has expired.
+            most_bytes: limit of the total size of the upload's parts.
+            most_parts: limit of the number of the upload's parts.
+
+        Raises:
+            UnknownUpload: the tenant has no such upload.
+            UploadClosed: the upload is completed, cancelled or expired.
+            UploadFull: with this part, the upload would have more than `most_bytes` or `most_parts`.
+        """
+        ...
+
+    async def parts(self, tenant: str, upload_id: str, ids: list[str]) -> dict[str, PartRow]:
+        """Return the upload's parts with these ids, by id. Ids that do not exist are left out."""
+        ...
+
+    async def complete(self, upload: UploadRow, file: FileRow, completion: str) -> UploadRow:
+        """Change the status from `pending` to `completed`, insert `file`, and return the upload's row.
+
+        The rows of the parts are deleted. If the status is not `pending`, nothing changes. `completion` is a
+        digest of the parts of the file. Raises UnknownUpload if the upload has no row.
+        """
+        ...
+
+    async def cancel(self, tenant: str, upload_id: str, at: datetime) -> UploadRow | None:
+        """Change the status from `pending` to `cancelled`, and delete the rows of the parts.
+
+        Nothing changes if the upload has another status or has expired. Return the current row, or None if
+        the tenant has no such upload.
+        """
+        ...
+
+    async def unswept(
+        self, before: datetime, limit: int, after: SweepPosition = SWEEP_START
+    ) -> list[UploadRow]:
+        """Return at most `limit` uploads that expired by `before` and may still have objects in storage.
+
+        They belong to any tenant, are sorted by expiry, the oldest first, and come after the position
+        `after`.
+        """
+        ...
+
+    async def record_sweep(self, upload: UploadRow, at: datetime) -> None:
+        """Record that the upload's objects in storage were deleted, and delete the rows of its parts.
+
+        If the status is `pending`, it becomes `expired`.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class UploadQueries:
+    insert: str
+    get: str
+    lock: str
+    held: str
+    insert_part: str
+    parts: str
+    complete: str
+    cancel: str
+    clear_parts: str
+    unswept: str
+    record_sweep: str
+
+
+class PostgresUploads(UploadsTable):
+    def __init__(self, connections: ConnectionPool, files: PostgresFiles) -> None:
+        self._connections = connections
+        self._files = files
+        self._sql = queries(UploadQueries, "uploads")
+
+    async def insert(self, row: UploadRow) -> None:
+        async with self._connections.session() as session:
+            await self.insert_by(session, row)
+
+    async def insert_by(self, session: Session, row: UploadRow) -> None:
+        """Insert a row in the caller's open transaction."""
+        await session.execute(
+            self._sql.insert,
+            row.tenant,
+            row.id,
+            row.purpose,
+            row.filename,
+            row.mime_type,
+            row.bytes,
+            row.expires_after_seconds,
+            row.status,
+            row.created_at,
+            row.expires_at,
+            row.file_id,
+            row.completion,
+        )
+
+    async def get(self, tenant: str, upload_id: str) -> UploadRow | None:
+        if not upload_id.isprintable():  # PostgreSQL stores no NUL, so no row can match
+            return None
+        record = await self._connections.fetchrow(self._sql.get, tenant, upload_id)
+        return None if record is None else _upload_row(record)
+
+    async def add_part(self, part: PartRow, *, at: datetime, most_bytes: int, most_parts: int) -> None:
+        async with self._connections.transaction() as session:
+            row = await self._locked(session, part.tenant, part.upload_id)
+            status = row.status_at(at)
+            if status != "pending":
+                raise UploadClosed(part.upload_id, status)
+            held = await session.fetchrow(self._sql.held, part.tenant, part.upload_id)
+            if held and (held["bytes"] + part.bytes > most_bytes or held["parts"] >= most_parts):
+                raise UploadFull(part.upload_id)
+            await session.execute(
+                self._sql.insert_part,
+                part.tenant,
+                part.upload_id,
+                part.id,
+                part.bytes,
+                part.storage_key,
+                part.created_at,
+            )
+
+    async def parts(self, tenant: str, upload_id: str, ids: list[str]) -> dict[str, PartRow]:
+        storable_ids = [part_id for part_id in ids if part_id.isprintable()]
+        records = await self._connections.fetch(self._sql.parts, tenant, upload_id, storable_ids)
+        rows = [PartRow.model_validate(dict(record.items())) for record in records]
+        return {row.id: row for row in rows}
+
+    async def complete(self, upload: UploadRow, file: FileRow, completion: str) -> UploadRow:
+        async with self._connections.transaction() as session:
+            row = await self._locked(session, upload.tenant, upload.id)
+            if row.status != "pending":
+                return row
+            await self._files.insert_by(session, file)
+            await session.execute(self._sql.clear_parts, upload.tenant, upload.id)
+            await session.execute(self._sql.complete, upload.tenant, upload.id, file.id, completion)
+            return await self._locked(session, upload.tenant, upload.id)
+
+    async def cancel(self, tenant: str, upload_id: str, at: datetime) -> UploadRow | None:
+        if not upload_id.isprintable():
+            return None
+        async with self._connections.transaction() as session:
+            await session.execute(self._sql.cancel, tenant, upload_id, at)
+            record = await session.fetchrow(self._sql.get, tenant, upload_id)
+            if record is not None and record["status"] == "cancelled":
+                await session.execute(self._sql.clear_parts, tenant, upload_id)
+        return None if record is None else _upload_row(record)
+
+    async def unswept(
+        self, before: datetime, limit: int, after: SweepPosition = SWEEP_START
+    ) -> list[UploadRow]:
+        place = (after.at or FIRST_POSITION[0], after.tenant, after.id)
+        records = await self._connections.fetch(self._sql.unswept, before, *place, limit)
+        return [_upload_row(record) for record in records]
+
+    async def record_sweep(self, upload: UploadRow, at: datetime) -> None:
+        async with self._connections.transaction() as session:
+            await session.execute(self._sql.record_sweep, upload.tenant, upload.id, at)
+            await session.execute(self._sql.clear_parts, upload.tenant, upload.id)
+
+    async def _locked(self, session: Session, tenant: str, upload_id: str) -> UploadRow:
+        record = await session.fetchrow(self._sql.lock, tenant, upload_id)
+        if record is None:
+            raise UnknownUpload(upload_id)
+        return _upload_row(record)
+
+
+def _upload_row(record: Row) -> UploadRow:
+    return UploadRow.model_validate(dict(record.items()))

@@ -1,0 +1,88 @@
+"""Table of the reasons why batches wait."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from batchwright.contracts.message import Message
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.sql import queries
+
+
+class WaitingSource(StrEnum):
+    """Component or person that reports a waiting reason. All workers together are one source.
+
+    Each source clears only its own reasons.
+    """
+
+    WORKER = "worker"
+    FLEET = "fleet"  # a control worker, which watches queues and workers
+    USER = "user"  # a person, who has paused the batch
+
+
+class WaitingRow(Message):
+    """Reason why a batch or one of its models waits. An empty `model` stands for the whole batch.
+
+    The reason holds since `since`. It is valid until `until`, unless it is reported again.
+    """
+
+    tenant: str
+    batch_id: str
+    model: str = ""
+    source: WaitingSource
+    reason: str
+    since: datetime
+    until: datetime
+
+
+class WaitingReasonsTable(Protocol):
+    async def report(self, waiting: WaitingRow) -> bool:
+        """Store a reason. Return True if it is new, False if the same reason is already stored and valid.
+
+        In the second case only `until` is replaced.
+        """
+        ...
+
+    async def clear(self, tenant: str, batch_id: str, model: str, source: WaitingSource) -> bool:
+        """Delete the reason of this batch, model and source. Return True, or False if there is none."""
+        ...
+
+    async def get(self, source: WaitingSource, at: datetime) -> list[WaitingRow]:
+        """Return the reasons of one source, for all batches, that are valid at the time `at`."""
+        ...
+
+    async def delete_expired(self, before: datetime) -> None:
+        """Delete the reasons whose `until` is earlier than `before`."""
+        ...
+
+
+@dataclass(frozen=True)
+class WaitingQueries:
+    report: str
+    clear: str
+    get: str
+    delete_expired: str
+
+
+class PostgresWaitingReasons(WaitingReasonsTable):
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(WaitingQueries, "waiting_reasons")
+
+    async def report(self, waiting: WaitingRow) -> bool:
+        who = (waiting.tenant, waiting.batch_id, waiting.model, waiting.source)
+        record = await self._connections.fetchrow(
+            self._sql.report, *who, waiting.reason, waiting.since, waiting.until
+        )
+        return record is not None and record["since"] == waiting.since
+
+    async def clear(self, tenant: str, batch_id: str, model: str, source: WaitingSource) -> bool:
+        return await self._connections.fetchrow(self._sql.clear, tenant, batch_id, model, source) is not None
+
+    async def get(self, source: WaitingSource, at: datetime) -> list[WaitingRow]:
+        records = await self._connections.fetch(self._sql.get, source, at)
+        return [WaitingRow.model_validate(dict(record.items())) for record in records]
+
+    async def delete_expired(self, before: datetime) -> None:
+        await self._connections.execute(self._sql.delete_expired, before)

@@ -1,0 +1,112 @@
+"""Table of worker processes and their latest heartbeats."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from pydantic import TypeAdapter
+
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import WorkerHeartbeat
+from batchwright.database.sql import queries
+from batchwright.rules.json_text import storable_json
+from batchwright.rules.worker_stats import UpstreamTraffic
+
+
+class WorkersTable(Protocol):
+    async def record_heartbeat(
+        self,
+        worker_id: str,
+        stats: dict[str, float],
+        registry: str = "",
+        *,
+        traffic: Sequence[UpstreamTraffic] = (),
+        started_at: datetime | None = None,
+    ) -> None:
+        """Replace the stored heartbeat of a worker. Workers that have sent none for a day are deleted.
+
+        The time of the heartbeat is that of the database's clock, and so is its age in the other methods.
+        All processes therefore agree on which workers are live, even if their own clocks differ.
+
+        Args:
+            worker_id: `host:pid` of the worker process.
+            stats: numbers by name: metrics, the queues that the worker polls, and the slices that it runs.
+            registry: fingerprint of the registry of models that the worker uses.
+            traffic: counts of the requests that the worker sent since `started_at`, by model and backend.
+            started_at: start of the worker process.
+        """
+        ...
+
+    async def count_alive(self, max_age: timedelta) -> int:
+        """Return the number of workers whose latest heartbeat is at most `max_age` old."""
+        ...
+
+    async def heartbeats(self, max_age: timedelta) -> list[WorkerHeartbeat]:
+        """Return the latest heartbeat of each worker if it is at most `max_age` old, sorted by worker id."""
+        ...
+
+    async def traffic(self, max_age: timedelta) -> list[UpstreamTraffic]:
+        """Return the counts of requests by model and backend, summed over all workers.
+
+        A worker counts from its start. Workers whose latest heartbeat is older than `max_age` are left out.
+        """
+        ...
+
+
+_TRAFFIC = TypeAdapter(list[UpstreamTraffic])
+
+
+@dataclass(frozen=True)
+class WorkerQueries:
+    record_heartbeat: str
+    count_alive: str
+    heartbeats: str
+    traffic: str
+
+
+class PostgresWorkers(WorkersTable):
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(WorkerQueries, "workers")
+
+    async def record_heartbeat(
+        self,
+        worker_id: str,
+        stats: dict[str, float],
+        registry: str = "",
+        *,
+        traffic: Sequence[UpstreamTraffic] = (),
+        started_at: datetime | None = None,
+    ) -> None:
+        numbers, sent = json.dumps(stats), _TRAFFIC.dump_json(list(traffic)).decode()
+        await self._connections.execute(
+            self._sql.record_heartbeat,
+            worker_id,
+            storable_json(numbers),
+            registry,
+            storable_json(sent),
+            started_at,
+        )
+
+    async def count_alive(self, max_age: timedelta) -> int:
+        record = await self._connections.fetchrow(self._sql.count_alive, max_age)
+        return 0 if record is None else record["count"]
+
+    async def heartbeats(self, max_age: timedelta) -> list[WorkerHeartbeat]:
+        records = await self._connections.fetch(self._sql.heartbeats, max_age)
+        return [
+            WorkerHeartbeat(
+                id=record["id"],
+                stats=json.loads(record["stats"]),
+                registry=record["registry"],
+                beat_at=record["beat_at"],
+                started_at=record["started_at"],
+            )
+            for record in records
+        ]
+
+    async def traffic(self, max_age: timedelta) -> list[UpstreamTraffic]:
+        records = await self._connections.fetch(self._sql.traffic, max_age)
+        return [UpstreamTraffic.model_validate(dict(record)) for record in records]

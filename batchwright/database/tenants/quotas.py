@@ -1,0 +1,504 @@
+"""Tables of quotas, and of how much of each quota the tenants use.
+
+A tenant's enqueued lines and tokens are not stored. They are computed from its live batches.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import NamedTuple, Protocol
+from weakref import WeakValueDictionary
+
+from batchwright.contracts.batch import MAX_PRIORITY
+from batchwright.contracts.message import Message
+from batchwright.contracts.openai import OverQuota
+from batchwright.database.driver import QUERY_SECONDS, Row, Session
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.sql import queries
+from batchwright.database.tables.batches import PostgresBatches
+from batchwright.rules.quotas import EnqueuedWork, QuotaExcess, QuotaLimits, queue_behind
+
+_NO_BATCH = ""
+
+
+class TenantQuotas(Message):
+    """Limits that were set for one tenant. None means that the configured limit applies, `0` means no limit.
+
+    `models` are the models that the tenant may use; None allows all models. `weight` is the tenant's share
+    relative to other tenants; None means the configured weight. `max_in_flight` is how many requests of the
+    tenant may be in flight in the whole fleet; None means that there is no cap. `max_priority` is the
+    highest priority that its batches may have; None allows all. `over_quota` is what happens to a batch with
+    too many lines or tokens; None means that it fails.
+    `backend_requests_per_minute` and
+    `backend_tokens_per_minute` are what the whole fleet may send for it; None means that there is no limit.
+    """
+
+    live_batches: int | None = None
+    stored_bytes: int | None = None
+    enqueued_lines: int | None = None
+    enqueued_tokens: int | None = None
+    requests_per_minute: int | None = None
+    tokens_per_day: int | None = None
+    models: frozenset[str] | None = None
+    weight: float | None = None
+    max_in_flight: int | None = None
+    max_priority: int | None = None
+    over_quota: OverQuota | None = None
+    backend_requests_per_minute: int | None = None
+    backend_tokens_per_minute: int | None = None
+
+    @property
+    def highest_priority(self) -> int:
+        """The highest priority that a batch of the tenant may have."""
+        return MAX_PRIORITY if self.max_priority is None else self.max_priority
+
+    def limits(self, defaults: QuotaLimits) -> QuotaLimits:
+        return defaults.changed(self.model_dump(include=set(QuotaLimits._fields)))
+
+    def may_use(self, model: str) -> bool:
+        return self.models is None or model in self.models
+
+
+class QuotaRow(NamedTuple):
+    tenant: str
+    own: TenantQuotas
+    changed_at: datetime
+
+
+class TenantShare(NamedTuple):
+    """The weight of one tenant, its cap on requests in flight, its rates, and the workers that share these.
+
+    `weight` is None if none was set, `max_in_flight` is None if there is no cap. `workers` are the sorted ids
+    of the workers that run the tenant's slices; empty without a cap or a rate. The rates are what may be sent
+    to backends; None means no limit. `live_workers` is the number of all workers.
+    """
+
+    tenant: str
+    weight: float | None
+    max_in_flight: int | None
+    workers: Sequence[str]
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    live_workers: int = 0
+
+
+class KeyCap(NamedTuple):
+    """The cap on requests in flight of one API key.
+
+    `workers` are the ids of the workers that run slices of the key's batches, sorted.
+    """
+
+    key_id: str
+    max_in_flight: int
+    workers: Sequence[str]
+
+
+class QuotaUsage(NamedTuple):
+    """How much of each quota a tenant uses at present, one field for each member of `Quota`."""
+
+    live_batches: int
+    stored_bytes: int
+    enqueued_lines: int
+    enqueued_tokens: int
+    requests_per_minute: int
+    tokens_per_day: int
+
+
+class DailyTokens(NamedTuple):
+    """Number of tokens that batches of one tenant and one API key used in one day.
+
+    `key_id` is empty for batches that were created without an API key.
+    """
+
+    tenant: str
+    key_id: str
+    tokens: int
+
+
+class KeyBudget(NamedTuple):
+    """Daily token budget of an API key, and the number of tokens that the key has used today.
+
+    `limit` is None if the key has no budget of its own.
+    """
+
+    limit: int | None
+    used: int
+
+
+class RequestCount(NamedTuple):
+    """Number of requests of a tenant in the current minute, and the seconds left of that minute."""
+
+    requests: int
+    seconds_left: float
+
+
+class QuotasTable(Protocol):
+    async def get(self, tenant: str) -> TenantQuotas:
+        """Return the limits that were set for a tenant."""
+        ...
+
+    async def all(self) -> list[QuotaRow]:
+        """Return the limits of all tenants for which limits were set, sorted by tenant."""
+        ...
+
+    async def change(self, tenant: str, changes: dict[str, object], at: datetime) -> TenantQuotas:
+        """Set the limits in `changes`, and return all limits that are set for the tenant.
+
+        A limit of None is removed, so that the configured limit applies again.
+        """
+        ...
+
+    async def clear(self, tenant: str) -> None:
+        """Delete all limits of a tenant, so that the configured limits apply."""
+        ...
+
+    async def shares(self, max_age: timedelta) -> list[TenantShare]:
+        """Return the tenants for which a weight, a cap or a rate was set, sorted by tenant.
+
+        The lists of workers contain only workers whose latest heartbeat is at most `max_age` old.
+        """
+        ...
+
+    async def key_caps(self, max_age: timedelta) -> list[KeyCap]:
+        """Return the caps on requests in flight of all API keys that have one, sorted by key id.
+
+        Revoked keys are left out. The lists of workers contain only workers whose latest heartbeat is
+        at most `max_age` old.
+        """
+        ...
+
+    async def used(self, tenant: str) -> QuotaUsage: ...
+
+    async def stored(self, tenant: str) -> int:
+        """Return how many stored bytes count for a tenant.
+
+        These are its files, the announced sizes of its pending uploads, and the objects that ingestion has
+        written for its live batches.
+        """
+        ...
+
+    async def reserve(
+        self,
+        tenant: str,
+        batch_id: str,
+        requested: EnqueuedWork,
+        limits: QuotaLimits,
+        *,
+        waits: bool = False,
+    ) -> QuotaExcess | None:
+        """Reserve the lines and tokens `requested` for a batch that is being validated, and return None.
+
+        If one of the `limits` would be exceeded, reserve nothing and return that quota. Unsettled lines of
+        the tenant's other live batches count, too. If the batch is no longer being validated, nothing
+        changes.
+
+        If `waits`, a batch that gets nothing is recorded as waiting, and batches that were created later get
+        nothing either until it has its reservation or has ended. A batch that waits loses the reservation of
+        an earlier attempt. A batch that has one comes before those that wait.
+        """
+        ...
+
+    async def requested(self, tenant: str, batch_id: str) -> EnqueuedWork | None:
+        """Return the work for which a batch waits, or None if it does not wait for its tenant's quota."""
+        ...
+
+    async def admit_batch(self, tenant: str, batch_id: str, most: int) -> bool:
+        """Count a new batch as live already before it has a row. Return True.
+
+        Return False if the tenant has `most` live batches already. The admission expires after a minute.
+        """
+        ...
+
+    async def admit_bytes(self, tenant: str, id: str, size: int, most: int) -> bool:
+        """Count `size` bytes as stored already before the new file or upload `id` has a row. Return True.
+
+        Return False if the tenant would then have more than `most` stored bytes. The admission expires after
+        a minute.
+        """
+        ...
+
+    async def release(self, tenant: str, id: str) -> None:
+        """End the admission of a batch, file or upload, because it now has a row or will never get one."""
+        ...
+
+    async def key_budgets(self) -> dict[str, int]:
+        """Return the daily token budgets of all API keys that have one, by key id."""
+        ...
+
+    async def key_budget(self, tenant: str, key_id: str) -> KeyBudget | None:
+        """Return the budget of an API key and the tokens that it used today.
+
+        Return None if the tenant has no such key.
+        """
+        ...
+
+    async def withdrawn_keys(self, since: datetime) -> frozenset[str]:
+        """Return the ids of API keys that were revoked or expired at the time `since` or later."""
+        ...
+
+    async def publish_tokens(self, worker: str, day: date, spent: Sequence[DailyTokens]) -> None:
+        """Store the total tokens that this worker counted on that day, by tenant and API key.
+
+        A stored total never decreases.
+        """
+        ...
+
+    async def delete_tokens(self, before: date) -> None: ...
+
+    async def tokens_of_others(self, worker: str, day: date) -> list[DailyTokens]:
+        """Return the tokens that workers except `worker` counted on that day, by tenant and API key.
+
+        If `worker` is empty, all workers are included.
+        """
+        ...
+
+    async def count_request(self, tenant: str) -> RequestCount:
+        """Count a new request of the tenant.
+
+        Return its number of requests in the current minute, over all processes.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class QuotaQueries:
+    get: str
+    all: str
+    make: str
+    lock_row: str
+    put: str
+    clear: str
+    shares: str
+    key_caps: str
+    lock_tenant: str
+    enqueued: str
+    enqueue: str
+    request: str
+    requested: str
+    waiting_before: str
+    is_validating: str
+    stored: str
+    requests: str
+    count_request: str
+    key_budgets: str
+    key_budget: str
+    withdrawn_keys: str
+    publish_tokens: str
+    delete_tokens: str
+    tokens_of_others: str
+    spent_today: str
+    forget_admissions: str
+    admit_batch: str
+    admit_bytes: str
+    release: str
+
+
+class PostgresQuotas(QuotasTable):
+    def __init__(self, connections: ConnectionPool, batches: PostgresBatches) -> None:
+        self._connections = connections
+        self._batches = batches
+        self._sql = queries(QuotaQueries, "quotas")
+        self._turns = WeakValueDictionary[
+            str, asyncio.Lock
+        ]()  # of tenants with a transaction in this process
+
+    async def get(self, tenant: str) -> TenantQuotas:
+        record = await self._connections.fetchrow(self._sql.get, tenant)
+        return TenantQuotas() if record is None else _parse_quotas(record)
+
+    async def all(self) -> list[QuotaRow]:
+        records = await self._connections.fetch(self._sql.all)
+        return [QuotaRow(record["tenant"], _parse_quotas(record), record["changed_at"]) for record in records]
+
+    async def change(self, tenant: str, changes: dict[str, object], at: datetime) -> TenantQuotas:
+        async with self._connections.transaction() as session:
+            await session.execute(self._sql.make, tenant, at)
+            record = await session.fetchrow(self._sql.lock_row, tenant)
+            own = TenantQuotas() if record is None else _parse_quotas(record)
+            own = own.model_copy(update=changes)
+            await session.execute(
+                self._sql.put,
+                tenant,
+                own.live_batches,
+                own.stored_bytes,
+                own.enqueued_lines,
+                own.enqueued_tokens,
+                own.requests_per_minute,
+                None if own.models is None else sorted(own.models),
+                at,
+                own.tokens_per_day,
+                own.weight,
+                own.max_in_flight,
+                own.max_priority,
+                own.over_quota,
+                own.backend_requests_per_minute,
+                own.backend_tokens_per_minute,
+            )
+            return own
+
+    async def clear(self, tenant: str) -> None:
+        await self._connections.execute(self._sql.clear, tenant)
+
+    async def shares(self, max_age: timedelta) -> list[TenantShare]:
+        records = await self._connections.fetch(self._sql.shares, max_age)
+        return [TenantShare(*(record[name] for name in TenantShare._fields)) for record in records]
+
+    async def key_caps(self, max_age: timedelta) -> list[KeyCap]:
+        records = await self._connections.fetch(self._sql.key_caps, max_age)
+        return [KeyCap(record["key_id"], record["max_in_flight"], record["workers"]) for record in records]
+
+    async def used(self, tenant: str) -> QuotaUsage:
+        async with self._connections.session() as session:
+            enqueued = await self._enqueued(session, tenant, _NO_BATCH)
+            counted = await session.fetchrow(self._sql.requests, tenant)
+            spent = await session.fetchrow(self._sql.spent_today, tenant)
+        return QuotaUsage(
+            live_batches=await self._batches.count_live(tenant),
+            stored_bytes=await self.stored(tenant),
+            enqueued_lines=enqueued.lines,
+            enqueued_tokens=enqueued.tokens,
+            requests_per_minute=0 if counted is None else counted["requests"],
+            tokens_per_day=0 if spent is None else spent["tokens"],
+        )
+
+    async def stored(self, tenant: str) -> int:
+        record = await self._connections.fetchrow(self._sql.stored, tenant)
+        return 0 if record is None else record["bytes"]
+
+    async def reserve(
+        self,
+        tenant: str,
+        batch_id: str,
+        requested: EnqueuedWork,
+        limits: QuotaLimits,
+        *,
+        waits: bool = False,
+    ) -> QuotaExcess | None:
+        if waits and await self.requested(tenant, batch_id) == requested:
+            # An attempt of a batch that still waits behind others changes nothing, so it does not take the
+            # tenant's lock. With thousands of waiting batches, new batches would time out on the lock.
+            async with self._connections.session() as session:
+                found = await self._excess(session, tenant, batch_id, requested, limits, waits=True)
+            if found is not None and found.before and found.can_wait:
+                return found
+        async with self._turn(tenant) as session:
+            if await session.fetchrow(self._sql.is_validating, tenant, batch_id) is None:
+                return None
+            found = await self._excess(session, tenant, batch_id, requested, limits, waits=waits)
+            if found is None or (waits and found.can_wait):
+                sql = self._sql.enqueue if found is None else self._sql.request
+                await session.execute(sql, tenant, batch_id, requested.lines, requested.tokens)
+            return found
+
+    async def _excess(
+        self,
+        session: Session,
+        tenant: str,
+        batch_id: str,
+        requested: EnqueuedWork,
+        limits: QuotaLimits,
+        *,
+        waits: bool,
+    ) -> QuotaExcess | None:
+        """Return the quota that does not allow the `requested` work of a batch now, or None.
+
+        If `waits`, earlier batches that wait come first.
+        """
+        waiting = await session.fetchrow(self._sql.waiting_before, tenant, batch_id) if waits else None
+        used = await self._enqueued(session, tenant, batch_id)
+        return queue_behind(limits, used, requested, 0 if waiting is None else waiting["batches"])
+
+    async def requested(self, tenant: str, batch_id: str) -> EnqueuedWork | None:
+        record = await self._connections.fetchrow(self._sql.requested, tenant, batch_id)
+        return None if record is None else EnqueuedWork(record["lines"], record["tokens"])
+
+    async def admit_batch(self, tenant: str, batch_id: str, most: int) -> bool:
+        return await self._admit(self._sql.admit_batch, tenant, batch_id, 1, most)
+
+    async def admit_bytes(self, tenant: str, id: str, size: int, most: int) -> bool:
+        return await self._admit(self._sql.admit_bytes, tenant, id, size, most)
+
+    async def release(self, tenant: str, id: str) -> None:
+        await self._connections.execute(self._sql.release, tenant, id)
+
+    async def _admit(self, sql: str, tenant: str, id: str, amount: int, most: int) -> bool:
+        async with self._turn(tenant) as session:
+            await session.execute(self._sql.forget_admissions, tenant)
+            return await session.fetchrow(sql, tenant, id, amount, most) is not None
+
+    @asynccontextmanager
+    async def _turn(self, tenant: str) -> AsyncGenerator[Session]:
+        """Open a transaction for one tenant.
+
+        Other reservations and admissions of the tenant wait until it ends. Callers in this process wait
+        without holding a connection. Raises DatabaseUnavailable if the wait takes longer than QUERY_SECONDS.
+        """
+        turn = self._turns.setdefault(tenant, asyncio.Lock())
+        try:
+            async with asyncio.timeout(QUERY_SECONDS):
+                await turn.acquire()
+        except TimeoutError:
+            raise DatabaseUnavailable(
+                f"Too many requests wait for the quotas of tenant {tenant!r}."
+            ) from None
+        try:
+            async with self._connections.transaction() as session:
+                await session.execute(self._sql.lock_tenant, tenant)
+                yield session
+        finally:
+            turn.release()
+
+    async def count_request(self, tenant: str) -> RequestCount:
+        record = await self._connections.fetchrow(self._sql.count_request, tenant)
+        assert record is not None, "the statement returns the row it writes"
+        return RequestCount(record["requests"], record["seconds_left"])
+
+    async def key_budgets(self) -> dict[str, int]:
+        records = await self._connections.fetch(self._sql.key_budgets)
+        return {record["id"]: record["tokens_per_day"] for record in records}
+
+    async def key_budget(self, tenant: str, key_id: str) -> KeyBudget | None:
+        record = await self._connections.fetchrow(self._sql.key_budget, tenant, key_id)
+        return None if record is None else KeyBudget(record["tokens_per_day"], record["tokens"])
+
+    async def withdrawn_keys(self, since: datetime) -> frozenset[str]:
+        records = await self._connections.fetch(self._sql.withdrawn_keys, since)
+        return frozenset(record["id"] for record in records)
+
+    async def publish_tokens(self, worker: str, day: date, spent: Sequence[DailyTokens]) -> None:
+        if not spent:
+            return
+        tenants, key_ids, tokens = map(list, zip(*spent, strict=True))
+        await self._connections.execute(self._sql.publish_tokens, worker, day, tenants, key_ids, tokens)
+
+    async def delete_tokens(self, before: date) -> None:
+        await self._connections.execute(self._sql.delete_tokens, before)
+
+    async def tokens_of_others(self, worker: str, day: date) -> list[DailyTokens]:
+        records = await self._connections.fetch(self._sql.tokens_of_others, worker, day)
+        return [DailyTokens(record["tenant"], record["key_id"], record["tokens"]) for record in records]
+
+    async def _enqueued(self, session: Session, tenant: str, but: str) -> EnqueuedWork:
+        record = await session.fetchrow(self._sql.enqueued, tenant, but)
+        return EnqueuedWork(0, 0) if record is None else EnqueuedWork(record["lines"], record["tokens"])
+
+
+def _parse_quotas(record: Row) -> TenantQuotas:
+    return TenantQuotas.model_validate(
+        {name: value for name, value in record.items() if name not in ("tenant", "changed_at")}
+    )
+
+
+async def tokens_by_key(table: QuotasTable, day: date) -> Counter[tuple[str, str]]:
+    """Return the tokens used on that day by (tenant, key id), summed over all workers.
+
+    Raises DatabaseUnavailable if the database does not answer.
+    """
+    used = Counter[tuple[str, str]]()
+    for spent in await table.tokens_of_others("", day):
+        used[spent.tenant, spent.key_id] += spent.tokens
+    return used

@@ -1,0 +1,231 @@
+"""Adaptive concurrency limit of each backend in this process, shared by all models it serves."""
+
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from batchwright.inference.outcomes import Outcome
+from batchwright.rules.dispatch.adaptive_limit import AdaptiveLimit, LimitBounds, LoadSignal
+from batchwright.rules.dispatch.retry_policy import SUCCESS, Category
+from batchwright.telemetry.metrics import Metrics
+
+# Tolerated latency, relative to the baseline: lower if the backend also serves interactive traffic.
+_TOLERANCE, _SHARED_TOLERANCE = 1.5, 1.25
+
+
+class AdaptiveLimitPolicy(NamedTuple):
+    """Bounds of all adaptive limits. If `adaptive` is False, each limit stays at `ceiling` requests."""
+
+    adaptive: bool = True
+    ceiling: int = 100
+    shared: bool = False  # every backend also serves interactive traffic
+
+
+@dataclass(slots=True, eq=False)
+class BackendUsage:
+    """Limits of one backend, and how many requests it has in flight, over all models.
+
+    `limit` is the adaptive limit. `share` is this process's part of a limit for the whole fleet.
+    """
+
+    url: str
+    limit: AdaptiveLimit
+    share: int = sys.maxsize
+    in_flight: int = 0
+
+    @property
+    def most(self) -> int:
+        """Number of requests that may be in flight."""
+        return min(self.limit.current, self.share)
+
+
+class PlacedRequest(Struct, eq=False):
+    """A request in flight that has been counted at its backend.
+
+    `in_flight_when_sent` is the number of requests that its backend had in flight at that moment, including
+    this one. `sent_at` is a time of the limits' clock, in seconds.
+    """
+
+    use: BackendUsage
+    model: str
+    sent_at: float
+    in_flight_when_sent: int
+
+
+class AdaptiveLimits:
+    """Count the requests in flight at each backend, and adapt each backend's limit to its responses.
+
+    A permit (the right to have one request in flight) is granted before a backend is chosen for the request.
+    Until then the permit is unplaced: it counts as if it used each of the possible backends.
+    """
+
+    def __init__(
+        self,
+        policy: AdaptiveLimitPolicy,
+        backends_of: Callable[[str], Collection[str]],
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Create the limits of one process.
+
+        Args:
+            policy: bounds of the limits.
+            backends_of: returns the URLs of the backends that may get requests of the given model now.
+            metrics: gets the limits and the requests in flight of each backend.
+            clock: returns the current time in seconds.
+        """
+        self._policy, self._clock = policy, clock
+        self.backends_of = backends_of
+        self._uses: dict[str, BackendUsage] = {}
+        self.shared: frozenset[str] = frozenset()  # URLs that also serve interactive traffic
+        self._shares: Mapping[str, int] = {}
+        self.unplaced = 0  # permits granted, over all models, that are not placed yet
+        self._metrics = metrics
+
+    def has_room(self, urls: Collection[str]) -> bool:
+        """Return True if one of the backends `urls` may get another request, or if `urls` is empty.
+
+        Unplaced permits, for which no backend is chosen yet, are counted as if they used these backends.
+        """
+        if not urls:
+            return True
+        free = -self.unplaced
+        for url in urls:
+            use = self._uses.get(url) or self._usage_of(url)
+            most = use.limit.current
+            if most > use.share:  # faster than the property `most`
+                most = use.share
+            if use.in_flight < most:
+                free += most - use.in_flight
+        return free > 0
+
+    def is_full(self, url: str) -> bool:
+        use = self._usage_of(url)
+        return use.in_flight >= use.most
+
+    def has_used_share(self, url: str) -> bool:
+        """Return True if this process has used up its part of the fleet's limit for the backend.
+
+        The backend must then get no other request from this process.
+        """
+        use = self._uses.get(url) or self._usage_of(url)
+        return use.in_flight >= use.share
+
+    def has_share(self, url: str) -> bool:
+        """Return False if this process has no part of the fleet's limit for the backend."""
+        return self._shares.get(url, 1) > 0
+
+    def limit_of(self, url: str) -> int:
+        return self._usage_of(url).most
+
+    def limit_of_model(self, model: str) -> int | None:
+        """Return the sum of the limits of the model's backends, or None if it has no backend."""
+        urls = self.backends_of(model)
+        return sum(self.limit_of(url) for url in urls) if urls else None
+
+    def in_flight(self, url: str) -> int:
+        use = self._uses.get(url)
+        return 0 if use is None else use.in_flight
+
+    def place(self, model: str, url: str, before: PlacedRequest | None = None) -> PlacedRequest:
+        """Count a request at the backend `url` and return the record of this.
+
+        Pass the record to `release` when the request ends.
+
+        Args:
+            model: the model of the request.
+            url: the backend that gets the request.
+            before: None if the request is placed for the first time. Otherwise the record of it at its
+                previous backend, where it is no longer counted.
+        """
+        if before is None:
+            self.unplaced -= 1
+        else:
+            before.use.in_flight -= 1
+        use = self._uses.get(url) or self._usage_of(url)
+        use.in_flight += 1
+        return PlacedRequest(use, model, self._clock(), use.in_flight)
+
+    def record_outcome(self, placed: PlacedRequest, outcome: Outcome) -> None:
+        """Adapt the limit of the backend to the outcome of a request. Call it before `release`."""
+        if not self._policy.adaptive:
+            return
+        use = placed.use
+        change = use.limit.on_complete(
+            LoadSignal.RESPONDED if outcome.verdict is SUCCESS else load_signal(outcome),
+            sent_at=placed.sent_at,
+            now=self._clock(),
+            in_flight=use.in_flight,
+            in_flight_when_sent=placed.in_flight_when_sent,
+            # A response twice as long takes about twice as long to write.
+            kind=(placed.model, len(outcome.body).bit_length()),
+        )
+        if change is not None:
+            self._metrics.backend_limit_changes.labels(use.url, change).inc()
+
+    def release(self, placed: PlacedRequest | None) -> None:
+        """Stop counting a request that has ended. None stands for a permit that was never placed."""
+        if placed is None:
+            self.unplaced -= 1
+        else:
+            placed.use.in_flight -= 1
+
+    def retain_only(self, urls: Collection[str]) -> None:
+        """Forget the limits of all backends that are not in `urls` and have no request in flight."""
+        for url in [url for url, use in self._uses.items() if url not in urls and not use.in_flight]:
+            del self._uses[url]
+            for family in (self._metrics.backend_in_flight, self._metrics.backend_in_flight_max):
+                family.remove_by_labels({"backend": url})
+
+    def share(self, urls: Collection[str]) -> None:
+        """Set the backends that also serve interactive traffic, in place of those set before.
+
+        The limits of these backends are lowered sooner when responses become slower. If `policy.shared` is
+        True, this applies to every backend.
+        """
+        self.shared = frozenset(urls)
+        for url, use in self._uses.items():
+            use.limit.bounds = self._bounds(url)
+
+    def set_shares(self, shares: Mapping[str, int]) -> None:
+        """Set this process's part of the limits that backends have for the whole fleet, by URL.
+
+        A backend that is not in `shares` has no such limit. A part may be 0.
+        """
+        self._shares = shares
+        for url, use in self._uses.items():
+            use.share = shares.get(url, sys.maxsize)
+
+    def _bounds(self, url: str) -> LimitBounds:
+        policy = self._policy
+        tolerance = _SHARED_TOLERANCE if policy.shared or url in self.shared else _TOLERANCE
+        return LimitBounds(1, policy.ceiling, tolerance)
+
+    def _usage_of(self, url: str) -> BackendUsage:
+        found = self._uses.get(url)
+        if found is not None:
+            return found
+        metrics = self._metrics
+        use = self._uses[url] = BackendUsage(
+            url, AdaptiveLimit(self._bounds(url), self._clock()), self._shares.get(url, sys.maxsize)
+        )
+        metrics.backend_in_flight.labels(url).set_function(lambda: use.in_flight)
+        metrics.backend_in_flight_max.labels(url).set_function(lambda: use.most)
+        return use
+
+
+def load_signal(outcome: Outcome) -> LoadSignal:
+    """Return what an outcome shows about the load of its backend, NEUTRAL if it shows nothing."""
+    if outcome.verdict is SUCCESS:
+        return LoadSignal.RESPONDED
+    match outcome.verdict.category:
+        case Category.RATE_LIMIT | Category.SERVICE_UNAVAILABLE:
+            return LoadSignal.REJECTED
+        case Category.TIMEOUT:
+            return LoadSignal.TIMED_OUT
+        case _:
+            return LoadSignal.NEUTRAL

@@ -1,0 +1,297 @@
+"""Circuit breaker of one model at one backend: it stops requests while the backend fails.
+
+While it is open, it lets through only trials, single requests that show whether the backend has recovered. It
+closes when a trial succeeds. It also decides whether the backend or the line is at fault for a failure.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+_MIN_PAUSE = 1.0
+_MAX_PAUSE = 30.0
+_MAX_REQUESTED_PAUSE = 60.0  # the longest pause that a Retry-After header can set
+_SOON = 3.0  # not longer than a slice keeps its worker slot without sending
+# Until this time has passed, failures of a single tenant's lines do not open the circuit while a line of
+# another tenant may still succeed.
+_OTHER_TENANT_SECONDS = 10.0
+_OTHER_TENANT_HEAD_START = 1.0  # extra delay of the next trial of a tenant whose trial failed
+_MIN_BETWEEN_TRIALS = 0.05
+_MAX_TENANT_ERRORS = 256
+# A trial may never get a response even if the backend has recovered. Another trial is sent after the minimum,
+# and each further one after twice the time of the one before, up to the maximum.
+_MIN_TRIAL_SECONDS, _MAX_TRIAL_SECONDS = 30.0, 120.0
+
+
+class CircuitAttempt(Struct, eq=False):
+    """One request sent through a circuit breaker. When it ends, pass it to one `record_...` method."""
+
+    sent_at: float
+    is_trial: bool
+    tenant: str = ""
+    is_recorded: bool = False
+
+
+@dataclass
+class CircuitBreaker:
+    """Stops the requests of one model to one backend while the backend fails.
+
+    The circuit opens after `failures_to_open` failures in a row. If many requests are in flight, at least
+    half of these must have failed. If only lines of one tenant fail, the circuit may wait a moment for a
+    result of another tenant. All times are seconds of `clock`.
+    """
+
+    failures_to_open: int
+    clock: Callable[[], float] = time.monotonic
+    reason: str = ""  # why it is open, for tenants
+    detail: str = ""  # the last failure, for operators
+    opened_at: float = 0.0
+    is_open: bool = field(default=False, init=False)  # not a property: it is read several times a request
+    _failures: int = 0
+    _pause: float = 0.0  # 0 if closed
+    _retry_at: float = 0.0
+    _trial: CircuitAttempt | None = None  # the last trial, while it is in flight
+    _trial_seconds: float = _MIN_TRIAL_SECONDS  # how long this trial delays the next one
+    _in_flight: set[CircuitAttempt] = field(default_factory=set[CircuitAttempt])
+    _last_success_at: float | None = None
+    _suspects: set[str] = field(default_factory=set[str])
+    _failing_since: float = 0.0  # time of the first of the failures in a row
+    _failed_tenants: set[str] = field(default_factory=set[str])  # tenants of those failures
+    _failed_after: float = 0.0  # duration of the request that failed last and began a pause
+    _outlived: int = 0  # consecutive trials that took longer than a quick refusal does
+    _paused_at: float = 0.0  # when the current pause began
+    _last_failed_tenant: str = ""  # tenant of the last failed trial
+    _waiting: dict[str, float] = field(default_factory=dict[str, float])  # when each tenant last asked
+    _tenant_errors: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def open_seconds(self) -> float:
+        return self.clock() - self.opened_at if self.is_open else 0.0
+
+    def wait_seconds(self, tenant: str = "") -> float:
+        """Return the seconds until a line of the tenant may be sent; `0` means now.
+
+        The call also records that the tenant waits. If a request of one tenant has just failed, other waiting
+        tenants may send first.
+        """
+        if not self._pause:
+            return 0.0
+        if tenant:
+            self._waiting[tenant] = self.clock()
+        if self._trial is not None:
+            # Its response may come any moment. A slice that released its slot now would see it much later.
+            age = self.clock() - self._trial.sent_at
+            if self._failed_after < _SOON:
+                return max(0.0, self._between_trials() - age)
+            if age < _SOON:
+                return min(self._pause, _SOON)
+            return self._pause if age < self._trial_seconds else 0.0
+        now = self.clock()
+        left = self._retry_at - now
+        others = (at for one, at in self._waiting.items() if one != tenant)
+        is_last_failed = tenant and tenant == self._last_failed_tenant
+        if is_last_failed and any(now - at < _OTHER_TENANT_HEAD_START for at in others):
+            left += _OTHER_TENANT_HEAD_START
+        return max(0.0, left)
+
+    def begin(self, tenant: str = "") -> CircuitAttempt:
+        """Record that a request is sent, and return its attempt.
+
+        While the circuit is open, this request is a trial, which shows whether the backend has recovered.
+        """
+        attempt = CircuitAttempt(self.clock(), self.is_open, tenant)
+        self._in_flight.add(attempt)
+        if attempt.is_trial:
+            if self._trial is not None:
+                self._trial_seconds = min(self._trial_seconds * 2, _MAX_TRIAL_SECONDS)
+                self._outlived += 1
+            self._trial = attempt
+        return attempt
+
+    def _between_trials(self) -> float:
+        """Return how many seconds to wait for the response to a trial before sending another trial.
+
+        A trial is a request that shows whether the backend has recovered. A trial that takes longer than
+        earlier refusals is probably being processed. With each such trial, the wait for the next one gets
+        shorter.
+        """
+        return max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
+
+    def record_abort(self, attempt: CircuitAttempt) -> None:
+        """Record a request that shows nothing about the backend, for example because it was cancelled."""
+        attempt.is_recorded = True
+        self._in_flight.discard(attempt)
+        if self._trial is attempt:
+            self._trial = None
+
+    def record_success(self, attempt: CircuitAttempt) -> None:
+        """Record a normal response. The response to a trial closes the circuit."""
+        attempt.is_recorded = True
+        self._in_flight.discard(attempt)
+        self._record_response()
+        if self.is_open and self._is_trial(attempt):
+            self._close()
+
+    def record_probe_success(self) -> None:
+        """Close the circuit, because the backend answered a probe (a small test request) normally."""
+        self._record_response()
+        if self.is_open:
+            self._close()
+
+    def reset_failures(self) -> None:
+        """Set the number of failures in a row to 0, because the backend has sent a response of any kind."""
+        self._failures = 0
+
+    def record_failure(
+        self,
+        attempt: CircuitAttempt,
+        reason: str,
+        *,
+        at_once: bool = False,
+        pause: float = 0.0,
+        others_wait: bool = False,
+        steady: bool = False,
+    ) -> None:
+        """Record a failure that is the backend's fault. It may open the circuit or extend its pause.
+
+        Args:
+            attempt: the request that failed.
+            reason: why the circuit is open, in words for tenants.
+            at_once: True opens the circuit whatever the earlier results were.
+            pause: seconds that the backend asked the client to wait; `0` if it did not.
+            others_wait: True if a line of another tenant is waiting.
+            steady: True keeps the pauses between trials short, because the backend still answers other
+                requests.
+        """
+        attempt.is_recorded = True
+        self._in_flight.discard(attempt)
+        now = self.clock()
+        if not self._failures:
+            self._failing_since = now
+            self._failed_tenants.clear()
+        self._failures += 1
+        self._failed_tenants.add(attempt.tenant)
+        is_trial = self._is_trial(attempt)
+        if self.is_open and (not is_trial or attempt.sent_at < self._paused_at):
+            return  # the request was sent before the pause began
+        if is_trial or at_once or self._should_open(others_wait, now):
+            self._last_failed_tenant = attempt.tenant if is_trial else ""
+            self._failed_after = now - attempt.sent_at
+            self._open(reason, pause, steady=steady)
+
+    def remember_error(self, tenant: str, words: str) -> None:
+        """Store the backend's last error for a tenant. Only this tenant is shown the error.
+
+        Empty `words` remove the error.
+        """
+        self._tenant_errors.pop(tenant, None)
+        if words:
+            if len(self._tenant_errors) >= _MAX_TENANT_ERRORS:
+                del self._tenant_errors[next(iter(self._tenant_errors))]
+            self._tenant_errors[tenant] = words
+
+    def last_error(self, tenant: str) -> str:
+        """Return the last error that the backend returned to the tenant; an empty string if there is none."""
+        return self._tenant_errors.get(tenant, "")
+
+    def allow_trial(self) -> None:
+        """Let an open circuit send a trial request now, because the backend responds again."""
+        self._retry_at = min(self._retry_at, self.clock())
+
+    def succeeded_since(self, since: float) -> bool:
+        """Return True if a normal response arrived at or after the time `since`."""
+        return self._last_success_at is not None and self._last_success_at >= since
+
+    def needs_evidence(self, attempt: CircuitAttempt, request_id: str, *, since: float, proved: bool) -> bool:
+        """Return True if a probe, a small test request, must show whether backend or line is at fault.
+
+        While the circuit is closed, the call also counts the line as failed, because other lines may use this
+        count before the probe has ended.
+
+        Args:
+            attempt: the request that failed, with a response such as 500.
+            request_id: identifies the line.
+            since: when the line was last tried. After a normal response since then, no probe is needed.
+            proved: True if an earlier attempt has shown that the line is at fault. The line is then not
+                counted.
+        """
+        if self.succeeded_since(since):
+            return False
+        if self.is_open:
+            return self._is_trial(attempt)
+        return self._count_suspect(request_id, proved)
+
+    def attribute_to_backend(
+        self, request_id: str, *, since: float, proved: bool, vouched: bool | None = None
+    ) -> bool:
+        """Return True if the backend is at fault for the failure of a line, False if the line is at fault.
+
+        The line is at fault if the backend has responded normally to any line since `since`. Otherwise the
+        backend is at fault once `failures_to_open` lines have failed since its last normal response. In all
+        other cases `vouched` decides.
+
+        Args:
+            request_id: identifies the line.
+            since: when the line was last tried.
+            proved: True if an earlier attempt has shown that the line is at fault. The line is then not
+                counted.
+            vouched: None if the attempt got a response; the backend is then at fault only if the circuit is
+                open. Otherwise whether the backend could be reached just before the attempt. If it could, the
+                line is at fault; if not, the backend is.
+        """
+        if self.succeeded_since(since):
+            return False
+        if self._count_suspect(request_id, proved):
+            return True
+        return self.is_open if vouched is None else not vouched
+
+    def _count_suspect(self, request_id: str, proved: bool) -> bool:
+        """Count the line as failed.
+
+        Return True if `failures_to_open` lines failed since the last normal response. A line that is known to
+        be at fault (`proved`) is not counted.
+        """
+        if not proved and len(self._suspects) < self.failures_to_open:
+            self._suspects.add(request_id)
+        return len(self._suspects) >= self.failures_to_open
+
+    def _is_trial(self, attempt: CircuitAttempt) -> bool:
+        """Return True if the attempt is a trial request that was sent since the circuit last opened."""
+        return attempt.is_trial and self.is_open and attempt.sent_at >= self.opened_at
+
+    def _should_open(self, others_wait: bool, now: float) -> bool:
+        """Return True if there are enough failures in a row to open the circuit.
+
+        If only lines of one tenant have failed, a line of another tenant may show that the backend works. The
+        method therefore returns False for some seconds while such a line was just sent or is waiting
+        (`others_wait`).
+        """
+        if self._failures < max(self.failures_to_open, len(self._in_flight) // 2):
+            return False
+        if len(self._failed_tenants) > 1 or now - self._failing_since >= _OTHER_TENANT_SECONDS:
+            return True
+        return not others_wait and all(
+            one.tenant in self._failed_tenants or now - one.sent_at >= _SOON for one in self._in_flight
+        )
+
+    def _record_response(self) -> None:
+        self._last_success_at, self._failures = self.clock(), 0
+        if self._suspects:
+            self._suspects.clear()
+
+    def _open(self, reason: str, pause: float, *, steady: bool) -> None:
+        now = self.clock()
+        if not self.is_open:
+            self.opened_at, self.is_open = now, True
+        longest = _MIN_PAUSE if steady else _MAX_PAUSE
+        self._pause = min(max(self._pause * 2, _MIN_PAUSE), longest)
+        self._retry_at = now + max(self._pause, min(pause, _MAX_REQUESTED_PAUSE))
+        self._trial, self._trial_seconds, self.reason = None, _MIN_TRIAL_SECONDS, reason
+        self._outlived, self._paused_at = 0, now
+
+    def _close(self) -> None:
+        self.is_open, self._pause, self._trial = False, 0.0, None
+        self.reason = self._last_failed_tenant = ""
+        self._waiting.clear()

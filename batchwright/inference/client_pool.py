@@ -1,0 +1,201 @@
+"""Clients and transports of one process.
+
+Backends with equal settings share a client. Clients with equal TLS and connect settings share a transport,
+which holds the connections.
+"""
+
+import logging
+import ssl
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from weakref import WeakSet
+
+import httpx
+
+from batchwright.contracts.registry import BackendConfig
+from batchwright.inference.client import InferenceClient
+from batchwright.inference.transport.base import Transport
+from batchwright.inference.transport.httpx_transport import HttpxTransport
+from batchwright.inference.transport.pool import PooledTransport
+from batchwright.inference.transport.tls import InvalidTlsFiles, TlsContext, needs_tls_context
+from batchwright.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_SPARE_CONNECTIONS = 8  # for model lists and probes
+_KEEPALIVE_SECONDS = 4.0
+
+
+def open_transport(
+    settings: Settings, tls: ssl.SSLContext | None = None, connect_seconds: float | None = None
+) -> Transport:
+    """Create the transport that `settings.http_engine` selects. It connects when it is first used.
+
+    Args:
+        tls: the TLS context of a backend that has its own certificates; None for the system's authorities.
+        connect_seconds: the connect timeout of a backend that has its own; None for that of the settings.
+    """
+    connect = connect_seconds or settings.connect_timeout_seconds
+    if settings.http_engine == "socket":
+        return PooledTransport(connect_seconds=connect, tls=tls)
+    connections = settings.global_in_flight + _SPARE_CONNECTIONS
+    limits = httpx.Limits(
+        max_connections=connections,
+        max_keepalive_connections=connections,
+        keepalive_expiry=_KEEPALIVE_SECONDS,
+    )
+    transport = httpx.AsyncHTTPTransport(verify=tls or True, limits=limits, retries=0)
+    return HttpxTransport(transport, connect_seconds=connect)
+
+
+TransportFactory = Callable[[Settings, ssl.SSLContext | None, float | None], Transport]
+ProblemHandler = Callable[[BackendConfig, str], None]  # called with an unusable backend and the reason
+_TLS_FIELDS = {
+    "connect_timeout",
+    "tls_insecure_skip_verify",
+    "tls_ca_cert_file",
+    "tls_client_cert_file",
+    "tls_client_key_file",
+}
+
+
+def _log_problem(backend: BackendConfig, error: str) -> None:
+    logger.error("backend is unusable", extra={"backend": backend.url, "error": error})
+
+
+@dataclass
+class _SharedTransport:
+    """A transport with the keys of the clients that share it."""
+
+    transport: Transport
+    connect_seconds: float | None
+    tls: TlsContext | None = None
+    clients: set[str] = field(default_factory=set[str])
+
+
+class ClientPool:
+    """Creates the clients of backends, and reloads their API keys and certificates.
+
+    A transport that is no longer needed is closed when its last request has ended.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        open_transport: TransportFactory = open_transport,
+        *,
+        on_problem: ProblemHandler = _log_problem,
+    ) -> None:
+        self._settings, self._open_transport, self._on_problem = settings, open_transport, on_problem
+        self._clients: dict[str, InferenceClient] = {}
+        self._transports: dict[str, _SharedTransport] = {}
+        self._unusable: dict[str, BackendConfig] = {}  # backends whose certificates could never be read
+        self._retired: WeakSet[Transport] = WeakSet()
+
+    def client_for(self, backend: BackendConfig) -> InferenceClient:
+        """Return the client of a backend. Create it if necessary.
+
+        Backends share a client if they differ only in settings that do not concern the client, such as the
+        weight or the priority.
+        """
+        key = client_key(backend)
+        found = self._clients.get(key)
+        if found is None:
+            found = self._clients[key] = self._create(key, backend)
+            if found.problem:
+                self._on_problem(backend, found.problem)
+        return found
+
+    async def retain_only(self, keys: Collection[str]) -> None:
+        """Drop all clients except those with these keys, which come from `client_key`."""
+        for key in self._clients.keys() - keys:
+            del self._clients[key]
+            self._unusable.pop(key, None)
+            for shared in self._transports.values():
+                shared.clients.discard(key)
+        unused = [name for name, shared in self._transports.items() if not shared.clients]
+        for shared in [self._transports.pop(name) for name in unused]:
+            await self._retire(shared.transport)
+
+    async def reload_credentials(self) -> None:
+        """Reload the API keys and certificates of all clients.
+
+        If a key or certificate cannot be read, the last one stays in use.
+        """
+        for client in self._clients.values():
+            client.reload_key()
+        for shared in list(self._transports.values()):
+            try:
+                if shared.tls is not None and shared.tls.reload():
+                    await self._replace(shared, shared.tls.context)
+                    logger.info("backend certificates were reloaded")
+            except InvalidTlsFiles as error:
+                logger.error("backend certificates could not be reloaded", extra={"error": str(error)})
+        for key, backend in list(self._unusable.items()):
+            self._retry_unusable(key, backend)
+
+    async def aclose(self) -> None:
+        for transport in [*(shared.transport for shared in self._transports.values()), *self._retired]:
+            await transport.aclose()
+
+    def _create(self, key: str, backend: BackendConfig) -> InferenceClient:
+        try:
+            return InferenceClient(self._transport_for(key, backend).transport, self._settings, backend)
+        except InvalidTlsFiles as error:
+            self._unusable[key] = backend
+            unused = self._shared("", None, None)
+            unused.clients.add(key)
+            return InferenceClient(unused.transport, self._settings, backend, problem=str(error))
+
+    def _retry_unusable(self, key: str, backend: BackendConfig) -> None:
+        try:
+            shared = self._transport_for(key, backend)
+        except InvalidTlsFiles:
+            return
+        del self._unusable[key]
+        self._clients[key].set_transport(shared.transport)
+        logger.info("backend is usable again", extra={"backend": backend.url})
+
+    async def _replace(self, shared: _SharedTransport, context: ssl.SSLContext) -> None:
+        """Replace the TLS context of a shared transport: create a new transport, and retire the old one.
+
+        Connections of the old transport get no more requests.
+        """
+        old = shared.transport
+        shared.transport = self._open_transport(self._settings, context, shared.connect_seconds)
+        for key in shared.clients:
+            self._clients[key].set_transport(shared.transport)
+        await self._retire(old)
+
+    async def _retire(self, transport: Transport) -> None:
+        self._retired.add(transport)
+        await transport.retire()
+
+    def _transport_for(self, key: str, backend: BackendConfig) -> _SharedTransport:
+        """Return the transport for the client with that key.
+
+        Raises InvalidTlsFiles if a certificate or key file of the backend cannot be used.
+        """
+        if not needs_tls_context(backend):
+            shared = self._shared(f"{backend.connect_timeout}", None, backend.connect_timeout)
+        else:
+            name = backend.model_dump_json(include=_TLS_FIELDS)
+            tls = None if name in self._transports else TlsContext(backend)
+            shared = self._shared(name, tls, backend.connect_timeout)
+        shared.clients.add(key)
+        return shared
+
+    def _shared(self, name: str, tls: TlsContext | None, connect_seconds: float | None) -> _SharedTransport:
+        found = self._transports.get(name)
+        if found is None:
+            transport = self._open_transport(self._settings, tls.context if tls else None, connect_seconds)
+            found = self._transports[name] = _SharedTransport(transport, connect_seconds, tls)
+        return found
+
+
+def client_key(backend: BackendConfig) -> str:
+    """Return a key that is equal for backends that can share a client."""
+    settings = backend.model_dump_json(
+        exclude={"weight", "model", "in_flight", "priority", "retries", "limits", "any_model"}
+    )
+    return f"{type(backend).__name__} {settings}"

@@ -1,0 +1,128 @@
+"""Request the list of models that a backend serves, at its path `/v1/models`."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from batchwright.inference.transport.base import (
+    BackendRequest,
+    BackendResponse,
+    Header,
+    ResponseTooLarge,
+    TargetUrl,
+    Transport,
+)
+from batchwright.inference.transport.decoding import decode_content
+from batchwright.rules.ids import is_model_name
+
+_TIMEOUT_SECONDS = 5.0
+_MAX_ERROR_CHARS = 300  # an error may quote a long response
+
+
+class ModelListing(NamedTuple):
+    """Result of a listing: the usable model ids, sorted.
+
+    `backend_time` is the date of the response; None if it has no valid one. `ignored` is the number of ids
+    that are not valid names or exceed the limit.
+    """
+
+    models: list[str]
+    backend_time: datetime | None = None
+    ignored: int = 0
+
+
+class ListingFailed(Exception):
+    """A backend did not return a list of its models. The message has the reason.
+
+    `is_unreachable` is True if there was no connection. `status` is the HTTP status, `0` without a response.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        is_unreachable: bool = True,
+        status: int = 0,
+        backend_time: datetime | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.is_unreachable, self.status, self.backend_time = is_unreachable, status, backend_time
+
+
+class _Model(BaseModel):
+    id: str
+
+
+class _ModelList(BaseModel):
+    data: list[_Model]
+
+
+async def list_models(
+    transport: Transport, url: str, headers: Sequence[Header], *, most_bytes: int, most_models: int
+) -> ModelListing:
+    """Request the model list of the backend at `url` and return its usable ids.
+
+    Args:
+        url: the backend's URL, without `/v1`.
+        most_bytes: the largest size of the response.
+        most_models: the largest number of ids to return, the first ones in sorted order.
+
+    Raises:
+        ListingFailed: the request failed or the response is not a list of models. There are no other
+            exceptions.
+    """
+    endpoint = f"{url}/v1/models"
+    try:
+        request = BackendRequest(b"GET", TargetUrl.of(endpoint), [*headers])
+        response = await transport.exchange(request, most_bytes=most_bytes, seconds=_TIMEOUT_SECONDS)
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+        raise _failed(endpoint, error, is_unreachable=True) from error
+    except Exception as error:  # the response is untrusted: no content of it may end the worker
+        raise _failed(endpoint, error, is_unreachable=False) from error
+    backend_time, status = _response_date(response), response.status
+    if status != 200:
+        raise ListingFailed(
+            f"{endpoint} answered {status}",
+            is_unreachable=status in (502, 503, 504),
+            status=status,
+            backend_time=backend_time,
+        )
+    try:
+        found = _ModelList.model_validate_json(decode_content(response, most_bytes))
+    except Exception as error:  # the response is untrusted
+        raise _failed(endpoint, error, is_unreachable=False, status=200, backend_time=backend_time) from error
+    valid = sorted({model.id for model in found.data if is_model_name(model.id)})
+    models = valid[:most_models]
+    return ModelListing(models, backend_time, ignored=len({model.id for model in found.data}) - len(models))
+
+
+def _failed(
+    endpoint: str,
+    error: Exception,
+    *,
+    is_unreachable: bool,
+    status: int = 0,
+    backend_time: datetime | None = None,
+) -> ListingFailed:
+    if isinstance(error, ValidationError):
+        problem = "the response is not a list of models"
+    elif isinstance(error, (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ResponseTooLarge)):
+        problem = str(error)[:_MAX_ERROR_CHARS] or type(error).__name__
+    else:
+        problem = f"{type(error).__name__}: {error}"[:_MAX_ERROR_CHARS]
+    return ListingFailed(
+        f"{endpoint}: {problem}", is_unreachable=is_unreachable, status=status, backend_time=backend_time
+    )
+
+
+def _response_date(response: BackendResponse) -> datetime | None:
+    """Return the response's Date header with its time zone; None if the header is missing or invalid."""
+    try:
+        date = parsedate_to_datetime(response.headers[b"date"].decode("ascii"))
+        return date if date.tzinfo else date.replace(tzinfo=UTC)
+    except (KeyError, ValueError, OverflowError):
+        return None

@@ -1,0 +1,159 @@
+"""Find the settings that are in effect for a model, each with its source. Secrets are left out."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pydantic import BaseModel, JsonValue
+
+from batchwright.contracts.registry import BackendConfig, GatewayConfig, ModelConfig, SettingSource
+from batchwright.inference.catalog import CatalogEntry
+from batchwright.rules.backends.registry import ModelSettings, merge_settings, non_default_settings
+from batchwright.settings import Settings
+from batchwright.settings.worker import ModelLimits
+
+_SECTIONS = ("retries", "limits")
+_DEFAULT_MODEL_LIMITS = ModelLimits.model_validate({})
+# Settings of the process that apply if the registry sets none.
+_PROCESS_SETTINGS = {
+    "retries.max_attempts": "max_attempts",
+    "retries.initial_backoff": "initial_backoff_seconds",
+    "retries.max_backoff": "max_backoff_seconds",
+    "retries.give_up_after": "give_up_after_seconds",
+    "limits.in_flight": "model_in_flight",
+    "limits.capacity_fraction": "capacity_fraction",
+    "request_timeout": "request_timeout_seconds",
+    "connect_timeout": "connect_timeout_seconds",
+}
+
+
+class SettingWithSource(NamedTuple):
+    value: JsonValue
+    origin: SettingSource
+
+
+class EffectiveBackend(NamedTuple):
+    url: str
+    origin: SettingSource
+    settings: Mapping[str, SettingWithSource]
+
+
+def effective_settings(entry: CatalogEntry, settings: Settings) -> dict[str, SettingWithSource]:
+    """Return the settings of a model by name, for example `limits.in_flight`, each with its source.
+
+    `entry` is the model in the catalog. Settings of `jobs` are included only if its requests run as jobs.
+    """
+    sections = (*_SECTIONS, "jobs") if entry.config.kind != "sync" else _SECTIONS
+    names = [name for name in ModelConfig.model_fields if name not in (*_SECTIONS, "jobs", "backends")]
+    found = {name: _setting_in_effect(entry, settings, entry.config, (name,)) for name in names}
+    for section in sections:
+        part: BaseModel = getattr(entry.config, section)
+        for name in type(part).model_fields:
+            found[f"{section}.{name}"] = _setting_in_effect(entry, settings, part, (section, name))
+    return found
+
+
+def effective_backends(entry: CatalogEntry, settings: Settings) -> list[EffectiveBackend]:
+    """Return the backends of a model in its order, each with its settings and their sources."""
+    return [_effective_backend(entry, settings, backend) for backend in entry.config.backends]
+
+
+def visible_change(entry: CatalogEntry) -> ModelSettings | None:
+    """Return the settings changed at run time, with header values hidden; None if there is no change."""
+    if entry.change is None:
+        return None
+    patch, config = entry.change.patch, entry.change.config
+    fields = dict(patch if patch is not None else non_default_settings(config) if config is not None else {})
+    backends = fields.get("backends")
+    if isinstance(backends, list):
+        fields["backends"] = [_hide_header_values(backend) for backend in backends]
+    return fields
+
+
+def _hide_header_values(backend: JsonValue) -> JsonValue:
+    if not isinstance(backend, dict) or not isinstance(headers := backend.get("headers"), dict):
+        return backend
+    return {**backend, "headers": dict.fromkeys(headers, "(hidden)")}
+
+
+def _setting_in_effect(
+    entry: CatalogEntry, settings: Settings, holder: BaseModel, path: tuple[str, ...]
+) -> SettingWithSource:
+    value, name = getattr(holder, path[-1]), ".".join(path)
+    if _is_set(_changed_settings(entry), path):
+        return SettingWithSource(value, "change")
+    base = None if _replaces_model(entry) else entry.base or entry.config
+    if base is not None and _is_set(non_default_settings(base), path):
+        return SettingWithSource(value, "file")
+    return _process_setting(name, entry.model, value, settings)
+
+
+def _effective_backend(entry: CatalogEntry, settings: Settings, backend: BackendConfig) -> EffectiveBackend:
+    source = entry.base_source if entry.base is not None else entry.source
+    before = [] if _replaces_model(entry) else (entry.base or entry.config).backends
+    known = next(
+        (other for other in before if (other.url, other.model) == (backend.url, backend.model)), None
+    )
+    known = known or next((other for other in before if other.url == backend.url), None)
+    own = {} if known is None else _non_default_fields(known)
+    origin: SettingSource = "listing" if source == "listing" else "file"
+    found: dict[str, SettingWithSource] = {}
+    for name, value in backend:
+        if name == "url" or name not in BackendConfig.model_fields:
+            continue
+        shown = sorted(value) if name == "headers" else value
+        if _non_default_fields(backend).get(name) != own.get(name):
+            found[name] = SettingWithSource(shown, "change" if entry.change else "file")
+        elif name in own:
+            found[name] = SettingWithSource(shown, "file")
+        else:
+            found[name] = _process_setting(name, "", shown, settings)
+    found["has_api_key"] = _has_api_key(backend, settings)
+    return EffectiveBackend(backend.url, "change" if known is None and entry.change else origin, found)
+
+
+def _has_api_key(backend: BackendConfig, settings: Settings) -> SettingWithSource:
+    named = backend.api_key_name or backend.api_key_file or backend.api_key_env
+    if isinstance(backend, GatewayConfig) and not named and settings.registry is None:
+        has = bool(settings.backend_api_key)
+        return SettingWithSource(has, "environment" if has else "default")
+    return SettingWithSource(bool(named), "file" if named else "default")
+
+
+def _process_setting(name: str, model: str, value: JsonValue, settings: Settings) -> SettingWithSource:
+    own = settings.models.get(model)
+    limit = name.removeprefix("limits.")
+    if own is not None and name != limit and getattr(own, limit, None) and limit in own.model_fields_set:
+        return SettingWithSource(getattr(own, limit), "environment")
+    setting = _PROCESS_SETTINGS.get(name)
+    if setting is not None:
+        origin: SettingSource = "environment" if setting in settings.model_fields_set else "default"
+        return SettingWithSource(getattr(settings, setting), origin)
+    if name in ("limits.inputs_per_request", "limits.input_tokens_per_request"):
+        return SettingWithSource(getattr(_DEFAULT_MODEL_LIMITS, limit), "default")
+    return SettingWithSource(value, "default")
+
+
+def _changed_settings(entry: CatalogEntry) -> ModelSettings:
+    if entry.change is None:
+        return {}
+    if entry.change.config is not None:
+        return non_default_settings(entry.change.config)
+    return merge_settings({}, entry.change.patch or {})
+
+
+def _replaces_model(entry: CatalogEntry) -> bool:
+    """Return True if the change is a whole entry, so that the model's settings in the file do not apply."""
+    return entry.change is not None and entry.change.config is not None
+
+
+def _is_set(fields: ModelSettings, path: tuple[str, ...]) -> bool:
+    here: JsonValue = fields
+    for name in path:
+        if not isinstance(here, dict) or name not in here:
+            return False
+        here = here[name]
+    return True
+
+
+def _non_default_fields(backend: BackendConfig) -> dict[str, object]:
+    return backend.model_dump(exclude_defaults=True)

@@ -1,0 +1,118 @@
+"""Read a backend's messages about jobs: responses to submissions and polls, and callbacks."""
+
+from batchwright.contracts.errors import LineCode
+from batchwright.contracts.job_config import JobConfig
+from batchwright.inference.outcomes import Outcome, invalid_response
+from batchwright.rules.backends.async_jobs import (
+    InvalidJobReport,
+    JobReport,
+    JobState,
+    job_result,
+    parse_job_report,
+)
+from batchwright.rules.backends.response_checks import find_problem
+from batchwright.rules.dispatch import retry_policy
+from batchwright.rules.dispatch.retry_policy import Budget, Classification
+from batchwright.rules.json_text import is_json
+
+JOB_RUNNING = JobReport(JobState.RUNNING)
+_UNKNOWN = (404, 410)
+
+
+def from_submit(outcome: Outcome, config: JobConfig, *, calls_back: bool) -> JobReport | Outcome:
+    """Return the job's report from the response to its submission; an Outcome if the response is invalid.
+
+    Args:
+        config: the job settings of the model, which name the fields of the response.
+        calls_back: True if the job reports its end by a callback. If not, the response must have an id to
+            poll.
+    """
+    if calls_back and not is_json(outcome.body):
+        return JOB_RUNNING
+    try:
+        report = parse_job_report(outcome.body, config)
+    except InvalidJobReport as error:
+        return invalid_response(f"The backend accepted the request as a job and {error}.")
+    if report.state is JobState.RUNNING and not report.job_id and not calls_back:
+        names = config.id_field or "job_id or id"
+        return invalid_response(f"The backend accepted the request as a job and returned no id at {names}.")
+    return report
+
+
+def from_poll(outcome: Outcome, config: JobConfig) -> JobReport | Outcome:
+    """Return the job's report from the response to a poll; an Outcome if the response has no valid report.
+
+    `config` names the fields of the response.
+    """
+    if not 200 <= outcome.status < 300:
+        return outcome
+    if not outcome.body.strip():
+        return JOB_RUNNING
+    try:
+        return parse_job_report(outcome.body, config)
+    except InvalidJobReport as error:
+        return invalid_response(f"Polled for a job, the backend {error}.")
+
+
+def from_callback(body: bytes, config: JobConfig) -> JobReport | Outcome:
+    """Return the job's report from the body of the callback at its end; an Outcome if the body is invalid.
+
+    A body without a status is the result itself.
+    """
+    try:
+        report = parse_job_report(body, config)
+        if report.state is not JobState.RUNNING:
+            return report
+        if report.status:
+            return invalid_response(
+                f"The backend called back with the status {report.status!r}, which is not a final status."
+            )
+        return report._replace(state=JobState.DONE, result=job_result(body, config))
+    except InvalidJobReport as error:
+        return invalid_response(f"The backend called back and {error}.")
+
+
+def from_finished_job(report: JobReport, job_id: str = "", backend_request_id: str = "") -> Outcome:
+    """Return the outcome of a line from the report on its job, which has succeeded or failed.
+
+    Args:
+        job_id: replaces the report's id in the error message.
+        backend_request_id: the backend's id of the request.
+    """
+    if report.state is JobState.DONE:
+        if (problem := find_problem(200, report.result)) is not None:
+            return invalid_response(problem.message, problem.detail)
+        return Outcome(retry_policy.SUCCESS, 200, report.result, backend_request_id)
+    verdict = retry_policy.JOB_FAILED_FOR_GOOD if report.is_final else retry_policy.JOB_FAILED
+    detail = f": {report.error}" if report.error else f" with the status {report.status!r}"
+    return Outcome(
+        verdict, code=LineCode.JOB_FAILED, message=f"The job {job_id or report.job_id} failed{detail}"
+    )
+
+
+def from_failed_polls(outcome: Outcome, job_id: str) -> Outcome:
+    """Return the outcome of a line after several polls of its job have failed.
+
+    If the backend no longer knows the job, the job is lost. Otherwise the backend counts as unavailable.
+    `outcome` is the result of the last poll.
+    """
+    if outcome.status in _UNKNOWN:
+        message = f"The backend no longer knows the job {job_id}: it returned {outcome.status}."
+        return Outcome(retry_policy.JOB_LOST, code=LineCode.JOB_LOST, message=message)
+    verdict = outcome.verdict
+    if verdict.budget is not Budget.CREDENTIALS:
+        verdict = Classification(Budget.CAPACITY, verdict.category)
+    message = f"The job {job_id} could not be polled: {outcome.message or f'status {outcome.status}'}"
+    return Outcome(
+        verdict, code=outcome.code, message=message, retry_after=outcome.retry_after, cause=outcome.cause
+    )
+
+
+def poll_timeout(config: JobConfig, job_id: str) -> Outcome:
+    message = f"The job {job_id} did not end within {config.max_poll_time:g} s."
+    return Outcome(retry_policy.RESPONSE_TIMEOUT, code=LineCode.REQUEST_TIMEOUT, message=message)
+
+
+def callback_too_large(size: int, most: int) -> Outcome:
+    message = f"The backend called back with {size} bytes; a response may have at most {most} bytes."
+    return Outcome(retry_policy.RESPONSE_TOO_LARGE, code=LineCode.RESPONSE_TOO_LARGE, message=message)

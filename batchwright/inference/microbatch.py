@@ -1,0 +1,399 @@
+"""Microbatching: several lines of one model are sent in one request, if the model's settings allow that.
+
+If a shared request fails, it is sent once more as a whole, then in halves, and at last line by line. A line
+loses an attempt only if it is sent alone.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, Protocol, cast
+from weakref import WeakKeyDictionary
+
+from msgspec.structs import replace
+
+from batchwright.contracts.errors import LineCode
+from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.registry import LimitConfig
+from batchwright.inference.client import RequestSender, parse_response
+from batchwright.inference.outcomes import Outcome
+from batchwright.inference.transport.base import Header, TargetUrl
+from batchwright.rules.backends.chat_microbatch import ChatAdapter, ChatExecutor
+from batchwright.rules.backends.microbatch import (
+    EmbeddingsAdapter,
+    MicrobatchAdapter,
+    MicrobatchFailed,
+    MicrobatchPart,
+    MicrobatchSize,
+)
+from batchwright.rules.dispatch import retry_policy
+from batchwright.rules.dispatch.retry_policy import Budget, Category, backoff
+from batchwright.settings import Settings, SettingsError
+from batchwright.settings.formats import InvalidObjectReference, load_object
+from batchwright.settings.worker import ModelLimits
+from batchwright.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+LINGER_SECONDS = 0.01  # how long the first line waits for others: a slice sends its lines one by one
+_NOT_REGISTERED = LimitConfig.model_validate({})
+_DEFAULT_LIMITS = ModelLimits.model_validate({})
+
+
+class MicrobatchBackend(Protocol):
+    """A backend to which shared requests may be sent."""
+
+    @property
+    def client(self) -> RequestSender: ...
+
+
+class MicrobatchPolicy(NamedTuple):
+    """Rules by which the lines of one model share requests.
+
+    Attributes:
+        lines: maximum number of lines in one request.
+        tokens: maximum number of input tokens in one request; they are estimated.
+        pause: returns the seconds to wait before the n-th retry of a failed request.
+    """
+
+    model: str
+    lines: int
+    tokens: int
+    pause: Callable[[int], float]
+
+
+class MicrobatchSenders:
+    """The microbatch senders of one process, which let all slices of a model share requests.
+
+    Creating it raises SettingsError if a chat executor is invalid. A chat executor is the operator's object
+    that joins chat requests and splits their responses.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._settings, self._metrics = settings, metrics
+        self._executors = load_chat_executors(settings)
+        self._pause = partial(
+            backoff, initial=settings.initial_backoff_seconds, longest=settings.max_backoff_seconds
+        )
+        # The senders of a backend are dropped with the backend.
+        self._senders: WeakKeyDictionary[MicrobatchBackend, dict[tuple[str, Endpoint], MicrobatchSender]] = (
+            WeakKeyDictionary()
+        )
+
+    def is_enabled(self, model: str, endpoint: Endpoint, registered: LimitConfig = _NOT_REGISTERED) -> bool:
+        """Return True if lines of the model share requests at this endpoint, False if each is sent alone.
+
+        `registered` has the model's limits in the registry, which override the settings.
+        """
+        return bool(self._adapter(model, endpoint) and self._policy(model, registered))
+
+    def sender_for(
+        self,
+        backend: MicrobatchBackend,
+        model: str,
+        endpoint: Endpoint,
+        registered: LimitConfig = _NOT_REGISTERED,
+        tenant: str = "",
+    ) -> RequestSender:
+        """Return the sender of a model's lines to one of its backends.
+
+        If the lines of this model and endpoint do not share requests, return the backend's own client, which
+        sends each line alone.
+
+        Args:
+            endpoint: the endpoint of the batch.
+            registered: the model's limits in the registry, which override the settings.
+            tenant: the tenant of the lines. Lines of different tenants share a request only with the setting
+                `tenants_share_requests`, or if this is empty.
+        """
+        adapter, policy = self._adapter(model, endpoint), self._policy(model, registered)
+        if adapter is None or policy is None:
+            return backend.client
+        senders = self._senders.setdefault(backend, {})
+        sender = senders.get((model, endpoint))
+        if sender is None or sender.policy != policy:
+            sender = MicrobatchSender(backend.client, adapter, policy, self._metrics)
+            senders[model, endpoint] = sender
+        is_shared = not tenant or self._settings.tenants_share_requests
+        return sender if is_shared else TenantSender(sender, tenant)
+
+    def _policy(self, model: str, registered: LimitConfig) -> MicrobatchPolicy | None:
+        """Return the rules by which the model's lines share requests; None if they do not share any."""
+        own = self._settings.models.get(model, _DEFAULT_LIMITS)
+        lines = registered.inputs_per_request or own.inputs_per_request
+        if lines == 1:
+            return None
+        tokens = registered.input_tokens_per_request or own.input_tokens_per_request
+        return MicrobatchPolicy(model, lines, tokens, self._pause)
+
+    def _adapter(self, model: str, endpoint: Endpoint) -> MicrobatchAdapter | None:
+        if endpoint is Endpoint.EMBEDDINGS:
+            return EmbeddingsAdapter()
+        if endpoint is Endpoint.CHAT_COMPLETIONS and model in self._executors:
+            return ChatAdapter(self._executors[model])
+        return None
+
+
+def load_chat_executors(settings: Settings) -> dict[str, ChatExecutor]:
+    """Import the chat executors that the settings name, and return them by model.
+
+    A chat executor is the operator's object that joins chat requests and splits their responses.
+
+    Raises:
+        SettingsError: an executor cannot be imported, or has no method `join` or `split`.
+    """
+    named = {model: limits.chat_executor for model, limits in settings.models.items() if limits.chat_executor}
+    return {model: _load_chat_executor(model, reference) for model, reference in named.items()}
+
+
+def _load_chat_executor(model: str, reference: str) -> ChatExecutor:
+    setting = f"BATCHWRIGHT_MODELS is wrong: chat_executor of {model!r}"
+    try:
+        found = load_object(reference)
+    except InvalidObjectReference as error:
+        raise SettingsError(f"{setting}: {error}.") from error
+    for name in ("join", "split"):
+        if not callable(getattr(found, name, None)):
+            raise SettingsError(f"{setting}: {reference!r} has no method {name!r}.")
+    return cast("ChatExecutor", found)
+
+
+class TenantSender:
+    """Sends the lines of one tenant. They share requests only with other lines of that tenant."""
+
+    def __init__(self, sender: "MicrobatchSender", tenant: str) -> None:
+        self._sender, self._tenant = sender, tenant
+
+    def send(
+        self, target: TargetUrl, body: bytes, request_id: str, extra: Sequence[Header] = ()
+    ) -> Coroutine[None, None, Outcome]:
+        """Send one line and return its outcome, as `InferenceClient.send` does."""
+        return self._sender.send(target, body, request_id, extra, self._tenant)
+
+
+class _MicrobatchKey(NamedTuple):
+    """Target URL, batch headers and tenant that all lines of a shared request have in common.
+
+    `tenant` is empty if lines of different tenants may share a request.
+    """
+
+    target: TargetUrl
+    extra: tuple[Header, ...]
+    tenant: str = ""
+
+
+class _Member(NamedTuple):
+    part: MicrobatchPart
+    body: bytes
+    request_id: str
+    answered: "asyncio.Future[Outcome]"
+
+
+@dataclass
+class _Microbatch:
+    key: _MicrobatchKey
+    members: list[_Member] = field(default_factory=list[_Member])
+    tokens: int = 0
+    timer: asyncio.TimerHandle | None = None
+
+
+class MicrobatchSender:
+    """Sends one model's lines to one backend in shared requests. All slices of the process use it."""
+
+    def __init__(
+        self,
+        client: RequestSender,
+        adapter: MicrobatchAdapter,
+        policy: MicrobatchPolicy,
+        metrics: Metrics,
+    ) -> None:
+        self._client, self._adapter, self.policy = client, adapter, policy
+        self._size = MicrobatchSize(policy.lines)
+        self._open: dict[tuple[_MicrobatchKey, bytes], _Microbatch] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+        self._metrics, self._model = metrics, policy.model
+
+    async def send(
+        self,
+        target: TargetUrl,
+        body: bytes,
+        request_id: str,
+        extra: Sequence[Header] = (),
+        tenant: str = "",
+    ) -> Outcome:
+        """Send one line, possibly in a request with others, and return its own outcome.
+
+        Only lines with the same `tenant` share a request. If the call is cancelled, a request with other
+        lines still completes. The parameters are those of `InferenceClient.send`.
+        """
+        part = self._eligible(body)
+        if part is None:
+            outcome = await self._client.send(target, body, request_id, extra)
+            if outcome.verdict is retry_policy.SUCCESS:
+                self._size.record_single_success()
+            return outcome
+        answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        key = _MicrobatchKey(target, tuple(extra), tenant)
+        self._join(key, _Member(part, body, request_id, answered))
+        return await answered
+
+    def _eligible(self, body: bytes) -> MicrobatchPart | None:
+        part, reason = None, "shrunk"
+        if self._size.current > 1:
+            part = self._adapter.part(body)
+            reason = "shape" if part is None else "tokens"
+            if part is not None and part.tokens <= self.policy.tokens:
+                return part
+        self._metrics.microbatch_ineligible.labels(self._model, reason).inc()
+        self._count_chat_fallbacks(reason, 1)
+        return None
+
+    def _join(self, destination: _MicrobatchKey, member: _Member) -> None:
+        key = (destination, member.part.shared)
+        batch = self._open.get(key)
+        if batch is not None and batch.tokens + member.part.tokens > self.policy.tokens:
+            self._close(key)
+            batch = None
+        if batch is None:
+            batch = self._open[key] = _Microbatch(destination)
+            batch.timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._close, key)
+        batch.members.append(member)
+        batch.tokens += member.part.tokens
+        if len(batch.members) >= self._size.current:
+            self._close(key)
+
+    def _close(self, key: tuple[_MicrobatchKey, bytes]) -> None:
+        batch = self._open.pop(key)
+        if batch.timer is not None:
+            batch.timer.cancel()
+        task = asyncio.create_task(self._run(batch))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+        waiting = {member.request_id for member in batch.members}
+
+        def leave(member: _Member) -> None:
+            waiting.discard(member.request_id)
+            if not waiting:  # no line waits for the outcome any more
+                task.cancel()
+
+        for member in batch.members:
+            member.answered.add_done_callback(lambda _, one=member: leave(one))
+
+    async def _run(self, batch: _Microbatch) -> None:
+        try:
+            await self._send(batch.key, batch.members, repetitions=0)
+        except Exception as error:  # raised in each line's call, as if the line had been sent alone
+            for member in batch.members:
+                if not member.answered.done():
+                    member.answered.set_exception(error)
+
+    async def _send(self, key: _MicrobatchKey, members: Sequence[_Member], repetitions: int) -> None:
+        members = [member for member in members if not member.answered.done()]
+        if len(members) < 2:
+            return await self._one_by_one(key, members)
+        try:
+            body = self._adapter.join([member.part for member in members])
+        except MicrobatchFailed as error:
+            return await self._split_up(key, members, "joined", str(error))
+        outcome = await self._send_together(key, members, body)
+        budget = outcome.verdict.budget
+        if budget in (Budget.CAPACITY, Budget.CREDENTIALS):
+            self._size.record_failure()
+            self._count_failed(outcome.verdict.category, "put_back")
+            for member in members:
+                _resolve(member, outcome)
+        elif outcome.verdict is retry_policy.SUCCESS:
+            await self._distribute(key, members, outcome)
+        elif budget is Budget.ATTEMPT:
+            await self._repeat(key, members, repetitions, outcome.verdict.category)
+        else:  # one line's mistake must not fail the others
+            await self._split_up(key, members, "refused", "the backend refused them together")
+
+    async def _repeat(
+        self, key: _MicrobatchKey, members: Sequence[_Member], repetitions: int, category: Category
+    ) -> None:
+        """Send a failed request again after a pause: the first time unchanged, later in two halves.
+
+        Args:
+            repetitions: how often the request was already repeated.
+            category: the kind of its last failure.
+        """
+        self._size.record_failure()
+        self._count_failed(category, "halved" if repetitions else "repeated")
+        pause = self.policy.pause(repetitions + 1)
+        self._metrics.microbatch_retry_seconds.labels(self._model, category).observe(pause)
+        await asyncio.sleep(pause)
+        if not repetitions:
+            return await self._send(key, members, 1)
+        middle = len(members) // 2
+        halves = members[:middle], members[middle:]
+        if middle == 1:
+            self._metrics.microbatch_alone.labels(self._model).inc()
+            self._count_chat_fallbacks("failed", sum(len(half) == 1 for half in halves))
+        for half in halves:
+            await self._send(key, half, repetitions + 1)
+
+    async def _distribute(self, key: _MicrobatchKey, members: Sequence[_Member], outcome: Outcome) -> None:
+        """Split a successful response, and give each line its part as its outcome."""
+        try:
+            results = self._adapter.split(outcome.body, [member.part for member in members])
+        except MicrobatchFailed as error:
+            return await self._split_up(key, members, "split", str(error))
+        self._size.record_success()
+        for member, result in zip(members, results, strict=True):
+            if result.problem:
+                code = LineCode.INVALID_RESPONSE
+                alone = Outcome(retry_policy.INVALID_SHARE, code=code, message=result.problem)
+            else:  # as if the line had been sent alone
+                alone = parse_response(result.status, {}, result.body, member.body)
+                alone = replace(alone, backend_request_id=outcome.backend_request_id)
+            _resolve(member, alone)
+
+    async def _split_up(
+        self, key: _MicrobatchKey, members: Sequence[_Member], label: str, reason: str
+    ) -> None:
+        """Send the lines one by one, because they cannot share a request.
+
+        Args:
+            label: the reason as a label of the metric.
+            reason: the reason in words for the log.
+        """
+        self._size.record_failure()
+        self._count_chat_fallbacks(label, len(members))
+        self._metrics.microbatch_alone.labels(self._model).inc()
+        logger.info("lines cannot share a request", extra={"model": self._model, "reason": reason})
+        await self._one_by_one(key, members)
+
+    async def _one_by_one(self, key: _MicrobatchKey, members: Sequence[_Member]) -> None:
+        async def send(member: _Member) -> None:
+            _resolve(member, await self._client.send(key.target, member.body, member.request_id, key.extra))
+
+        await asyncio.gather(*(send(member) for member in members))
+
+    async def _send_together(self, key: _MicrobatchKey, members: Sequence[_Member], body: bytes) -> Outcome:
+        ids = "\n".join(member.request_id for member in members)
+        group_id = "group_" + hashlib.sha256(ids.encode()).hexdigest()[:24]
+        outcome = await self._client.send(key.target, body, group_id, key.extra)
+        self._metrics.microbatch_requests.labels(self._model, outcome.verdict.category).inc()
+        self._metrics.microbatch_inputs.labels(self._model).inc(len(members))
+        self._metrics.microbatch_size.labels(self._model).observe(len(members))
+        if isinstance(self._adapter, ChatAdapter):
+            status = "success" if outcome.verdict is retry_policy.SUCCESS else "error"
+            self._metrics.chat_groups.labels(status).inc()
+            self._metrics.chat_group_size.observe(len(members))
+        return outcome
+
+    def _count_failed(self, category: Category, result: str) -> None:
+        self._metrics.microbatch_requeues.labels(self._model, category, result).inc()
+
+    def _count_chat_fallbacks(self, reason: str, lines: int) -> None:
+        if isinstance(self._adapter, ChatAdapter):
+            self._metrics.chat_fallbacks.labels(reason).inc(lines)
+
+
+def _resolve(member: _Member, outcome: Outcome) -> None:
+    if not member.answered.done():
+        member.answered.set_result(outcome)

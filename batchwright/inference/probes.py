@@ -1,0 +1,114 @@
+"""Probes: small test requests that show whether a backend or a line is at fault for a failure."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from enum import IntEnum
+
+from batchwright.contracts.openai import Endpoint
+from batchwright.inference.client import InferenceClient
+from batchwright.inference.discovery import ListingFailed
+from batchwright.inference.transport.base import TargetUrl
+from batchwright.rules.dispatch.retry_policy import Budget
+
+_TIMEOUT_SECONDS = 15.0
+_REUSE_SECONDS = 1.0  # a result is reused, because failing lines must not multiply requests
+_ID = "batchwright-probe"
+# The cheapest request for each endpoint; the other endpoints have none that is cheap enough.
+_REQUESTS: dict[Endpoint, dict[str, object]] = {
+    Endpoint.CHAT_COMPLETIONS: {"messages": [{"role": "user", "content": "ping"}], "max_tokens": 1},
+    Endpoint.COMPLETIONS: {"prompt": "ping", "max_tokens": 1},
+    Endpoint.RESPONSES: {"input": "ping", "max_output_tokens": 16},
+    Endpoint.EMBEDDINGS: {"input": "ping"},
+    Endpoint.MODERATIONS: {"input": "ping"},
+}
+
+
+class ProbeResult(IntEnum):
+    """Result of a probe, a small test request. A higher value means that more of the backend works."""
+
+    NONE = 0
+    ALIVE = 1  # its health check succeeds, or it lists its models
+    NORMAL = 2  # it answers inference requests
+
+
+class UpstreamProber:
+    """Sends probes, small test requests, to one model at one backend.
+
+    Lines that need a probe at the same time share its result.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._running: dict[Endpoint | None, asyncio.Task[ProbeResult]] = {}
+        self._last: dict[Endpoint | None, tuple[float, ProbeResult]] = {}
+
+    async def probe(
+        self,
+        client: InferenceClient,
+        url: str,
+        model: str,
+        endpoint: Endpoint | None,
+        priority: int | None = None,
+    ) -> ProbeResult:
+        """Send a test request to the backend, or return a result that is less than a second old.
+
+        Args:
+            client: the client of the backend.
+            url: the URL of the backend.
+            model: the model to test.
+            endpoint: the endpoint of the test request. If it is None, only the backend's health or model list
+                is requested.
+            priority: the priority of the test request, the same as that of the lines; None for none.
+        """
+        last = self._last.get(endpoint)
+        if last is not None and self._clock() - last[0] < _REUSE_SECONDS:
+            return last[1]
+        task = self._running.get(endpoint)
+        if task is None:
+            task = asyncio.create_task(_probe(client, url, model, endpoint, priority))
+            self._running[endpoint] = task
+            task.add_done_callback(lambda ended: self._ended(endpoint, ended))
+        return await asyncio.shield(task)
+
+    def _ended(self, endpoint: Endpoint | None, task: asyncio.Task[ProbeResult]) -> None:
+        del self._running[endpoint]
+        if not task.cancelled() and task.exception() is None:
+            self._last[endpoint] = self._clock(), task.result()
+
+
+async def _probe(
+    client: InferenceClient, url: str, model: str, endpoint: Endpoint | None, priority: int | None
+) -> ProbeResult:
+    if endpoint is not None and (request := _REQUESTS.get(endpoint)) is not None:
+        prioritized = {} if priority is None else {"priority": priority}
+        body = json.dumps({"model": model, **request, **prioritized}).encode()
+        try:
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                outcome = await client.send(TargetUrl.of(url + endpoint), body, _ID)
+        except TimeoutError:
+            pass
+        else:
+            if outcome.verdict.budget is Budget.SETTLED:
+                return ProbeResult.NORMAL
+    return ProbeResult.ALIVE if await _is_alive(client, url) else ProbeResult.NONE
+
+
+async def _is_alive(client: InferenceClient, url: str) -> bool:
+    """Return True if the backend's path `/health` succeeds. If there is no such path, its model list decides.
+
+    The health path comes first, because some servers still return their model list when they no longer answer
+    other requests.
+    """
+    try:
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
+            health = await client.poll_job(b"GET", TargetUrl.of(url + "/health"), _ID)
+            if 200 <= health.status < 300:
+                return True
+            if not 400 <= health.status < 500:
+                return False
+            await client.models(url)
+    except (ListingFailed, TimeoutError):
+        return False
+    return True

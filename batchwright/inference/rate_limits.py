@@ -1,0 +1,165 @@
+"""Rate limits in effect for the whole fleet. They come from the settings and from changes in the database."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from batchwright.contracts.temporal_names import DISPATCH_QUEUE, inference_queue
+from batchwright.rules.dispatch.rate_limits import (
+    ALL_MODELS,
+    Pacing,
+    RateAllocation,
+    RatesConflict,
+    RateTable,
+    allocate_rates,
+    effective_rates,
+)
+from batchwright.rules.ids import safe_name
+from batchwright.settings import Settings
+
+logger = logging.getLogger(__name__)
+_REFRESH_SECONDS = 5.0
+
+
+class StoredRate(Protocol):
+    @property
+    def model(self) -> str: ...
+    @property
+    def requests_per_second(self) -> float: ...
+
+
+class StoredRates(Protocol):
+    """The database's table of rates that were changed at run time."""
+
+    async def all(self) -> Sequence[StoredRate]: ...
+
+
+class EffectiveRates(Protocol):
+    """The rate limits in effect now, which may change at any time.
+
+    `allocation` says how fast lines of each model may be sent in one turn, the limited time in which a worker
+    sends the lines of one slice. It is replaced when the limits change, so read it again for each line.
+    """
+
+    allocation: RateAllocation
+
+    def pacing_of(self, model: str) -> Pacing | None:
+        """Return how fast lines of the model may be sent in one turn; None if the model has no rate limit."""
+        return self.allocation.of(model)
+
+    def queue_of(self, model: str) -> str:
+        """Return the task queue that the model shares with others; empty if it has a queue of its own."""
+        ...
+
+    async def other_queue(self, model: str, queue: str) -> str:
+        """Return the task queue to which the model's slices must move; empty if `queue` is the right one."""
+        ...
+
+
+class NoRates(EffectiveRates):
+    allocation = RateAllocation({}, None)
+
+    def queue_of(self, model: str) -> str:
+        return ""
+
+    async def other_queue(self, model: str, queue: str) -> str:
+        return ""
+
+
+class FleetRates(EffectiveRates):
+    """Reads the rates of settings and database, and divides them among the served models.
+
+    Until the first refresh, only the rates of the settings are in effect.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        table: StoredRates,
+        served: Callable[[], frozenset[str]],
+        *,
+        unavailable: type[Exception],
+    ) -> None:
+        """Start with the rates of the settings.
+
+        Args:
+            table: the rates that were changed at run time.
+            served: returns the names of the served models.
+            unavailable: the exception that `table` raises while the database cannot be reached.
+        """
+        self._settings, self._table, self._served = settings, table, served
+        self._unavailable = unavailable
+        self._complaint = ""
+        self._take(effective_rates(settings.rates, {}))
+
+    def queue_of(self, model: str) -> str:
+        return DISPATCH_QUEUE if self._rates.is_shared(model) else ""
+
+    def queues(self) -> dict[str, Pacing | None]:
+        """Return how fast slices of each task queue may be sent, by the queue's name.
+
+        None means no rate limit.
+        """
+        return self.allocation.queues(self._models)
+
+    def in_effect(self) -> list[tuple[str, str, Pacing]]:
+        """Return (model, task queue, pacing) of every rate limit. The pacing says how fast slices are sent.
+
+        `ALL_MODELS` stands for the models without a rate of their own, which share one rate and one queue.
+        """
+        rates, models = self.allocation, self._models
+        own = [(model, rates.of(model)) for model in sorted(models & rates.own.keys())]
+        found = [(model, inference_queue(safe_name(model)), pacing) for model, pacing in own if pacing]
+        return [*found, (ALL_MODELS, DISPATCH_QUEUE, rates.shared)] if rates.shared else found
+
+    async def other_queue(self, model: str, queue: str) -> str:
+        """Return the task queue to which the model's slices must move; empty if `queue` is the right one.
+
+        The rates are read from the table again first, because workers that know different rates would move a
+        slice back and forth. If the table cannot be read, the slice stays in `queue`.
+        """
+        if not self._rates.target_queue(model, queue) or not await self.try_refresh():
+            return ""
+        return self._rates.target_queue(model, queue)
+
+    async def refresh(self) -> None:
+        """Read the rates from the table and apply them. After an exception, the last rates stay in effect.
+
+        Raises:
+            unavailable: the database cannot be reached.
+            RatesConflict: there is a rate over all models, and rates of single models use up all of it.
+        """
+        changes = {row.model: row.requests_per_second for row in await self._table.all()}
+        rates = effective_rates(self._settings.rates, changes)
+        rates.check_remainder()
+        self._take(rates)
+
+    async def try_refresh(self) -> bool:
+        """Refresh the rates and return True.
+
+        On an error, log it once, keep the last rates and return False.
+        """
+        try:
+            await self.refresh()
+        except (self._unavailable, RatesConflict) as error:
+            if str(error) != self._complaint:
+                logger.warning(
+                    "rates cannot be read: the last known rates stay in effect", extra={"error": str(error)}
+                )
+            self._complaint = str(error)
+            return False
+        self._complaint = ""
+        return True
+
+    async def run(self) -> None:
+        """Refresh the rates every few seconds, forever."""
+        while True:
+            await self.try_refresh()
+            await asyncio.sleep(_REFRESH_SECONDS)
+
+    def _take(self, rates: RateTable) -> None:
+        self._rates, self._models = rates, self._served()
+        # While no model is known, all own rates count: the other models get too little rather than too much.
+        known = self._models or rates.entries
+        self.allocation = allocate_rates(rates, known, self._settings.slice_seconds)

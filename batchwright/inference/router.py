@@ -1,0 +1,398 @@
+"""Choose the backend for each request: one of the model itself, or else one of a fallback model."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from batchwright.contracts.job_config import JobConfig
+from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.registry import LimitConfig, LoadBalancing, ModelConfig
+from batchwright.inference.circuit_breaker import CircuitAttempt, CircuitBreaker
+from batchwright.inference.client import InferenceClient, RequestSender
+from batchwright.inference.outcomes import Outcome, invalid_response
+from batchwright.inference.probes import ProbeResult, UpstreamProber
+from batchwright.inference.transport.base import Exchange, Header, TargetUrl
+from batchwright.rules.backends.body_rewriting import (
+    INLINE_REWRITE_BYTES,
+    with_default_model,
+    with_model,
+    with_priority,
+)
+from batchwright.rules.backends.response_checks import find_embeddings_problem
+from batchwright.rules.dispatch.load_balancing import least_outstanding, prefix_affine
+from batchwright.rules.dispatch.retry_policy import SUCCESS, RetryPolicy
+
+
+@dataclass(eq=False)
+class Backend:
+    """One backend, and the result of the last request for its model list.
+
+    `url` has no trailing slash and no `/v1`.
+    """
+
+    url: str
+    client: InferenceClient
+    is_unreachable: bool = False  # the last listing found it unreachable
+    listing_failed: bool = False  # the last listing failed
+    ignored_models: int = 0  # ids that the last listing ignored
+    has_responded: bool = False  # to any listing so far; only then silence is a sign of failure
+    probe_seconds: float | None = None  # duration of the last listing; None before the first
+    _targets: dict[str, TargetUrl] = field(default_factory=dict[str, TargetUrl])
+
+    @property
+    def is_healthy(self) -> bool:
+        """True if the backend was reachable when its model list was last requested. False before that."""
+        return self.probe_seconds is not None and not self.is_unreachable
+
+    async def is_reachable(self) -> bool:
+        """Request the model list. Return True if the backend seems reachable, even if it returns an error."""
+        responds = await self.client.is_reachable(self.url)
+        self.has_responded = self.has_responded or responds
+        return responds
+
+    def endpoint(self, path: str) -> TargetUrl:
+        """Return the parsed URL of the path at this backend, for example of `/v1/chat/completions`."""
+        found = self._targets.get(path)
+        if found is None:
+            found = self._targets[path] = TargetUrl.of(self.url + path)
+        return found
+
+
+@dataclass(eq=False)
+class Upstream:
+    """One model at one of its backends.
+
+    Attributes:
+        model: the model's name in Batchwright.
+        upstream_model: its name at the backend.
+        jobs: set if the backend runs requests as jobs.
+        calls_back: True if these jobs report their end by a callback.
+        priority: sent in each request's body, unless it is None.
+        in_flight: limit of the backend for the whole fleet, or None.
+        outstanding: number of requests in flight.
+    """
+
+    model: str
+    backend: Backend
+    upstream_model: str
+    weight: float
+    circuit: CircuitBreaker
+    outstanding: int = 0
+    jobs: JobConfig | None = None
+    calls_back: bool = False
+    priority: int | None = None
+    in_flight: int | None = None
+    probes: UpstreamProber = field(default_factory=UpstreamProber)
+
+    async def probe(self, endpoint: Endpoint) -> ProbeResult:
+        """Send a small test request that shows whether the model works at this backend. Return the result.
+
+        If a request to `endpoint` would start a job, request only the backend's health or model list.
+        """
+        probed = endpoint if self.jobs is None else None
+        return await self.probes.probe(
+            self.backend.client, self.backend.url, self.upstream_model, probed, self.priority
+        )
+
+    @property
+    def key(self) -> str:
+        return f"{self.backend.url} {self.upstream_model}"
+
+
+class Dispatch(Struct, eq=False):
+    """One request in flight to a backend. Call `end` exactly once when the request has ended."""
+
+    upstream: Upstream
+    attempt: CircuitAttempt
+
+    def end(self) -> None:
+        self.upstream.outstanding -= 1
+        if not self.attempt.is_recorded:
+            self.upstream.circuit.record_abort(self.attempt)
+
+
+class ModelRouter:
+    """Chooses the backends for one model's requests, and sends the requests to them.
+
+    When the model's registration changes, the router is updated, not replaced.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        retries: RetryPolicy,
+        failures_to_open: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.model, self.retries = model, retries
+        self.upstreams: list[Upstream] = []
+        self.fallbacks: Sequence[ModelRouter] = ()
+        self.limits = LimitConfig()  # limits in the registry, which override the settings
+        self._own_urls: list[str] = []
+        self._load_balancing: LoadBalancing = "least-outstanding"
+        self._has_aliases = False
+        self._failures_to_open, self._clock = failures_to_open, clock
+
+    def update(self, config: ModelConfig, backends: Sequence[Backend], retries: RetryPolicy) -> None:
+        """Apply a changed registration of the model. Upstreams that remain keep their state.
+
+        Args:
+            config: the new registration.
+            backends: the backends that `config` names, in the same order.
+            retries: the new retry policy.
+        """
+        known = {(upstream.backend, upstream.upstream_model): upstream for upstream in self.upstreams}
+        upstreams: dict[tuple[Backend, str], Upstream] = {}
+        for place, backend in zip(config.backends, backends, strict=True):
+            name = place.model or self.model
+            upstream = known.get((backend, name))
+            if upstream is None:
+                circuit = CircuitBreaker(self._failures_to_open, self._clock)
+                upstream = Upstream(self.model, backend, name, 1.0, circuit)
+            upstream.weight = place.weight
+            upstream.jobs = None if config.kind == "sync" else config.jobs
+            upstream.priority, upstream.in_flight = place.priority, place.in_flight
+            upstream.calls_back = config.kind == "callback"
+            upstreams[backend, name] = upstream
+        self.upstreams = list(upstreams.values())
+        self._own_urls = list(dict.fromkeys(upstream.backend.url for upstream in self.upstreams))
+        self.retries, self._load_balancing = retries, config.load_balancing
+        self._has_aliases = bool(config.aliases)
+        self.limits = config.limits
+
+    def close(self) -> None:
+        """Send no further requests, because the model was removed. Requests in flight still complete."""
+        self.upstreams, self._own_urls, self.fallbacks = [], [], ()
+
+    @property
+    def is_open(self) -> bool:
+        """True if the circuit breakers of all the model's own backends are open.
+
+        These backends then get no requests except trials.
+        """
+        for upstream in self.upstreams:  # faster than `all` over a generator
+            if not upstream.circuit.is_open:
+                return False
+        return bool(self.upstreams)
+
+    @property
+    def only_trials_allowed(self) -> bool:
+        """True if all own and fallback backends fail, so that only single trial requests are sent."""
+        return self.is_open and all(upstream.circuit.is_open for upstream in self._reachable())
+
+    @property
+    def circuit(self) -> CircuitBreaker:
+        """The circuit breaker that will be the first to let a request through."""
+        return min(
+            self.upstreams, key=lambda upstream: (upstream.circuit.is_open, upstream.circuit.wait_seconds())
+        ).circuit
+
+    def wait_seconds(self, tenant: str = "") -> float:
+        """Return the seconds until a line of the tenant may be sent; `0` means now, infinity means never."""
+        for upstream in self.upstreams:
+            if not upstream.circuit.is_open:
+                return 0.0
+        return min(
+            (upstream.circuit.wait_seconds(tenant) for upstream in self._reachable()), default=math.inf
+        )
+
+    @property
+    def urls(self) -> Sequence[str]:
+        """URLs of the backends that may get a request now.
+
+        If there are none, the URLs of all own backends.
+        """
+        for upstream in self.upstreams:
+            if upstream.circuit.is_open:
+                break
+        else:
+            return self._own_urls
+        available = [upstream for upstream in self._reachable() if not upstream.circuit.wait_seconds()]
+        return list(dict.fromkeys(upstream.backend.url for upstream in available or self.upstreams))
+
+    def select(
+        self,
+        prefix_hash: int = 0,
+        *,
+        tenant: str = "",
+        exclude: Collection[Upstream] = (),
+        avoid: Upstream | None = None,
+        is_full: Callable[[str], bool] = lambda url: False,
+        is_used_up: Callable[[str], bool] = lambda url: False,
+    ) -> Dispatch | None:
+        """Choose an upstream (a model at a backend) for one request, and return the request as a dispatch.
+
+        Return None if no upstream may be used now.
+
+        Args:
+            prefix_hash: hash of the beginning of the prompt. With the load balancing `prefix-affine`,
+                requests with the same hash get the same upstream, unless it is far busier than the others.
+            tenant: the tenant of the line.
+            exclude: upstreams that must not be chosen.
+            avoid: the upstream at which the line failed last. It is chosen only if there is no other.
+            is_full: returns True if the backend with this URL is at its limit. Such a backend is chosen only
+                if there is no other.
+            is_used_up: returns True if the fleet's limit for the backend with this URL is used up. Such a
+                backend is never chosen.
+        """
+        only = self.upstreams[0] if len(self.upstreams) == 1 and not exclude else None
+        if only is not None and not only.circuit.is_open and not is_used_up(only.backend.url):
+            upstream = only
+        else:
+            found = self._candidates(exclude, avoid, is_used_up)
+            if not found:
+                return None
+            if len(found) > 1:
+                found = [upstream for upstream in found if not is_full(upstream.backend.url)] or found
+            if len(found) == 1:
+                upstream = found[0]
+            elif self._load_balancing == "prefix-affine":
+                upstream = prefix_affine(found, prefix_hash)
+            else:
+                upstream = least_outstanding(found)
+        upstream.outstanding += 1
+        return Dispatch(upstream, upstream.circuit.begin(tenant))
+
+    def resume(self, key: str, tenant: str = "") -> Dispatch | None:
+        """Count a job that is already running at an upstream (a model at a backend), and return its dispatch.
+
+        Return None if no upstream has this key or the upstream does not run jobs.
+
+        Args:
+            key: the `key` of the upstream at which the job runs.
+        """
+        for router in (self, *self.fallbacks):
+            for upstream in router.upstreams:
+                if upstream.key == key and upstream.jobs is not None:
+                    upstream.outstanding += 1
+                    circuit = upstream.circuit
+                    begun = (
+                        CircuitAttempt(circuit.clock(), is_trial=False)
+                        if circuit.wait_seconds()
+                        else circuit.begin(tenant)
+                    )
+                    return Dispatch(upstream, begun)
+        return None
+
+    async def send(
+        self,
+        dispatch: Dispatch,
+        sender: RequestSender,
+        path: str,
+        body: bytes,
+        request_id: str,
+        extra: Sequence[Header] = (),
+    ) -> Outcome:
+        """Send the body to the chosen backend and return the outcome, as the output line will show it.
+
+        If the backend has its own name for the model, or a priority, these are set in the body. Nothing else
+        in the body is changed.
+
+        Args:
+            dispatch: the result of `select`.
+            sender: the client or the microbatch sender of the chosen backend.
+            path: the path of the endpoint.
+            request_id: identifies the line; it is the same at each attempt.
+            extra: headers of the batch that are passed on.
+        """
+        upstream = dispatch.upstream
+        body = await self._body_for(upstream, body)
+        outcome = await sender.send(upstream.backend.endpoint(path), body, request_id, extra)
+        return self.finalize_response(upstream, path, body, outcome)
+
+    def try_send_now(
+        self,
+        dispatch: Dispatch,
+        path: str,
+        body: bytes,
+        request_id: str,
+        extra: Sequence[Header],
+        on_outcome: Callable[[Outcome], None],
+    ) -> Exchange | None:
+        """Send the body to the chosen backend if that is possible without awaiting.
+
+        Return the exchange, which can be cancelled, or None if nothing was sent. `on_outcome` is called once
+        with the outcome, which the caller passes to `finalize_response`.
+        """
+        upstream = dispatch.upstream
+        backend = upstream.backend
+        if upstream.priority is not None or self._is_renamed(upstream):
+            if len(body) > INLINE_REWRITE_BYTES:
+                return None
+            body = self._rewrite(upstream, body)
+        return backend.client.try_send_now(backend.endpoint(path), body, request_id, extra, on_outcome)
+
+    async def submit(
+        self, upstream: Upstream, path: str, body: bytes, request_id: str, key: str, extra: Sequence[Header]
+    ) -> Outcome:
+        """Submit the body as a job. Return the outcome of the submission, not the line's result.
+
+        `key` is the idempotency key of the job.
+        """
+        body = await self._body_for(upstream, body)
+        return await upstream.backend.client.submit_job(
+            upstream.backend.endpoint(path), body, request_id, key, extra
+        )
+
+    async def _body_for(self, upstream: Upstream, body: bytes) -> bytes:
+        """Return the body with the model name and the priority that the backend gets."""
+        if upstream.priority is None and not self._is_renamed(upstream):
+            return body
+        if len(body) <= INLINE_REWRITE_BYTES:
+            return self._rewrite(upstream, body)
+        return await asyncio.to_thread(self._rewrite, upstream, body)
+
+    def _is_renamed(self, upstream: Upstream) -> bool:
+        return self._has_aliases or upstream.upstream_model != self.model
+
+    def _rewrite(self, upstream: Upstream, body: bytes) -> bytes:
+        if self._is_renamed(upstream):
+            body = with_model(body, upstream.upstream_model)
+        return body if upstream.priority is None else with_priority(body, upstream.priority)
+
+    def finalize_response(self, upstream: Upstream, path: str, body: bytes, outcome: Outcome) -> Outcome:
+        """Return the outcome as the output line shows it.
+
+        An embeddings response that does not match the request `body` becomes an error. A response of a
+        fallback model gets that model's name if it has none.
+        """
+        if path == Endpoint.EMBEDDINGS and outcome.verdict is SUCCESS:
+            problem = find_embeddings_problem(body, outcome.body)  # the list may not match the request
+            outcome = invalid_response(problem) if problem else outcome
+        if upstream.model != self.model and 200 <= outcome.status < 300:
+            return replace(outcome, body=with_default_model(outcome.body, upstream.model))
+        return outcome
+
+    def _reachable(self) -> list[Upstream]:
+        """Return the model's own backends. If all their circuits are open, add those of the fallbacks."""
+        if not self.is_open:
+            return self.upstreams
+        return [*self.upstreams, *(upstream for router in self.fallbacks for upstream in router.upstreams)]
+
+    def _candidates(
+        self, exclude: Collection[Upstream], avoid: Upstream | None, is_used_up: Callable[[str], bool]
+    ) -> list[Upstream]:
+        """Return the upstreams (models at backends) from which `select` may choose; empty if there are none.
+
+        Usually these are the model's own upstreams. If all their circuit breakers are open, the result is one
+        of them that may get a trial request. If there is none, it is the upstreams of the first usable
+        fallback.
+        """
+        is_open = self.is_open
+        for router in (self, *(self.fallbacks if is_open else ())):
+            found = [
+                one
+                for one in router.upstreams
+                if one not in exclude and not one.circuit.wait_seconds() and not is_used_up(one.backend.url)
+            ]
+            found = [one for one in found if not one.backend.is_unreachable] or found
+            found = [one for one in found if one is not avoid] or found
+            if found:
+                trials = [one for one in found if one.circuit.is_open and not one.backend.is_unreachable]
+                return trials[:1] or found
+        return []

@@ -1,0 +1,311 @@
+"""Limits that one process applies before it sends a line: caps on requests in flight, and rates per minute.
+
+A cap or a rate sets aside only the tenant, API key or model to which it applies.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+from batchwright.rules.dispatch.batch_order import BatchRanks, BatchSchedule
+from batchwright.rules.dispatch.minute_rate import MinuteRate
+
+_BYTES_PER_TOKEN = 4  # of a line
+_FIRST_OUTPUT_TOKENS = 256.0  # estimate until a response has shown how long they are
+_NEWEST_SHARE = 0.1  # of the newest response in the average
+_MAX_AVERAGES = 10_000
+
+
+class Limit(StrEnum):
+    """A limit because of which lines wait although a permit is free. The values are metric labels."""
+
+    TENANT_IN_FLIGHT = "tenant_max_in_flight"
+    KEY_IN_FLIGHT = "key_max_in_flight"
+    TENANT_REQUESTS = "tenant_requests_per_minute"
+    TENANT_TOKENS = "tenant_tokens_per_minute"
+    MODEL_REQUESTS = "model_requests_per_minute"
+    MODEL_TOKENS = "model_tokens_per_minute"
+
+    @property
+    def of_tenant(self) -> bool:
+        """True if it is a limit of a tenant or of its API key, False if it is one of the model."""
+        return self not in (Limit.MODEL_REQUESTS, Limit.MODEL_TOKENS)
+
+
+class FleetRate(NamedTuple):
+    """A rate per minute of the whole fleet, and the part of it that this process may use."""
+
+    total: int
+    part: float
+
+
+class Rates(NamedTuple):
+    """Rates per minute of one tenant or one model. None means no limit."""
+
+    requests: FleetRate | None = None
+    tokens: FleetRate | None = None
+
+
+NO_RATES = Rates()
+
+
+class TenantShares(Protocol):
+    """Weights, caps and rates of tenants and the order of their batches, which may change at any time.
+
+    They are looked up for each permit or many times a second, so the methods must be cheap.
+    """
+
+    def weight(self, tenant: str, default: float) -> float:
+        """Return the tenant's share relative to other tenants; `default` if no other weight was set."""
+        ...
+
+    def max_in_flight(self, tenant: str) -> int | None:
+        """Return how many requests of the tenant may be in flight in this process, over all models.
+
+        None means that there is no cap.
+        """
+        ...
+
+    def key_max_in_flight(self, key_id: str) -> int | None:
+        """Return how many requests of one API key's batches may be in flight in this process.
+
+        None means that there is no cap.
+        """
+        ...
+
+    def rates(self, tenant: str) -> Rates:
+        """Return how much may be sent for the tenant per minute, over all models."""
+        ...
+
+    def ranks(self, model: str) -> BatchRanks:
+        """Return the order of the batches of each tenant and priority that have lines of the model."""
+        ...
+
+
+class BatchWeights(TenantShares):
+    """The default for TenantShares: tenants have the weight of their batches, no limits, and no order."""
+
+    _schedule = BatchSchedule()
+
+    def weight(self, tenant: str, default: float) -> float:
+        return default
+
+    def max_in_flight(self, tenant: str) -> int | None:
+        return None
+
+    def key_max_in_flight(self, key_id: str) -> int | None:
+        return None
+
+    def rates(self, tenant: str) -> Rates:
+        return NO_RATES
+
+    def ranks(self, model: str) -> BatchRanks:
+        return self._schedule.ranks(model)
+
+
+@dataclass(slots=True, eq=False)
+class _Buckets:
+    """What one tenant or model may still send at its `rates`."""
+
+    rates: Rates
+    requests: MinuteRate | None
+    tokens: MinuteRate | None
+
+    def update(self, rates: Rates, now: float) -> None:
+        self.rates = rates
+        self.requests = _updated(self.requests, rates.requests, now)
+        self.tokens = _updated(self.tokens, rates.tokens, now)
+
+
+class Charge(NamedTuple):
+    """What one request was charged: an estimate of its tokens, for a line of so many bytes.
+
+    `buckets` are those that were charged: of the tenant, the model, or both.
+    """
+
+    model: str
+    tenant: str
+    line_bytes: int
+    tokens: float
+    buckets: tuple[_Buckets, ...]
+
+
+def _no_record(_limit: Limit, _model: str, _tenant: str, _seconds: float) -> None:
+    return
+
+
+class SendLimits:
+    """Caps on requests in flight and rates per minute of one process, and what counts against them.
+
+    A request that is sent is charged at once: one request, and an estimate of its tokens. The estimate is
+    corrected when the response shows how many tokens were used.
+    """
+
+    def __init__(
+        self,
+        shares: TenantShares | None = None,
+        record_wait: Callable[[Limit, str, str, float], None] = _no_record,
+    ) -> None:
+        """Create the limits of a process that has no request in flight.
+
+        Args:
+            shares: weights, caps and rates of tenants; None for the weights of batches and no limits.
+            record_wait: called with a limit, a model, a tenant and the seconds for which lines of that
+                tenant waited due to the limit. For a limit of the model, the tenant is empty.
+        """
+        self.shares: TenantShares = shares or BatchWeights()
+        self.record_wait = record_wait
+        self._of_tenants: dict[str, int] = {}  # requests in flight, of all models
+        self._of_keys: dict[str, int] = {}  # the same by API key
+        self._model_rates: Mapping[str, Rates] = {}
+        self._tenants: dict[str, _Buckets] = {}  # only those with a rate
+        self._models: dict[str, _Buckets] = {}  # only those with a rate
+        # Average of the tokens used beyond those of the line, by model and tenant.
+        self._further_tokens: dict[tuple[str, str], float] = {}
+
+    def set_model_rates(self, rates: Mapping[str, Rates]) -> None:
+        """Set how much may be sent per minute to each model. A model that is not in `rates` has no limit."""
+        self._model_rates = rates
+
+    # Checks
+
+    def tenant_limit(self, tenant: str, now: float) -> Limit | None:
+        """Return the limit because of which no request of the tenant may be sent now; None if one may be."""
+        most = self.shares.max_in_flight(tenant)
+        if most is not None and self._of_tenants.get(tenant, 0) >= most:
+            return Limit.TENANT_IN_FLIGHT
+        return self.tenant_rate(tenant, now)
+
+    def tenant_rate(self, tenant: str, now: float) -> Limit | None:
+        """Return the rate because of which no request of the tenant may be sent now; None if one may be."""
+        if self.shares.rates(tenant) is NO_RATES and tenant not in self._tenants:  # the usual case
+            return None
+        buckets = self._tenant_buckets(tenant, now)
+        return buckets and _used_up(buckets, now, Limit.TENANT_REQUESTS, Limit.TENANT_TOKENS)
+
+    def model_limit(self, model: str, now: float) -> Limit | None:
+        """Return the rate because of which no request may be sent to the model now; None if one may be."""
+        if model not in self._model_rates and model not in self._models:  # the usual case
+            return None
+        buckets = self._model_buckets(model, now)
+        return buckets and _used_up(buckets, now, Limit.MODEL_REQUESTS, Limit.MODEL_TOKENS)
+
+    def is_key_capped(self, key_id: str) -> bool:
+        """Return True if as many requests of the API key are in flight as may be."""
+        most = self.shares.key_max_in_flight(key_id)
+        return most is not None and self._of_keys.get(key_id, 0) >= most
+
+    def reason(self, limit: Limit, model: str, tenant: str) -> str:
+        """Return why lines wait, as the end of a sentence that begins with the model."""
+        match limit:
+            case Limit.TENANT_IN_FLIGHT:
+                return "the tenant has as many requests in flight as its `max_in_flight` allows"
+            case Limit.KEY_IN_FLIGHT:
+                return "the API key has as many requests in flight as its `max_in_flight` allows"
+            case _:
+                owner = "tenant" if limit.of_tenant else "model"
+                of_model = self._model_rates.get(model, NO_RATES)
+                rates = self.shares.rates(tenant) if limit.of_tenant else of_model
+                if limit in (Limit.TENANT_REQUESTS, Limit.MODEL_REQUESTS):
+                    what, rate = "requests", rates.requests
+                else:
+                    what, rate = "tokens", rates.tokens
+                return f"limited by the {owner}'s rate of {rate.total if rate else 0:,} {what} per minute"
+
+    # Requests
+
+    def start(self, tenant: str, key_id: str) -> None:
+        """Count a request in flight."""
+        self._of_tenants[tenant] = self._of_tenants.get(tenant, 0) + 1
+        if key_id:
+            self._of_keys[key_id] = self._of_keys.get(key_id, 0) + 1
+
+    def end(self, tenant: str, key_id: str) -> None:
+        """Stop counting a request in flight."""
+        _subtract_one(self._of_tenants, tenant)
+        if key_id:
+            _subtract_one(self._of_keys, key_id)
+
+    def charge(self, model: str, tenant: str, line_bytes: int, now: float) -> Charge | None:
+        """Charge a request to the rates of its model and tenant. Return None if neither has a rate."""
+        if not (self._model_rates or self._models or self._tenants) and self.shares.rates(tenant) is NO_RATES:
+            return None
+        of_tenant, of_model = self._tenant_buckets(tenant, now), self._model_buckets(model, now)
+        if of_tenant is None and of_model is None:
+            return None
+        buckets = tuple(each for each in (of_tenant, of_model) if each is not None)
+        further = self._further_tokens.get((model, tenant), _FIRST_OUTPUT_TOKENS)
+        tokens = max(1.0, line_bytes / _BYTES_PER_TOKEN + further)
+        for each in buckets:
+            if each.requests is not None:
+                each.requests.charge(1)
+            if each.tokens is not None:
+                each.tokens.charge(tokens)
+        return Charge(model, tenant, line_bytes, tokens, buckets)
+
+    def correct(self, charge: Charge, used: int) -> None:
+        """Replace the estimated tokens of a charge with the number that the response has used.
+
+        It also improves the next estimates, which add the average difference to the size of the line.
+        """
+        for buckets in charge.buckets:
+            if buckets.tokens is not None:
+                buckets.tokens.charge(used - charge.tokens)
+        if not used:
+            return
+        if len(self._further_tokens) >= _MAX_AVERAGES:
+            self._further_tokens.clear()
+        key, further = (charge.model, charge.tenant), used - charge.line_bytes / _BYTES_PER_TOKEN
+        before = self._further_tokens.get(key, further)
+        self._further_tokens[key] = before + _NEWEST_SHARE * (further - before)
+
+    def _tenant_buckets(self, tenant: str, now: float) -> _Buckets | None:
+        rates, buckets = self.shares.rates(tenant), self._tenants.get(tenant)
+        if buckets is not None and buckets.rates is rates:
+            return buckets
+        return _refreshed(self._tenants, tenant, rates, now)
+
+    def _model_buckets(self, model: str, now: float) -> _Buckets | None:
+        rates, buckets = self._model_rates.get(model, NO_RATES), self._models.get(model)
+        if buckets is not None and buckets.rates is rates:
+            return buckets
+        return _refreshed(self._models, model, rates, now)
+
+
+def _refreshed(known: dict[str, _Buckets], name: str, rates: Rates, now: float) -> _Buckets | None:
+    """Apply changed rates to the buckets of `name` and return them; None if it has no rates any more."""
+    if rates == NO_RATES:
+        known.pop(name, None)
+        return None
+    buckets = known.get(name)
+    if buckets is None:
+        buckets = known[name] = _Buckets(NO_RATES, None, None)
+    if buckets.rates == rates:
+        buckets.rates = rates
+    else:
+        buckets.update(rates, now)
+    return buckets
+
+
+def _updated(bucket: MinuteRate | None, rate: FleetRate | None, now: float) -> MinuteRate | None:
+    if rate is None:
+        return None
+    if bucket is None:
+        return MinuteRate(rate.part, now)
+    bucket.change(rate.part, now)
+    return bucket
+
+
+def _used_up(buckets: _Buckets, now: float, requests: Limit, tokens: Limit) -> Limit | None:
+    if buckets.requests is not None and not buckets.requests.may_send(now):
+        return requests
+    return tokens if buckets.tokens is not None and not buckets.tokens.may_send(now) else None
+
+
+def _subtract_one(counts: dict[str, int], name: str) -> None:
+    left = counts[name] - 1
+    if left:
+        counts[name] = left
+    else:
+        del counts[name]

@@ -1,0 +1,143 @@
+"""Transport protocol: send one HTTP request and return its whole response.
+
+A failed request raises one of httpx's exceptions, because they show what was sent:
+
+never sent                     httpx.ConnectError, httpx.ConnectTimeout
+sent, no complete response     httpx.ReadError: the connection ended first
+not a response                 httpx.RemoteProtocolError: the data is not HTTP, or with the message
+                               "peer closed connection ..." only a part of a response
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import httpx
+from msgspec import Struct
+
+Header = tuple[bytes, bytes]
+HEADER_LINE = b"\r\n%b: %b"  # with the line break that ends the previous line
+
+
+class Origin(NamedTuple):
+    """Scheme, host and port to which a connection leads. `secure` is True for https."""
+
+    secure: bool
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class TargetUrl:
+    """A URL in parsed form. It is parsed once and used for many requests."""
+
+    url: httpx.URL
+    origin: Origin
+    path: bytes  # as sent, including the query
+    authority: bytes  # value of the host header
+
+    @classmethod
+    def of(cls, url: str) -> "TargetUrl":
+        """Return the parsed form of a URL. Raises httpx.InvalidURL if it is not valid."""
+        parsed = httpx.URL(url)
+        secure = parsed.scheme == "https"
+        origin = Origin(secure, parsed.host, parsed.port or (443 if secure else 80))
+        return cls(parsed, origin, parsed.raw_path, parsed.netloc)
+
+
+class SharedHeaders:
+    """Headers that many requests have in common. They are encoded once."""
+
+    __slots__ = ("encoded", "headers")
+
+    def __init__(self, headers: Sequence[Header] = ()) -> None:
+        self.headers = tuple(headers)
+        self.encoded = b"".join([HEADER_LINE % header for header in headers])
+
+
+_NO_HEADERS = SharedHeaders()
+
+
+class BackendRequest(Struct, eq=False):
+    """One HTTP request, without the headers `host` and `content-length`, which the transport adds.
+
+    Attributes:
+        first_byte: maximum number of seconds until the response starts; `0` for no limit.
+        idle: maximum number of seconds between two pieces of the response; `0` for no limit.
+    """
+
+    method: bytes
+    target: TargetUrl
+    headers: list[Header]
+    body: bytes = b""
+    first_byte: float = 0.0
+    idle: float = 0.0
+    shared_headers: SharedHeaders = _NO_HEADERS
+
+
+class BackendResponse(Struct):
+    """One HTTP response. Names of headers are in lower case. The body may be compressed."""
+
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+class ResponseTooLarge(Exception):
+    """The body of a response is larger than the limit."""
+
+
+class Exchange(Protocol):
+    """A request in flight. A callback reports its end."""
+
+    def cancel(self) -> None:
+        """End the request and close its connection, without calling the callback.
+
+        It must not be called after the callback.
+        """
+        ...
+
+
+# Called once, with the response or the error. It must not raise.
+OnComplete = Callable[[BackendResponse | Exception], None]
+
+
+class Transport(Protocol):
+    async def exchange(self, request: BackendRequest, *, most_bytes: int, seconds: float) -> BackendResponse:
+        """Send a request once and return its response. Redirects are not followed, and cookies are not kept.
+
+        If the call is cancelled, its connection is closed.
+
+        Args:
+            most_bytes: limit for the body of the response.
+            seconds: time limit for the whole exchange.
+
+        Raises:
+            httpx.TransportError: the request was not sent or got no valid response. The module's docstring
+                lists the cases.
+            TimeoutError: the exchange took longer than `seconds` or than a limit of the request. The request
+                may have been sent.
+            ResponseTooLarge: the body is larger than `most_bytes`.
+        """
+        ...
+
+    def try_exchange_now(
+        self, request: BackendRequest, *, most_bytes: int, seconds: float, ended: OnComplete
+    ) -> Exchange | None:
+        """Send a request if that is possible without awaiting.
+
+        Return the exchange, or None if nothing was sent. `ended` is called once, with the response or the
+        exception that `exchange` would return or raise.
+        """
+        return None
+
+    async def retire(self) -> None:
+        """Stop reusing connections. Each one is closed when its request has ended."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close all idle connections.
+
+        Close connections in use as well if the transport keeps a list of them.
+        """
+        ...

@@ -1,0 +1,104 @@
+"""Transport that sends requests with a transport of httpx: its connection pool, or a mock in tests."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from io import BytesIO
+
+import httpx
+
+from batchwright.inference.transport.base import BackendRequest, BackendResponse, ResponseTooLarge, Transport
+
+
+class HttpxTransport(Transport):
+    def __init__(self, transport: httpx.AsyncBaseTransport, *, connect_seconds: float) -> None:
+        self._transport, self._connect_seconds = transport, connect_seconds
+        self._in_flight = 0
+        self._is_retired = False
+
+    async def exchange(self, request: BackendRequest, *, most_bytes: int, seconds: float) -> BackendResponse:
+        self._in_flight += 1
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._exchange(request, most_bytes, seconds)
+        finally:
+            self._in_flight -= 1
+            await self._close_if_idle()
+
+    async def _exchange(self, request: BackendRequest, most_bytes: int, seconds: float) -> BackendResponse:
+        beginning = asyncio.timeout(request.first_byte or None)
+        try:
+            async with beginning:
+                response = await self._transport.handle_async_request(self._to_httpx(request, seconds))
+        except TimeoutError:
+            if beginning.expired():
+                limit = f"{request.first_byte:g} s"
+                raise TimeoutError(f"The backend did not begin to answer within {limit}.") from None
+            raise
+        try:
+            if int(response.headers.get("content-length", "0")) > most_bytes:
+                raise ResponseTooLarge
+            body = await _read(response, most_bytes, request.idle)
+        finally:
+            await response.aclose()
+        headers = {name.lower(): value for name, value in response.headers.raw}
+        return BackendResponse(response.status_code, headers, body)
+
+    async def retire(self) -> None:
+        self._is_retired = True
+        await self._close_if_idle()
+
+    async def _close_if_idle(self) -> None:
+        """Close the transport if it is retired and no request is in flight."""
+        if self._is_retired and not self._in_flight:
+            await self._transport.aclose()
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+    def _to_httpx(self, request: BackendRequest, seconds: float) -> httpx.Request:
+        """Return the request in httpx's form.
+
+        The connect timeout is always shorter than `seconds`, so that a slow connection is reported as a
+        request that was never sent.
+        """
+        connect = min(self._connect_seconds, seconds * 0.9)
+        waits = {"connect": connect, "read": None, "write": None, "pool": connect}
+        headers = [(b"host", request.target.authority), *request.shared_headers.headers, *request.headers]
+        if request.body:
+            headers.append((b"content-length", b"%d" % len(request.body)))
+        return httpx.Request(
+            request.method.decode(),
+            request.target.url,
+            headers=headers,
+            stream=httpx.ByteStream(request.body),
+            extensions={"timeout": waits},
+        )
+
+
+async def _read(response: httpx.Response, most_bytes: int, idle: float) -> bytes:
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    body, size = BytesIO(), 0
+    chunks = aiter(response.stream)
+    while (chunk := await _next_chunk(chunks, idle)) is not None:
+        size += len(chunk)
+        if size > most_bytes:
+            raise ResponseTooLarge
+        body.write(chunk)
+    return body.getvalue()
+
+
+async def _next_chunk(chunks: AsyncIterator[bytes], idle: float) -> bytes | None:
+    """Return the next chunk of the response; None at its end.
+
+    Raises TimeoutError if no chunk arrives for `idle` seconds. `0` disables this limit.
+    """
+    silence = asyncio.timeout(idle or None)
+    try:
+        async with silence:
+            return await anext(chunks, None)
+    except TimeoutError:
+        if silence.expired():
+            raise TimeoutError(
+                f"The backend sent nothing for {idle:g} s in the middle of its response."
+            ) from None
+        raise

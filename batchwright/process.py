@@ -1,0 +1,53 @@
+"""End a process without the interpreter's finalization.
+
+Finalization can abort a process whose work is done (SIGABRT), because threads of the Temporal SDK may still
+run. It also takes up to a second.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Never, TextIO
+
+_EXIT_WRITE_FAILED = 120  # the interpreter's own code in this case
+
+
+def run_and_exit(main: Callable[[], object]) -> Never:
+    """Call `main` and exit with its result, as `sys.exit` would, but without `atexit` functions.
+
+    If `main` raises an exception, the exception is printed and the exit code is 1.
+    """
+    try:
+        code = main()
+    except SystemExit as end:
+        code = end.code
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    exit_now(_exit_code(code))
+
+
+def exit_now(code: int) -> Never:
+    """Flush logs and output, then end the process at once with this exit code."""
+    logging.shutdown()
+    flushed = [_flush(stream) for stream in (sys.stdout, sys.stderr)]
+    os._exit(code if all(flushed) else code or _EXIT_WRITE_FAILED)
+
+
+def _exit_code(code: object) -> int:
+    if code is None or isinstance(code, int):
+        return code or 0
+    print(code, file=sys.stderr)
+    return 1
+
+
+def _flush(stream: TextIO) -> bool:
+    try:
+        stream.flush()
+    except BrokenPipeError:  # the reader closed the pipe because it has what it needs
+        return False
+    except OSError as error:
+        os.write(2, f"{stream.name}: {error}\n".encode())
+        return False
+    return True

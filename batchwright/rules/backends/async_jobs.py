@@ -1,0 +1,168 @@
+"""Parse a backend's report about an asynchronous job: still running, done with its result, or failed."""
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from batchwright.contracts.job_config import JobConfig
+from batchwright.rules.json_text import is_json, member_name, object_members, replace_lone_surrogates
+
+DONE_STATUSES = frozenset({"success", "succeeded", "completed", "done"})
+FAILED_STATUSES = frozenset({"failed", "error", "cancelled", "canceled", "expired"})
+_MAX_ID_CHARACTERS = 512
+_MAX_ERROR_CHARACTERS = 500
+_Fields = Mapping[str, msgspec.Raw]
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class JobState(Enum):
+    """State of an asynchronous job, derived from the status that the backend reports."""
+
+    RUNNING = auto()
+    DONE = auto()
+    FAILED = auto()
+
+
+class JobReport(NamedTuple):
+    """A backend's report on an asynchronous job.
+
+    Attributes:
+        status: the backend's own word; empty if missing.
+        job_id: empty if missing.
+        result: the response for the line, unchanged, if the job is done.
+        error: the message if the job failed.
+        is_final: True if the backend says that a retry is pointless.
+    """
+
+    state: JobState
+    status: str = ""
+    job_id: str = ""
+    result: bytes = b""
+    error: str = ""
+    is_final: bool = False
+
+
+class InvalidJobReport(ValueError):
+    """A report on a job is invalid.
+
+    The message is the rest of a sentence that begins with the backend's name.
+    """
+
+
+def parse_job_report(body: bytes, config: JobConfig) -> JobReport:
+    """Return a backend's report on a job, from the body of a response or of a callback.
+
+    An unknown or missing status means that the job is still running.
+
+    Raises:
+        InvalidJobReport: the body is not a JSON object, or the job is done but has no result.
+    """
+    if not is_json(body):
+        raise InvalidJobReport("sent a body that is not JSON")
+    fields = _fields_of(body)
+    if fields is None:
+        raise InvalidJobReport("sent JSON that is not an object")
+    job_id = _id_of(fields, config)
+    status = _as_text(_value_at(fields, config.status_field)).strip()
+    match status.lower():
+        case lower if lower in DONE_STATUSES:
+            return JobReport(JobState.DONE, status, job_id, job_result(body, config))
+        case lower if lower in FAILED_STATUSES:
+            is_final = bytes(fields.get("retryable", b"")) == b"false"
+            return JobReport(JobState.FAILED, status, job_id, error=_error_of(fields), is_final=is_final)
+        case _:
+            return JobReport(JobState.RUNNING, status, job_id)
+
+
+def job_result(body: bytes, config: JobConfig) -> bytes:
+    """Return the response for the line from the report on a job that is done.
+
+    Raises:
+        InvalidJobReport: there is no value at the configured `result_field`.
+    """
+    fields = _fields_of(body) or {}
+    if not config.result_field:
+        result = fields.get("result", b"")
+        return body if bytes(result) in (b"", b"null") else bytes(result)
+    found = _value_at(fields, config.result_field)
+    if found is None:
+        raise InvalidJobReport(f"sent no result at {config.result_field}")
+    return bytes(found)
+
+
+def job_path(template: str, job_id: str) -> str:
+    """Return the path `template` with the job's quoted id in place of `{id}`."""
+    return template.replace("{id}", quote(job_id, safe=""))
+
+
+def _id_of(fields: _Fields, config: JobConfig) -> str:
+    """Return the job's id from a report; empty if there is none that is safe in a path."""
+    names = [config.id_field] if config.id_field else ["job_id", "id"]
+    for name in names:
+        found = _as_text(_value_at(fields, name))
+        if found and len(found) <= _MAX_ID_CHARACTERS and found.isprintable() and found not in (".", ".."):
+            return found
+    return ""
+
+
+def _error_of(fields: _Fields) -> str:
+    for name in ("error", "message", "detail"):
+        found = fields.get(name)
+        inner = None if found is None else _fields_of(bytes(found))
+        message = _as_text(found if inner is None else inner.get("message"))
+        if message:
+            return message[:_MAX_ERROR_CHARACTERS]
+    return ""
+
+
+def _value_at(fields: _Fields, path: str) -> msgspec.Raw | None:
+    """Return the value at a dotted path, or None if it is absent.
+
+    `a.b` means the field `b` of the object `a`.
+    """
+    *outer, last = path.split(".")
+    inner: _Fields | None = fields
+    for name in outer:
+        found = inner.get(name)
+        inner = None if found is None else _fields_of(bytes(found))
+        if inner is None:
+            return None
+    return inner.get(last)
+
+
+def _fields_of(body: bytes) -> _Fields | None:
+    try:
+        return _decode_fields(body)
+    except msgspec.ValidationError:
+        return None
+    except msgspec.DecodeError:
+        return _fields_with_lone_surrogates(body)
+    except (RecursionError, UnicodeDecodeError):
+        return None
+
+
+def _fields_with_lone_surrogates(body: bytes) -> _Fields | None:
+    """Return the fields of an object that contains lone surrogates (halves of a UTF-16 pair), unparsed.
+
+    Return None if `body` is not a JSON object, or has no lone surrogates.
+    """
+    whole = replace_lone_surrogates(body)
+    if whole is body or not whole.lstrip().startswith(b"{") or not is_json(whole):
+        return None
+    return {
+        member_name(member): msgspec.Raw(body[member.start : member.end]) for member in object_members(body)
+    }
+
+
+def _as_text(raw: msgspec.Raw | None) -> str:
+    """Return a string or an integer as text; empty for anything else."""
+    if raw is None:
+        return ""
+    try:
+        value = msgspec.json.decode(replace_lone_surrogates(bytes(raw)), type=str | int | None)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
+    return "" if value is None else str(value)

@@ -1,0 +1,105 @@
+"""Set the model's name, the priority or another member of a JSON body. All other bytes stay as they are."""
+
+import json
+
+from batchwright.rules.json_text import object_members
+
+# Finding the members of a body takes up to 1 s per MB. Larger bodies are rewritten in a thread.
+INLINE_REWRITE_BYTES = 64 * 1024
+_MODEL = b'"model"'
+_PRIORITY = b'"priority"'
+# How escaped letters of a key begin: `\u0070` is a p.
+_ESCAPED_LETTERS = (b"\\u006", b"\\u007")
+
+
+def with_model(body: bytes, model: str) -> bytes:
+    """Return the JSON body with the field `model` set to this name, even if the body has no such field.
+
+    A body that is not an object is returned unchanged.
+    """
+    name = json.dumps(model).encode()
+    spans = _value_spans(body, _MODEL)
+    if spans is None:
+        return body
+    return _replace_spans(body, spans, name) if spans else _prepend(body, _MODEL, name)
+
+
+def with_default_model(body: bytes, model: str) -> bytes:
+    """Return the body with `model` added if it names no model, otherwise unchanged."""
+    return body if _value_spans(body, _MODEL) else with_model(body, model)
+
+
+def with_priority(body: bytes, priority: int) -> bytes:
+    """Return the body with `priority` as the value of `priority`. The member is added if there is none.
+
+    Only a body that may contain that key is searched for its members. A body that is not an object is
+    returned unchanged.
+    """
+    value = b"%d" % priority
+    if _PRIORITY in body or any(escaped in body for escaped in _ESCAPED_LETTERS):
+        spans = _value_spans(body, _PRIORITY, of_any_type=True)
+        if spans:
+            return _replace_spans(body, spans, value)
+    return _prepend(body, _PRIORITY, value) if body.lstrip().startswith(b"{") else body
+
+
+def with_string(body: bytes, name: str, value: str) -> bytes:
+    """Return the JSON body with the field `name` set to the string `value`.
+
+    The field is added at the end, and repeated fields with that name get the same value. A body that is not
+    an object is returned unchanged.
+    """
+    text, key = json.dumps(value).encode(), json.dumps(name).encode()
+    spans = _value_spans(body, key)
+    if spans is None or b"}" not in body:
+        return body
+    body = _replace_spans(body, spans, text)
+    end = body.rindex(b"}")
+    comma = b"" if body[:end].rstrip().endswith(b"{") else b", "
+    return body[:end] + comma + key + b": " + text + body[end:]
+
+
+def _replace_spans(body: bytes, spans: list[tuple[int, int]], value: bytes) -> bytes:
+    pieces: list[bytes] = []
+    at = 0
+    for start, end in spans:
+        pieces += [body[at:start], value]
+        at = end
+    return b"".join([*pieces, body[at:]])
+
+
+def _value_spans(body: bytes, key: bytes, *, of_any_type: bool = False) -> list[tuple[int, int]] | None:
+    """Return (start, end) of each value of the key in an object, if the value is a string or null.
+
+    Return None if the body is not an object.
+
+    Args:
+        body: the JSON text.
+        key: the key as a JSON string, with quotes.
+        of_any_type: include values of all other types, too.
+    """
+    if not body.lstrip().startswith(b"{"):
+        return None
+    return [
+        (start, end)
+        for name, start, end in object_members(body)
+        if _is_key(name, key)
+        and (of_any_type or body[start : start + 1] == b'"' or body[start:end] == b"null")
+    ]
+
+
+def _is_key(text: bytes, key: bytes) -> bool:
+    """Return True if both are the same JSON string, even if escaped differently: `\\u006d` is an m."""
+    if text == key or b"\\" not in text:
+        return text == key
+    try:
+        return json.loads(text, strict=False) == json.loads(key)
+    except ValueError:
+        return False
+
+
+def _prepend(body: bytes, key: bytes, value: bytes) -> bytes:
+    start = body.index(b"{") + 1
+    rest = body[start:]
+    comma = b"" if rest.lstrip().startswith(b"}") else b", "
+    return body[:start] + key + b": " + value + comma + rest

@@ -1,0 +1,57 @@
+"""Signed tokens in the URLs that backends call when an asynchronous job has ended.
+
+A token is REQUEST.ORDINAL.EXPIRES.SIGNATURE. REQUEST is the line's request id as 32 digits. ORDINAL is how
+many jobs of the line ended before this one. EXPIRES is in Unix seconds. SIGNATURE is the HMAC-SHA256 of the
+rest, in base64.
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+from typing import NamedTuple
+
+CALLBACK_PATH = "/tasks/callback/"
+_ID_PREFIX = "batch_req_"
+_TOKEN = re.compile(r"([0-9a-f]{32})\.(0|[1-9]\d{0,8})\.([1-9]\d{0,11})\.([A-Za-z0-9_-]{43})", re.ASCII)
+
+
+class CallbackToken(NamedTuple):
+    """Content of a token, which identifies the job of a callback.
+
+    `ordinal` is how many jobs of the same line ended before this one.
+    """
+
+    request_id: str
+    ordinal: int
+    expires_at: int  # Unix seconds
+
+    @property
+    def id(self) -> str:
+        """Id of the expected callback. It is the same each time the job is submitted."""
+        return f"{self.request_id.removeprefix(_ID_PREFIX)}.{self.ordinal}"
+
+
+def sign_token(callback: CallbackToken, secret: str) -> str:
+    """Return the token for a callback as text, signed with the secret."""
+    content = f"{callback.id}.{callback.expires_at}"
+    return f"{content}.{_signature(content, secret)}"
+
+
+def verify_token(token: str, secret: str) -> CallbackToken | None:
+    """Return the content of a token, or None if it was not signed with this secret.
+
+    The caller has to check `expires_at`.
+    """
+    found = _TOKEN.fullmatch(token)
+    if found is None:
+        return None
+    content = token.rpartition(".")[0]
+    if not hmac.compare_digest(found[4], _signature(content, secret)):
+        return None
+    return CallbackToken(_ID_PREFIX + found[1], int(found[2]), int(found[3]))
+
+
+def _signature(content: str, secret: str) -> str:
+    digest = hmac.digest(secret.encode(), b"batchwright callback " + content.encode(), hashlib.sha256)
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

@@ -1,0 +1,207 @@
+"""Micro-batches: requests that several lines share. Each kind of request has an adapter.
+
+An adapter decides which lines may share a request, and splits the response.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from batchwright.rules.json_text import replace_lone_surrogates
+
+_TOKENS = re.compile(rb"\[\s*+\d++(?:\s*+,\s*+\d++)*+\s*+\]")
+_BYTES_A_TOKEN = 4
+JsonFields = dict[str, msgspec.Raw]
+_object = msgspec.json.Decoder(JsonFields)
+_objects = msgspec.json.Decoder(list[JsonFields])
+_integer = msgspec.json.Decoder(int)
+
+
+class MicrobatchPart(NamedTuple):
+    """The part that one line contributes to a shared request.
+
+    Lines may share a request if their `shared` bytes are equal. `own` is the JSON that only this line adds to
+    the body of the shared request.
+    """
+
+    shared: bytes
+    own: bytes
+    tokens: int  # estimated
+
+
+class MicrobatchResult(NamedTuple):
+    """The result of one line of a shared request, as if the line had been sent alone.
+
+    If `problem` is not empty, the line fails with this message and `status` is 0.
+    """
+
+    status: int
+    body: bytes
+    problem: str = ""
+
+
+class MicrobatchFailed(Exception):
+    """Lines cannot be joined, or their shared response cannot be split. The message says why."""
+
+
+class MicrobatchAdapter(Protocol):
+    """Joins requests of one kind into a shared request, and splits the response."""
+
+    def part(self, body: bytes) -> MicrobatchPart | None:
+        """Return a line's part of a shared request, or None if the line must be sent alone."""
+        ...
+
+    def join(self, parts: Sequence[MicrobatchPart]) -> bytes:
+        """Return the body of one shared request for several parts, whose `shared` bytes are equal.
+
+        Raises:
+            MicrobatchFailed: the parts cannot be joined.
+        """
+        ...
+
+    def split(self, response: bytes, parts: Sequence[MicrobatchPart]) -> list[MicrobatchResult]:
+        """Split a response into the results of the parts, in the order of `parts`.
+
+        Raises:
+            MicrobatchFailed: the response does not have one result for each part.
+        """
+        ...
+
+
+class EmbeddingsAdapter:
+    """Adapter for embeddings.
+
+    Lines may share a request if their inputs are of the same type and everything else is equal.
+    """
+
+    def part(self, body: bytes) -> MicrobatchPart | None:
+        try:
+            fields = _object.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        own = bytes(fields.pop("input", b""))
+        if own.startswith(b'"') and own != b'""':
+            kind, tokens = b"text", max(1, len(own) // _BYTES_A_TOKEN)
+        elif _TOKENS.fullmatch(own):
+            kind, tokens = b"tokens", own.count(b",") + 1
+        else:
+            return None
+        params = msgspec.json.encode(dict(sorted(fields.items())))
+        return MicrobatchPart(kind + params, own, tokens)
+
+    def join(self, parts: Sequence[MicrobatchPart]) -> bytes:
+        params = parts[0].shared.partition(b"{")[2]
+        inputs = b'"input":[' + b",".join(part.own for part in parts) + b"]"
+        return b"{" + inputs + (b"}" if params == b"}" else b"," + params)
+
+    def split(self, response: bytes, parts: Sequence[MicrobatchPart]) -> list[MicrobatchResult]:
+        try:
+            whole = _object.decode(replace_lone_surrogates(response))
+            items = _objects.decode(whole.pop("data", b"[]"))
+            indexes = [_integer.decode(item["index"]) for item in items]
+            usage = _divide_usage(whole.pop("usage", None), [part.tokens for part in parts])
+        except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
+            raise MicrobatchFailed(f"the response is not a list of embeddings: {error}") from error
+        if sorted(indexes) != list(range(len(parts))):
+            raise MicrobatchFailed(f"the response has the indexes {indexes[:20]} for {len(parts)} inputs")
+        if any("embedding" not in item for item in items):
+            raise MicrobatchFailed("an item of the response has no embedding")
+        by_index = dict(zip(indexes, items, strict=True))
+        return [
+            MicrobatchResult(200, _single_response(whole, by_index[index], usage[index]))
+            for index in range(len(parts))
+        ]
+
+
+Count = int | float | None
+Details = dict[str, Count]
+Counts = dict[str, Count | Details]
+
+
+def _single_response(whole: JsonFields, item: JsonFields, usage: Counts | None) -> bytes:
+    response: dict[str, object] = {**whole, "data": [{**item, "index": 0}]}
+    if usage is not None:
+        response["usage"] = usage
+    return msgspec.json.encode(response)
+
+
+def _divide_usage(usage: msgspec.Raw | None, weights: Sequence[int]) -> list[Counts | None]:
+    """Return the token counts of each line of a shared response. They are divided by weight.
+
+    The list has a None for each line if the response has no usage.
+    """
+    counts = None if usage is None else msgspec.json.decode(usage, type=Counts | None)
+    if counts is None:
+        return [None] * len(weights)
+    shares: list[Counts] = [{} for _ in weights]
+    for name, value in counts.items():
+        for share, part in zip(shares, _divide_value(value, weights), strict=True):
+            share[name] = part
+    return list(shares)
+
+
+def _divide_value(value: Count | Details, weights: Sequence[int]) -> Sequence[Count | Details]:
+    if isinstance(value, dict):
+        inner = {name: _divide_count(count, weights) for name, count in value.items()}
+        return [{name: parts[index] for name, parts in inner.items()} for index in range(len(weights))]
+    return _divide_count(value, weights)
+
+
+def _divide_count(count: Count, weights: Sequence[int]) -> Sequence[Count]:
+    if count is None:
+        return [None] * len(weights)
+    if isinstance(count, float):
+        return [count * weight / sum(weights) for weight in weights]
+    return divide(count, weights)
+
+
+def divide(total: int, weights: Sequence[int]) -> list[int]:
+    """Divide `total` into integers in proportion to the weights. They add up to `total`."""
+    whole = sum(weights)
+    shares = [total * weight // whole for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda index: -(total * weights[index] % whole))
+    for index in by_remainder[: total - sum(shares)]:
+        shares[index] += 1
+    return shares
+
+
+class MicrobatchSize:
+    """Current maximum of lines in a shared request. Repeated failures halve it, successes raise it again."""
+
+    _FAILURES = 2
+    # Successful single requests before sharing is tried again. If sharing never works, trying it costs two
+    # requests per hundred.
+    _ALONE = 100
+
+    def __init__(self, most: int) -> None:
+        self.most = self.current = most
+        self._failures = self._successes = 0
+
+    def record_failure(self) -> None:
+        """Count a failed shared request. After two failures in a row, halve the maximum number of lines."""
+        self._failures, self._successes = self._failures + 1, 0
+        if self._failures >= self._FAILURES:
+            self.current, self._failures = max(1, self.current // 2), 0
+
+    def record_success(self) -> None:
+        """Count a successful shared request.
+
+        After as many successes as the current maximum has lines, raise the maximum by one.
+        """
+        self._failures = 0
+        self._grow(self.current)
+
+    def record_single_success(self) -> None:
+        """Count a successful line that was sent alone because the maximum is one.
+
+        After 100 of them, two lines may share a request again.
+        """
+        if self.current == 1:
+            self._grow(self._ALONE)
+
+    def _grow(self, after: int) -> None:
+        self._successes += 1
+        if self.current < self.most and self._successes >= after:
+            self.current, self._successes = self.current + 1, 0

@@ -1,0 +1,157 @@
+"""The model registry in effect: the registry file plus changes at run time.
+
+A change is either the whole configuration of a model or a patch, which has only some settings. A patch is
+merged key by key. Lists are replaced, and null undoes an earlier change. `backends` is the complete new list;
+a backend that was in the old list keeps the settings that the patch does not repeat.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Protocol
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+
+from batchwright.contracts.registry import BackendConfig, GatewayConfig, ModelConfig
+from batchwright.contracts.registry_types import RegistryEntry
+
+
+def effective_models(
+    configured: Mapping[str, ModelConfig], changes: Mapping[str, ModelConfig | None]
+) -> dict[str, ModelConfig]:
+    """Return all models in effect by name: those of the file, with the changes applied.
+
+    A change replaces the model of the file with the same name. If the change is None, the model is removed.
+    """
+    merged = {**configured, **changes}
+    return {name: model for name, model in sorted(merged.items()) if model is not None}
+
+
+class RegistryChange(Protocol):
+    """A stored change of one model: a whole `config`, or a `patch` with only the settings that differ.
+
+    If both are None, the change removes the model.
+    """
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def config(self) -> ModelConfig | None: ...
+    @property
+    def patch(self) -> dict[str, JsonValue] | None: ...
+
+
+def registry_fingerprint(
+    configured: Mapping[str, ModelConfig],
+    gateways: Sequence[BackendConfig],
+    changes: Sequence[RegistryChange],
+) -> str:
+    """Return a hash of the registry in effect. Processes with the same registry return the same hash."""
+    patches = {row.model: row.patch for row in changes if row.patch is not None}
+    models = effective_models(configured, {row.model: row.config for row in changes if row.patch is None})
+    content = {
+        "gateways": [gateway.model_dump(mode="json") for gateway in gateways],
+        "models": {name: model.model_dump(mode="json") for name, model in models.items()},
+        "patches": patches,
+    }
+    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+ModelSettings = dict[str, JsonValue]
+MODEL_SETTINGS = TypeAdapter(ModelSettings)
+_BACKENDS = "backends"
+_GATEWAY_ONLY = {"retries", "limits"}  # for the gateway's models, not for the connection
+
+
+class _Gateways(RegistryEntry):
+    """Validates one gateway (a backend for all models).
+
+    Error messages name its index in the list of gateways.
+    """
+
+    backends: dict[int, GatewayConfig]
+
+
+def merge_settings(before: Mapping[str, JsonValue], patch: Mapping[str, JsonValue]) -> ModelSettings:
+    """Return the settings `before` with the settings in `patch` merged into them.
+
+    Objects are merged key by key, lists are replaced, and null removes a setting.
+    """
+    result = dict(before)
+    for name, value in patch.items():
+        known = before.get(name)
+        if value is None:
+            result.pop(name, None)
+        elif name == _BACKENDS and isinstance(value, list):
+            result[name] = _merge_backends(known if isinstance(known, list) else [], value)
+        elif isinstance(value, dict):
+            result[name] = merge_settings(known if isinstance(known, dict) else {}, value)
+            if not result[name]:
+                del result[name]
+        else:
+            result[name] = value
+    return result
+
+
+def apply_patch(base: ModelConfig, patch: Mapping[str, JsonValue]) -> ModelConfig:
+    """Return the model `base` with a patch applied, which has only some settings.
+
+    Raises:
+        ValidationError: the resulting model is invalid.
+    """
+    fields = merge_settings(non_default_settings(base), patch)
+    if patch.get("kind") == "sync" and "jobs" not in patch:
+        fields.pop("jobs", None)  # they belong to the previous kind
+    gateways = {backend.url: backend for backend in base.backends if isinstance(backend, GatewayConfig)}
+    entries = fields.get(_BACKENDS)
+    if not gateways or not isinstance(entries, list):
+        return ModelConfig.model_validate(fields)
+    backends = [_with_gateway(gateways, number, entry) for number, entry in enumerate(entries)]
+    return ModelConfig.model_validate({**fields, _BACKENDS: backends})
+
+
+def non_default_settings(config: ModelConfig) -> ModelSettings:
+    """Return the settings of a model that differ from their defaults, as JSON values."""
+    return MODEL_SETTINGS.validate_python(
+        config.model_dump(mode="json", exclude_defaults=True, exclude={_BACKENDS: {"__all__": _GATEWAY_ONLY}})
+    )
+
+
+def _with_gateway(gateways: Mapping[str, GatewayConfig], number: int, entry: JsonValue) -> object:
+    found = gateways.get(str(entry.get("url"))) if isinstance(entry, dict) else None
+    if found is None:
+        return entry
+    merged = _Gateways.model_validate({_BACKENDS: {number: entry}}).backends[number]
+    return merged.model_copy(update={"retries": found.retries, "limits": found.limits})
+
+
+def _merge_backends(before: Sequence[JsonValue], entries: Sequence[JsonValue]) -> list[JsonValue]:
+    unused = [known for known in before if isinstance(known, dict)]
+    result: list[JsonValue] = []
+    for entry in entries:
+        if not isinstance(entry, dict):
+            result.append(entry)  # validation will report it
+            continue
+        url = _normal_url(entry.get("url"))
+        known = next((known for known in unused if _is_same(known, url, entry)), None)
+        if known is not None:
+            unused.remove(known)
+        merged = merge_settings(known or {}, entry)
+        result.append({**merged, "url": url} if "url" in merged else merged)
+    return result
+
+
+def _is_same(known: ModelSettings, url: JsonValue, entry: ModelSettings) -> bool:
+    same_model = entry.get("model") is None or entry["model"] == known.get("model", "")
+    return _normal_url(known.get("url")) == url and same_model
+
+
+def _normal_url(url: JsonValue) -> JsonValue:
+    """Return the URL in the form in which a backend's configuration stores it.
+
+    Keep a value that is not a URL.
+    """
+    try:
+        return BackendConfig.model_validate({"url": url}).url
+    except ValidationError:
+        return url

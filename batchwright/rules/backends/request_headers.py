@@ -1,0 +1,216 @@
+"""Headers of requests to backends: those in the registry, and those passed on from the creation of a batch.
+
+A header in the registry must not occur twice, and must not replace one that Batchwright sends itself.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from batchwright.contracts.job_config import JobConfig
+from batchwright.contracts.registry import BackendConfig, ModelConfig
+
+# Reserved in addition to `OWN_HEADERS`, which no registry may contain at all.
+_TRACE_HEADERS = frozenset({"traceparent", "tracestate"})
+_BODY_HEADERS = frozenset({"content-encoding", "content-language", "content-range", "range"})
+
+
+# --- headers of the registry
+
+
+class HeaderConflict(NamedTuple):
+    """A header in the registry that occurs twice or would replace one that Batchwright sends.
+
+    `backend` is the index of the header's backend in the model; None for the model's `jobs.callback_header`.
+    """
+
+    backend: int | None
+    header: str
+    message: str
+
+
+def find_conflict(model: str, config: ModelConfig, dispatch_header: str) -> HeaderConflict | None:
+    """Return the first header conflict of a model, or None. Its message names the header and the remedy.
+
+    Args:
+        model: the model's name for the message.
+        dispatch_header: header that Batchwright sends to backends with `send_dispatch_header`.
+    """
+    callback = config.jobs.callback_header if config.kind == "callback" else ""
+    for number, backend in enumerate(config.backends):
+        subject = f"of the backend {backend.url} of {model!r}"
+        if found := _first_conflict(backend, subject, dispatch_header, callback):
+            return HeaderConflict(number, *found)
+    if reserved := callback and reserved_for(callback, _dispatch_mark_of(config.backends, dispatch_header)):
+        message = f"the callback_header {callback!r} of {model!r} would replace {reserved}: choose another"
+        return HeaderConflict(None, callback, message)
+    return None
+
+
+class ResolvedHeaders(NamedTuple):
+    """A model without its conflicting headers, and one message for each conflict."""
+
+    config: ModelConfig
+    problems: list[str]
+
+
+def resolve_conflicts(model: str, config: ModelConfig, dispatch_header: str) -> ResolvedHeaders:
+    """Return the model without headers that conflict with Batchwright's own, and a message for each.
+
+    A registered model can get a conflict when the setting `dispatch_header` changes. Batchwright sends this
+    header to backends with `send_dispatch_header`.
+    """
+    problems: list[str] = []
+    while found := find_conflict(model, config, dispatch_header):
+        if found.backend is None:
+            default: str = JobConfig.model_fields["callback_header"].default
+            if found.header == default:  # no name is left, as the dispatch header has the default's name
+                return ResolvedHeaders(config, [*problems, found.message])
+            config = config.model_copy(
+                update={"jobs": config.jobs.model_copy(update={"callback_header": default})}
+            )
+            problems.append(f"{found.message}; until then it is {default}")
+            continue
+        backends = [*config.backends]
+        backend = backends[found.backend]
+        kept = {name: value for name, value in backend.headers.items() if name != found.header}
+        backends[found.backend] = backend.model_copy(update={"headers": kept})
+        config = config.model_copy(update={"backends": backends})
+        problems.append(f"{found.message}; until then it is not sent")
+    return ResolvedHeaders(config, problems)
+
+
+def conflict_message(backend: BackendConfig, subject: str, dispatch_header: str) -> str:
+    """Return a message about the first conflict in the backend's `headers`; empty if there is none.
+
+    `subject` names the backend in the message, such as "of the gateway".
+    """
+    found = _first_conflict(backend, subject, dispatch_header, "")
+    return found.message if found else ""
+
+
+class _FoundConflict(NamedTuple):
+    header: str
+    message: str
+
+
+def _first_conflict(
+    backend: BackendConfig, subject: str, dispatch_header: str, callback_header: str
+) -> _FoundConflict | None:
+    """Return the first conflict in a backend's headers, or None.
+
+    Args:
+        subject: names the backend in the message.
+        callback_header: header for the URL that backends call; empty if the model uses no callbacks.
+    """
+    seen: dict[str, str] = {}
+    dispatch_mark = _dispatch_mark_of([backend], dispatch_header)
+    for name in backend.headers:
+        lower = name.lower()
+        if lower in seen:
+            message = f"the header {name!r} {subject} is also given as {seen[lower]!r}: remove one of them"
+            return _FoundConflict(name, message)
+        seen[lower] = name
+        if lower == callback_header.lower():
+            reserved = "the URL to call, which is sent as jobs.callback_header: rename one of the two"
+            return _FoundConflict(name, f"the header {name!r} {subject} would replace {reserved}")
+        if reserved := reserved_for(name, dispatch_mark):
+            return _FoundConflict(name, f"the header {name!r} {subject} would replace {reserved}: remove it")
+    return None
+
+
+def _dispatch_mark_of(backends: Iterable[BackendConfig], dispatch_header: str) -> str:
+    return dispatch_header.lower() if any(backend.send_dispatch_header for backend in backends) else ""
+
+
+def reserved_for(name: str, dispatch_mark: str = "") -> str:
+    """Return the purpose for which Batchwright itself sends this header, as text; empty if it does not.
+
+    `dispatch_mark` is the dispatch header in lower case; empty if no backend gets it.
+    """
+    lower = name.lower()
+    if lower in _TRACE_HEADERS:
+        return "the trace context of its request"
+    if lower in _BODY_HEADERS:
+        return "the description of the body, which is sent plain and complete"
+    if lower == dispatch_mark:
+        return "BATCHWRIGHT_DISPATCH_HEADER, which marks requests to it (send_dispatch_header)"
+    return ""
+
+
+# --- headers passed on from a batch's creation
+
+
+MAX_PASSED_HEADERS = 8
+MAX_PASSED_CHARACTERS = 256  # of one value; the headers travel through Temporal with every slice of the batch
+_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}")
+_VALUE = re.compile(r"[\x20-\x7e]*")
+# Words in header names, between hyphens or underscores, that indicate credentials.
+_CREDENTIAL_WORDS = frozenset(
+    {
+        *("auth", "authentication", "authorization", "bearer", "cookie", "cookie2", "credential"),
+        *("credentials", "csrf", "jwt", "passphrase", "passwd", "password", "secret", "session"),
+        *("signature", "token", "xsrf"),
+    }
+)
+_KEY_WORDS = ("key", "keys")  # words that also count at the end of another one, such as apikey
+_HOP_BY_HOP = frozenset(
+    {
+        *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+        *("host", "expect", "via", "max-forwards", "http2-settings"),
+    }
+)
+_OWN_REQUEST_HEADERS = frozenset(
+    {
+        *("accept", "accept-encoding", "content-encoding", "content-length", "content-type"),
+        *("range", "x-request-id", "traceparent", "tracestate", "baggage"),
+    }
+)
+
+
+def parse_passed_names(text: str) -> tuple[str, ...]:
+    """Return the header names of a comma-separated list in lower case, each once.
+
+    Raises:
+        ValueError: there are too many names, or a header must not be passed on, for example because it
+            carries credentials.
+    """
+    names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
+    if len(names) > MAX_PASSED_HEADERS:
+        raise ValueError(f"it may name at most {MAX_PASSED_HEADERS} headers, not {len(names)}")
+    for name in names:
+        if problem := _name_problem(name):
+            raise ValueError(f"{name!r} cannot be passed on: {problem}")
+    return names
+
+
+def check_passed_value(value: str) -> None:
+    """Check that the value of a header may be passed on.
+
+    Raises:
+        ValueError: the value is too long or not printable ASCII. The message does not contain the value.
+    """
+    if len(value) > MAX_PASSED_CHARACTERS:
+        raise ValueError(f"it has {len(value)} characters; at most {MAX_PASSED_CHARACTERS} may be passed on")
+    if _VALUE.fullmatch(value) is None:
+        raise ValueError("it has characters that are not printable ASCII")
+
+
+def currently_passed(headers: dict[str, str], names: Iterable[str]) -> dict[str, str]:
+    """Return those headers of a batch's creation that the settings still allow to be passed on.
+
+    `names` are the allowed headers in lower case.
+    """
+    allowed = set(names)
+    return {name: value for name, value in headers.items() if name in allowed}
+
+
+def _name_problem(name: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        return "it is not a header name of 1 to 64 characters"
+    parts = re.split(r"[-_]", name)
+    if not _CREDENTIAL_WORDS.isdisjoint(parts) or any(part.endswith(_KEY_WORDS) for part in parts):
+        return "it carries credentials; set the keys of backends in the registry"
+    if name in _HOP_BY_HOP or name.startswith("proxy-"):
+        return "it is a header of a single connection"
+    return "Batchwright sets it itself" if name in _OWN_REQUEST_HEADERS else ""

@@ -1,0 +1,145 @@
+"""Check which stored keys and certificates a model that was changed at run time may use.
+
+Only the registry file decides which host receives a stored key or client certificate. A change at run time
+decides where requests go, and must not be able to send a key to another host.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from batchwright.contracts.registry import BackendConfig, GatewayConfig, ModelConfig
+
+_ONLY_IN_THE_FILE = ("api_key_file", "api_key_env")
+_AS_IN_THE_FILE = ("api_key_name", "tls_ca_cert_file", "tls_client_cert_file", "tls_client_key_file")
+_SECRETS = (*_ONLY_IN_THE_FILE, *_AS_IN_THE_FILE, "tls_insecure_skip_verify")
+_GATEWAY_FIELDS = GatewayConfig.model_fields.keys() - BackendConfig.model_fields.keys()
+_SHOWN_CHARACTERS = 80  # characters of a value
+
+
+class CredentialMisuse(NamedTuple):
+    """A stored key or certificate that a backend must not use. `message` says why.
+
+    `backend` is the index of the backend in its model. `field` is the setting that names the credential.
+    """
+
+    backend: int
+    field: str
+    message: str
+
+
+def find_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> CredentialMisuse | None:
+    """Return the first credential that a model must not use, or None if there is none.
+
+    `trusted` are the backends of the registry file and of the settings.
+    """
+    for number, backend in enumerate(config.backends):
+        if found := _find_in_backend(backend, trusted):
+            return CredentialMisuse(number, *found)
+    return None
+
+
+def without_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> tuple[ModelConfig, list[str]]:
+    """Return the model without credentials that it must not use, and a message for each such backend.
+
+    A registered model can become invalid when the registry file changes. `trusted` are the backends of the
+    file and of the settings.
+    """
+    problems: list[str] = []
+    backends = [*config.backends]
+    for number, backend in enumerate(backends):
+        if found := _find_in_backend(backend, trusted):
+            field, message = found
+            text = f"{field} of the backend {backend.url}: {message}"
+            problems.append(f"{text}; until then no key or certificate is sent there")
+            plain = backend.model_dump(exclude={*_SECRETS, *_GATEWAY_FIELDS}, exclude_defaults=True)
+            backends[number] = BackendConfig.model_validate(plain)
+    return (config.model_copy(update={"backends": backends}) if problems else config), problems
+
+
+def _find_in_backend(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> tuple[str, str] | None:
+    if any(backend.url == other.url and _secrets(backend) == _secrets(other) for other in trusted):
+        return None  # exactly as in the file
+    found = _find_unknown(backend, trusted) or _find_other_host(backend, trusted)
+    if not found and backend.tls_insecure_skip_verify and _has_secret(backend, trusted):
+        text = "at run time it cannot be set for a backend that gets a stored key or client certificate"
+        return (
+            "tls_insecure_skip_verify",
+            f"{text}, because a machine in between could then read it: set it in the file",
+        )
+    return found
+
+
+def _find_unknown(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> tuple[str, str] | None:
+    """Return (field, message) of a credential that the registry file does not use; None if there is none."""
+    for name in _ONLY_IN_THE_FILE:
+        if getattr(backend, name):
+            return name, "it is for the registry's file only; use an api_key_name that the file uses"
+    for name in _AS_IN_THE_FILE:
+        value, known = getattr(backend, name), {getattr(other, name) for other in trusted}
+        if value and value not in known:
+            names = ", ".join(sorted(known - {""})) or "none"
+            text = (
+                f"{_shown(value)} is not in the registry's file; at run time only values that the file uses"
+            )
+            return name, f"{text} are allowed ({names}): add it there first"
+    return None
+
+
+def _find_other_host(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> tuple[str, str] | None:
+    for name in ("api_key_name", "tls_client_cert_file"):
+        if value := getattr(backend, name):
+            owners = [other for other in trusted if getattr(other, name) == value]
+            at_host = [other for other in owners if _is_same_host(backend, other)]
+            if not at_host:
+                return name, _other_host_message(backend, value, owners)
+            if backend.tls_ca_cert_file not in {other.tls_ca_cert_file for other in at_host}:
+                text = f"the registry's file has another authority for the host that gets {_shown(value)}"
+                return "tls_ca_cert_file", f"{text}: change it there"
+    return None
+
+
+def _has_secret(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> bool:
+    """Return True if requests to the backend contain any credential.
+
+    BATCHWRIGHT_BACKEND_API_KEY counts, which every gateway (a backend for all models) gets. Headers that the
+    file sets for the same URL also count, because they may hold a credential.
+    """
+    headers = backend.headers.items()
+    return any(other.url == backend.url and headers & other.headers.items() for other in trusted) or bool(
+        isinstance(backend, GatewayConfig)
+        or backend.api_key_name
+        or backend.api_key_file
+        or backend.api_key_env
+        or backend.tls_client_cert_file
+    )
+
+
+def _secrets(backend: BackendConfig) -> list[object]:
+    return [getattr(backend, name) for name in _SECRETS]
+
+
+def _is_same_host(backend: BackendConfig, other: BackendConfig) -> bool:
+    """Return True if the credentials of `other` may also be sent to `backend`: both have the same host.
+
+    The ports may differ. Return False if `backend` uses http and `other` uses https, because the credentials
+    would be sent unencrypted.
+    """
+    one, two = urlsplit(backend.url), urlsplit(other.url)
+    return one.hostname == two.hostname and one.scheme in (two.scheme, "https")
+
+
+def _other_host_message(backend: BackendConfig, value: str, owners: Sequence[BackendConfig]) -> str:
+    urls = [urlsplit(other.url) for other in owners]
+    hosts = ", ".join(sorted({f"{url.scheme}://{url.hostname}" for url in urls}))
+    own = urlsplit(backend.url)
+    at = _shown(f"{own.scheme}://{own.hostname}")
+    return (
+        f"{_shown(value)} is sent to {hosts} only, as the registry's file says; "
+        f"the backend is at {at}: add it there first"
+    )
+
+
+def _shown(value: str) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

@@ -1,0 +1,118 @@
+"""Filters of the list of batches, and the tags by which the database finds the batches of a filter."""
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import NamedTuple
+
+from batchwright.contracts.openai import BatchStatus
+from batchwright.rules.pagination import BadParameter
+
+METADATA_PREFIX = "metadata["
+MAX_METADATA_PAIRS = 16  # of a batch, so no batch matches a filter with more
+LAST_TIME = 253_402_300_799  # the end of the year 9999, in seconds
+_SECONDS = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_TAG_BYTES = 16
+
+
+class BatchFilters(NamedTuple):
+    """Conditions that a batch in a list meets, all of them together. None stands for no condition.
+
+    Attributes:
+        status: The status that clients see, so that it may be `cancelling`.
+        model: A model of the batch. The models of a batch are known once its input is validated.
+        created_after: The batch was created at this time or later.
+        created_before: The batch was created before this time.
+        metadata: Pairs that the batch's metadata contains.
+    """
+
+    status: BatchStatus | None = None
+    model: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    metadata: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def tags(self) -> list[bytes]:
+        """Tags that a matching batch has. Those of metadata, which few batches share, come first."""
+        tags = metadata_tags(self.metadata)
+        return tags if self.model is None else [*tags, *model_tags([self.model])]
+
+
+NO_FILTERS = BatchFilters()
+
+
+def metadata_tags(pairs: Iterable[tuple[str, str]]) -> list[bytes]:
+    """Return the tags of a batch whose metadata has these pairs, one for each pair."""
+    return [_tag(b"metadata", f"{key}\0{value}") for key, value in dict.fromkeys(pairs)]
+
+
+def model_tags(models: Iterable[str]) -> list[bytes]:
+    """Return the tags of a batch with these models, one for each model."""
+    return [_tag(b"model", model) for model in dict.fromkeys(models)]
+
+
+def status_filter(text: str | None) -> BatchStatus | None:
+    """Return the status that the query parameter `status` names.
+
+    Raises:
+        BadParameter: there is no such status.
+    """
+    if text is None or text in frozenset(BatchStatus):
+        return None if text is None else BatchStatus(text)
+    *names, last = (f"'{status}'" for status in BatchStatus)
+    message = f"Invalid value: '{text}'. Supported values are: {', '.join(names)} and {last}."
+    raise BadParameter(message, code="invalid_value", param="status")
+
+
+def time_filter(text: str | None, param: str) -> datetime | None:
+    """Return the time in the query parameter `param`, which is a Unix time in seconds.
+
+    Raises:
+        BadParameter: the text is not an integer, or the time is not in the years 1970 to 9999.
+    """
+    if text is None:
+        return None
+    if _SECONDS.fullmatch(text) is None:
+        message = (
+            f"Invalid type for '{param}': expected an integer, but got a string instead. "
+            "Send a Unix time in seconds."
+        )
+        raise BadParameter(message, code="invalid_type", param=param)
+    if not 0 <= int(text) <= LAST_TIME:
+        message = f"Invalid '{param}': {text} is not a Unix time in seconds of the years 1970 to 9999."
+        raise BadParameter(message, code="invalid_value", param=param)
+    return datetime.fromtimestamp(int(text), UTC)
+
+
+def metadata_filter(query: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of the query parameters `metadata[key]=value`. A pair that is given twice counts once.
+
+    Raises:
+        BadParameter: a parameter starts with `metadata` but does not have this form, a key has two values, or
+            there are more than MAX_METADATA_PAIRS pairs.
+    """
+    pairs: dict[str, str] = {}
+    for key, value in _metadata_pairs(query):
+        if pairs.setdefault(key, value) != value:
+            raise _invalid_metadata(f"the key '{key[:64]}' has two values. Send each key once.")
+    if len(pairs) > MAX_METADATA_PAIRS:
+        raise _invalid_metadata(f"at most {MAX_METADATA_PAIRS} pairs are allowed, but got {len(pairs)}.")
+    return tuple(pairs.items())
+
+
+def _metadata_pairs(query: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    for name, value in query:
+        if name.startswith(METADATA_PREFIX) and name.endswith("]"):
+            yield name[len(METADATA_PREFIX) : -1], value
+        elif name == "metadata" or name.startswith(METADATA_PREFIX):
+            raise _invalid_metadata("send metadata[key]=value, once for each pair.")
+
+
+def _invalid_metadata(detail: str) -> BadParameter:
+    return BadParameter(f"Invalid 'metadata': {detail}", code="invalid_value", param="metadata")
+
+
+def _tag(kind: bytes, text: str) -> bytes:
+    return blake2b(text.encode(errors="replace"), digest_size=_TAG_BYTES, person=kind).digest()

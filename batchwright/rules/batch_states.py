@@ -1,0 +1,53 @@
+"""States of a batch: which are live, which one a client sees, and what a cancel request does in each."""
+
+from datetime import datetime, timedelta
+from enum import Enum
+
+from batchwright.contracts.openai import BatchStatus
+
+_CANCEL_PRECEDENCE = timedelta(minutes=10)
+
+# `cancelling` is never stored: it is a live state plus a cancel request.
+LIVE_STATES = frozenset({BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING})
+
+
+class CancelEffect(Enum):
+    """The effect of a cancel request on a batch."""
+
+    STOPS = "stops"  # the batch's workflow has to be signalled
+    NOTHING = "nothing"  # already cancelling or cancelled: the response is the batch as it is
+    REFUSED = "refused"  # the batch ended in another state
+
+
+def visible_status(stored: BatchStatus, *, cancel_requested: bool) -> BatchStatus:
+    """Return the status that clients see: `cancelling` for a live batch with a cancel request.
+
+    For all other batches it is the stored status.
+    """
+    return BatchStatus.CANCELLING if cancel_requested and stored in LIVE_STATES else stored
+
+
+def cancel_effect(shown: BatchStatus) -> CancelEffect:
+    if shown in LIVE_STATES:
+        return CancelEffect.STOPS
+    return (
+        CancelEffect.NOTHING
+        if shown in (BatchStatus.CANCELLING, BatchStatus.CANCELLED)
+        else CancelEffect.REFUSED
+    )
+
+
+def cancel_takes_precedence(end: BatchStatus, cancel_requested_at: datetime | None, at: datetime) -> bool:
+    """Return True if a batch must not end as completed, because a client has just requested its cancellation.
+
+    After ten minutes, the request no longer counts. The workflow has then probably lost it, for example
+    because Temporal was restored from a backup.
+
+    Args:
+        end: status with which the batch would end.
+        cancel_requested_at: time of the cancel request; None if there was none.
+        at: the current time.
+    """
+    if end is not BatchStatus.COMPLETED or cancel_requested_at is None:
+        return False
+    return at - cancel_requested_at < _CANCEL_PRECEDENCE

@@ -1,0 +1,75 @@
+"""Completion windows, the time that a batch may take, and the deadlines that follow from them."""
+
+import re
+from datetime import datetime
+from typing import Self
+
+from msgspec import Struct
+
+from batchwright.contracts.openai import Profile
+
+DEFAULT_WINDOW = "24h"
+DAY_SECONDS = 86_400
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": DAY_SECONDS}
+_WINDOW = re.compile(r"([1-9][0-9]{0,8})([smhd])", re.ASCII)
+
+
+def window_seconds(text: str | None, profile: Profile, shortest: int, longest: int) -> int:
+    """Return the time that a batch may take, its completion window, in seconds.
+
+    `24h` is always allowed, and is the default if `text` is None. In the profile `relaxed`, other windows
+    from `shortest` to `longest` seconds are allowed.
+
+    Raises:
+        ValueError: the window is not allowed. The message is for the client.
+    """
+    if text is None or text == DEFAULT_WINDOW:
+        return DAY_SECONDS
+    if profile is Profile.STRICT:
+        raise ValueError(f"Invalid value: '{text}'. Supported values are: '{DEFAULT_WINDOW}'.")
+    match = _WINDOW.fullmatch(text)
+    seconds = int(match[1]) * _UNIT_SECONDS[match[2]] if match else 0
+    if not shortest <= seconds <= longest:
+        raise ValueError(
+            f"Invalid value: '{text}'. A completion window is a whole number followed by s, m, h or d, "
+            f"from {window_text(shortest)} to {window_text(longest)}, such as '{DEFAULT_WINDOW}'."
+        )
+    return seconds
+
+
+def window_text(seconds: int) -> str:
+    """Return a number of seconds as a completion window in the largest whole unit, such as `2d`.
+
+    One day is `24h`, as OpenAI writes it.
+    """
+    for unit in ("d", "h", "m"):
+        size = _UNIT_SECONDS[unit]
+        if seconds % size == 0 and seconds > size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+class Deadline(Struct, frozen=True):
+    """The time at which the completion window of a batch ends.
+
+    `at` is in Unix seconds. Requests that are then in flight may take `grace` seconds more. The methods get
+    the current time as an argument, because workflows have a clock of their own.
+    """
+
+    at: float
+    grace: float = 0.0
+
+    @classmethod
+    def of(cls, at: datetime, grace: float = 0.0) -> Self:
+        return cls(at.timestamp(), grace)
+
+    def passed(self, now: float) -> bool:
+        return now >= self.at
+
+    def remaining(self, now: float) -> float:
+        """Return the seconds until the deadline; negative after the deadline."""
+        return self.at - now
+
+    def grace_remaining(self, now: float) -> float:
+        """Return the seconds until requests in flight are cancelled, `grace` seconds after the deadline."""
+        return self.at + self.grace - now

@@ -1,0 +1,458 @@
+"""Adaptive concurrency limit: how many requests a backend gets at once, derived from its responses alone.
+
+Rejections and timeouts lower the limit immediately, but only once for all requests that were in flight
+together. Rejections that occur at any concurrency do not lower it (`backend_load.py`). Every other change is
+a trial, which is judged by its effect on response times. If requests queue in the backend, fewer requests in
+flight make responses proportionally faster, and more make them slower. If the backend has room, response
+times stay the same.
+
+There are three kinds of trial:
+
+- After slow responses the limit is lowered. If that does not help, the backend is slow but not crowded, and
+  the limit is restored.
+- From time to time the limit is lowered without a reason, because the backend may have been crowded from the
+  start.
+- The limit is raised while all of it is used, in growing steps as long as that helps.
+"""
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from batchwright.rules.dispatch.backend_load import (
+    CongestionWindow,
+    LatencyBaseline,
+    MeasurementWindow,
+    RejectionHistory,
+)
+
+MIN_WINDOW_SECONDS, MAX_WINDOW_SECONDS = 0.25, 2.0
+DECREASE_PROBE_SECONDS, INCREASE_PROBE_SECONDS = 30.0, 2.0  # at least; failed decreases double the first
+NEVER_SLOW_SECONDS = 0.1  # faster responses never count as slow
+_MAX_PAUSE_SECONDS = 480.0
+_SETTLE_FACTOR = 1.25  # multiple of the response time after which a trial shows in the responses
+_WINDOW_RESPONSES, _TRIAL_RESPONSES = 8, 24  # the minimum for measuring a level
+_BEYOND_CHANCE = 5.0  # standard errors above the baseline after which one window is enough proof
+_CERTAINTY = 2.0  # standard errors by which two levels must differ
+_PROBE_COST = 0.025  # share of the capacity that decreases without a reason may cost
+_CHEAP_PROBE_SECONDS = 1.8  # a decrease that costs less full capacity than this is always allowed
+# If response times follow the concurrency by more than this share, requests queue in the backend. Within the
+# width around it, the result is unclear.
+_QUEUED_SHARE, _UNCLEAR_WIDTH = 0.5, 0.25
+_TIMEOUT_FACTOR, _DECREASE_FACTOR, _MIN_DECREASE_FACTOR = 0.5, 0.7, 0.5
+_INCREASE_FACTOR, _FAST_INCREASE_FACTOR, _MAX_INCREASE_FACTOR = 1.25, 1.6, 2.0
+_BEST_LIMIT_DECAY = 0.98  # applied to the best limit so far after each failed increase
+_MAX_FAILED_DECREASES = 2  # after so many the backend counts as slow, not crowded
+_STILL_RISING = 0.15  # if the level rises by this during a trial, the slowdown is still growing
+_RECOVERY_THRESHOLD = 0.9  # share of the last good limit, below which the limit recovers without a trial
+_UTILIZATION_THRESHOLD = 0.9  # share of the current limit that must be used before it is raised
+_HISTORY_DECAY = 0.9  # weight of earlier windows with each new one
+_MIN_PROBED_IN_FLIGHT = 4
+
+
+class LoadSignal(StrEnum):
+    """The load of a backend, as far as the end of a request shows it."""
+
+    RESPONDED = "responded"
+    REJECTED = "rejected"  # busy, overloaded or unavailable
+    TIMED_OUT = "timed_out"
+    NEUTRAL = "neutral"  # does not show how busy the backend is
+
+
+class LimitChange(StrEnum):
+    """Why the limit of a backend changed."""
+
+    REJECTED = "rejected"
+    TIMED_OUT = "timed_out"
+    SLOW = "slow"
+    DECREASE_PROBE = "decrease_probe"
+    INCREASE_PROBE = "increase_probe"
+    PROBE_REVERTED = "probe_reverted"  # restored after a trial without benefit
+    RECOVERED = "recovered"  # on the way back to the last good limit
+
+
+@dataclass(frozen=True, slots=True)
+class LimitBounds:
+    """Bounds of an adaptive limit, in requests in flight, and its sensitivity to slow responses.
+
+    If responses take more than `tolerance` times as long as usual, a lower limit is tried.
+    """
+
+    floor: int = 1
+    ceiling: int = 100
+    tolerance: float = 1.5
+
+
+@dataclass(slots=True)
+class LimitTrial:
+    """A change of the limit whose effect is not known yet, and the state before the change.
+
+    Attributes:
+        limit: the limit before the change.
+        used: the number of requests in flight before the change.
+        level: the mean latency level before the change, as a logarithm of seconds.
+        failures: the number of decreases in this trial that did not help.
+    """
+
+    limit: float
+    used: float
+    level: float
+    change: LimitChange
+    failures: int = 0
+
+
+class AdaptiveLimit:
+    """Adapts how many requests may be in flight to one backend; `current` is that number.
+
+    Call `on_complete` at the end of each request. All times are seconds of the caller's clock, because this
+    class reads no clock and does no I/O.
+    """
+
+    def __init__(self, bounds: LimitBounds, now: float) -> None:
+        self.bounds = bounds
+        self.current = bounds.ceiling  # how many may be in flight; read several times per request
+        self._limit = self._target = self._good_limit = self._best_limit = float(bounds.ceiling)
+        self._baseline = LatencyBaseline()
+        self._rejections, self._congestion = RejectionHistory(), CongestionWindow()
+        self._response_seconds = 0.0  # moving average of the response time
+        self._suspected = False  # the last window was slow: the next one has to confirm it
+        self._noise: float | None = None  # variance of a single response's level; None until it was measured
+        self._probed_at = now  # end of the last change that was measured, or the start
+        self._lowered_at = -math.inf
+        self._settled_at = now
+        self._trial: LimitTrial | None = None
+        self._increase_factor = _INCREASE_FACTOR
+        self._decrease_pause = DECREASE_PROBE_SECONDS
+        self._next_decrease_at, self._next_increase_at = now + DECREASE_PROBE_SECONDS / 3, now
+        self._window, self._history = MeasurementWindow(now), MeasurementWindow(now)
+
+    def on_complete(
+        self,
+        signal: LoadSignal,
+        *,
+        sent_at: float,
+        now: float,
+        in_flight: int,
+        in_flight_when_sent: int,
+        kind: Hashable = None,
+    ) -> LimitChange | None:
+        """Record the end of a request, and adapt the limit.
+
+        Return why the limit changed, or None if it did not change.
+
+        Args:
+            signal: what the end of the request shows about the backend's load.
+            sent_at: when the request was sent.
+            in_flight: requests in flight now, this one included.
+            in_flight_when_sent: requests in flight when this one was sent, itself included.
+            kind: group of comparable requests, such as one model and response length. Only response times of
+                the same kind are compared.
+        """
+        window = self._window
+        if in_flight > window.peak:
+            window.peak = in_flight
+        if signal is LoadSignal.NEUTRAL:
+            return None
+        if signal is not LoadSignal.TIMED_OUT:
+            self._rejections.record(in_flight_when_sent, rejected=signal is LoadSignal.REJECTED)
+        if signal is not LoadSignal.RESPONDED:
+            lower = self._on_timeout if signal is LoadSignal.TIMED_OUT else self._on_rejected
+            return lower(sent_at, now)
+        seconds = now - sent_at
+        if not self._response_seconds:
+            self._response_seconds = seconds
+            self._settle(now)
+        self._response_seconds += 0.1 * (seconds - self._response_seconds)
+        if self._limit < self._target:
+            return self._approach(now)
+        window = self._window
+        if now < self._settled_at:
+            window.peak = 0
+            return None
+        window.add(self._baseline.record(kind, seconds))
+        age = now - window.since
+        is_over = age >= MIN_WINDOW_SECONDS and age >= self._window_seconds()
+        return self._evaluate_window(now) if is_over else None
+
+    def _window_seconds(self) -> float:
+        return min(max(self._response_seconds, MIN_WINDOW_SECONDS), MAX_WINDOW_SECONDS)
+
+    def _on_rejected(self, sent_at: float, now: float) -> LimitChange | None:
+        if self._rejections.is_usual():
+            return None
+        if before := self._rejections.ineffective_decrease_from():
+            return self._revert_decrease_after_rejections(before, now)
+        congestion = self._congestion
+        lower = congestion.record_rejection(
+            self._used(), sent_at=sent_at, now=now, span=self._window_seconds()
+        )
+        if self._clamped(lower) >= self._limit:
+            return None  # the limit is at its floor; increases must stay possible
+        if congestion.is_slight:
+            self._target = self._clamped(lower)
+            self._apply(self._target)
+            return LimitChange.REJECTED
+        return self._lower(lower, congestion.used, now, LimitChange.REJECTED)
+
+    def _on_timeout(self, sent_at: float, now: float) -> LimitChange | None:
+        """Lower the limit after a timeout, and return the change.
+
+        Return None without a change if the request was sent before the limit was last lowered, or if the
+        limit was lowered only a moment ago.
+        """
+        if sent_at < self._lowered_at or now - self._lowered_at < self._window_seconds():
+            return None
+        used = self._used()
+        return self._lower(used * _TIMEOUT_FACTOR, used, now, LimitChange.TIMED_OUT)
+
+    def _lower(self, lower: float, used: float, now: float, change: LimitChange) -> LimitChange:
+        trial = self._trial
+        if trial is not None and trial.change is LimitChange.INCREASE_PROBE:
+            # The result is not below the limit that worked before the trial.
+            lower = min(max(lower, trial.limit), used * _RECOVERY_THRESHOLD)
+        self._good_limit = (used + lower) / 2
+        self._lowered_at, self._trial = now, None
+        self._pause_increases(now)
+        return self._set_target(lower, now, change)
+
+    def _revert_decrease_after_rejections(self, before: int, now: float) -> LimitChange | None:
+        self._trial = None
+        self._good_limit = max(self._good_limit, min(float(before), self.bounds.ceiling))
+        if before <= self._limit:
+            return None
+        return self._set_target(before, now, LimitChange.PROBE_REVERTED)
+
+    def _evaluate_window(self, now: float) -> LimitChange | None:
+        """Change the limit if the responses of the current window call for it.
+
+        Do nothing before there are enough. Return how the limit changed, or None if it did not change.
+        """
+        window, trial = self._window, self._trial
+        enough = self._trial_responses(self._change(trial)) if trial else self._window_responses()
+        if window.responses < enough:
+            return None
+        is_first = self._noise is None
+        self._measure_noise()
+        if is_first:
+            # The first responses are the short ones. As a baseline, they would make all later ones look slow.
+            self._settle(now)
+            return None
+        if trial is not None:
+            return self._judge_trial(trial, now)
+        self._baseline.end_window(window.level, self._error(window))
+        self._suspected = False
+        change = self._try_decrease(now) or self._try_increase(now)
+        if change is None:
+            self._add_to_history()
+            self._window = MeasurementWindow(now)
+        return change
+
+    def _measure_noise(self) -> None:
+        variance = self._window.variance
+        if self._noise is None:
+            self._noise = variance
+        else:
+            self._noise += min(0.5, self._window.responses / 200) * (variance - self._noise)
+
+    def _error(self, window: MeasurementWindow) -> float:
+        """Return the statistical standard error of the window's mean latency level."""
+        return math.sqrt((self._noise or 0.0) / window.responses)
+
+    def _window_responses(self) -> float:
+        """Return how many responses to collect before deciding whether the backend is slow.
+
+        With fewer responses, a slow backend could not be distinguished from chance.
+        """
+        if self._suspected:
+            return self._trial_responses()
+        enough = min(max(_WINDOW_RESPONSES, self._limit / 2), _TRIAL_RESPONSES)
+        return max(enough, (self._noise or 0.0) * (_CERTAINTY / math.log(self.bounds.tolerance)) ** 2)
+
+    def _trial_responses(self, change: float = -math.log(_DECREASE_FACTOR)) -> float:
+        """Return how many responses to collect to see whether a changed limit changed the response times.
+
+        `change` is the logarithm of the ratio between the requests in flight after and before the change.
+        """
+        half = _QUEUED_SHARE * (abs(change) or -math.log(_DECREASE_FACTOR))
+        return max(_TRIAL_RESPONSES, 2 * (self._noise or 0.0) * (_CERTAINTY / half) ** 2)
+
+    def _change(self, trial: LimitTrial) -> float:
+        return math.log(max(self._window.peak, 1) / trial.used)
+
+    def _may_probe(self, now: float) -> bool:
+        """Return True if the limit may now be lowered as a probe, that is without a sign of overload.
+
+        If the probe finds nothing, it was lost throughput. This cost is counted in seconds of full
+        throughput. It must be at most `_CHEAP_PROBE_SECONDS`, or at most the part `_PROBE_COST` of the time
+        since the last change of the limit that was measured.
+        """
+        rate = self._window.responses / max(now - self._window.since, 1e-6)
+        seconds = self._trial_responses() / (rate * _DECREASE_FACTOR) + self._settle_seconds()
+        cost = (1 - _DECREASE_FACTOR) * seconds
+        return cost <= _CHEAP_PROBE_SECONDS or cost <= _PROBE_COST * (now - self._probed_at)
+
+    def _settle_seconds(self) -> float:
+        return (_SETTLE_FACTOR + 2 * math.sqrt(self._noise or 0.0)) * self._response_seconds
+
+    def _add_to_history(self) -> None:
+        """Add the current window to the weighted sum of the windows before it.
+
+        A trial is later compared with this sum.
+        """
+        self._history.responses = self._history.responses * _HISTORY_DECAY + self._window.responses
+        self._history.levels = self._history.levels * _HISTORY_DECAY + self._window.levels
+
+    def _try_decrease(self, now: float) -> LimitChange | None:
+        if self._response_seconds < NEVER_SLOW_SECONDS or self._window.peak < _MIN_PROBED_IN_FLIGHT:
+            return None
+        slower = self._baseline.slowdown(self._window.level)
+        if slower > self.bounds.tolerance:
+            excess = self._window.level - (self._baseline.baseline or 0.0)
+            is_certain = excess > _BEYOND_CHANCE * self._error(self._window)
+            if self._window.responses < self._trial_responses() and not is_certain:
+                self._suspected = True  # the next window has enough responses to be compared with a trial's
+                return None
+            # The share of the requests in flight that are not queued, if the backend is crowded.
+            factor = min(max(1 / slower, _MIN_DECREASE_FACTOR), _DECREASE_FACTOR)
+            return self._start_trial(self._used() * factor, self._window.level, now, LimitChange.SLOW)
+        if now < self._next_decrease_at or not self._may_probe(now):
+            return None
+        self._add_to_history()
+        lower = self._used() * _DECREASE_FACTOR
+        return self._start_trial(lower, self._history.level, now, LimitChange.DECREASE_PROBE)
+
+    def _try_increase(self, now: float) -> LimitChange | None:
+        if self._limit >= self.bounds.ceiling or self._window.peak < _UTILIZATION_THRESHOLD * self.current:
+            return None
+        if self._limit < self._good_limit * _RECOVERY_THRESHOLD:
+            higher = self._limit + max(1.0, (self._good_limit - self._limit) / 2)
+            return self._set_target(higher, now, LimitChange.RECOVERED)
+        if now < self._next_increase_at:
+            return None
+        self._add_to_history()
+        higher = max(self._limit * self._increase_factor, self._limit + 1)
+        return self._start_trial(higher, self._history.level, now, LimitChange.INCREASE_PROBE)
+
+    def _start_trial(self, limit: float, level: float, now: float, change: LimitChange) -> LimitChange:
+        self._trial = LimitTrial(self._limit, self._used(), level, change)
+        return self._set_target(limit, now, change)
+
+    def _judge_trial(self, trial: LimitTrial, now: float) -> LimitChange | None:
+        window = self._window
+        ratio = self._change(trial)
+        if abs(ratio) < 0.05 and self.current > 1:
+            return self._end_trial(now)  # the trial had no effect, because as many are in flight as before
+        share = (window.level - trial.level) / ratio if ratio else 1.0
+        is_unclear = abs(share - _QUEUED_SHARE) < _UNCLEAR_WIDTH
+        if is_unclear and window.responses < 2 * self._trial_responses(ratio):
+            return None
+        self._baseline.end_window(window.level, self._error(window))
+        queued = share >= _QUEUED_SHARE and self._response_seconds >= NEVER_SLOW_SECONDS
+        if trial.change is LimitChange.INCREASE_PROBE:
+            return self._undo_increase(trial, now) if queued else self._keep_increase(now)
+        return self._keep_decrease(trial, now) if queued else self._undo_decrease(trial, now)
+
+    def _keep_increase(self, now: float) -> None:
+        """Keep the increased limit, because it raised the throughput, and allow the next increase at once."""
+        self._good_limit = self._limit
+        self._increase_factor = min(self._increase_factor * _INCREASE_FACTOR, _MAX_INCREASE_FACTOR)
+        self._decrease_pause = DECREASE_PROBE_SECONDS
+        self._end_trial(now)
+        self._next_increase_at = now
+
+    def _undo_increase(self, trial: LimitTrial, now: float) -> LimitChange:
+        """Restore the limit from before an increase, because the backend only queued the additional requests.
+
+        Return the change.
+        """
+        self._good_limit = trial.limit
+        self._pause_increases(now)
+        self._end_trial(now)
+        return self._set_target(trial.limit, now, LimitChange.PROBE_REVERTED)
+
+    def _keep_decrease(self, trial: LimitTrial, now: float) -> LimitChange | None:
+        """Keep the decreased limit, because it cost no throughput.
+
+        If requests may still queue in the backend, decrease the limit once more and return this change.
+        Otherwise end the trial and return None.
+        """
+        self._good_limit, self._decrease_pause = self._limit, DECREASE_PROBE_SECONDS
+        level = self._window.level
+        crowded = self._baseline.slowdown(level) > self.bounds.tolerance
+        if (crowded or trial.change is LimitChange.DECREASE_PROBE) and self._used() >= _MIN_PROBED_IN_FLIGHT:
+            return self._start_trial(self._used() * _DECREASE_FACTOR, level, now, trial.change)
+        self._pause_increases(now)
+        return self._end_trial(now)
+
+    def _undo_decrease(self, trial: LimitTrial, now: float) -> LimitChange:
+        """Undo a decrease that did not make responses faster, and return the change.
+
+        If the decrease was a reaction to slow responses, another one is tried first. If that does not help
+        either, the backend is slow but not crowded: the limit is restored, and the present latency becomes
+        the baseline.
+        """
+        level, slow = self._window.level, trial.change is LimitChange.SLOW
+        trial.failures += 1
+        if slow and trial.failures < _MAX_FAILED_DECREASES and self._limit > self.bounds.floor:
+            if level > trial.level + _STILL_RISING:
+                trial.level, trial.used = level, self._used()
+            return self._set_target(self._used() * _DECREASE_FACTOR, now, LimitChange.SLOW)
+        if slow:
+            self._baseline.rebase(trial.level)
+        self._decrease_pause = min(self._decrease_pause * 2, _MAX_PAUSE_SECONDS)
+        self._good_limit = trial.limit
+        self._end_trial(now)
+        return self._set_target(trial.limit, now, LimitChange.PROBE_REVERTED)
+
+    def _end_trial(self, now: float) -> None:
+        self._trial, self._probed_at = None, now
+        self._next_decrease_at = now + max(self._decrease_pause, 20 * self._response_seconds)
+        self._window, self._history = MeasurementWindow(now), MeasurementWindow(now)
+
+    def _pause_increases(self, now: float) -> None:
+        self._best_limit = max(self._good_limit, self._best_limit * _BEST_LIMIT_DECAY)
+        far_below = self._good_limit < self._best_limit / 2
+        self._increase_factor = _FAST_INCREASE_FACTOR if far_below else _INCREASE_FACTOR
+        self._next_increase_at = now + max(INCREASE_PROBE_SECONDS, 5 * self._window_seconds())
+
+    def _used(self) -> float:
+        """Return the highest number of requests that were in flight in this window, but at most the limit.
+
+        Return the limit if that number is not known.
+        """
+        return max(1.0, min(self._limit, self._window.peak or self._limit))
+
+    def _set_target(self, limit: float, now: float, change: LimitChange) -> LimitChange:
+        """Set the value that the limit moves to. Return `change`.
+
+        Decreases and restored limits apply at once. Increases apply step by step, to avoid a burst of
+        requests.
+        """
+        self._target = self._clamped(limit)
+        if change is LimitChange.PROBE_REVERTED or self._target < self._limit:
+            self._apply(self._target)
+        self._settle(now)
+        return change
+
+    def _approach(self, now: float) -> None:
+        """Raise the limit by one step towards its target.
+
+        The target is reached after about one response per request in flight. Responses received until then
+        are not measured.
+        """
+        self._apply(min(self._limit + max(self._target / self._limit - 1, 0.1), self._target))
+        self._settle(now)
+
+    def _settle(self, now: float) -> None:
+        recovering = self._trial is None and self._limit < self._good_limit * _RECOVERY_THRESHOLD
+        self._settled_at = now if recovering else now + self._settle_seconds()
+        self._baseline.discard_window()
+        self._window, self._history = MeasurementWindow(self._settled_at), MeasurementWindow(self._settled_at)
+
+    def _apply(self, limit: float) -> None:
+        self._limit = limit
+        self.current = int(self._clamped(limit))
+
+    def _clamped(self, limit: float) -> float:
+        return min(max(limit, float(self.bounds.floor)), float(self.bounds.ceiling))

@@ -1,0 +1,234 @@
+"""Load of a backend as its responses show it: how slow they are, and how many it rejects.
+
+Response times are compared with the usual ones of the same backend, whatever the sizes of the responses.
+
+An overloaded backend with capacity C rejects the share 1 - C/L of L requests in flight. With fewer requests
+in flight, that share falls to zero. A gateway that fails now and then rejects the same share at any L, so
+fewer requests in flight would only cost throughput. The two cases are distinguished by comparing requests
+sent at high concurrency with requests sent at low concurrency.
+"""
+
+import math
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+_MAX_KINDS = 512
+_LEARNING_RATE = 0.05  # how far one response moves the usual offset of its kind
+_FALL, _DRIFT, _RISE = 0.5, 0.1, 0.02  # steps of the baseline towards a lower or higher level, per window
+_HISTORY, _MIN_COMPARED = 128, 16  # outcomes remembered in total, and needed at high and at low concurrency
+_LOW_CONCURRENCY = 0.75  # concurrency up to this share of its peak counts as low
+_MAX_USUAL_SHARE = 1 / 3  # with more rejections, the backend counts as overloaded
+_TOLERANCE = 3.0  # standard deviations by which rejections may exceed the usual number
+_FOLLOW = 0.25  # how far the usual share moves towards a newly measured one
+_LOWEST, _SLIGHT = 0.7, 0.05  # shares of the requests in flight
+
+
+@dataclass(slots=True)
+class MeasurementWindow:
+    """Measurements of the responses received since the time `since`.
+
+    The level of a response is the logarithm of its time in seconds, corrected for the kind of request
+    (`LatencyBaseline`). `levels` is the sum of the levels, and `peak` the highest number of requests that
+    were in flight at once.
+    """
+
+    since: float
+    responses: float = 0.0
+    levels: float = 0.0
+    squares: float = 0.0  # sum of the squared levels
+    peak: int = 0
+
+    @property
+    def level(self) -> float:
+        return self.levels / self.responses
+
+    @property
+    def variance(self) -> float:
+        """Return the statistical variance of the latency levels of single responses."""
+        return max(0.0, self.squares / self.responses - self.level**2)
+
+    def add(self, level: float) -> None:
+        self.responses += 1
+        self.levels += level
+        self.squares += level * level
+
+
+class LatencyBaseline:
+    """Estimates the level of a backend (how slow it is now) and its baseline (how slow it usually is).
+
+    A kind is a group of comparable responses: the same model and about the same length. The logarithm of a
+    response's seconds is modelled as a sum: the level of the backend, the usual offset of the response's
+    kind, and noise. All kinds share one level. So ten long responses after ten short ones do not look like a
+    slowdown, and responses of one model also tell how slow the others are. The baseline follows lower levels
+    quickly and higher levels slowly.
+    """
+
+    def __init__(self) -> None:
+        self._offsets: dict[Hashable, float] = {}
+        self._window: dict[Hashable, tuple[int, float]] = {}  # count and sum of levels
+        self._level: float | None = None
+        self.baseline: float | None = None
+
+    def record(self, kind: Hashable, seconds: float) -> float:
+        """Add a response to the current window, and return its latency level.
+
+        The level is the logarithm of the seconds minus the usual offset of the response's kind.
+        """
+        value = math.log(max(seconds, 1e-4))
+        offset = self._offsets.get(kind)
+        if offset is None:
+            if len(self._offsets) >= _MAX_KINDS:
+                self._offsets.clear()
+            self._level = value if self._level is None else self._level
+            offset = self._offsets[kind] = value - self._level
+        level = value - offset
+        responses, levels = self._window.get(kind, (0, 0.0))
+        self._window[kind] = (responses + 1, levels + level)
+        return level
+
+    def end_window(self, level: float, error: float = 0.0) -> None:
+        """End the window of responses: update the baseline and the usual offsets of the kinds in it.
+
+        If the level is clearly lower than the baseline, the baseline follows quickly. If it is clearly
+        higher, the baseline follows very slowly. If the difference is within two standard errors, the
+        baseline follows slowly, because some of many measured levels are low by chance.
+
+        Args:
+            level: mean latency level of the window's responses.
+            error: standard error of that mean.
+        """
+        for kind, (responses, levels) in self._window.items():
+            if kind in self._offsets:
+                self._offsets[kind] += min(0.5, responses * _LEARNING_RATE) * (levels / responses - level)
+        self._window.clear()
+        self._level = level
+        if self.baseline is None:
+            self.baseline = level
+        elif abs(level - self.baseline) <= 2 * error:
+            self.baseline += _DRIFT * (level - self.baseline)
+        else:
+            self.baseline += (_FALL if level < self.baseline else _RISE) * (level - self.baseline)
+
+    def discard_window(self) -> None:
+        """Discard the responses since the last window, because they cannot be compared with later ones."""
+        self._window.clear()
+
+    def rebase(self, level: float) -> None:
+        """Make `level` the new baseline, because it turned out to be normal for this backend."""
+        self._level = self.baseline = level
+
+    def slowdown(self, level: float) -> float:
+        """Return how many times the usual latency `level` stands for; 1.0 if no baseline is known.
+
+        `level` is a latency level that `record` returned, or a mean of several.
+        """
+        return 1.0 if self.baseline is None else math.exp(level - self.baseline)
+
+
+@dataclass(slots=True)
+class CongestionWindow:
+    """Groups the rejections of requests that were in flight together, so that they lower the limit only once.
+
+    `since` is the time of the group's first rejection, `rejected` the number of its rejections.
+    """
+
+    since: float = -math.inf
+    used: float = 1.0  # requests in flight at that time
+    rejected: int = 0
+
+    def record_rejection(self, used: float, *, sent_at: float, now: float, span: float) -> float:
+        """Count a rejection, and return the new limit that follows from all rejections of its group.
+
+        The limit is the number of requests in flight when the group began, minus one for each rejection, but
+        at least 70 % of that number. A new group begins if the rejected request was sent after the current
+        group began and that group is at least `span` seconds old.
+
+        Args:
+            used: requests in flight now. A new group starts from this number.
+            sent_at: when the rejected request was sent.
+            now: the current time.
+            span: shortest duration of a group, in seconds.
+        """
+        if sent_at >= self.since and now - self.since >= span:
+            self.since, self.used, self.rejected = now, used, 0
+        self.rejected += 1
+        return max(self.used - self.rejected, self.used * _LOWEST)
+
+    @property
+    def is_slight(self) -> bool:
+        return self.rejected < _SLIGHT * self.used
+
+
+class RejectionHistory:
+    """The latest outcomes of one backend's requests.
+
+    `usual` is the share of requests, from 0 to 1, that the backend rejects at any load; 0 if no share is
+    known.
+    """
+
+    def __init__(self) -> None:
+        self.usual = 0.0
+        self._seen: deque[tuple[int, bool]] = deque(maxlen=_HISTORY)
+        self._rejected = self._recorded = 0
+
+    def record(self, in_flight: int, *, rejected: bool) -> None:
+        """Record whether the backend rejected a request.
+
+        `in_flight` is how many requests were in flight when this one was sent, itself included.
+        """
+        if self._rejected and len(self._seen) == _HISTORY:
+            self._rejected -= self._seen[0][1]
+        self._seen.append((in_flight, rejected))
+        if rejected:
+            self._rejected += 1
+        self._recorded += 1
+        if self._recorded % _HISTORY == 0 and self.usual:
+            change = _FOLLOW * (self._rejected / _HISTORY - self.usual)
+            self.usual = min(self.usual + change, _MAX_USUAL_SHARE)
+
+    def is_usual(self) -> bool:
+        """Return True if the latest rejections do not exceed the usual share, within statistical tolerance.
+
+        Return False if they are more, or if no usual share is known.
+        """
+        if not self.usual:
+            return False
+        expected = self.usual * len(self._seen)
+        return self._rejected <= expected + _TOLERANCE * math.sqrt(expected * (1 - self.usual)) + 1
+
+    def ineffective_decrease_from(self) -> int:
+        """Return the highest recorded number of requests in flight if a lower one did not help, otherwise 0.
+
+        A lower number did not help if the backend rejects about the same share of requests at low concurrency
+        as at high concurrency. That share is then stored in `usual`, and the recorded outcomes are cleared.
+        Return 0 as well if there are too few outcomes to tell.
+        """
+        peak = max((in_flight for in_flight, _ in self._seen), default=0)
+        high = [
+            (in_flight, rejected) for in_flight, rejected in self._seen if in_flight > _LOW_CONCURRENCY * peak
+        ]
+        low = [
+            (in_flight, rejected)
+            for in_flight, rejected in self._seen
+            if in_flight <= _LOW_CONCURRENCY * peak
+        ]
+        if min(len(high), len(low)) < _MIN_COMPARED:
+            return 0
+        share = _rejected_share(low)
+        # The share to expect at low concurrency if overload were the reason.
+        expected = max(0.0, 1 - (1 - _rejected_share(high)) * _mean_in_flight(high) / _mean_in_flight(low))
+        if not 0 < share <= _MAX_USUAL_SHARE or share <= (expected + _rejected_share(high)) / 2:
+            return 0
+        self.usual = self._rejected / len(self._seen)
+        self._seen.clear()
+        self._rejected = self._recorded = 0
+        return peak
+
+
+def _rejected_share(outcomes: list[tuple[int, bool]]) -> float:
+    return sum(rejected for _, rejected in outcomes) / len(outcomes)
+
+
+def _mean_in_flight(outcomes: list[tuple[int, bool]]) -> float:
+    return sum(in_flight for in_flight, _ in outcomes) / len(outcomes)

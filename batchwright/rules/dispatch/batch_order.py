@@ -1,0 +1,188 @@
+"""Order of the batches of one tenant: shares of priorities, and which batch of a priority is sent first."""
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Collection
+from datetime import datetime
+from typing import NamedTuple
+
+from batchwright.contracts.batch import DEFAULT_PRIORITY
+
+_SIZES = (100, 1_000, 10_000)  # lines; a larger batch is in the last class of sizes
+_AT_RISK = 0.25  # part of its window that a batch may have to spare before it is at risk
+_RATE_SECONDS = 60.0  # time over which the rate of a priority is averaged
+_MIN_RATE_SECONDS = 10.0  # shortest time over which a rate is known
+# The last lines of batches that are not listed any more count up to so many times the rate of their priority,
+# and up to so many in any case. Most of these batches have ended, but some may have been cancelled.
+_MAX_LAST_RATE, _MAX_LAST_LINES = 5.0, 100.0
+_MAX_KEY_BYTES, _PREFIX_BYTES, _DIGITS = 64, 40, 16  # Temporal's limit; parts of a shortened key
+
+
+def priority_weight(priority: int) -> float:
+    """Return the share of a priority relative to the default one.
+
+    Each priority has twice the share of the next lower one.
+    """
+    return 2.0 ** (priority - DEFAULT_PRIORITY)
+
+
+def fairness_key_of(key: str, priority: int, group: str = "") -> str:
+    """Return the fairness key with which Temporal schedules tasks of a batch.
+
+    Temporal starts tasks with the same key in the order in which they were scheduled. It shares the workers
+    between keys by weight. Batches of different priorities, or of different classes of size, get different
+    keys. So they never wait for each other's tasks. Each key has the weight of the tenant: a weight for the
+    priority would also change the shares of tenants.
+
+    Args:
+        key: fairness key of the tenant.
+        priority: priority of the batch.
+        group: letter of the group within the priority, as `size_group` returns it; empty for none.
+    """
+    suffix = f"/{priority}{group}"
+    full = key + suffix
+    if len(full.encode()) > _MAX_KEY_BYTES:
+        prefix = key.encode()[:_PREFIX_BYTES].decode(errors="ignore")
+        full = f"{prefix}~{hashlib.sha256(key.encode()).hexdigest()[:_DIGITS]}{suffix}"
+    return full
+
+
+def is_late(now: datetime, created_at: datetime, deadline: datetime) -> bool:
+    """Return True in the last quarter of a batch's window."""
+    return deadline - now < _AT_RISK * (deadline - created_at)
+
+
+def size_group(lines: int, *, is_late: bool) -> str:
+    """Return the group of a batch in Temporal's queue: its class of sizes, or `u` if it is late."""
+    return "u" if is_late else "smlx"[sum(lines > size for size in _SIZES)]
+
+
+class WaitingBatch(NamedTuple):
+    """The lines of one model that a batch has left. Times are Unix seconds."""
+
+    model: str
+    tenant: str
+    batch_id: str
+    priority: int
+    lines: int
+    created_at: float
+    deadline: float
+
+
+class Rank(NamedTuple):
+    """Place of a batch among those of its tenant, model and priority. The lowest one is sent first.
+
+    `value` is the number of lines left. If the batch is at risk, it is the number of seconds to spare.
+    """
+
+    is_safe: bool
+    value: float
+
+
+_NEW = Rank(is_safe=True, value=0.0)
+
+
+class BatchRanks(dict[str, Rank]):
+    """Ranks of the batches of one model, by batch id. A batch that is not known yet comes before large ones.
+
+    `first` are the batches with the lowest rank of each tenant and priority, as pairs of tenant and batch id.
+    Tenants with only one batch of the model are left out.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: list[tuple[str, str]] = []
+
+    def __missing__(self, batch_id: str) -> Rank:
+        return _NEW
+
+
+class BatchSchedule:
+    """Ranks of all batches, and the rates that they depend on.
+
+    The batch of a priority with the fewest lines left goes first, so small batches do not wait behind large
+    ones. A batch is at risk if it would have less than a quarter of its window to spare even if it got all
+    that its priority gets now. Batches at risk go before the others, the one with the least time to spare
+    first. A batch that cannot be finished in time any more is ranked by its lines like those not at risk.
+    """
+
+    def __init__(self) -> None:
+        self._ranks: dict[str, BatchRanks] = {}
+        self._batches: dict[tuple[str, str], WaitingBatch] = {}  # as of the last update, by model and batch
+        # Recent lines and the seconds in which they were settled, by model, tenant and priority.
+        self._recent: dict[tuple[str, str, int], tuple[float, float]] = {}
+        self._updated_at = -math.inf
+
+    def ranks(self, model: str) -> BatchRanks:
+        """Return the ranks of the model's batches. They stay the same until the next `update`."""
+        return self._ranks.get(model) or BatchRanks()
+
+    def update(
+        self, batches: Collection[WaitingBatch], now: float, paused: Collection[str] = frozenset()
+    ) -> None:
+        """Set the ranks of all batches.
+
+        Args:
+            batches: those that have lines left and may send them at the time `now`.
+            now: Unix time in seconds.
+            paused: ids of the paused batches. Their lines do not count as settled when the batches are not
+                in `batches` any more.
+        """
+        self._measure(batches, now, paused)
+        self._updated_at = now
+        ranks: dict[str, BatchRanks] = {}
+        first: dict[tuple[str, str, int], tuple[Rank, str]] = {}
+        counts: Counter[tuple[str, str]] = Counter()  # by model and tenant
+        for batch in batches:
+            group = batch.model, batch.tenant, batch.priority
+            rank = _rank(batch, self._rate(group), now)
+            ranks.setdefault(batch.model, BatchRanks())[batch.batch_id] = rank
+            first[group] = min(first.get(group, (rank, batch.batch_id)), (rank, batch.batch_id))
+            counts[batch.model, batch.tenant] += 1
+        for (model, tenant, _), (_, batch_id) in first.items():
+            if counts[model, tenant] > 1:
+                ranks[model].first.append((tenant, batch_id))
+        self._ranks = ranks
+
+    def _measure(self, batches: Collection[WaitingBatch], now: float, paused: Collection[str]) -> None:
+        """Add the lines that were settled since the last update to the rates of the priorities.
+
+        A batch that is not listed any more has settled its last lines, unless it is paused or its deadline
+        has passed. A cancelled batch cannot be told from one that has ended, so these lines are bounded.
+        """
+        seconds = max(0.0, now - self._updated_at)
+        listed = {(batch.model, batch.batch_id): batch for batch in batches}
+        settled: dict[tuple[str, str, int], float] = {}
+        last: dict[tuple[str, str, int], int] = {}
+        for key, before in self._batches.items():
+            batch, group = listed.get(key), (before.model, before.tenant, before.priority)
+            if batch is not None:
+                settled[group] = settled.get(group, 0.0) + max(0, before.lines - batch.lines)
+            elif before.batch_id not in paused and before.deadline > now:
+                last[group] = last.get(group, 0) + before.lines
+        for group, lines in last.items():
+            old_lines, old_seconds = self._recent.get(group, (0.0, 0.0))
+            rate = old_lines / old_seconds if old_seconds > 0 else 0.0
+            most = max(_MAX_LAST_LINES, _MAX_LAST_RATE * rate * seconds)
+            settled[group] = settled.get(group, 0.0) + min(lines, most)
+        kept = math.exp(-seconds / _RATE_SECONDS)
+        recent: dict[tuple[str, str, int], tuple[float, float]] = {}
+        for group, lines in settled.items():
+            old_lines, old_seconds = self._recent.get(group, (0.0, 0.0))
+            recent[group] = kept * old_lines + lines, kept * old_seconds + seconds
+        self._recent = recent
+        self._batches = listed
+
+    def _rate(self, group: tuple[str, str, int]) -> float:
+        """Return the lines per second of a priority; `0` if that is not known yet."""
+        lines, seconds = self._recent.get(group, (0.0, 0.0))
+        return lines / seconds if seconds >= _MIN_RATE_SECONDS else 0.0
+
+
+def _rank(batch: WaitingBatch, rate: float, now: float) -> Rank:
+    """Return the rank of a batch if its priority sends `rate` lines per second; `0` if that is not known."""
+    spare = batch.deadline - now - (batch.lines / rate if rate > 0 else 0.0)
+    if 0 <= spare < _AT_RISK * (batch.deadline - batch.created_at):
+        return Rank(is_safe=False, value=spare)
+    return Rank(is_safe=True, value=float(batch.lines))

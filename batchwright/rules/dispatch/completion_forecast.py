@@ -1,0 +1,67 @@
+"""Forecast when a batch will complete, from the lines that have a result so far."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_AVERAGING_SECONDS = 300.0
+
+
+@dataclass
+class _BatchProgress:
+    settled: int
+    at: float
+    speed: float | None = None  # lines per second
+
+
+class ThroughputHistory:
+    """Moving average of the throughput of each batch, in lines per second.
+
+    A measurement that is five minutes old counts about a third as much as a new one.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _BatchProgress] = {}
+
+    def record(self, batch_id: str, settled: int, at: float) -> float:
+        """Record how many lines of a batch are settled at the time `at`. Return its average lines per second.
+
+        The first call for a batch returns 0, because a speed needs two measurements. `at` is in seconds of
+        any clock.
+        """
+        seen = self._seen.get(batch_id)
+        if seen is None:
+            self._seen[batch_id] = _BatchProgress(settled, at)
+            return 0.0
+        passed = at - seen.at
+        if passed > 0:
+            now = max(settled - seen.settled, 0) / passed
+            weight = math.exp(-passed / _AVERAGING_SECONDS)
+            seen.speed = now if seen.speed is None else seen.speed * weight + now * (1 - weight)
+            seen.settled, seen.at = settled, at
+        return seen.speed or 0.0
+
+    def retain(self, batch_ids: Iterable[str]) -> None:
+        """Keep the history of these batches, and drop the history of all others."""
+        kept = frozenset(batch_ids)
+        self._seen = {batch_id: seen for batch_id, seen in self._seen.items() if batch_id in kept}
+
+
+def remaining_seconds(*, remaining: int, settled: int, elapsed: float, speed: float) -> float:
+    """Return the estimated seconds until the remaining lines of a batch are settled.
+
+    The estimate uses the recent speed or the average speed, whichever is higher. If no line of the batch has
+    a result yet, the estimate is the time that has passed since the batch began. Such a batch therefore
+    counts as late once half of its completion window has passed.
+
+    Args:
+        remaining: lines without a result.
+        settled: lines with a result.
+        elapsed: seconds since the batch began.
+        speed: recent lines per second; 0 if unknown.
+    """
+    if remaining <= 0:
+        return 0.0
+    mean = settled / elapsed if elapsed > 0 else 0.0
+    best = max(mean, speed)
+    return remaining / best if best > 0 else elapsed

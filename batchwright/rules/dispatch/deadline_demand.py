@@ -1,0 +1,40 @@
+"""Compute the demand of deadlines: how many lines are due when, and how fast they have to be settled."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+HORIZONS = {"1h": 3600.0, "6h": 6 * 3600.0, "24h": 24 * 3600.0}  # seconds
+# A worker that starts now has an effect after about this time. Without a bound, the last line of a batch
+# would need any number of workers in the last second of its window.
+_SHORTEST_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class DueLines:
+    """Lines without a result, and the seconds until their deadline."""
+
+    seconds_left: float
+    lines: int
+
+
+def lines_within(due: Iterable[DueLines], horizon_seconds: float) -> int:
+    """Return the number of lines whose deadline is within the horizon.
+
+    Lines after their deadline do not count, because they are no longer sent.
+    """
+    return sum(each.lines for each in due if 0 < each.seconds_left <= horizon_seconds)
+
+
+def required_rate(due: Sequence[DueLines]) -> float:
+    """Return the lowest constant rate, in lines per second, at which no line misses its deadline.
+
+    For each deadline, the number of lines due by then is divided by the time until then. The result is the
+    highest of these rates. It is enough if lines are sent in the order of their deadlines. Lines after their
+    deadline do not count. A deadline within the next minute is treated as one minute from now.
+    """
+    rate, lines = 0.0, 0
+    for each in sorted(due, key=lambda each: each.seconds_left):
+        if each.seconds_left > 0:
+            lines += each.lines
+            rate = max(rate, lines / max(each.seconds_left, _SHORTEST_SECONDS))
+    return rate

@@ -1,0 +1,86 @@
+"""Choose a backend for a request: the less busy of two, or the one that has cached the prompt's prefix."""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Protocol, TypeVar
+
+# A backend receives its prefixes until it is busier than the least busy backend by this factor and slack.
+_AFFINE_FACTOR, _AFFINE_SLACK = 2.0, 4
+
+
+class BalancedBackend(Protocol):
+    """The properties of a backend that load balancing needs."""
+
+    @property
+    def key(self) -> str:
+        """Id of the backend, the same in every process."""
+        ...
+
+    @property
+    def weight(self) -> float: ...
+
+    @property
+    def outstanding(self) -> int:
+        """Number of requests in flight."""
+        ...
+
+
+_Candidate = TypeVar("_Candidate", bound=BalancedBackend)
+
+
+def least_outstanding(
+    backends: Sequence[_Candidate], draw: Callable[[], float] = random.random
+) -> _Candidate:
+    """Draw two backends at random by weight, and return the less busy one.
+
+    The less busy one has fewer requests in flight in proportion to its weight. If both are equal, the first
+    one drawn is returned. `draw` returns a random number from 0 to 1.
+    """
+    first = _pick(backends, draw())
+    others = [backend for backend in backends if backend is not first]
+    if not others:
+        return first
+    second = _pick(others, draw())
+    return second if _load(second) < _load(first) else first
+
+
+def prefix_affine(
+    backends: Sequence[_Candidate], prefix_hash: int, draw: Callable[[], float] = random.random
+) -> _Candidate:
+    """Return a backend for a prompt prefix: always the same one, unless it is far busier than the others.
+
+    If a backend is added or removed, only the prefixes of that backend move. Without a prefix (`prefix_hash`
+    0), the less busy of two random backends is returned.
+    """
+    if not prefix_hash:
+        return least_outstanding(backends, draw)
+    max_load = (
+        _AFFINE_FACTOR * min(backend.outstanding / backend.weight for backend in backends) + _AFFINE_SLACK
+    )
+    ranked = sorted(backends, key=lambda backend: _score(backend, prefix_hash), reverse=True)
+    return next(backend for backend in ranked if backend.outstanding / backend.weight <= max_load)
+
+
+def _pick(backends: Sequence[_Candidate], position: float) -> _Candidate:
+    left = position * sum(backend.weight for backend in backends)
+    for backend in backends:
+        left -= backend.weight
+        if left < 0:
+            return backend
+    return backends[-1]
+
+
+def _load(backend: BalancedBackend) -> float:
+    return (backend.outstanding + 1) / backend.weight
+
+
+def _score(backend: BalancedBackend, prefix_hash: int) -> float:
+    """Return the backend's score for a prefix. The backend with the highest score gets the prefix.
+
+    This is rendezvous hashing: over many prefixes, each backend wins in proportion to its weight.
+    """
+    digest = blake2b(b"%d %b" % (prefix_hash, backend.key.encode()), digest_size=8).digest()
+    fraction = (int.from_bytes(digest) + 1) / (2**64 + 2)
+    return -backend.weight / math.log(fraction)

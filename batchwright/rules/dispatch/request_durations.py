@@ -1,0 +1,96 @@
+"""How long the requests of a model take: mean and spread, and the time until the slowest of several ends."""
+
+import math
+from functools import lru_cache
+from statistics import NormalDist
+
+from batchwright.rules.worker_stats import UpstreamTraffic
+
+_AVERAGING_SECONDS = 600.0  # a request that ended so long ago counts about a third as much as a new one
+_PRIOR_REQUESTS = 100.0
+_MOST_REQUESTS = 1000.0  # how much the requests before the first record count at most
+_NORMAL = NormalDist()
+
+
+class RequestDurations:
+    """Durations of the requests of one model, from the totals that workers report."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, UpstreamTraffic] = {}  # by backend
+        self._requests = self._sum = self._squares = 0.0
+
+    def record(self, totals: UpstreamTraffic, passed: float) -> None:
+        """Record the request totals of a backend.
+
+        `passed` is how many seconds ago the last totals were recorded.
+        """
+        before = self._seen.get(totals.backend)
+        self._seen[totals.backend] = totals
+        if before is None or before.requests > totals.requests:  # or a worker has ended
+            if before is not None:
+                return
+            before = UpstreamTraffic(model=totals.model, backend=totals.backend)
+        requests = totals.requests - before.requests
+        weight = min(1.0, _MOST_REQUESTS / requests) if requests else 0.0
+        decay = math.exp(-passed / _AVERAGING_SECONDS) if requests else 1.0
+        self._requests = self._requests * decay + requests * weight
+        self._sum = self._sum * decay + max(totals.seconds - before.seconds, 0.0) * weight
+        squares = max(totals.squared_seconds - before.squared_seconds, 0.0)
+        self._squares = self._squares * decay + squares * weight
+
+    @property
+    def mean(self) -> float:
+        """Mean duration in seconds; 0 if none is known."""
+        return self._sum / self._requests if self._requests > 0 else 0.0
+
+    @property
+    def variation(self) -> float:
+        """Variance of the durations, divided by the square of their mean.
+
+        Short requests are the first to end. While few requests have ended, the result is therefore close to
+        1, the value of an exponential distribution.
+        """
+        if not self._sum:
+            return 1.0
+        measured = max(self._squares / self._requests / self.mean**2 - 1.0, 0.0)
+        return (measured * self._requests + _PRIOR_REQUESTS) / (self._requests + _PRIOR_REQUESTS)
+
+
+def longest_remaining(durations: RequestDurations, count: float, probability: float) -> float:
+    """Return the seconds within which `count` requests in flight have all ended, with the given probability.
+
+    Each request may have begun at any earlier time. Durations are assumed to have a lognormal distribution.
+    """
+    each = probability ** (1.0 / max(count, 1.0))
+    return durations.mean * _remaining_quantile(round(each, 6), round(durations.variation, 2))
+
+
+@lru_cache(maxsize=4096)
+def _remaining_quantile(probability: float, variation: float) -> float:
+    """Return the time within which a request in flight ends with the given probability.
+
+    It is relative to the mean duration of requests. `variation` is that of `RequestDurations`.
+    """
+    if variation <= 0:
+        return probability
+    sigma = math.sqrt(math.log1p(variation))
+    low, high = 0.0, 1.0
+    while _still_running(high, sigma) > 1 - probability:
+        high *= 2
+    for _ in range(40):
+        middle = (low + high) / 2
+        if _still_running(middle, sigma) > 1 - probability:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _still_running(seconds: float, sigma: float) -> float:
+    """Return the probability that a request in flight takes longer than `seconds` from now on.
+
+    Durations have a lognormal distribution with mean 1. The result is the integral of its survival function
+    from `seconds` on.
+    """
+    upper = (sigma * sigma / 2 - math.log(seconds)) / sigma
+    return _NORMAL.cdf(upper) - seconds * _NORMAL.cdf(upper - sigma)

@@ -1,0 +1,130 @@
+"""Compute how much of all work is done when the work of one owner is done. Owners share by weight."""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+from batchwright.contracts.batch import DEFAULT_PRIORITY
+from batchwright.rules.dispatch.batch_order import priority_weight
+
+FOR_OTHERS = 0.2  # part of a priority's permits that does not go to its first batch
+
+
+class Share(NamedTuple):
+    """An amount of work, and the weight with which its owner shares the capacity until the work is done."""
+
+    weight: float
+    work: float
+
+
+class SharedCapacity:
+    """A capacity that all owners of work share by weight, until their work is done.
+
+    When the work of an owner is done, the others share its part, so that no capacity is idle.
+    """
+
+    def __init__(self, shares: Sequence[Share]) -> None:
+        by_end = sorted(shares, key=lambda share: share.work / share.weight)
+        self._ends = [share.work / share.weight for share in by_end]  # ascending
+        self._work = [0.0, *accumulate(share.work for share in by_end)]
+        self._weights = [0.0, *accumulate(share.weight for share in by_end)]
+
+    def work_done_when(self, work: float, weight: float) -> float:
+        """Return how much work of all owners is done when an owner of this weight has done `work`.
+
+        The owner is one of those that share the capacity, and its own work is included.
+        """
+        end = work / weight
+        ended = bisect_right(self._ends, end)
+        return self._work[ended] + end * (self._weights[-1] - self._weights[ended])
+
+
+class ModelOfBatch(NamedTuple):
+    batch_id: str
+    model: str
+
+
+@dataclass(frozen=True)
+class UnsettledWork:
+    """The lines of one model of a batch in progress: how many are settled, and how many are left to send.
+
+    `began` is when the first line could be sent, in seconds of the clock that `Forecaster.observe` uses.
+    `weight` is the weight of the batch's tenant.
+    """
+
+    tenant: str
+    batch_id: str
+    model: str
+    settled: int
+    left: int
+    began: float
+    weight: float = 1.0
+    priority: int = DEFAULT_PRIORITY
+
+    @property
+    def key(self) -> ModelOfBatch:
+        return ModelOfBatch(self.batch_id, self.model)
+
+
+class WorkUntil:
+    """Computes how much work of all batches is done until the last line of one batch is sent.
+
+    Tenants share a model by weight. The priorities of a tenant share what the tenant gets. Within a priority,
+    batches with fewer lines left go first, and a part of the capacity is for all others.
+    """
+
+    def __init__(self, work: Sequence[UnsettledWork], queued: Mapping[ModelOfBatch, float]) -> None:
+        totals: dict[tuple[str, int], float] = defaultdict(float)
+        tenants: dict[str, list[Share]] = defaultdict(list)
+        weights: dict[str, float] = {}
+        self._in_priority: dict[ModelOfBatch, float] = {}  # work until the last line of each batch
+        for each in sorted(work, key=_place):
+            totals[each.tenant, each.priority] += queued[each.key]
+            self._in_priority[each.key] = totals[each.tenant, each.priority]
+            weights[each.tenant] = each.weight
+        for each in work:
+            first, total = self._in_priority[each.key], totals[each.tenant, each.priority]
+            self._in_priority[each.key] = min(first / (1 - FOR_OTHERS), total)
+        for (tenant, priority), amount in totals.items():
+            tenants[tenant].append(Share(priority_weight(priority), amount))
+        models = [
+            Share(weights[tenant], sum(each.work for each in shares)) for tenant, shares in tenants.items()
+        ]
+        self._in_tenant = {tenant: SharedCapacity(shares) for tenant, shares in tenants.items()}
+        self._in_model = SharedCapacity(models)
+
+    def last_line_of(self, work: UnsettledWork) -> float:
+        """Return how much work is done until the last line of this batch is sent.
+
+        The unit is an average line of the model. The work of the batch itself is included.
+        """
+        of_tenant = self._in_tenant[work.tenant].work_done_when(
+            self._in_priority[work.key], priority_weight(work.priority)
+        )
+        return self._in_model.work_done_when(of_tenant, work.weight)
+
+
+def present_shares(work: Sequence[UnsettledWork]) -> dict[ModelOfBatch, float]:
+    """Return which part of the model's capacity each batch has at present. The parts add up to 1."""
+    weights = {each.tenant: each.weight for each in work}
+    batches = Counter((each.tenant, each.priority) for each in work)
+    priorities: dict[str, float] = defaultdict(float)
+    for tenant, priority in batches:
+        priorities[tenant] += priority_weight(priority)
+    total, firsts = sum(weights.values()), set[tuple[str, int]]()
+    shares: dict[ModelOfBatch, float] = {}
+    for each in sorted(work, key=_place):
+        group = each.tenant, each.priority
+        part = FOR_OTHERS / batches[group] + (0.0 if group in firsts else 1 - FOR_OTHERS)
+        firsts.add(group)
+        of_priority = each.weight / total * priority_weight(each.priority) / priorities[each.tenant]
+        shares[each.key] = of_priority * part
+    return shares
+
+
+def _place(work: UnsettledWork) -> tuple[int, str]:
+    """Return a key that sorts the batches of a priority in the order in which they are sent."""
+    return work.left, work.batch_id

@@ -1,0 +1,166 @@
+"""Check the body of a request against the requirements of its endpoint."""
+
+import re
+from collections.abc import Callable
+from operator import attrgetter
+from typing import NamedTuple
+
+from msgspec import UNSET
+
+from batchwright.contracts.openai import Endpoint
+from batchwright.rules.input.errors import ValidationCode
+from batchwright.rules.input.lines import FastBody, PromptFields, RawValue, RequestBody, read_text
+
+_KINDS = {
+    ord("{"): "an object",
+    ord("["): "an array",
+    ord('"'): "a string",
+    ord("t"): "a boolean",
+    ord("f"): "a boolean",
+    ord("n"): "null",
+}
+_FRACTION = re.compile(rb"[.eE]")
+_ARRAY = ("an array",)
+_TEXT = ("a string",)
+_BOTH = ("a string", "an array")
+_BEGIN: dict[tuple[str, ...], bytes] = {(): b"", _ARRAY: b"[", _TEXT: b'"', _BOTH: b'["'}
+_ELEMENT = re.compile(
+    rb"""[\s,]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"|\[[^\[\]]*+\]|[^\s,\[\]"]++)""",
+    re.DOTALL,
+)
+
+
+class _EndpointRule(NamedTuple):
+    name: str  # for messages
+    model: bool = False  # True if the body must name a model
+    field: str | None = None  # the required field
+    kinds: tuple[str, ...] = ()
+
+
+_RULES = {
+    Endpoint.RESPONSES: _EndpointRule("Responses"),
+    Endpoint.CHAT_COMPLETIONS: _EndpointRule("Chat Completions", True, "messages", _ARRAY),
+    Endpoint.EMBEDDINGS: _EndpointRule("Embeddings", True, "input", _BOTH),
+    Endpoint.COMPLETIONS: _EndpointRule("Completions", True, "prompt", _BOTH),
+    Endpoint.MODERATIONS: _EndpointRule("Moderations", False, "input", _BOTH),
+    Endpoint.IMAGES_GENERATIONS: _EndpointRule("Images", False, "prompt", _TEXT),
+    Endpoint.IMAGES_EDITS: _EndpointRule("Images", False, "prompt", _TEXT),
+    Endpoint.VIDEOS: _EndpointRule("Videos", False, "prompt", _TEXT),
+    Endpoint.SCORE: _EndpointRule("Score", True),
+    Endpoint.RERANK: _EndpointRule("Rerank", True),
+}
+
+
+class BodyProblem(NamedTuple):
+    """A fault in a body, for a validation error. `param` is the faulty field."""
+
+    code: ValidationCode
+    param: str
+    message: str
+
+
+def kind_of(value: RawValue) -> str:
+    """Return the type of a JSON value as text for messages, with its article, such as "an array"."""
+    if value is UNSET:
+        return "nothing"
+    data = memoryview(value)
+    return _KINDS.get(data[0]) or ("a number" if _FRACTION.search(data) else "an integer")
+
+
+def body_problems(endpoint: Endpoint, body: RequestBody) -> list[BodyProblem]:
+    """Return what is wrong with a body for this endpoint; empty if the body is valid.
+
+    Only the fields that the endpoint requires are checked. The backend checks all other fields.
+    """
+    rule = _RULES[endpoint]
+    found = (_model_problem(rule, body.model), _field_problem(rule, body), _stream_problem(rule, body.stream))
+    return [problem for problem in found if problem is not None]
+
+
+def meets_requirements_of(endpoint: Endpoint) -> Callable[[FastBody], bool]:
+    """Return a function that checks bodies for an endpoint fast.
+
+    The function returns True if `body_problems` would find nothing wrong with the body.
+    """
+    rule = _RULES[endpoint]
+    needs_model, begin = rule.model, _BEGIN[rule.kinds]
+    field = attrgetter(rule.field) if rule.field else None
+
+    def has_it(body: FastBody) -> bool:
+        if body.stream or (needs_model and body.model is UNSET):
+            return False
+        if field is None:
+            return True
+        value: RawValue = field(body)
+        return value is not UNSET and memoryview(value)[0] in begin
+
+    return has_it
+
+
+def prompt_field(endpoint: Endpoint) -> str:
+    """Return the name of the field that usually holds the prompt in bodies for this endpoint."""
+    return _RULES[endpoint].field or "input"
+
+
+def _model_problem(rule: _EndpointRule, model: RawValue) -> BodyProblem | None:
+    kind = kind_of(model)
+    if kind == "a string" and read_text(model):
+        return None
+    if kind in ("nothing", "null", "a string"):
+        return _required("model") if rule.model else None
+    return BodyProblem(
+        ValidationCode.INVALID_REQUEST, "body.model", f"Model parameter must be a string, but it is {kind}."
+    )
+
+
+def _field_problem(rule: _EndpointRule, body: RequestBody) -> BodyProblem | None:
+    if rule.field is None:
+        return None
+    kind = kind_of(_field(rule.field, body))
+    if kind in rule.kinds:
+        return None
+    if kind in ("nothing", "null"):
+        return _required(rule.field)
+    message = f"{rule.field.capitalize()} parameter must be {' or '.join(rule.kinds)}, but it is {kind}."
+    return BodyProblem(ValidationCode.INVALID_REQUEST, f"body.{rule.field}", message)
+
+
+def _stream_problem(rule: _EndpointRule, stream: RawValue) -> BodyProblem | None:
+    if stream is UNSET or bytes(stream) in (b"false", b"null"):
+        return None
+    message = f"{rule.name}: Streaming is not supported in the Batch API."
+    return BodyProblem(ValidationCode.STREAMING_UNSUPPORTED, "body.stream", message)
+
+
+def _field(name: str, body: PromptFields) -> RawValue:
+    match name:
+        case "messages":
+            return body.messages
+        case "input":
+            return body.input
+        case _:
+            return body.prompt
+
+
+def _required(field: str) -> BodyProblem:
+    return BodyProblem(
+        ValidationCode.INVALID_REQUEST, f"body.{field}", f"{field.capitalize()} parameter is required."
+    )
+
+
+def count_inputs(value: RawValue, most: int) -> int:
+    """Return the number of texts or token arrays in the `input` of an embeddings request.
+
+    Counting stops at `most` + 1. A string or a single array of tokens counts as one.
+    """
+    if value is UNSET or kind_of(value) != "an array":
+        return 1
+    data = memoryview(value)[1:-1]
+    first = _ELEMENT.match(data)
+    if first is None or first[0].lstrip(b" \t\r\n,")[:1] not in (b'"', b"["):
+        return 1
+    count, found = 0, first
+    while found is not None and count <= most:
+        count += 1
+        found = _ELEMENT.match(data, found.end())
+    return count

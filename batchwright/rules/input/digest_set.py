@@ -1,0 +1,93 @@
+"""Compact sets of 96-bit hashes. An entry takes 16 to 32 bytes; in a Python set it takes over 100."""
+
+import secrets
+from array import array
+from collections.abc import Iterator
+
+_FIRST_SLOTS = 1024
+_HIGH = 0xFFFF_FFFF
+
+
+class DigestSet:
+    """A set of byte strings that stores only their hashes.
+
+    The hash has new random keys for every set, so that nobody can construct an input with equal hashes.
+    """
+
+    def __init__(self) -> None:
+        self._key, self._other_key = secrets.token_bytes(16), secrets.token_bytes(16)
+        self._size = 0
+        self._allocate(_FIRST_SLOTS)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, data: bytes) -> bool:
+        """Add `data`. Return True if it is new, False if the set already had it."""
+        return self._take(data) >= 0
+
+    def _take(self, data: bytes) -> int:
+        """Add `data` if it is new, and return its slot in the table.
+
+        If the set already had `data`, return `~slot`, which is negative.
+        """
+        if self._size >= self._room:
+            self._grow()
+        low = hash(self._key + data) or 1  # 0 is a free slot
+        high = hash(self._other_key + data) & _HIGH
+        lows, mask = self._low, self._mask
+        slot = low & mask
+        while there := lows[slot]:
+            if there == low and self._high[slot] == high:
+                return ~slot
+            slot = (slot + 1) & mask
+        lows[slot], self._high[slot] = low, high
+        self._size += 1
+        return slot
+
+    def _grow(self) -> None:
+        for _ in self._moves():
+            pass
+
+    def _moves(self) -> Iterator[tuple[int, int]]:
+        """Double the number of slots and move each hash to its new slot.
+
+        Yield the old and the new slot number of each hash.
+        """
+        old_highs, old_lows = self._high, self._low
+        self._allocate(2 * len(old_lows))
+        highs, lows, mask = self._high, self._low, self._mask
+        for place, low in enumerate(old_lows):
+            if low:
+                slot = low & mask
+                while lows[slot]:
+                    slot = (slot + 1) & mask
+                lows[slot], highs[slot] = low, old_highs[place]
+                yield place, slot
+
+    def _allocate(self, slots: int) -> None:
+        self._high = array("I", [0]) * slots
+        self._low = array("q", [0]) * slots
+        self._mask, self._room = slots - 1, slots * 3 // 4
+
+
+class DigestNumbers(DigestSet):
+    """Gives each distinct byte string a number, from 0 in the order in which the strings are first seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers = array("I", [0]) * _FIRST_SLOTS
+
+    def number(self, data: bytes) -> tuple[int, bool]:
+        """Return the number of `data`, and True if it is new. New data gets the next number."""
+        slot = self._take(data)
+        if slot < 0:
+            return self._numbers[~slot], False
+        self._numbers[slot] = self._size - 1
+        return self._size - 1, True
+
+    def _grow(self) -> None:
+        numbers = array("I", [0]) * (2 * len(self._numbers))
+        for place, slot in self._moves():
+            numbers[slot] = self._numbers[place]
+        self._numbers = numbers

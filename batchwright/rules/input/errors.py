@@ -1,0 +1,85 @@
+"""Validation errors of an input, with OpenAI's codes and messages.
+
+At most 1,000 errors are listed, but all are counted.
+"""
+
+from enum import StrEnum
+
+from batchwright.contracts.openai import Quota, ValidationError
+from batchwright.rules.quotas import QuotaExcess
+
+MAX_LISTED = 1_000
+
+
+class ValidationCode(StrEnum):
+    """The `code` of a validation error."""
+
+    INVALID_REQUEST = "invalid_request"
+    EMPTY_FILE = "empty_file"
+    INVALID_JSON_LINE = "invalid_json_line"
+    MISSING_REQUIRED_PARAMETER = "missing_required_parameter"
+    DUPLICATE_CUSTOM_ID = "duplicate_custom_id"
+    DUPLICATE_PARAMETER = "duplicate_parameter"
+    INVALID_METHOD = "invalid_method"
+    INVALID_URL = "invalid_url"
+    INVALID_TYPE = "invalid_type"
+    STREAMING_UNSUPPORTED = "streaming_unsupported"
+    MISMATCHED_MODEL = "mismatched_model"
+    MODEL_NOT_FOUND = "model_not_found"
+    TOO_MANY_EMBEDDING_INPUTS = "too_many_embedding_inputs"
+    LINE_TOO_LONG = "line_too_long"
+    TOO_MANY_MODELS = "too_many_models"
+    TOO_MANY_TASKS = "too_many_tasks"
+    TOO_MANY_ERRORS = "too_many_errors"
+    TOKEN_LIMIT_EXCEEDED = "token_limit_exceeded"
+
+
+class ValidationErrors:
+    """Collects the errors of an input in the order of its lines.
+
+    `count` includes those that are not listed.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._errors: list[ValidationError] = []
+
+    def add(
+        self, code: ValidationCode, message: str, *, param: str | None = None, line: int | None = None
+    ) -> None:
+        self.count += 1
+        if len(self._errors) < MAX_LISTED:
+            self._errors.append(ValidationError(code=code.value, message=message, param=param, line=line))
+
+    def as_list(self) -> list[ValidationError]:
+        """Return the errors. If there are more than MAX_LISTED, the last entry says how many there are."""
+        if self.count <= MAX_LISTED:
+            return list(self._errors)
+        shown = MAX_LISTED - 1
+        message = f"The input has {self.count} errors; only the first {shown} are listed."
+        notice = ValidationError(code=ValidationCode.TOO_MANY_ERRORS.value, message=message)
+        return [*self._errors[:shown], notice]
+
+
+def file_not_found(file_id: str, tenant: str) -> ValidationError:
+    message = f"Cannot find file {file_id}, or organization {tenant} does not have access to it."
+    return ValidationError(code=ValidationCode.INVALID_REQUEST.value, message=message, param="file_id")
+
+
+def file_too_large(size: int, most: int) -> ValidationError:
+    message = f"The input file has {size} bytes; a batch takes at most {most}. Split it into several batches."
+    return ValidationError(code=ValidationCode.INVALID_REQUEST.value, message=message, param="file_id")
+
+
+def quota_exceeded(excess: QuotaExcess) -> ValidationError:
+    """Return the error for a batch that would exceed its tenant's quota of enqueued lines or tokens."""
+    what = "lines" if excess.quota is Quota.ENQUEUED_LINES else "tokens"
+    message = f"Enqueued {what} limit reached. Limit: {excess.limit:,} enqueued {what}; "
+    if excess.requested > excess.limit:
+        message += f"this batch alone has {excess.requested:,}. Split it into smaller batches."
+    else:
+        message += (
+            f"{excess.used:,} are enqueued and this batch has {excess.requested:,}. "
+            "Please try again once some in_progress batches have been completed."
+        )
+    return ValidationError(code=ValidationCode.TOKEN_LIMIT_EXCEEDED.value, message=message)

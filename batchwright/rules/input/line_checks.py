@@ -1,0 +1,246 @@
+"""Check the lines of a batch's input. A line is either accepted, or its errors are recorded."""
+
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from batchwright.contracts.openai import Endpoint, Profile
+from batchwright.rules.input.ambiguous_keys import BODY_NAMES, LINE_NAMES, LineTemplates, ambiguous_keys
+from batchwright.rules.input.body_checks import (
+    body_problems,
+    count_inputs,
+    kind_of,
+    meets_requirements_of,
+    prompt_field,
+)
+from batchwright.rules.input.digest_set import DigestSet
+from batchwright.rules.input.errors import ValidationCode, ValidationErrors
+from batchwright.rules.input.line_splitter import InputLine
+from batchwright.rules.input.lines import (
+    DECODE_ERRORS,
+    FastBody,
+    FastLine,
+    LineFields,
+    RawValue,
+    RequestBody,
+    has_json_syntax,
+    read_body,
+    read_fields_with_margin,
+    read_text,
+)
+from batchwright.rules.json_text import storable
+
+_SHOWN_CHARACTERS = 100  # of a wrong URL
+_MAX_REPORTED_KEYS = 10  # ambiguous keys per line
+
+
+class InputLimits(NamedTuple):
+    """The operator's limits for the input of one batch."""
+
+    max_lines: int = 50_000
+    max_line_bytes: int = 10 * 1024 * 1024
+    max_embedding_inputs: int = 50_000
+    one_model: bool = False  # all lines must have the model of the first
+
+
+class AcceptedRequest(Struct, frozen=True, gc=False):
+    """The request of an accepted line.
+
+    `model` is None if the line names no model, which some endpoints allow.
+    """
+
+    custom_id: str
+    model: str | None
+    body: RequestBody | FastBody
+
+
+class LineChecker:
+    """Checks lines in the order of the file. Errors are added to `errors`, not raised."""
+
+    def __init__(
+        self, endpoint: Endpoint, profile: Profile, limits: InputLimits, errors: ValidationErrors
+    ) -> None:
+        self.errors = errors
+        self._endpoint = endpoint
+        self._strict = profile is Profile.STRICT
+        self._limits = limits
+        self._has_batch_limits = limits.one_model or endpoint is Endpoint.EMBEDDINGS
+        self._meets_requirements = meets_requirements_of(endpoint)
+        self._templates = LineTemplates(prompt_field(endpoint))
+        self._ids = DigestSet()
+        self._inputs = 0
+        self._model: str | None = None
+
+    def check(self, line: InputLine, fast: FastLine | None = None) -> AcceptedRequest | None:
+        """Return the request of a line. If the line is not valid, record its errors and return None.
+
+        `fast` is the result of `fast_parse` for the line. If it is None, the strict checks are made.
+        """
+        before = self.errors.count
+        if fast is None or line.data is None or not self._is_valid(line.data, fast):
+            return self._check_strictly(line, before)
+        body = fast.body
+        request = AcceptedRequest(fast.custom_id, body.model or None, body)
+        if self._has_batch_limits:
+            self._check_batch_limits(request.model, body.input, line.number)
+            return request if self.errors.count == before else None
+        return request
+
+    def release_ids(self) -> None:
+        """Free the memory of all recorded `custom_id`s. Call it after the last line."""
+        self._ids = DigestSet()
+
+    def _is_valid(self, data: bytes, line: FastLine) -> bool:
+        """Return True if a line that was parsed fast has no error, and record its `custom_id` as used.
+
+        If the result is False, the caller makes the strict checks to find out what is wrong.
+        """
+        if line.url != self._endpoint and (line.url is not UNSET or self._strict):
+            return False
+        if line.method is UNSET and self._strict:
+            return False
+        return (
+            self._meets_requirements(line.body)
+            and self._templates.is_unambiguous(data, line)
+            and self._ids.add(line.custom_id.encode())
+        )
+
+    def _check_strictly(self, line: InputLine, before: int) -> AcceptedRequest | None:
+        fields = self._fields(line)
+        if fields is None:
+            return None
+        self._check_keys(line.data or b"", LINE_NAMES, "", line.number)
+        custom_id = self._check_custom_id(fields, line.number)
+        self._check_method(fields, line.number)
+        self._check_url(fields, line.number)
+        body = self._check_body(fields, line.number)
+        if body is not None:
+            self._check_batch_limits(read_text(body.model), body.input, line.number)
+        if custom_id is None or body is None or self.errors.count > before:
+            return None
+        return AcceptedRequest(custom_id, read_text(body.model) or None, body)
+
+    def _fields(self, line: InputLine) -> LineFields | None:
+        if line.data is None:
+            most = self._limits.max_line_bytes
+            message = f"This line has {line.length - 1} bytes; a line may have at most {most}."
+            self.errors.add(ValidationCode.LINE_TOO_LONG, message, line=line.number)
+            return None
+        try:
+            return read_fields_with_margin(line.data)
+        except msgspec.ValidationError:
+            if has_json_syntax(line.data):
+                self.errors.add(
+                    ValidationCode.INVALID_REQUEST, "This line is not a JSON object.", line=line.number
+                )
+                return None
+        except DECODE_ERRORS:
+            pass
+        message = "This line is not parseable as valid JSON."
+        self.errors.add(ValidationCode.INVALID_JSON_LINE, message, line=line.number)
+        return None
+
+    def _check_custom_id(self, fields: LineFields, number: int) -> str | None:
+        if fields.custom_id is UNSET:
+            self._add_missing("custom_id", number)
+            return None
+        custom_id = read_text(fields.custom_id)
+        if not custom_id:
+            kind = kind_of(fields.custom_id) if custom_id is None else "an empty string"
+            message = f"Invalid type for 'custom_id': expected a non-empty string, but got {kind} instead."
+            self.errors.add(ValidationCode.INVALID_TYPE, message, param="custom_id", line=number)
+            return None
+        if not self._ids.add(custom_id.encode("utf-8", "surrogatepass")):
+            message = (
+                "The custom_id for this request is a duplicate of another request. "
+                "Please ensure that every custom_id is unique within the batch."
+            )
+            self.errors.add(ValidationCode.DUPLICATE_CUSTOM_ID, message, param="custom_id", line=number)
+        return custom_id
+
+    def _check_keys(self, text: bytes, checked: frozenset[str], place: str, number: int) -> None:
+        """Record an error for each ambiguous key, one that a backend may read differently than these checks.
+
+        Args:
+            text: a JSON object.
+            checked: names of the keys that matter.
+            place: prefix of a key's name in the error, such as `body.`.
+            number: number of the line.
+        """
+        for name in dict.fromkeys(islice(ambiguous_keys(text, checked), _MAX_REPORTED_KEYS)):
+            meant = name.casefold()
+            shown = (
+                f"'{storable(name)}'"
+                if name == meant
+                else f"'{storable(name)}', which may be read as '{meant}',"
+            )
+            message = f"The name {shown} is ambiguous. Give '{meant}' once, in lower case."
+            self.errors.add(ValidationCode.DUPLICATE_PARAMETER, message, param=f"{place}{meant}", line=number)
+
+    def _check_method(self, fields: LineFields, number: int) -> None:
+        if fields.method is UNSET or kind_of(fields.method) == "null":
+            if self._strict:
+                self._add_missing("method", number)
+        elif read_text(fields.method) != "POST":
+            message = "Invalid method. Only POST is supported in the Batch API."
+            self.errors.add(ValidationCode.INVALID_METHOD, message, param="method", line=number)
+
+    def _check_url(self, fields: LineFields, number: int) -> None:
+        if fields.url is UNSET or kind_of(fields.url) == "null":
+            if self._strict:
+                self._add_missing("url", number)
+        elif (url := read_text(fields.url)) != self._endpoint:
+            given = kind_of(fields.url) if url is None else repr(url[:_SHOWN_CHARACTERS])
+            message = (
+                f"The URL provided for this request, {given}, does not match the batch endpoint, "
+                f"'{self._endpoint}'."
+            )
+            self.errors.add(ValidationCode.INVALID_URL, message, param="url", line=number)
+
+    def _check_body(self, fields: LineFields, number: int) -> RequestBody | None:
+        if fields.body is UNSET:
+            self._add_missing("body", number)
+            return None
+        kind = kind_of(fields.body)
+        if kind != "an object":
+            message = f"Invalid type for 'body': expected an object, but got {kind} instead."
+            self.errors.add(ValidationCode.INVALID_TYPE, message, param="body", line=number)
+            return None
+        self._check_keys(bytes(fields.body), BODY_NAMES, "body.", number)
+        body = read_body(fields.body)
+        for problem in body_problems(self._endpoint, body):
+            self.errors.add(problem.code, problem.message, param=problem.param, line=number)
+        return body
+
+    def _check_batch_limits(self, model: str | None, inputs: RawValue, number: int) -> None:
+        """Check the limits for all lines together: a single model, and the number of embedding inputs."""
+        if self._limits.one_model:
+            self._check_model(model or "", number)
+        if self._endpoint is Endpoint.EMBEDDINGS:
+            self._check_embedding_inputs(inputs, number)
+
+    def _check_model(self, model: str, number: int) -> None:
+        if self._model is None:
+            self._model = model
+        elif model != self._model:
+            message = (
+                f"The model '{model[:256]}' is not that of the batch's first request, '{self._model[:256]}'."
+            )
+            self.errors.add(ValidationCode.MISMATCHED_MODEL, message, param="body.model", line=number)
+
+    def _check_embedding_inputs(self, inputs: RawValue, number: int) -> None:
+        most = self._limits.max_embedding_inputs
+        if self._inputs > most:
+            return
+        self._inputs += count_inputs(inputs, most - self._inputs)
+        if self._inputs > most:
+            message = f"With this request the batch has more than {most} embedding inputs. Split the batch."
+            self.errors.add(
+                ValidationCode.TOO_MANY_EMBEDDING_INPUTS, message, param="body.input", line=number
+            )
+
+    def _add_missing(self, field: str, number: int) -> None:
+        message = f"Missing required parameter: '{field}'."
+        self.errors.add(ValidationCode.MISSING_REQUIRED_PARAMETER, message, param=field, line=number)

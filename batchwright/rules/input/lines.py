@@ -1,0 +1,326 @@
+"""Read the fields of a line of a batch's input.
+
+Parsing is lazy: msgspec checks the syntax of the line, and each value stays a view of its bytes. A line
+therefore costs no more memory than its own size.
+
+msgspec rejects lone surrogates (halves of a UTF-16 pair). A line that contains them is decoded a second time
+with U+FFFD in their place. The values of `LineFields` are always the bytes of the line. The values of
+`RequestBody` contain U+FFFD.
+
+`fast_parse` reads well-formed lines in one pass. All other lines need the strict readers.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from batchwright.rules.input.line_splitter import InputLine
+from batchwright.rules.json_text import member_name, object_members, replace_lone_surrogates
+
+RawValue = Raw | UnsetType
+
+
+class LineDamaged(ValueError):
+    """A stored line is not the request that ingestion accepted. A retry does not help."""
+
+
+class LineFields(Struct, gc=False):
+    """Top-level fields of a line, as raw JSON. Unknown keys are ignored.
+
+    If a key is repeated, its last value counts.
+    """
+
+    custom_id: RawValue = UNSET
+    method: RawValue = UNSET
+    url: RawValue = UNSET
+    body: RawValue = UNSET
+
+
+class PromptFields(Struct, gc=False):
+    """The fields of a request's body that hold the prompt, for any endpoint, as raw JSON."""
+
+    messages: RawValue = UNSET
+    input: RawValue = UNSET
+    prompt: RawValue = UNSET
+    instructions: RawValue = UNSET
+    tools: RawValue = UNSET
+    # Score and rerank
+    query: RawValue = UNSET
+    documents: RawValue = UNSET
+    text_1: RawValue = UNSET
+    text_2: RawValue = UNSET
+
+
+class RequestBody(PromptFields, gc=False):
+    """All fields of a request's body that validation and planning read, as raw JSON."""
+
+    model: RawValue = UNSET
+    stream: RawValue = UNSET
+    max_tokens: RawValue = UNSET
+    max_completion_tokens: RawValue = UNSET
+    max_output_tokens: RawValue = UNSET
+
+
+class _AcceptedBody(Struct, gc=False):
+    body: RequestBody
+
+
+class _IdAndBody(Struct, gc=False):
+    custom_id: str
+    body: Raw
+
+
+class ParsedLine(NamedTuple):
+    """The fields of an accepted line. `body` has the exact bytes of the line.
+
+    `url` is None if the line names no URL. The endpoint of the batch is then used.
+    """
+
+    custom_id: str
+    model: str | None
+    url: str | None
+    body: bytes
+
+
+_FIELDS = msgspec.json.Decoder(LineFields)
+_BODY = msgspec.json.Decoder(RequestBody)
+_ACCEPTED, _ID_AND_BODY = msgspec.json.Decoder(_AcceptedBody), msgspec.json.Decoder(_IdAndBody)
+_ANY = msgspec.json.Decoder(Raw)
+_TEXT = msgspec.json.Decoder(str)
+_COUNT = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)])
+_REPLACEMENT = rb"\ufffd"  # written by replace_lone_surrogates
+_HARMLESS_NESTING = 200
+_COUNTED_BYTES = 16 * 1024  # up to this length, counting brackets is faster than reserving stack
+_SPARE_FRAMES = 200
+# What msgspec raises for bytes that are not JSON, or that are nested beyond the interpreter's limit.
+DECODE_ERRORS = (msgspec.MsgspecError, RecursionError, UnicodeError)
+
+
+def read_fields(line: bytes) -> LineFields:
+    """Return the top-level fields of a line.
+
+    Raises:
+        msgspec.ValidationError: the line is JSON but not an object.
+        DECODE_ERRORS: the line is not JSON, or is nested too deeply.
+    """
+    if not line.isascii():
+        line.decode()
+    try:
+        return _FIELDS.decode(line)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        whole = replace_lone_surrogates(line)
+        if whole is line:
+            raise
+        return _as_written(_FIELDS.decode(whole), line, whole)
+
+
+def _as_written(fields: LineFields, line: bytes, whole: bytes) -> LineFields:
+    """Return the fields with the original bytes of `line` as their values.
+
+    `fields` were decoded from `whole`, a copy of the line in which lone surrogates were replaced.
+    """
+    for name in LineFields.__struct_fields__:
+        value = raw_bytes(getattr(fields, name))
+        if _REPLACEMENT not in value:
+            continue
+        start = whole.find(value)
+        if whole.find(value, start + 1) >= 0:  # the value occurs twice: its position is uncertain
+            start = max(member.start for member in object_members(line) if member_name(member) == name)
+        setattr(fields, name, Raw(line[start : start + len(value)]))
+    return fields
+
+
+def read_fields_with_margin(line: bytes) -> LineFields:
+    """Return the top-level fields of a new line, and reject a line that is nested almost too deeply.
+
+    How deep a line may be nested depends on the free part of the call stack. This function parses with less
+    free stack than later readers have, so that they can read every line that it accepts.
+
+    Raises:
+        msgspec.ValidationError: the line is JSON but not an object.
+        DECODE_ERRORS: the line is not JSON, or is nested too deeply.
+    """
+    if len(line) <= _COUNTED_BYTES and line.count(b"[") + line.count(b"{") < _HARMLESS_NESTING:
+        return read_fields(line)
+    return _read_deep_down(line, _SPARE_FRAMES)
+
+
+def _read_deep_down(line: bytes, frames: int) -> LineFields:
+    return _read_deep_down(line, frames - 1) if frames else read_fields(line)
+
+
+def read_body(body: Raw) -> RequestBody:
+    """Return the fields of a request's body.
+
+    Raises:
+        msgspec.ValidationError: the value is not an object.
+    """
+    try:
+        return _BODY.decode(body)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        return _BODY.decode(replace_lone_surrogates(bytes(body)))
+
+
+def reread_body(line: bytes) -> RequestBody:
+    """Return the fields of the body of a line that was accepted before.
+
+    Raises:
+        LineDamaged: the line has no body.
+    """
+    try:
+        return _ACCEPTED.decode(line).body
+    except msgspec.DecodeError:  # it has a lone surrogate, or two bodies, of which the last counts
+        body = read_fields(line).body
+        if body is UNSET:
+            raise LineDamaged("the line has lost its body") from None
+        return read_body(body)
+
+
+def read_text(value: RawValue) -> str | None:
+    """Return a raw value as a string; None if it is absent or not a string.
+
+    Lone surrogates (halves of a UTF-16 pair) stay in the string.
+    """
+    if value is UNSET:
+        return None
+    try:
+        return _TEXT.decode(value)
+    except DECODE_ERRORS:
+        text = bytes(value)
+        return (
+            str(json.loads(text))
+            if text.startswith(b'"') and replace_lone_surrogates(text) is not text
+            else None
+        )
+
+
+def read_count(value: RawValue) -> int | None:
+    """Return a raw value as an integer from 0 to 2**32 - 1; None if it is absent or anything else."""
+    if value is UNSET:
+        return None
+    try:
+        return _COUNT.decode(value)
+    except DECODE_ERRORS:
+        return None
+
+
+def has_json_syntax(line: bytes) -> bool:
+    """Return True if the line has the syntax of JSON. Strings may contain invalid UTF-8."""
+    try:
+        _ANY.decode(line)
+    except msgspec.DecodeError:
+        whole = replace_lone_surrogates(line)
+        return whole is not line and has_json_syntax(whole)
+    except DECODE_ERRORS:
+        return False
+    return True
+
+
+def raw_bytes(value: RawValue) -> bytes:
+    """Return the bytes of a raw value in the line; empty if it is absent."""
+    return b"" if value is UNSET else bytes(value)
+
+
+def read_request(line: bytes) -> tuple[str, bytes]:
+    """Return `custom_id` and body of an accepted line. The body has the exact bytes of the line.
+
+    This is faster than `parse_line`.
+
+    Raises:
+        LineDamaged: the bytes are not an accepted line.
+    """
+    try:
+        if not line.isascii():
+            line.decode()
+        request = _ID_AND_BODY.decode(line)
+    except DECODE_ERRORS:  # of repeated keys one may have another type
+        return _read_request_strictly(line)
+    body = bytes(request.body)
+    return (request.custom_id, body) if body.startswith(b"{") else _read_request_strictly(line)
+
+
+def _read_request_strictly(line: bytes) -> tuple[str, bytes]:
+    try:
+        fields = read_fields(line)
+        custom_id = read_text(fields.custom_id)
+    except DECODE_ERRORS as error:
+        raise LineDamaged(f"the line is not JSON: {error}") from error
+    body = raw_bytes(fields.body)
+    if custom_id is None or not body.startswith(b"{"):
+        raise LineDamaged("the line has no custom_id or no body")
+    return custom_id, body
+
+
+def parse_line(line: bytes) -> ParsedLine:
+    """Return all fields of an accepted line.
+
+    Raises:
+        LineDamaged: the bytes are not an accepted line.
+    """
+    try:
+        fields = read_fields(line)
+        custom_id = read_text(fields.custom_id)
+        if custom_id is None or fields.body is UNSET:
+            raise LineDamaged("the line has no custom_id or no body")
+        model = read_text(read_body(fields.body).model)
+        return ParsedLine(custom_id, model, read_text(fields.url), bytes(fields.body))
+    except DECODE_ERRORS as error:
+        raise LineDamaged(f"the line is not JSON: {error}") from error
+
+
+_NonEmptyText = Annotated[str, msgspec.Meta(min_length=1)]
+_OptionalCount = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)] | UnsetType | None
+
+
+class FastBody(PromptFields, gc=False):
+    """The body of a well-formed line. All fields that Batchwright checks have the right types."""
+
+    model: _NonEmptyText | UnsetType = UNSET
+    stream: bool | UnsetType | None = UNSET
+    max_tokens: _OptionalCount = UNSET
+    max_completion_tokens: _OptionalCount = UNSET
+    max_output_tokens: _OptionalCount = UNSET
+
+
+class FastLine(Struct, gc=False):
+    """A well-formed line. If a key is repeated, its last value counts."""
+
+    custom_id: _NonEmptyText
+    body: FastBody
+    method: Literal["POST"] | UnsetType = UNSET
+    url: str | UnsetType = UNSET
+
+
+_FAST_LINE = msgspec.json.Decoder(FastLine)
+
+
+def fast_parse(lines: Sequence[InputLine]) -> list[FastLine | None]:
+    """Parse well-formed lines in one pass.
+
+    The result has None for each line that needs the strict readers.
+    """
+    return _fast_parse_deep_down(lines, _SPARE_FRAMES)
+
+
+def _fast_parse_deep_down(lines: Sequence[InputLine], frames: int) -> list[FastLine | None]:
+    if frames:
+        return _fast_parse_deep_down(lines, frames - 1)
+    return [_fast_parse_line(line.data) for line in lines]
+
+
+def _fast_parse_line(line: bytes | None) -> FastLine | None:
+    if line is None:
+        return None
+    try:
+        if not line.isascii():
+            line.decode()
+        return _FAST_LINE.decode(line)
+    except DECODE_ERRORS:
+        return None

@@ -1,0 +1,99 @@
+"""Validate a whole input: each line, and the limits that concern all lines together."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from batchwright.contracts.openai import Endpoint, Profile, ValidationError
+from batchwright.rules.input.errors import ValidationCode, ValidationErrors
+from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits, LineChecker
+from batchwright.rules.input.line_splitter import InputLine, LineSplitter
+from batchwright.rules.input.lines import fast_parse
+
+_LINES_PARSED_AT_ONCE = 256
+
+
+class ValidationReport(NamedTuple):
+    """Result of the validation of an input.
+
+    Attributes:
+        errors: the first 1,000 errors.
+        error_count: number of all errors.
+        models: number of accepted lines by model.
+    """
+
+    lines: int
+    errors: list[ValidationError]
+    error_count: int
+    models: dict[str, int]  # "" for lines that name no model
+
+    @property
+    def valid(self) -> bool:
+        return not self.error_count
+
+
+class InputValidator:
+    """Validates an input in pieces. It yields the accepted lines and collects all errors in `errors`."""
+
+    def __init__(self, endpoint: Endpoint, profile: Profile, limits: InputLimits) -> None:
+        self.total = 0
+        self.errors = ValidationErrors()
+        self._limits = limits
+        self._splitter = LineSplitter(limits.max_line_bytes)
+        self._checker = LineChecker(endpoint, profile, limits, self.errors)
+
+    @property
+    def is_full(self) -> bool:
+        """True if the input has more lines than a batch may have. Further lines are ignored."""
+        return self.total > self._limits.max_lines
+
+    def feed(self, piece: bytes) -> Iterator[tuple[InputLine, AcceptedRequest]]:
+        """Yield the accepted lines that end in `piece`, the next bytes of the input.
+
+        Exhaust the iterator before feeding the next piece.
+        """
+        return self._accepted_lines(self._splitter.feed(piece))
+
+    def finish(self) -> Iterator[tuple[InputLine, AcceptedRequest]]:
+        """Yield the last line if it is accepted, and record the errors that concern the whole input."""
+        yield from self._accepted_lines(self._splitter.finish())
+        if self.is_full:
+            most = self._limits.max_lines
+            message = f"The input has more than {most} requests, the most a batch may have. Split it."
+            self.errors.add(ValidationCode.TOO_MANY_TASKS, message)
+        self._checker.release_ids()
+        if not self.total:
+            message = "The input file is empty. Please ensure that the batch contains at least one request."
+            self.errors.add(ValidationCode.EMPTY_FILE, message)
+
+    def _accepted_lines(self, lines: Iterator[InputLine]) -> Iterator[tuple[InputLine, AcceptedRequest]]:
+        most, check = self._limits.max_lines, self._checker.check
+        while lines_read := list(islice(lines, _LINES_PARSED_AT_ONCE)):
+            for line, fast in zip(lines_read, fast_parse(lines_read), strict=True):
+                if self.is_full:
+                    return
+                self.total += 1
+                if self.total <= most and (request := check(line, fast)) is not None:
+                    yield line, request
+
+
+def validate(
+    pieces: Iterable[bytes], endpoint: Endpoint, limits: InputLimits, profile: Profile
+) -> ValidationReport:
+    """Validate a whole input, given in pieces, and return a report.
+
+    Checks that depend on the backends are left out.
+    """
+    validation = InputValidator(endpoint, profile, limits)
+    models: dict[str, int] = {}
+
+    def count(accepted: Iterable[tuple[InputLine, AcceptedRequest]]) -> None:
+        for _, request in accepted:
+            name = request.model or ""
+            models[name] = models.get(name, 0) + 1
+
+    for piece in pieces:
+        count(validation.feed(piece))
+    count(validation.finish())
+    errors = validation.errors
+    return ValidationReport(validation.total, errors.as_list(), errors.count, models)

@@ -1,0 +1,162 @@
+"""Functions for JSON as text: lone surrogates, storable text, the members of an object, repeated keys.
+
+JSON can contain NUL characters and lone surrogates, which are halves of a UTF-16 pair. PostgreSQL can store
+neither, and msgspec rejects lone surrogates.
+
+The patterns for members use only possessive repetitions, because backtracking would need a hundred times the
+memory of a string.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+REPLACEMENT = "\ufffd"
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_REPLACED = dict.fromkeys([0, *range(0xD800, 0xE000)], REPLACEMENT)
+# An escaped NUL. An even number of backslashes before it are escapes of their own.
+_NUL_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*+)\\u0000")
+# Escapes of lone surrogates, and everything up to the next one.
+_HALF = re.compile(rb"(?:\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|\\u[dD][c-fC-F][0-9a-fA-F]{2})++")
+_WHOLE = re.compile(
+    rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+",
+    re.DOTALL,
+)
+_ESCAPE_BYTES = 6
+
+
+def storable(text: str) -> str:
+    """Return `text` with U+FFFD in place of each character that PostgreSQL cannot store."""
+    return text.translate(_REPLACED) if _UNSTORABLE.search(text) else text
+
+
+def storable_json(text: str) -> str:
+    """Return JSON that a `jsonb` column can store. Each NUL in a string becomes U+FFFD."""
+    return _NUL_ESCAPE.sub(r"\1\\ufffd", text) if r"\u0000" in text else text
+
+
+def replace_lone_surrogates(body: bytes) -> bytes:
+    """Return the JSON text with U+FFFD in place of each lone surrogate. Its length stays the same.
+
+    If there is none, return the same object `body`. Use the result only for reading. Send and store `body`
+    itself.
+    """
+    if b"\\u" not in body:
+        return body
+    pieces: list[bytes] = []
+    at = 0
+    while True:
+        whole = _WHOLE.match(body, at)
+        end = whole.end() if whole else at
+        half = _HALF.match(body, end)
+        if half is None:
+            return b"".join([*pieces, body[at:]]) if pieces else body
+        count = (half.end() - end) // _ESCAPE_BYTES
+        pieces += [body[at:end], rb"\ufffd" * count]
+        at = half.end()
+
+
+# The end of the text ends a string, too. Otherwise every quote of an unterminated string would be tried.
+_STRING = rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)'
+_MEMBER_NAME = re.compile(rb"[\s,]*+(" + _STRING + rb")\s*+:\s*+", re.DOTALL)
+_TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|' + _STRING + rb")*+[{}\[\]]", re.DOTALL)
+_SCALAR = re.compile(_STRING + rb"|[^\s,}\]]*+", re.DOTALL)
+_OPEN = b"{["
+
+
+class JsonMember(NamedTuple):
+    """A member of a JSON object.
+
+    `name` is the name as written, with quotes. `start` and `end` are the positions of the value.
+    """
+
+    name: bytes
+    start: int
+    end: int
+
+
+def object_members(text: bytes) -> Iterator[JsonMember]:
+    """Yield the members of a JSON object. Time and memory grow linearly with their number.
+
+    Nothing is yielded if `text` is not an object. In invalid JSON, the iteration ends at the error.
+    """
+    at = len(text) - len(text.lstrip())
+    if text[at : at + 1] != b"{":
+        return
+    at += 1
+    while (key := _MEMBER_NAME.match(text, at)) is not None:
+        start = key.end()
+        at = _end_of_value(text, start)
+        yield JsonMember(key[1], start, at)
+
+
+def member_name(member: JsonMember) -> str:
+    """Return the name of a member with its escapes decoded."""
+    written = member.name
+    if b"\\" in written:
+        return str(json.loads(written, strict=False))
+    return written[1:-1].decode("utf-8", "surrogateescape")
+
+
+def _end_of_value(text: bytes, start: int) -> int:
+    if text[start : start + 1] not in (b"{", b"["):
+        found = _SCALAR.match(text, start)
+        return found.end() if found else start
+    depth, at = 0, start
+    while (bracket := _TO_BRACKET.match(text, at)) is not None:
+        at = bracket.end()
+        depth += 1 if text[at - 1] in _OPEN else -1
+        if depth == 0:
+            return at
+    return len(text)
+
+
+class RepeatedKey(ValueError):
+    """A JSON object has a key twice. The message names the key and the remedy."""
+
+
+def unique_keys(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """Return the members of a JSON object as a dict. Use this as `object_pairs_hook` of `json.loads`.
+
+    Raises:
+        RepeatedKey: a key occurs twice.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise RepeatedKey(f"it has the key {name!r} twice: remove one of them")
+            seen.add(name)
+    return found
+
+
+def check_unique_keys(text: bytes) -> None:
+    """Check that no object in a JSON text has a key twice. The text must be valid JSON.
+
+    Raises:
+        RepeatedKey: an object has a key twice.
+        RecursionError: the text is nested too deeply.
+    """
+    # Numbers stay text: the other parser has converted them, and Python rejects very long ones.
+    json.loads(text, object_pairs_hook=unique_keys, parse_int=str, parse_float=str)
+
+
+def is_json(body: bytes) -> bool:
+    """Return True if `body` is one JSON value in UTF-8. Escaped halves of UTF-16 pairs are allowed."""
+    try:
+        body.decode()
+        return _is_strict_json(body) or (b"\\u" in body and _is_strict_json(replace_lone_surrogates(body)))
+    except UnicodeDecodeError:
+        return False
+
+
+def _is_strict_json(body: bytes) -> bool:
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,173 @@
+"""Make the keys of stored objects, and parse the URL of the storage. Keys never contain user input."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from batchwright.rules.ids import tenant_hash
+
+# The object that names the database the storage belongs to.
+DATABASE_MARK = "database-mark"
+
+
+def tenant_root(tenant: str) -> str:
+    """Return the common prefix of the keys of all objects of a tenant."""
+    return f"{tenant_hash(tenant)}/"
+
+
+def upload_key(tenant: str, file_id: str, nonce: str) -> str:
+    return f"{tenant_hash(tenant)}/files/{file_id}/{nonce}"
+
+
+def parts_root(tenant: str, upload_id: str) -> str:
+    """Return the common prefix of the keys of all parts of an upload."""
+    return f"{tenant_hash(tenant)}/uploads/{upload_id}/"
+
+
+def part_key(tenant: str, upload_id: str, part_id: str) -> str:
+    return f"{parts_root(tenant, upload_id)}{part_id}"
+
+
+def batch_root(tenant: str, batch_id: str) -> str:
+    """Return the common prefix of the keys of a batch's objects, except its output and error files."""
+    return f"{tenant_hash(tenant)}/batches/{batch_id}"
+
+
+def ingest_prefix(tenant: str, batch_id: str, nonce: str) -> str:
+    return f"{ingest_root(tenant, batch_id)}{nonce}"
+
+
+def model_map(prefix: str) -> str:
+    return f"{prefix}/model_map.json"
+
+
+def plan(prefix: str, safe_model: str) -> str:
+    """Return the key of a model's plan, which lists its lines in dispatch order as entries of 16 bytes."""
+    return f"{prefix}/plans/{safe_model}.plan"
+
+
+def slice_table(prefix: str, safe_model: str) -> str:
+    """Return the key of a model's slice table, which has one record of fixed size per slice."""
+    return f"{prefix}/plans/{safe_model}.slices"
+
+
+def shard(prefix: str, safe_model: str) -> str:
+    """Return the key of a model's shard, which holds its lines in dispatch order, each with a newline."""
+    return f"{prefix}/shards/{safe_model}.jsonl"
+
+
+def duplicates(prefix: str, safe_model: str) -> str:
+    """Return the key of a model's duplicates, the lines whose request equals that of an earlier line."""
+    return f"{prefix}/duplicates/{safe_model}.jsonl"
+
+
+def unserved_segment(prefix: str) -> str:
+    """Return the key of the segment (results object) for lines that failed in ingestion.
+
+    The object does not exist if there are no such lines.
+    """
+    return f"{prefix}/unserved.segment"
+
+
+def resumed_root(prefix: str) -> str:
+    """Return the common prefix of the keys of segments that a resumed batch has copied from its source batch.
+
+    A segment is an object with many results.
+    """
+    return f"{prefix}/resumed/"
+
+
+def is_resumed_segment(key: str) -> bool:
+    return "/resumed/" in key
+
+
+def resumed_segment(prefix: str, number: int) -> str:
+    return f"{resumed_root(prefix)}{number:06d}.segment"
+
+
+def ingest_root(tenant: str, batch_id: str) -> str:
+    """Return the common prefix of all keys that ingestion writes for a batch.
+
+    Each attempt of ingestion has a longer prefix of its own.
+    """
+    return f"{batch_root(tenant, batch_id)}/ingest/"
+
+
+def results_root(tenant: str, batch_id: str) -> str:
+    return f"{batch_root(tenant, batch_id)}/results/"
+
+
+def slice_results(tenant: str, batch_id: str, safe_model: str, number: int) -> str:
+    return f"{results_root(tenant, batch_id)}{safe_model}/{number:06d}/"
+
+
+def segment(folder: str, generation: int, attempt: int, nonce: str, sequence: int) -> str:
+    """Return the unique key of a segment, an object with results of a slice.
+
+    The keys of a slice sort by generation, attempt and sequence.
+
+    Args:
+        folder: prefix of the slice, from `slice_results`.
+        generation: rises by one whenever Temporal starts to count the slice's attempts from 1 again.
+        attempt: number of the attempt to run the slice.
+        nonce: random text of the attempt.
+        sequence: number of the segment within the attempt.
+    """
+    return f"{folder}{generation:04d}-{attempt:06d}-{nonce}-{sequence:05d}"
+
+
+def output_key(tenant: str, file_id: str, nonce: str) -> str:
+    """Return the key of an output or error file.
+
+    The `nonce` makes it unique for each attempt of finalization.
+    """
+    return upload_key(tenant, file_id, nonce)
+
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
+_PREFIX = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*)?")
+
+
+@dataclass(frozen=True)
+class LocalDirectory:
+    """Object storage in a local directory."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Object storage in an S3 bucket."""
+
+    name: str
+    prefix: str  # prepended to every key; empty or ends with a slash
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.name}/{self.prefix}".rstrip("/")
+
+
+def parse_location(url: str) -> LocalDirectory | Bucket:
+    """Return the storage that `file:///directory` or `s3://bucket/prefix` names.
+
+    Raises:
+        ValueError: the URL has neither form, or it contains a user, a query or a fragment.
+    """
+    parts = urlsplit(url)
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise ValueError(
+            "it must not contain a user, a query or a fragment: set keys and options of S3 separately"
+        )
+    match parts.scheme:
+        case "s3":
+            name, prefix = parts.netloc, parts.path.strip("/")
+            if _BUCKET.fullmatch(name) is None:
+                raise ValueError(f"{name!r} is not a bucket name")
+            if _PREFIX.fullmatch(prefix) is None:
+                raise ValueError(f"{prefix!r} is not a prefix: use parts of [A-Za-z0-9._-] joined by '/'")
+            return Bucket(name, prefix and prefix + "/")
+        case "file" if parts.netloc in ("", "localhost") and parts.path.startswith("/"):
+            return LocalDirectory(Path(unquote(parts.path)))
+        case _:
+            raise ValueError("it is neither s3://bucket/prefix nor file:///directory")

@@ -1,0 +1,49 @@
+"""Parse the query parameters of list operations, with OpenAI's rules and error messages."""
+
+import re
+
+_INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+
+
+class BadParameter(ValueError):
+    """A query parameter is invalid. Its message, `code` and `param` are shown to the client."""
+
+    def __init__(self, message: str, *, code: str, param: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.param = param
+
+
+def page_limit(text: str | None, *, default: int, most: int) -> int:
+    """Return the requested page size, or `default` if none is requested.
+
+    Raises:
+        BadParameter: the text is not an integer from 1 to `most`.
+    """
+    if text is None:
+        return default
+    if _INTEGER.fullmatch(text) is None:
+        message = "Invalid type for 'limit': expected an integer, but got a string instead."
+        raise BadParameter(message, code="invalid_type", param="limit")
+    if int(text) < 1:
+        raise _outside("below minimum", ">= 1", text, "integer_below_min_value")
+    if int(text) > most:
+        raise _outside("above maximum", f"<= {most}", text, "integer_above_max_value")
+    return int(text)
+
+
+def is_ascending(order: str | None) -> bool:
+    """Return True if the oldest entries come first (`asc`), False for `desc` or without an order.
+
+    Raises:
+        BadParameter: `order` has another value.
+    """
+    if order not in (None, "asc", "desc"):
+        message = f"Invalid value: '{order}'. Supported values are: 'asc' and 'desc'."
+        raise BadParameter(message, code="invalid_value", param="order")
+    return order == "asc"
+
+
+def _outside(side: str, bound: str, text: str, code: str) -> BadParameter:
+    message = f"Invalid 'limit': integer {side} value. Expected a value {bound}, but got {text} instead."
+    return BadParameter(message, code=code, param="limit")

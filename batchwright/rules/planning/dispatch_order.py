@@ -1,0 +1,231 @@
+"""Dispatch order: sort a model's lines so that lines with the same prompt prefix are neighbours.
+
+A line takes 54 bytes of memory until it is written to the plan. Its text stays on disk, and is read again
+only if the sort keys of two lines (`sort_keys.py`) are equal.
+"""
+
+import heapq
+import struct
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from itertools import starmap
+from typing import Literal
+
+from msgspec import Struct
+
+from batchwright.rules.input.digest_set import DigestNumbers
+from batchwright.rules.input.lines import reread_body
+from batchwright.rules.planning.plan_format import PlanEntry
+from batchwright.rules.planning.prompt_prefix import Prompt, lexicographic_order, prompt_of, system_hash
+from batchwright.rules.planning.sort_keys import SORT_KEY_BYTES, PromptSortKeys, covered_bytes
+
+PlanOrder = Literal["prefix", "hash", "file"]
+ReadLine = Callable[[int, int], bytes]  # called with a line's offset and length; returns its bytes
+
+_RECENT_BYTES = 2 * 1024 * 1024  # limit of memory for prefixes kept as text
+_ENTRY_OVERHEAD_BYTES = 200  # memory that a kept prefix takes in addition to its text
+_ROW = struct.Struct(f">I{SORT_KEY_BYTES}sQIIH")  # rank, sort key, offset, length, prefix hash, work units
+_pack_row = _ROW.pack
+_KEY = 4 + SORT_KEY_BYTES
+_PLACE = struct.Struct(f">{_KEY}xQIIH")  # what follows the key
+_NUMBERED = struct.Struct(f">I{_ROW.size - 4}s")
+_RANK = struct.Struct(">I")
+_PACKED = struct.Struct(f"{_ROW.size}s")
+_RUN = 65_536 * _ROW.size  # bytes that are sorted at once, so that few rows are Python objects at a time
+
+
+class PlanLine(Struct, frozen=True, gc=False):
+    """A line in dispatch order, with its position, its length with the newline, and its estimated cost.
+
+    `prefix_hash` is the hash of its system prompt.
+    """
+
+    offset: int
+    length: int
+    prefix_hash: int
+    work_units: int
+
+    @property
+    def entry(self) -> PlanEntry:
+        return PlanEntry(self.offset, self.length, self.prefix_hash)
+
+
+class PromptPrefixes:
+    """Numbers the distinct prompt prefixes of a batch in the order in which they first occur.
+
+    A prefix is the system messages and tools of a prompt. Its text is not stored, only the position of the
+    first line that has it.
+    """
+
+    def __init__(self) -> None:
+        self._known = DigestNumbers()
+        self._recent: dict[tuple[tuple[bytes, ...], bytes], int] = {}  # numbers of recent prefixes
+        self._recent_bytes = 0
+        self._offsets = array("Q")
+        self._lengths = array("I")
+        self._hashes = array("I")
+        self._sort_keys = PromptSortKeys()
+
+    def intern(self, prompt: Prompt, offset: int, length: int) -> tuple[int, int]:
+        """Return the number of the prompt's prefix, and the FNV-32a hash of its system prompt.
+
+        `offset` and `length` locate the prompt's line, from which a new prefix can be read again.
+        """
+        number = self._recent.get((prompt.system, prompt.tools))
+        if number is not None:
+            return number, self._hashes[number]
+        shared = prompt.shared
+        number, new = self._known.number(shared)
+        size = len(shared) + _ENTRY_OVERHEAD_BYTES
+        if self._recent_bytes + size > _RECENT_BYTES:
+            self._recent.clear()
+            self._recent_bytes = 0
+        if size <= _RECENT_BYTES:
+            self._recent[prompt.system, prompt.tools] = number
+            self._recent_bytes += size
+        if new:
+            self._offsets.append(offset)
+            self._lengths.append(length)
+            self._hashes.append(system_hash(prompt))
+        return number, self._hashes[number]
+
+    def sort_key(self, number: int, rest: bytes) -> bytes:
+        """Return a key that orders prompts with the same prefix by the `rest` of their text.
+
+        `number` is the prefix number from `intern`.
+        """
+        return self._sort_keys.key(number, rest)
+
+    def ranks(self, read_line: ReadLine) -> "array[int]":
+        """Sort all prefixes by their text. Return the position of each prefix, indexed by prefix number.
+
+        `read_line` returns a line, given its offset and length.
+        """
+
+        def read(number: int, start: int, width: int) -> bytes:
+            prompt = reread_prompt(read_line(self._offsets[number], self._lengths[number]))
+            return prompt.shared[start : start + width]
+
+        ranks = array("I", [0]) * len(self._known)
+        for rank, number in enumerate(lexicographic_order(range(len(ranks)), read)):
+            ranks[number] = rank
+        return ranks
+
+
+class ModelLines:
+    """The lines of one model. They are added in the order of the file and returned in dispatch order."""
+
+    def __init__(self, order: PlanOrder) -> None:
+        self._order: PlanOrder = order
+        self._rows = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._rows) // _ROW.size
+
+    def add(
+        self, offset: int, length: int, prefix: int, prefix_hash: int, sort_key: bytes, units: int
+    ) -> None:
+        """Add a line of the input.
+
+        Args:
+            prefix: number of its prompt prefix, from `PromptPrefixes.intern`.
+            prefix_hash: hash of its system prompt, from `PromptPrefixes.intern`.
+            sort_key: its key among lines with the same prefix, from `PromptPrefixes.sort_key`.
+            units: estimated cost of its request (`request_cost.work_units`).
+        """
+        rank = prefix
+        if self._order != "prefix":
+            rank, sort_key = prefix_hash if self._order == "hash" else 0, b""
+        self._rows += _pack_row(rank, sort_key, offset, length, prefix_hash, units)
+
+    def entries(self) -> Iterator[PlanEntry]:
+        """Yield the plan entries of all lines, in no particular order. Call it only before `in_order`."""
+        return (_plan_line(row).entry for row in _rows_of(self._rows))
+
+    def in_order(self, ranks: "array[int]", read_line: ReadLine) -> Iterator[PlanLine]:
+        """Yield the lines in dispatch order. It may be called only once.
+
+        Args:
+            ranks: result of `PromptPrefixes.ranks`, which orders the prefixes.
+            read_line: returns a line, given its offset and length.
+        """
+        rows = _in_text_order(self._in_key_order(ranks), read_line)
+        return starmap(PlanLine, map(_PLACE.unpack, rows))
+
+    def _in_key_order(self, ranks: "array[int]") -> Iterable[bytes]:
+        if len(self._rows) <= _RUN:
+            return self._sorted(0, ranks)
+        starts = range(0, len(self._rows), _RUN)
+        for start in starts:
+            self._rows[start : start + _RUN] = b"".join(self._sorted(start, ranks))
+        return heapq.merge(*map(self._run, starts))
+
+    def _sorted(self, start: int, ranks: "array[int]") -> list[bytes]:
+        if self._order != "prefix":
+            return sorted(self._run(start))
+        pack = _RANK.pack
+        numbered = _NUMBERED.iter_unpack(memoryview(self._rows)[start : start + _RUN])
+        rows = [pack(ranks[number]) + row for number, row in numbered]
+        rows.sort()
+        return rows
+
+    def _run(self, start: int) -> Iterator[bytes]:
+        return _rows_of(memoryview(self._rows)[start : start + _RUN])
+
+
+def _rows_of(packed: bytearray | memoryview) -> Iterator[bytes]:
+    return (row for (row,) in _PACKED.iter_unpack(packed))
+
+
+def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes | bytearray]:
+    """Yield the packed lines in dispatch order.
+
+    `rows` are the packed lines, already sorted by the rank of their prefix and then by sort key. Lines for
+    which both are equal are sorted here by the rest of their prompts.
+    """
+    key, first, equal = b"", b"", bytearray()
+    for row in rows:
+        if first and row.startswith(key):
+            equal += row if equal else first + row
+            continue
+        if equal:
+            yield from _sorted_by_text(equal, read_line)
+            equal = bytearray()
+        elif first:
+            yield first
+        key, first = row[:_KEY], row
+    if first:
+        yield from _sorted_by_text(equal or bytearray(first), read_line)
+
+
+def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | bytearray]:
+    """Yield packed lines with the same key, sorted by the rest of their prompts.
+
+    If the key covers the whole prompt (it then ends in zero), the lines keep their order.
+    """
+    if rows[:_KEY].endswith(b"\x00"):
+        yield from _rows_of(rows)
+        return
+
+    def row(place: int) -> bytearray:
+        return rows[place * _ROW.size : (place + 1) * _ROW.size]
+
+    def read(place: int, start: int, width: int) -> bytes:
+        line = _plan_line(row(place))
+        return reread_prompt(read_line(line.offset, line.length)).rest[start : start + width]
+
+    yield from map(
+        row,
+        lexicographic_order(
+            range(len(rows) // _ROW.size), read, covered_bytes(rows[_KEY - SORT_KEY_BYTES : _KEY])
+        ),
+    )
+
+
+def _plan_line(row: bytes | bytearray) -> PlanLine:
+    return PlanLine(*_PLACE.unpack(row))
+
+
+def reread_prompt(line: bytes) -> Prompt:
+    """Parse the prompt of an accepted line again from its bytes, and return it."""
+    return prompt_of(reread_body(line))

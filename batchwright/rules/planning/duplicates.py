@@ -1,0 +1,130 @@
+"""Find duplicates: lines whose request equals that of an earlier line.
+
+A duplicate is not sent but gets a copy of the earlier line's result. Requests are equal if they have the same
+model and bodies with the same meaning. Key order and white space do not matter. Numbers are compared as they
+are written.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from json.encoder import encode_basestring_ascii
+from operator import itemgetter
+from typing import NamedTuple
+
+import msgspec
+
+from batchwright.rules.json_text import replace_lone_surrogates
+from batchwright.rules.planning.plan_format import PlanDamaged
+from batchwright.rules.results.output_lines import HEAD_BYTES, ResultDamaged, with_id
+
+_CUSTOM_ID = b',"custom_id":"'
+
+
+class Duplicate(NamedTuple):
+    """A duplicate: the line at byte `offset` of the input gets the result of the line at byte `first`."""
+
+    offset: int
+    first: int
+    custom_id: str
+
+
+class DuplicatesDamaged(PlanDamaged):
+    """Stored bytes are not a list of duplicates. A retry does not help."""
+
+
+class _Number(str):
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def canonical_body(body: bytes) -> bytes:
+    """Return a form of a JSON body that is equal for all bodies with the same meaning.
+
+    A body that is nested too deeply is returned unchanged.
+    """
+    try:
+        value: object = json.loads(
+            body, parse_int=_Number, parse_float=_Number, object_pairs_hook=_sorted_pairs
+        )
+        return repr(value).encode()
+    except RecursionError:
+        return body
+
+
+def _sorted_pairs(pairs: list[tuple[str, object]]) -> tuple[tuple[str, object], ...]:
+    return tuple(sorted(pairs, key=itemgetter(0)))
+
+
+_DECODER = msgspec.json.Decoder(tuple[int, int, str])
+
+
+def encode_duplicates(duplicates: Iterable[Duplicate]) -> bytes:
+    """Return the duplicates in their stored form, one line of JSON for each."""
+    return b"".join(_encode_duplicate(one) + b"\n" for one in duplicates)
+
+
+def _encode_duplicate(one: Duplicate) -> bytes:
+    try:
+        return msgspec.json.encode(one)
+    except UnicodeEncodeError:  # a lone surrogate
+        return json.dumps(one).encode()
+
+
+def decode_duplicates(lines: Iterable[bytes]) -> Iterator[Duplicate]:
+    """Yield the duplicates from their stored form.
+
+    Raises:
+        DuplicatesDamaged: a line is not a duplicate.
+    """
+    for line in lines:
+        try:
+            yield _decode_duplicate(line)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise DuplicatesDamaged(f"{line[:80]!r} is no duplicate: {error}") from error
+
+
+def _decode_duplicate(line: bytes) -> Duplicate:
+    try:
+        return Duplicate(*_DECODER.decode(line))
+    except msgspec.DecodeError:
+        if replace_lone_surrogates(line) is line:
+            raise
+        return Duplicate(*msgspec.convert(json.loads(line), tuple[int, int, str]))
+
+
+def copy_result(line: bytes, request_id: str, custom_id: str) -> bytes:
+    """Return another request's result line with the ids of a duplicate. The response is copied unchanged.
+
+    Args:
+        line: the other request's line in the output or error file.
+        request_id: `batch_req_...` id of the duplicate.
+        custom_id: `custom_id` of the duplicate.
+
+    Raises:
+        ResultDamaged: `line` is not a result line.
+    """
+    start = HEAD_BYTES + len(_CUSTOM_ID)
+    if line[HEAD_BYTES:start] != _CUSTOM_ID:
+        raise ResultDamaged(f"a line of results begins with {line[:start]!r}")
+    end = _end_of_text(line, start)
+    name = encode_basestring_ascii(custom_id).encode()
+    return with_id(line[:HEAD_BYTES], request_id) + _CUSTOM_ID[:-1] + name + line[end:]
+
+
+def _end_of_text(line: bytes, start: int) -> int:
+    """Return the position after the closing quote of the JSON string whose first character is at `start`.
+
+    Raises:
+        ResultDamaged: the string has no end.
+    """
+    at = start
+    while (at := line.find(b'"', at)) >= 0:
+        escapes = at
+        while line[escapes - 1 : escapes] == b"\\":
+            escapes -= 1
+        if (at - escapes) % 2 == 0:
+            return at + 1
+        at += 1
+    raise ResultDamaged(f"a line of results begins with {line[: start + 40]!r}")

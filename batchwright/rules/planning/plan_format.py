@@ -1,0 +1,92 @@
+"""Binary format of a plan and of a slice table. All records have a fixed size and are little-endian.
+
+A plan lists a model's lines in dispatch order. A slice is a range of it that one worker sends.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_ENTRY = struct.Struct("<qII")
+_SLICE = struct.Struct("<IIQIIQ")
+ENTRY_BYTES = _ENTRY.size  # 16
+SLICE_BYTES = _SLICE.size  # 32
+
+
+class PlanDamaged(ValueError):
+    """Stored bytes are not a valid plan (the order of a model's lines) or slice table.
+
+    A retry does not help.
+    """
+
+
+class PlanEntry(NamedTuple):
+    """One line in a plan, which lists a model's lines in dispatch order.
+
+    `offset` is the position of the line in the input, in bytes, which identifies the line. `length` includes
+    the newline. `prefix_hash` is the hash of the line's system prompt, 0 without one.
+    """
+
+    offset: int
+    length: int
+    prefix_hash: int
+
+
+class SliceRecord(NamedTuple):
+    """A slice: its range of plan entries, and its range of bytes in the shard.
+
+    The shard is the object with the model's lines in the order of the plan. `work_units` is the estimated
+    cost of the slice's requests.
+    """
+
+    number: int
+    first_entry: int
+    shard_offset: int
+    entries: int
+    shard_bytes: int
+    work_units: int
+
+
+def pack_entry(entry: tuple[int, int, int]) -> bytes:
+    """Return the 16 bytes that represent (offset, length, hash of the system prompt) of a line in a plan."""
+    return _ENTRY.pack(*entry)
+
+
+def unpack_entries(data: bytes) -> Iterator[PlanEntry]:
+    """Yield the lines in the bytes of a plan or of a part of it.
+
+    Raises:
+        PlanDamaged: `data` is not a whole number of entries.
+    """
+    return map(PlanEntry._make, walk_entries(data))
+
+
+def walk_entries(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield (offset, length, hash of the system prompt) of each line in a plan. Faster than `unpack_entries`.
+
+    Raises:
+        PlanDamaged: `data` is not a whole number of entries.
+    """
+    if len(data) % ENTRY_BYTES:
+        raise PlanDamaged(f"a plan of {len(data)} bytes is not a multiple of {ENTRY_BYTES}")
+    return _ENTRY.iter_unpack(data)
+
+
+def pack_slice(record: SliceRecord) -> bytes:
+    return _SLICE.pack(*record)
+
+
+def unpack_slice(data: bytes, number: int) -> SliceRecord:
+    """Return the record of slice `number` from its bytes in the slice table.
+
+    `data` has SLICE_BYTES bytes. They start at `number * SLICE_BYTES` in the table.
+
+    Raises:
+        PlanDamaged: `data` has another length or is the record of another slice.
+    """
+    if len(data) != SLICE_BYTES:
+        raise PlanDamaged(f"slice {number}: a record of {len(data)} bytes instead of {SLICE_BYTES}")
+    record = SliceRecord(*_SLICE.unpack(data))
+    if record.number != number:
+        raise PlanDamaged(f"slice {number}: the table holds slice {record.number} in its place")
+    return record

@@ -1,0 +1,61 @@
+"""Estimate what a request costs, from the size of its prompt and its limit of output tokens."""
+
+from msgspec import UNSET
+
+from batchwright.rules.input.lines import FastBody, PromptFields, RawValue, RequestBody, read_count
+
+_BYTES_PER_TOKEN = 4
+_UNIT_BYTES = 512
+_UNIT_TOKENS = 256
+MAX_WORK_UNITS = 0xFFFF
+
+
+def prompt_bytes(body: PromptFields) -> int:
+    """Return the size of a request's prompt in its line, in bytes of JSON."""
+    size = 0
+    if body.messages is not UNSET:
+        size += len(memoryview(body.messages))
+    if body.input is not UNSET:
+        size += len(memoryview(body.input))
+    if body.prompt is not UNSET:
+        size += len(memoryview(body.prompt))
+    if not size:
+        size = sum(map(_value_bytes, (body.query, body.documents, body.text_1, body.text_2)))
+    return size
+
+
+def estimate_tokens(body: PromptFields, prompt_size: int) -> int:
+    """Estimate how many tokens a request's prompt has: one per four bytes of its JSON, at least one.
+
+    `prompt_size` is the result of `prompt_bytes`; instructions and tools are added to it.
+    """
+    if body.instructions is not UNSET or body.tools is not UNSET:
+        prompt_size += _value_bytes(body.instructions) + _value_bytes(body.tools)
+    return -(-prompt_size // _BYTES_PER_TOKEN) or 1
+
+
+def work_units(body: RequestBody | FastBody, prompt_size: int) -> int:
+    """Estimate what a request costs a backend, in work units, and return at most MAX_WORK_UNITS.
+
+    A unit is 512 bytes of prompt or 256 output tokens. If the request does not limit its output tokens, 256
+    are assumed. `prompt_size` is the result of `prompt_bytes`.
+    """
+    tokens = _most_tokens(body) or _UNIT_TOKENS
+    units = -(-prompt_size // _UNIT_BYTES) - -tokens // _UNIT_TOKENS
+    return units if units < MAX_WORK_UNITS else MAX_WORK_UNITS
+
+
+def _most_tokens(body: RequestBody | FastBody) -> int | None:
+    """Return the request's limit of output tokens; None if it has none."""
+    if isinstance(body, FastBody):
+        return body.max_completion_tokens or body.max_output_tokens or body.max_tokens or None
+    return (
+        read_count(body.max_completion_tokens)
+        or read_count(body.max_output_tokens)
+        or read_count(body.max_tokens)
+    )
+
+
+def _value_bytes(value: RawValue) -> int:
+    """Return the number of bytes that the value takes in the line; 0 if it is absent."""
+    return 0 if value is UNSET else len(memoryview(value))

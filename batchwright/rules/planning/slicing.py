@@ -1,0 +1,128 @@
+"""Cut a plan, the lines of one model in dispatch order, into slices that workers process.
+
+A slice ends at the first of three limits: lines, bytes and work units (the estimated cost of its requests).
+"""
+
+import math
+
+from batchwright.rules.planning.plan_format import SliceRecord
+
+MAX_SLICE_LINES = 1024
+MAX_SLICE_BYTES = 4 * 1024 * 1024  # unless the slice is a single line
+SLICE_WORK_UNITS = 16_384  # about 256 requests for 16,000 tokens each
+MIN_LARGE_SLICE_LINES = 256  # for slices of a large plan except its last; a segment holds as many
+# For slices with more lines than that. A worker has room for the bytes of many such slices at once.
+MAX_LARGE_SLICE_BYTES = 1024 * 1024
+_REMAINING_DIVISOR = 8
+_LAST_DIVISOR = 4  # the last slices of a small plan have a quarter of what is left, but no less than
+_SMALLEST_PART = 32  # a quarter of the minimum, and a 32nd of the plan, because each slice costs time
+_EQUAL_SLICES = 16  # slices of a plan that is cut into equal ones; as many as four workers hold
+_MIN_LINES = 64  # minimum of an equal slice
+_SMALL_SLICES = 256  # slices of a whole batch, about, if all have the minimum size
+
+
+def min_equal_slice_lines(total: int) -> int:
+    """Return the minimum number of lines of a slice if a plan is cut into equal slices.
+
+    Small slices do no harm, because a worker that may send more lines than a slice has takes several slices.
+    The minimum grows with the batch, because a large batch has enough slices anyway.
+
+    Args:
+        total: lines of the whole batch.
+    """
+    return min(max(_MIN_LINES, total // _SMALL_SLICES), MIN_LARGE_SLICE_LINES)
+
+
+def next_slice_lines(plan: int, left: int, most: int, fewest: int) -> int:
+    """Return how many lines the next slice of a plan may have.
+
+    A small plan is cut into equal slices, enough for several workers. A large plan gets large slices first,
+    because they cost less per line. Both kinds of plan end with smaller slices. Because a worker takes
+    another slice when it has sent its lines, all workers then finish at about the same time.
+
+    Args:
+        plan: lines of the whole plan.
+        left: lines of the plan that are in no slice yet.
+        most: upper limit of the result.
+        fewest: minimum size of equal slices.
+    """
+    equal = math.ceil(plan / max(1, min(_EQUAL_SLICES, plan // fewest)))
+    if equal <= most:
+        smallest = max(fewest // _LAST_DIVISOR, plan // _SMALLEST_PART)
+        last = max(smallest, math.ceil(left / _LAST_DIVISOR))
+        return plan if equal >= plan else min(equal, last)
+    return min(most, max(MIN_LARGE_SLICE_LINES, left // _REMAINING_DIVISOR))
+
+
+class Slicer:
+    """Cuts a plan into slices. Pass it the plan's lines in order; it returns a record of each complete slice.
+
+    A line that exceeds a limit by itself becomes a slice of its own.
+    """
+
+    def __init__(
+        self,
+        max_lines: int,
+        max_bytes: int = MAX_SLICE_BYTES,
+        max_units: int = SLICE_WORK_UNITS,
+        *,
+        plan_lines: int | None = None,
+        fewest: int = MIN_LARGE_SLICE_LINES,
+    ) -> None:
+        """Set the limits of a slice.
+
+        Args:
+            max_lines: maximum number of lines.
+            max_bytes: maximum size of the lines in bytes.
+            max_units: maximum of work units, the estimated cost of the requests.
+            plan_lines: number of lines of the whole plan, from which the size of each slice is computed. If
+                it is None, each slice may have `max_lines`.
+            fewest: minimum size of equal slices, in lines.
+        """
+        self._most, self._max_bytes, self._max_units = max_lines, max_bytes, max_units
+        self._plan_lines, self._fewest = plan_lines, fewest
+        self._number = self._first_entry = self._shard_offset = 0
+        self._entries = self._bytes = self._units = 0
+        self._max_lines = self._lines()
+
+    def add(self, length: int, units: int) -> SliceRecord | None:
+        """Add the next line of the plan.
+
+        Return the previous slice if it is complete without this line, otherwise None.
+
+        Args:
+            length: bytes of the line, with the newline.
+            units: work units of the line, the estimated cost of its request.
+        """
+        size, work = self._bytes + length, self._units + units
+        max_bytes = (
+            self._max_bytes
+            if self._entries < MIN_LARGE_SLICE_LINES
+            else min(self._max_bytes, MAX_LARGE_SLICE_BYTES)
+        )
+        fits = self._entries < self._max_lines and size <= max_bytes and work <= self._max_units
+        if fits or not self._entries:
+            self._entries, self._bytes, self._units = self._entries + 1, size, work
+            return None
+        ended = self._record()
+        self._number += 1
+        self._first_entry += self._entries
+        self._shard_offset += self._bytes
+        self._entries, self._bytes, self._units = 1, length, units
+        self._max_lines = self._lines()
+        return ended
+
+    def finish(self) -> SliceRecord | None:
+        """Return the last slice, or None if the plan has no lines."""
+        return self._record() if self._entries else None
+
+    def _lines(self) -> int:
+        if self._plan_lines is None:
+            return self._most
+        left = self._plan_lines - self._first_entry
+        return next_slice_lines(self._plan_lines, left, self._most, self._fewest)
+
+    def _record(self) -> SliceRecord:
+        return SliceRecord(
+            self._number, self._first_entry, self._shard_offset, self._entries, self._bytes, self._units
+        )

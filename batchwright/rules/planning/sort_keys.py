@@ -1,0 +1,65 @@
+"""Fixed-size sort keys that order prompts by their text, with few bytes per prompt.
+
+Prompts made from one template begin with the same bytes, so these bytes cannot order them. The key of a
+prompt is therefore relative to the first prompt with the same prefix (system messages and tools). It encodes
+how many bytes the two prompts have in common, which prompt sorts first, and the bytes that follow.
+"""
+
+import struct
+
+SORT_KEY_BYTES = 32
+_CODE = struct.Struct(">H")
+_FOLLOWING = SORT_KEY_BYTES - _CODE.size
+_WINDOWS = ((0, 64), (64, 1024))  # compared one after the other, as most prompts diverge early
+_COMPARED = _WINDOWS[-1][1]  # prompts that are equal up to here are ordered by what follows
+_EQUAL = 0x8000
+_ABOVE = 0xFFFF
+# Prefixes whose first prompt is remembered, in a few megabytes. For others the key is the text's own
+# beginning.
+_MAX_PREFIXES = 4096
+NEEDED_TEXT_BYTES = _COMPARED + _FOLLOWING  # the beginning of a text that its key depends on
+
+
+class PromptSortKeys:
+    """Makes the sort keys of prompts. Only keys of prompts with the same prefix can be compared.
+
+    Pad a key that is shorter than SORT_KEY_BYTES with zero bytes.
+    """
+
+    def __init__(self) -> None:
+        self._firsts: list[bytes] = []
+
+    def key(self, prefix: int, text: bytes) -> bytes:
+        """Return the sort key of a prompt's text, at most SORT_KEY_BYTES long.
+
+        Args:
+            prefix: number of the prompt's prefix, counted from 0 in the order of first occurrence.
+            text: the prompt after its prefix, without zero bytes.
+        """
+        firsts = self._firsts
+        if prefix == len(firsts) < _MAX_PREFIXES:
+            firsts.append(text[:_COMPARED])
+        if prefix >= len(firsts):
+            return _CODE.pack(0) + text[:_FOLLOWING]
+        first = firsts[prefix]
+        for start, end in _WINDOWS:
+            own, other = text[start:end], first[start:end]
+            if own != other:
+                common = start + _common_length(own, other, end - start)
+                code = common if own < other else _ABOVE - common
+                return _CODE.pack(code) + text[common : common + _FOLLOWING]
+        return _CODE.pack(_EQUAL) + text[_COMPARED:NEEDED_TEXT_BYTES]
+
+
+def covered_bytes(key: bytes | bytearray) -> int:
+    """Return how many bytes of a text its sort key covers. Texts with equal keys are equal up to there."""
+    (code,) = _CODE.unpack_from(key)
+    if code == _EQUAL:
+        return NEEDED_TEXT_BYTES
+    return _FOLLOWING + (code if code < _EQUAL else _ABOVE - code)
+
+
+def _common_length(one: bytes, other: bytes, width: int) -> int:
+    """Return how many leading bytes two different texts of at most `width` bytes have in common."""
+    differing = int.from_bytes(one.ljust(width, b"\0")) ^ int.from_bytes(other.ljust(width, b"\0"))
+    return width - (differing.bit_length() + 7) // 8

@@ -1,0 +1,102 @@
+"""Dead letters: lines that still failed after their last attempt.
+
+Lines that failed validation do not count.
+"""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+from pydantic import BeforeValidator
+
+from batchwright.contracts.message import Message
+from batchwright.rules.json_text import replace_lone_surrogates, storable
+
+StorableText = Annotated[str, BeforeValidator(storable)]
+_MOST_CHARACTERS = 500
+_SHOWN_BODY = 65_536
+
+
+class FinalAttempt(Message):
+    """The stored record of a line's last attempt, from which its dead letter is made.
+
+    `count` is the number of attempts. `failed_at` is in Unix seconds. `status` is the HTTP status, 0 if there
+    was no response.
+    """
+
+    count: int
+    failed_at: float
+    custom_id: StorableText = ""
+    model: StorableText = ""
+    status: int = 0
+    code: str = ""
+    error: StorableText = ""
+
+
+class DeadLetter(Message):
+    """A line that still failed after its last attempt.
+
+    `id` is the line's `batch_req_...` id in the error file. `offset` is its position in the input in bytes.
+    """
+
+    id: str
+    offset: int
+    custom_id: str
+    model: str
+    attempts: int
+    failed_at: datetime
+    status: int | None = None
+    code: str | None = None
+    message: str = ""
+
+
+class _ErrorMessage(msgspec.Struct):
+    message: str = ""
+
+
+class _ErrorResponse(msgspec.Struct):
+    error: _ErrorMessage | str | None = None
+
+
+_BODY = msgspec.json.Decoder(_ErrorResponse)
+
+
+def parse_dead_letter(payload: bytes, *, id: str, offset: int) -> DeadLetter:
+    """Return the dead letter of a line, from the stored record of its last attempt.
+
+    Args:
+        payload: JSON of a FinalAttempt.
+        id: `batch_req_...` id of the line.
+        offset: position of the line in the input, in bytes.
+    """
+    last = FinalAttempt.model_validate_json(payload)
+    return DeadLetter(
+        id=id,
+        offset=offset,
+        custom_id=_short(last.custom_id),
+        model=last.model,
+        attempts=last.count,
+        failed_at=datetime.fromtimestamp(int(last.failed_at), UTC),
+        status=last.status or None,
+        code=last.code or None,
+        message=_short(last.error),
+    )
+
+
+def error_summary(status: int, body: bytes) -> str:
+    """Return a short message for an HTTP error, at most 500 characters.
+
+    It is the error message in the body, or the beginning of a body without one. For an empty body it is
+    `HTTP` and the status.
+    """
+    try:
+        error = _BODY.decode(replace_lone_surrogates(body[:_SHOWN_BODY])).error
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        error = None
+    text = error.message if isinstance(error, _ErrorMessage) else error
+    text = text or body[:_MOST_CHARACTERS].decode("utf-8", "replace").strip()
+    return _short(text) if text else f"HTTP {status}"
+
+
+def _short(text: str) -> str:
+    return storable(text[:_MOST_CHARACTERS])

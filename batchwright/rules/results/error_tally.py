@@ -1,0 +1,92 @@
+"""Count the failed lines of a batch by error code and model, with one line of each group as an example.
+
+A failed line is a line of the error file. If the backend answered the request, its code is `http_` and the
+status, for example `http_400`, because a backend's own codes are free text. Otherwise its code is the
+`error.code` in the line.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from batchwright.contracts.batch import ErrorCount, ErrorExample
+from batchwright.rules.json_text import replace_lone_surrogates, storable
+from batchwright.rules.results.dead_letters import error_summary
+
+OTHER = "other"  # code of the lines that were counted after MAX_GROUPS different codes
+MAX_GROUPS = 20
+MAX_MESSAGE_CHARACTERS = 300
+MAX_CUSTOM_ID_CHARACTERS = 512
+
+
+class _Response(msgspec.Struct):
+    status_code: int
+    body: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Error(msgspec.Struct):
+    code: str = OTHER
+    message: str = ""
+
+
+class _FailedLine(msgspec.Struct):
+    custom_id: str = ""
+    response: _Response | None = None
+    error: _Error | None = None
+
+
+_DECODER = msgspec.json.Decoder(_FailedLine)
+
+
+def line_error(line: bytes, model: str | None = None) -> ErrorCount:
+    """Return the error of a failed line, which is a line of the error file, with the count 1.
+
+    If the line cannot be read, its code is `other`, because a summary must not stop a batch.
+    """
+    try:
+        found = _DECODER.decode(replace_lone_surrogates(line))
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        found = _FailedLine()
+    error = found.error or _Error()
+    code, message = error.code, error.message
+    if found.response is not None:
+        status, body = found.response.status_code, bytes(found.response.body)
+        if body.startswith(b'"'):  # a response that was not JSON
+            body = msgspec.json.decode(replace_lone_surrogates(body), type=str).encode()
+        code, message = f"http_{status}", error_summary(status, body)
+    example = ErrorExample(
+        custom_id=storable(found.custom_id[:MAX_CUSTOM_ID_CHARACTERS]),
+        message=storable(message[:MAX_MESSAGE_CHARACTERS]),
+    )
+    return ErrorCount(code=code, model=model, count=1, example=example)
+
+
+class ErrorTally:
+    """Adds up failed lines by code and model. The first line of each group is its example.
+
+    Once there are 20 groups by code and model, lines of a new code or model are grouped by their code alone.
+    Once there are also 20 such groups, lines with further codes are counted as `other`.
+    """
+
+    def __init__(self, errors: Iterable[ErrorCount] = ()) -> None:
+        self._counts: dict[tuple[str, str | None], int] = {}
+        self._examples: dict[tuple[str, str | None], ErrorExample] = {}
+        for error in errors:
+            self.add(error)
+
+    def add(self, error: ErrorCount) -> None:
+        key = error.code, error.model
+        if key not in self._counts and len(self._counts) >= MAX_GROUPS:
+            key = error.code, None
+        if key not in self._counts and len(self._counts) >= 2 * MAX_GROUPS:
+            key = OTHER, None
+        self._counts[key] = self._counts.get(key, 0) + error.count
+        self._examples.setdefault(key, error.example)
+
+    def counts(self) -> list[ErrorCount]:
+        """Return the groups, those with the most lines first."""
+        groups = [
+            ErrorCount(code=code, model=model, count=count, example=self._examples[code, model])
+            for (code, model), count in self._counts.items()
+        ]
+        return sorted(groups, key=lambda group: (-group.count, group.code, group.model or ""))

@@ -1,0 +1,174 @@
+"""Write and read the lines of output and error files. Response bodies are not changed."""
+
+from json.encoder import encode_basestring_ascii as _quoted
+
+import msgspec
+
+from batchwright.contracts.errors import LineCode
+from batchwright.contracts.openai import Usage
+from batchwright.rules.json_text import is_json, replace_lone_surrogates
+from batchwright.rules.results.token_usage import usage_of
+
+MAX_TEXT_BYTES = 64 * 1024
+_BREAKS = b"\r\n"
+_RESULT_TEMPLATE = (
+    b'{"id":"%b","custom_id":%b,"response":{"status_code":%d,"request_id":%b,"body":%b},"error":null}'
+)
+
+
+def result_line(
+    request_id: str,
+    custom_id: str,
+    *,
+    status_code: int,
+    backend_request_id: str,
+    body: bytes,
+    known_json: bool = False,
+) -> bytes:
+    """Return the line of an output or error file for a request that got a response, without a newline.
+
+    Args:
+        request_id: `batch_req_...` id of the line.
+        backend_request_id: id that the backend gave to the request.
+        body: the response. If it is not JSON, it is written as a JSON string and cut at 64 KiB.
+        known_json: True if the caller knows that `body` is JSON, to save the check.
+    """
+    if known_json and b"\n" not in body and b"\r" not in body:
+        value = body.strip()
+    else:
+        value = json_value(body, known_json)
+    own_id, quoted_custom_id = request_id.encode(), _quoted(custom_id).encode()
+    return _RESULT_TEMPLATE % (
+        own_id,
+        quoted_custom_id,
+        status_code,
+        _quoted(backend_request_id).encode(),
+        value,
+    )
+
+
+def error_line(request_id: str, custom_id: str, code: LineCode, message: str) -> bytes:
+    """Return the line of an error file for a request that got no response, without a newline."""
+    return b"".join((
+        b'{"id":', _json_string(request_id), b',"custom_id":', _json_string(custom_id),
+        b',"response":null,"error":{"code":', _json_string(code),
+        b',"message":', _json_string(message), b"}}",
+    ))  # fmt: skip
+
+
+def json_value(body: bytes, known_json: bool = False) -> bytes:
+    """Return `body` as JSON without line breaks. `known_json` skips the check for JSON.
+
+    A body that is not JSON becomes a JSON string, cut at 64 KiB.
+    """
+    if known_json or is_json(body):
+        return body.translate(None, _BREAKS).strip() if b"\n" in body or b"\r" in body else body.strip()
+    return _json_string(body[:MAX_TEXT_BYTES].decode(errors="replace"))
+
+
+def _json_string(value: str) -> bytes:
+    return _quoted(value).encode()
+
+
+# Codes of lines that were never sent or never answered. A rerun of their batch sends them.
+NEVER_SETTLED = frozenset({LineCode.BATCH_EXPIRED, LineCode.BATCH_CANCELLED, LineCode.BATCH_FAILED})
+_LINE_START = b'{"id":"'
+_ID_BYTES = len("batch_req_") + 32
+_ID_END = len(_LINE_START) + _ID_BYTES
+HEAD_BYTES = _ID_END + 1  # the beginning of a line, up to the end of its id
+_DIGITS = slice(len(_LINE_START) + len("batch_req_"), _ID_END)
+
+
+class ResultDamaged(ValueError):
+    """Stored bytes are not a line of an output or error file. A retry does not help."""
+
+
+class _ResponseBody(msgspec.Struct):
+    body: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _ErrorCode(msgspec.Struct):
+    code: str = ""
+
+
+class _ResultLine(msgspec.Struct):
+    response: _ResponseBody | None = None
+    error: _ErrorCode | None = None
+
+
+_DECODER = msgspec.json.Decoder(_ResultLine)
+
+
+def line_id(line: bytes) -> str:
+    """Return the `batch_req_...` id of a line of an output or error file.
+
+    The first HEAD_BYTES of the line are enough.
+
+    Raises:
+        ResultDamaged: the line does not begin with an id.
+    """
+    if not line.startswith(_LINE_START + b"batch_req_") or line[_ID_END:HEAD_BYTES] != b'"':
+        raise ResultDamaged(f"a line of results begins with {line[:HEAD_BYTES]!r}")
+    return line[len(_LINE_START) : _ID_END].decode("ascii", "replace")
+
+
+def id_digest(line: bytes) -> bytes:
+    """Return the binary form (16 bytes) of the id in a line of an output or error file.
+
+    Raises:
+        ResultDamaged: the line has no valid id.
+    """
+    line_id(line)
+    return _digest(line[_DIGITS].decode("ascii", "replace"))
+
+
+def request_digest(request_id: str) -> bytes:
+    """Return the binary form of a `batch_req_...` id, which has 16 bytes.
+
+    It equals the result of `id_digest` for the line with this id.
+
+    Raises:
+        ResultDamaged: the id is invalid.
+    """
+    return _digest(request_id.removeprefix("batch_req_"))
+
+
+def with_id(line: bytes, request_id: str) -> bytes:
+    """Return a line of an output or error file with `request_id` as its id. Nothing else changes."""
+    return _LINE_START + request_id.encode() + line[_ID_END:]
+
+
+def is_settled_result(line: bytes) -> bool:
+    """Return True if the line holds the result of its request, success or failure.
+
+    Return False if the request has no result, because its batch expired, failed or was cancelled.
+
+    Raises:
+        ResultDamaged: the line is invalid.
+    """
+    found = _read(line)
+    return found.response is not None or found.error is None or found.error.code not in NEVER_SETTLED
+
+
+def usage_of_line(line: bytes) -> Usage:
+    """Return the token usage that the response in the line reports; zeros if it reports none.
+
+    Raises:
+        ResultDamaged: the line is invalid.
+    """
+    found = _read(line)
+    return Usage() if found.response is None else usage_of(bytes(found.response.body))
+
+
+def _read(line: bytes) -> _ResultLine:
+    try:
+        return _DECODER.decode(replace_lone_surrogates(line))
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise ResultDamaged(f"a line of results is not JSON: {error}") from error
+
+
+def _digest(digits: str) -> bytes:
+    try:
+        return bytes.fromhex(digits)
+    except ValueError as error:
+        raise ResultDamaged(f"{digits!r} is not the id of a request") from error

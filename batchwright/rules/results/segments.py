@@ -1,0 +1,276 @@
+"""Format of segments. A segment is an immutable object with the results and attempts of a slice's lines.
+
+records   for each record its header, the CRC of header and payload, and the payload
+footer    one index entry per record
+trailer   position, number of entries and CRC of the footer, and a magic number
+
+`walk_records` needs the whole object in memory. Segments have at most a few MiB plus one response.
+A reader of single records reads the end of the object for `read_tail`, and a range for each `record_payload`.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from batchwright.rules.results.token_usage import NO_TOKENS, Tokens, TokenUsage
+
+_MAGIC = b"BWSEG001"
+_HEADER = struct.Struct("<BBHqIIIII")  # kind, flags, spare, offset, length, 4 x usage
+_CRC = struct.Struct("<I")
+_CHECKED = struct.Struct(_HEADER.format + "I")  # the header and the CRC after it
+_INDEX = struct.Struct("<BBHqIQ")  # kind, flags, spare, offset, length, position of the payload
+_TRAILER = struct.Struct("<QII8s")
+_TOKENS = struct.Struct("<4I")  # the end of the header
+SUCCESS_FLAG, FINAL_FLAG = 1, 2
+TOKENS_BYTES = _TOKENS.size + _CRC.size  # immediately before a payload
+HEAD_BYTES = _CHECKED.size  # from the beginning of a record to its payload
+TRAILER_BYTES = _TRAILER.size
+
+# Kind, flags, offset in the input, position and length of the payload, and the four token counts.
+RawRecord = tuple[int, int, int, int, int, int, int, int, int]
+
+
+class SegmentDamaged(ValueError):
+    """Stored bytes are not a complete segment, an object with results. A retry does not help."""
+
+
+class RecordKind(IntEnum):
+    """The kind of a record in a segment. The numbers are stored in segments and must therefore not change."""
+
+    SETTLED = 1  # payload: the line of the output or error file, without a newline
+    ATTEMPT = 2  # payload: JSON {"count", "not_before" (Unix seconds), "error"}
+    SUBMITTED = 3  # payload: the same with "job" {"id", "upstream", "since"}, the job that a backend runs
+
+
+class SegmentRecord(Struct, frozen=True, order=True):
+    """One record of the line at byte `offset` of the input.
+
+    `success` is True if the result belongs in the output file, False if it belongs in the error file. `final`
+    is True for the record of a line's last attempt, which failed.
+    """
+
+    kind: RecordKind
+    offset: int
+    payload: bytes
+    success: bool = False
+    usage: TokenUsage = NO_TOKENS
+    final: bool = False
+
+
+class RecordLocation(NamedTuple):
+    """Where a record's payload is in its segment: `position` and `length` in bytes.
+
+    `offset` is the position of the record's line in the input. `tokens` are input, cached, output and
+    reasoning tokens.
+    """
+
+    kind: int
+    success: bool
+    offset: int
+    position: int
+    length: int
+    tokens: tuple[int, int, int, int]
+    final: bool = False
+
+
+class IndexEntry(NamedTuple):
+    """A record in the footer of its segment.
+
+    `offset` is the position of its line in the input. `position` is where its payload begins in the segment.
+    """
+
+    kind: RecordKind
+    success: bool
+    offset: int
+    length: int
+    position: int
+
+
+class SegmentWriter:
+    """Collects records of results and attempts.
+
+    `finish` returns them as the bytes of one object, a segment.
+    """
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._index: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
+    def add(self, record: SegmentRecord) -> None:
+        kind, offset, payload, usage = record.kind, record.offset, record.payload, record.usage
+        flags, length = record.success * SUCCESS_FLAG | record.final * FINAL_FLAG, len(payload)
+        tokens = usage.input_tokens, usage.cached_tokens, usage.output_tokens, usage.reasoning_tokens
+        try:
+            header = _HEADER.pack(kind, flags, 0, offset, length, *tokens)
+        except struct.error:  # a token count is too large or negative
+            header = _HEADER.pack(kind, flags, 0, offset, length, *map(_u32, tokens))
+        data = self._data
+        data += header
+        data += _CRC.pack(zlib.crc32(payload, zlib.crc32(header)))
+        self._index.append(_INDEX.pack(kind, flags, 0, offset, length, len(data)))
+        data += payload
+
+    def copy(self, data: bytes, place: RecordLocation) -> None:
+        """Add a record of another segment unchanged.
+
+        `data` is that segment. `place` is the record's location in it.
+        """
+        flags = place.success * SUCCESS_FLAG | place.final * FINAL_FLAG
+        end, head = place.position + place.length, _HEADER.size + _CRC.size
+        position = len(self._data) + head
+        self._index.append(_INDEX.pack(place.kind, flags, 0, place.offset, place.length, position))
+        self._data += memoryview(data)[place.position - head : end]
+
+    def finish(self) -> bytes:
+        footer = b"".join(self._index)
+        trailer = _TRAILER.pack(len(self._data), len(self._index), zlib.crc32(footer), _MAGIC)
+        return bytes(self._data) + footer + trailer
+
+
+def read_index(data: bytes) -> list[IndexEntry]:
+    """Return the list of a segment's records from its footer. The records themselves are not verified.
+
+    Raises:
+        SegmentDamaged: the footer is invalid.
+    """
+    return read_tail(data, len(data))
+
+
+def tail_bytes(trailer: bytes) -> int:
+    """Return how many bytes at the end of a segment `read_tail` needs.
+
+    Args:
+        trailer: the last `TRAILER_BYTES` of the segment.
+
+    Raises:
+        SegmentDamaged: it is not the end of a segment.
+    """
+    if len(trailer) != _TRAILER.size or not trailer.endswith(_MAGIC):
+        raise SegmentDamaged("the footer is damaged")
+    _, count, _, _ = _TRAILER.unpack(trailer)
+    return count * _INDEX.size + _TRAILER.size
+
+
+def read_tail(tail: bytes, size: int) -> list[IndexEntry]:
+    """Return the list of a segment's records from its last bytes. The records themselves are not verified.
+
+    Args:
+        tail: the end of the segment, at least its footer and trailer.
+        size: size of the whole segment in bytes.
+
+    Raises:
+        SegmentDamaged: the footer is invalid.
+    """
+    start, end, _ = _footer(tail, size)
+    return [
+        IndexEntry(RecordKind(kind), bool(flags & SUCCESS_FLAG), offset, length, position)
+        for kind, flags, _, offset, length, position in _INDEX.iter_unpack(tail[start:end])
+    ]
+
+
+def record_payload(record: bytes | memoryview) -> bytes:
+    """Return the payload of a record, after verifying the record.
+
+    Args:
+        record: the `HEAD_BYTES` before the payload, and the payload.
+
+    Raises:
+        SegmentDamaged: the record is invalid.
+    """
+    if len(record) < HEAD_BYTES:
+        raise SegmentDamaged(f"a record of {len(record)} bytes is cut off")
+    _, _, _, offset, length, *_, crc = _CHECKED.unpack_from(record)
+    payload = record[HEAD_BYTES:]
+    if length != len(payload) or zlib.crc32(payload, zlib.crc32(record[: _HEADER.size])) != crc:
+        raise SegmentDamaged(f"the record of the line at {offset} is damaged")
+    return bytes(payload)
+
+
+def read_records(data: bytes) -> Iterator[SegmentRecord]:
+    """Yield every record of a segment in the order written, after verifying it.
+
+    Raises:
+        SegmentDamaged: a record or the footer is invalid.
+    """
+    for place in locate_records(data):
+        payload, usage = data[place.position : place.position + place.length], Tokens(*place.tokens)
+        yield SegmentRecord(RecordKind(place.kind), place.offset, payload, place.success, usage, place.final)
+
+
+def locate_records(data: bytes) -> Iterator[RecordLocation]:
+    """Yield the location of every record, after verifying it. Payloads are not copied.
+
+    Raises:
+        SegmentDamaged: a record or the footer is invalid.
+    """
+    for kind, flags, offset, position, length, *tokens in walk_records(data):
+        success, final = flags & SUCCESS_FLAG != 0, flags & FINAL_FLAG != 0
+        i, c, o, r = tokens
+        yield RecordLocation(kind, success, offset, position, length, (i, c, o, r), final)
+
+
+def walk_records(data: bytes) -> Iterator[RawRecord]:
+    """Yield every verified record of a segment as a plain tuple. This is faster than `locate_records`.
+
+    The comment at `RawRecord` lists the fields of the tuple.
+
+    Raises:
+        SegmentDamaged: a record or the footer is invalid.
+    """
+    end, _, count = _footer(data)
+    view, position = memoryview(data), 0
+    unpack, crc32, head, checked = _CHECKED.unpack_from, zlib.crc32, _HEADER.size, _CHECKED.size
+    for _ in range(count):
+        start = position + checked
+        if start > end:
+            raise SegmentDamaged("the footer counts more records than there are")
+        kind, flags, _, offset, length, i, c, o, r, crc = unpack(data, position)
+        own = crc32(view[position : position + head])
+        position = start + length
+        if position > end or crc32(view[start:position], own) != crc:
+            raise SegmentDamaged(f"the record of the line at {offset} is damaged")
+        yield kind, flags, offset, start, length, i, c, o, r
+
+
+def tokens_before(head: bytes) -> tuple[int, ...]:
+    """Return the four token counts of a record: input, cached, output, reasoning.
+
+    `head` are the `TOKENS_BYTES` of the segment immediately before the record's payload.
+    """
+    return _TOKENS.unpack_from(head)
+
+
+def _footer(data: bytes, size: int | None = None) -> tuple[int, int, int]:
+    """Return the start and the end of the footer in `data`, in bytes, and the number of records.
+
+    Args:
+        data: the end of the segment, at least its footer and trailer.
+        size: size of the whole segment in bytes; None if `data` is the whole segment.
+
+    Raises:
+        SegmentDamaged: the footer or the trailer is invalid.
+    """
+    if len(data) < _TRAILER.size:
+        raise SegmentDamaged(f"a segment of {len(data)} bytes is cut off")
+    start, count, crc, magic = _TRAILER.unpack_from(data, len(data) - _TRAILER.size)
+    end = len(data) - _TRAILER.size
+    start -= 0 if size is None else size - len(data)
+    whole = magic == _MAGIC and start >= 0 and start + count * _INDEX.size == end
+    if not whole or zlib.crc32(data[start:end]) != crc:
+        raise SegmentDamaged("the footer is damaged")
+    return start, end, count
+
+
+def _u32(value: int) -> int:
+    return min(max(value, 0), 0xFFFF_FFFF)

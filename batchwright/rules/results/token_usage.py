@@ -1,0 +1,119 @@
+"""Read the token usage in a response, for any endpoint. Missing counts are zero."""
+
+from collections.abc import Iterable
+from typing import Annotated, Protocol
+
+import msgspec
+
+from batchwright.contracts.openai import Usage
+from batchwright.rules.json_text import replace_lone_surrogates
+
+
+class TokenUsage(Protocol):
+    """Token counts of one or more responses, by kind of token."""
+
+    @property
+    def input_tokens(self) -> int: ...
+    @property
+    def cached_tokens(self) -> int: ...
+    @property
+    def output_tokens(self) -> int: ...
+    @property
+    def reasoning_tokens(self) -> int: ...
+
+
+class Tokens(msgspec.Struct, frozen=True, gc=False):
+    """Token counts of one response. It has the same fields as `Usage` but is cheaper to create."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+NO_TOKENS = Tokens()
+
+
+# As many as a segment record can hold. A negative count would be a refund of a budget.
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] | None
+
+
+class _InputDetails(msgspec.Struct):
+    cached_tokens: _Count = None
+
+
+class _OutputDetails(msgspec.Struct):
+    reasoning_tokens: _Count = None
+
+
+class _Usage(msgspec.Struct):
+    """Usage in a response, with the field names of all endpoints."""
+
+    prompt_tokens: _Count = None
+    completion_tokens: _Count = None
+    input_tokens: _Count = None
+    output_tokens: _Count = None
+    prompt_tokens_details: _InputDetails | None = None
+    input_tokens_details: _InputDetails | None = None
+    completion_tokens_details: _OutputDetails | None = None
+    output_tokens_details: _OutputDetails | None = None
+
+
+class _ReportedUsage(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+_decoder = msgspec.json.Decoder(_ReportedUsage)
+
+
+def usage_of(body: bytes) -> Usage:
+    """Return the token usage that one response reports; zeros if it reports none or an invalid one."""
+    return total_usage([tokens_of(body)])
+
+
+def tokens_of(body: bytes) -> Tokens:
+    """Return the token counts that one response reports; zeros if it reports none. Faster than `usage_of`."""
+    try:
+        return _tokens(_decoder.decode(replace_lone_surrogates(body)).usage)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return NO_TOKENS
+
+
+def tokens_of_plain_success(body: bytes) -> Tokens | None:
+    """Return the token counts of a response that is certainly a success, in a single fast pass.
+
+    Return None if the response mentions an error or is not a JSON object. It may still be a success;
+    `response_checks.py` decides.
+    """
+    if b'"error"' in body:
+        return None
+    try:
+        if not body.isascii():
+            body.decode()
+        return _tokens(_decoder.decode(body).usage)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _tokens(found: _Usage | None) -> Tokens:
+    if found is None:
+        return NO_TOKENS
+    inputs = found.prompt_tokens_details or found.input_tokens_details
+    outputs = found.completion_tokens_details or found.output_tokens_details
+    return Tokens(
+        found.prompt_tokens or found.input_tokens or 0,
+        (inputs.cached_tokens if inputs else None) or 0,
+        found.completion_tokens or found.output_tokens or 0,
+        (outputs.reasoning_tokens if outputs else None) or 0,
+    )
+
+
+def total_usage(usages: Iterable[TokenUsage]) -> Usage:
+    """Return the sum of these token counts. Fast enough for thousands of responses at a time."""
+    inputs = cached = outputs = reasoning = 0
+    for usage in usages:
+        inputs += usage.input_tokens
+        cached += usage.cached_tokens
+        outputs += usage.output_tokens
+        reasoning += usage.reasoning_tokens
+    return Usage(input_tokens=inputs, cached_tokens=cached, output_tokens=outputs, reasoning_tokens=reasoning)

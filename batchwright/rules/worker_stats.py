@@ -1,0 +1,171 @@
+"""Make and read the statistics in worker heartbeats: polled queues, running slices, and requests sent.
+
+The statistics are a map from names to numbers. A polled queue has the name `polls QUEUE`, a running slice the
+name `runs BATCH_ID MODEL`.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import NamedTuple
+
+from batchwright.contracts.message import Message
+
+HEARTBEAT_SECONDS = 2.5
+# Three heartbeats, so that a late one does not count as a dead worker.
+FRESH_SECONDS = 3 * HEARTBEAT_SECONDS
+FRESH_AGE = timedelta(seconds=FRESH_SECONDS)
+_POLLS, _RUNS = "polls ", "runs "
+ANY_MODEL_QUEUE = "inference.*"  # stands for the queue of any model that a batch waits for
+_UNPOLLED = "no worker polls its queue"
+
+
+def polled_queue_stats(queues: Iterable[str]) -> dict[str, float]:
+    """Return the statistics that a worker reports about the queues that it polls."""
+    return {f"{_POLLS}{queue}": 1.0 for queue in queues}
+
+
+def running_slice_stats(slices: Mapping[tuple[str, str], int]) -> dict[str, float]:
+    """Return the statistics that a worker reports about its running slices.
+
+    `slices` has the number of running slices by batch id and model.
+    """
+    return {f"{_RUNS}{batch_id} {model}": float(count) for (batch_id, model), count in slices.items()}
+
+
+def is_worker_number(name: str) -> bool:
+    """Return True if the statistic is about the worker itself, not about a queue or a slice."""
+    return not name.startswith((_POLLS, _RUNS))
+
+
+def polled_queues(reports: Iterable[Mapping[str, float]]) -> frozenset[str]:
+    """Return the queues that at least one worker polls. `reports` has the statistics of each worker."""
+    return _names_with_prefix(_POLLS, reports)
+
+
+def is_polled(queue: str, served: Collection[str]) -> bool:
+    """Return True if a worker polls the queue, or will poll it when a batch needs it.
+
+    `served` are the queues that workers report. The entry ANY_MODEL_QUEUE stands for the queue of every
+    model.
+    """
+    return queue in served or (
+        ANY_MODEL_QUEUE in served and queue.startswith(ANY_MODEL_QUEUE.removesuffix("*"))
+    )
+
+
+def running_models(reports: Iterable[Mapping[str, float]]) -> frozenset[tuple[str, str]]:
+    """Return the (batch id, model) pairs for which at least one worker runs a slice.
+
+    `reports` has the statistics of each worker.
+    """
+    parts = (name.partition(" ") for name in _names_with_prefix(_RUNS, reports))
+    return frozenset((batch_id, model) for batch_id, _, model in parts)
+
+
+def _names_with_prefix(prefix: str, reports: Iterable[Mapping[str, float]]) -> frozenset[str]:
+    return frozenset(
+        name.removeprefix(prefix) for stats in reports for name in stats if name.startswith(prefix)
+    )
+
+
+def unpolled_reason(queue: str) -> str:
+    """Return the waiting reason for work in a queue that no worker polls."""
+    return f"{_UNPOLLED} {queue}: start `batchwright worker`"
+
+
+def is_unpolled_reason(reason: str) -> bool:
+    """Return True if the waiting reason comes from `unpolled_reason`, for any queue."""
+    return reason.startswith(_UNPOLLED)
+
+
+class UpstreamTraffic(Message):
+    """Requests for one model to one of its backends, since the worker started.
+
+    Attributes:
+        requests: number of requests that have ended. Each line of a shared request counts.
+        errors: how many of them failed.
+        seconds: how long they took in total.
+        squared_seconds: sum of the squares of their durations.
+        pending: number of requests in flight.
+    """
+
+    model: str
+    backend: str
+    requests: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    squared_seconds: float = 0.0
+    pending: int = 0
+
+
+class TrafficShare(NamedTuple):
+    """Number of requests to one backend or for one model, and their average time."""
+
+    name: str
+    requests: int
+    average_ms: float
+    pending: int
+
+
+class FleetTraffic(NamedTuple):
+    """Requests of all workers: in total, by backend and by model."""
+
+    requests: int
+    errors: int
+    backends: list[TrafficShare]  # by name
+    models: list[TrafficShare]  # the busiest first
+
+
+def sum_traffic(
+    reports: Iterable[UpstreamTraffic], backends: Iterable[str], models: Iterable[str]
+) -> FleetTraffic:
+    """Return the requests of all workers: in total, by backend and by model.
+
+    The lists contain each of the registered `backends` and `models`, even without requests. The totals also
+    include requests to backends and models that are no longer registered.
+    """
+    by_backend = {name: _TrafficSum() for name in sorted({*backends})}
+    by_model = {name: _TrafficSum() for name in sorted({*models})}
+    total_of_all, removed, errors = _TrafficSum(), _TrafficSum(), 0
+    for (model, backend), traffic in _by_upstream(reports).items():
+        errors += traffic.errors
+        for total in (total_of_all, by_backend.get(backend, removed), by_model.get(model, removed)):
+            total.requests += traffic.requests
+            total.seconds += traffic.seconds
+            total.pending += traffic.pending
+    shares = [_share(name, total) for name, total in by_model.items()]
+    return FleetTraffic(
+        requests=total_of_all.requests,
+        errors=errors,
+        backends=[_share(name, total) for name, total in by_backend.items()],
+        models=sorted(shares, key=lambda share: -share.requests),
+    )
+
+
+@dataclass(slots=True)
+class _TrafficSum:
+    requests: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    pending: int = 0
+
+
+def _by_upstream(reports: Iterable[UpstreamTraffic]) -> dict[tuple[str, str], _TrafficSum]:
+    """Return the sums over all workers by model and backend."""
+    found: dict[tuple[str, str], _TrafficSum] = {}
+    for traffic in reports:
+        key = (traffic.model, traffic.backend)
+        total = found.get(key)
+        if total is None:
+            total = found[key] = _TrafficSum()
+        total.requests += traffic.requests
+        total.errors += traffic.errors
+        total.seconds += traffic.seconds
+        total.pending += traffic.pending
+    return found
+
+
+def _share(name: str, total: _TrafficSum) -> TrafficShare:
+    average = 1000 * total.seconds / total.requests if total.requests else 0.0
+    return TrafficShare(name, total.requests, average, total.pending)

@@ -1,0 +1,113 @@
+"""Formats that several settings share: URLs, tenant names, and references to Python objects."""
+
+import importlib
+from urllib.parse import urlsplit
+
+from pydantic_core import PydanticCustomError
+
+from batchwright.rules.ids import is_tenant
+from batchwright.settings.errors import HIDDEN_VALUE
+
+
+def http_url(url: str) -> str:
+    """Check an HTTP URL, and return it without a trailing slash.
+
+    Raises:
+        ValueError: the text is not an HTTP URL. The message does not contain it.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("it must begin with http:// or https://")
+    if not _has_host(url):
+        raise ValueError("it has no valid host")
+    return url.rstrip("/")
+
+
+def http_urls(urls: list[str]) -> list[str]:
+    """Check HTTP URLs, and return them without trailing slashes.
+
+    Raises:
+        ValueError: one is not an HTTP URL. The message contains it.
+    """
+    for url in urls:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"{url!r} does not begin with http:// or https://")
+        if not _has_host(url):
+            raise ValueError(f"{url!r} has no valid host")
+    return [url.rstrip("/") for url in urls]
+
+
+def postgres_url(url: str) -> str:
+    """Check the URL of a PostgreSQL database, and return it.
+
+    Raises:
+        ValueError: the URL is invalid. The message does not contain it, because it may have a password.
+    """
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise ValueError("it must begin with postgresql://")
+    try:
+        urlsplit(url)  # also accepts several hosts with ports
+    except ValueError:
+        raise ValueError("it cannot be read as a URL") from None
+    return url
+
+
+def _has_host(url: str) -> bool:
+    """Return True if the URL has a host, and no invalid port."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def backend_urls(urls: list[str]) -> list[str]:
+    """Check the URLs of backends, and return them without trailing slashes.
+
+    Raises:
+        ValueError: one is not an HTTP URL.
+        PydanticCustomError: one may contain a secret. Secrets are not allowed, because metrics and logs show
+            the URLs.
+    """
+    for url in http_urls(urls):
+        place = url.split("/", 3)[2]
+        if "@" in place or "?" in url or "#" in url:
+            raise PydanticCustomError(
+                HIDDEN_VALUE,
+                "a URL in it has a user, query or fragment; a key comes from BATCHWRIGHT_BACKEND_API_KEY",
+            )
+    return http_urls(urls)
+
+
+def check_tenant(name: str) -> str:
+    """Check a tenant's name, and return it. An empty name is allowed.
+
+    Raises:
+        ValueError: the name is not valid.
+    """
+    if name and not is_tenant(name):
+        raise ValueError("a tenant has 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit")
+    return name
+
+
+class InvalidObjectReference(Exception):
+    """A `module:attribute` reference cannot be loaded. The message contains the reference and the reason."""
+
+
+def load_object(reference: str) -> object:
+    """Import the object that a `module:attribute` reference names, and return it.
+
+    If the object is a class, return the result of calling it without arguments.
+
+    Raises:
+        InvalidObjectReference: the reference has another form, names nothing, or its import or call fails.
+    """
+    module, colon, attribute = reference.partition(":")
+    if not (module and colon and attribute):
+        raise InvalidObjectReference(f"{reference!r} is not of the form module:attribute")
+    try:
+        found: object = getattr(importlib.import_module(module), attribute)
+        return found() if isinstance(found, type) else found
+    except Exception as error:  # importing a user's module can raise anything
+        raise InvalidObjectReference(
+            f"{reference!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error

@@ -1,0 +1,226 @@
+"""Read and check the registry file, the YAML file with the models and their backends."""
+
+import os
+from collections.abc import Hashable, Iterator, Sequence
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from batchwright.contracts.job_config import JobConfig
+from batchwright.contracts.registry import (
+    BackendConfig,
+    GatewayConfig,
+    LimitConfig,
+    ModelConfig,
+    RegistryConfig,
+    RetryConfig,
+)
+from batchwright.settings.errors import SettingsError, describe_requirement
+
+_MOST_BYTES = 4 * 1024 * 1024
+_KEYS: dict[str, type[BaseModel]] = {
+    "backends": BackendConfig,
+    "gateway": GatewayConfig,
+    "jobs": JobConfig,
+    "limits": LimitConfig,
+    "models": ModelConfig,
+    "retries": RetryConfig,
+}
+
+
+class SecretUnreadable(Exception):
+    """A key or certificate cannot be read. The message says which one, and why."""
+
+
+def read_registry(path: Path, secrets_dir: Path) -> RegistryConfig:
+    """Read and check the registry file at `path`, and check that its keys and certificates can be read.
+
+    Args:
+        secrets_dir: directory of the keys that `api_key_name` names.
+
+    Raises:
+        SettingsError: the file, or a key or certificate in it, cannot be used. The message names the place in
+            the file and the remedy.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise SettingsError(f"BATCHWRIGHT_REGISTRY: {path} cannot be read: {error.strerror}.") from None
+    if len(text) > _MOST_BYTES:
+        raise SettingsError(f"BATCHWRIGHT_REGISTRY: {path} is larger than {_MOST_BYTES} bytes.")
+    try:
+        found: object = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise SettingsError(f"BATCHWRIGHT_REGISTRY: {path}: {_describe_yaml_error(error)}.") from None
+    except RecursionError:
+        raise SettingsError(f"BATCHWRIGHT_REGISTRY: {path}: it is nested too deeply.") from None
+    try:
+        config = RegistryConfig.model_validate(found)
+    except ValidationError as error:
+        raise SettingsError(f"BATCHWRIGHT_REGISTRY: {path}: {describe_first_error(error)}.") from None
+    for place, backend in iter_backends(config):
+        try:
+            check_files(backend, secrets_dir)
+        except SecretUnreadable as error:
+            raise SettingsError(f"BATCHWRIGHT_REGISTRY: {path}: {place}: {error}.") from None
+    return config
+
+
+def iter_backends(config: RegistryConfig) -> Iterator[tuple[str, BackendConfig]]:
+    """Yield each backend with its place in the file, as text for messages."""
+    if config.gateway is not None:
+        yield "gateway", config.gateway
+    for name, model in config.models.items():
+        for number, backend in enumerate(model.backends, 1):
+            yield f"models.{name}.backends, entry {number}", backend
+
+
+def describe_first_error(error: ValidationError) -> str:
+    """Return the place and the remedy of the first error, as a sentence without a full stop."""
+    first = error.errors()[0]
+    place = _place(first["loc"])
+    return f"{place}: {describe_remedy(first)}" if place else describe_remedy(first)
+
+
+def api_key(backend: BackendConfig, secrets_dir: Path) -> str:
+    """Return the API key of a backend, from a file or an environment variable; empty if none is configured.
+
+    `secrets_dir` is the directory of the keys that `api_key_name` names.
+
+    Raises:
+        SecretUnreadable: the key cannot be read or is not one line of printable ASCII.
+    """
+    if backend.api_key_env:
+        value = os.environ.get(backend.api_key_env, "")
+        if not value:
+            raise SecretUnreadable(f"api_key_env names {backend.api_key_env}, which is not set: set it")
+        return _key(value, "api_key_env")
+    path = key_file(backend, secrets_dir)
+    if path is None:
+        return ""
+    where = "api_key_name" if backend.api_key_name else "api_key_file"
+    return _key(_read(path, where), where)
+
+
+def key_file(backend: BackendConfig, secrets_dir: Path) -> Path | None:
+    """Return the path of the file with the backend's API key, or None if the key is not in a file.
+
+    `secrets_dir` is the directory of the keys that `api_key_name` names.
+    """
+    if backend.api_key_name:
+        return secrets_dir / backend.api_key_name
+    return Path(backend.api_key_file) if backend.api_key_file else None
+
+
+def check_files(backend: BackendConfig, secrets_dir: Path) -> None:
+    """Check that the backend's API key and certificates can be read.
+
+    Raises:
+        SecretUnreadable: one of them cannot be read.
+    """
+    api_key(backend, secrets_dir)
+    for name in ("tls_ca_cert_file", "tls_client_cert_file", "tls_client_key_file"):
+        if path := getattr(backend, name):
+            _read(Path(path), name)
+
+
+def _read(path: Path, name: str) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise SecretUnreadable(
+            f"{name} names {path}, which cannot be read ({error.strerror}): mount it, or correct the name"
+        ) from None
+    except UnicodeDecodeError:
+        raise SecretUnreadable(f"{name} names {path}, which is not text") from None
+    except ValueError:  # a NUL
+        raise SecretUnreadable(f"{name} names {str(path)!r}, which is not a path: correct it") from None
+
+
+def _key(value: str, name: str) -> str:
+    key = value.strip()
+    if not key or not key.isascii() or not key.isprintable():
+        raise SecretUnreadable(f"{name} leads to no key: it must be one line of printable ASCII")
+    return key
+
+
+_KINDS = {"int": "a whole number", "float": "a number", "timestamp": "a date"}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML loader that rejects duplicate keys."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key is a list or a map: it must be a name", key.start_mark
+                )
+            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value!r} comes twice: merge the two or rename one", key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
+        """Return the Python value of a YAML node. An invalid value raises an error with its position."""
+        try:
+            return super().construct_object(node, deep)  # pyright: ignore[reportUnknownMemberType]
+        except (ValueError, OverflowError):
+            kind = node.tag.rpartition(":")[2]
+            message = f"this is read as {_KINDS.get(kind, kind)} and is none: correct it, or put it in quotes"
+            raise yaml.constructor.ConstructorError(None, None, message, node.start_mark) from None
+
+
+def _describe_yaml_error(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}: {error.problem or 'it is not YAML'}"
+    return "it is not YAML"
+
+
+def _place(loc: Sequence[int | str]) -> str:
+    """Return the place of an error in the file as text, such as "models.llama.backends, entry 1, weight"."""
+    text = ""
+    for number, part in enumerate(loc):
+        if part == "[key]":
+            continue
+        if isinstance(part, int) and loc[number + 1 : number + 2] == ("[key]",):
+            text += f".{part}"
+        elif isinstance(part, int):
+            text += f", entry {part + 1}"
+        else:
+            text += ("." if text and not text[-1].isdigit() else ", " if text else "") + part
+    return text
+
+
+def describe_remedy(error: ErrorDetails, within: Sequence[str] = ()) -> str:
+    """Return what to do about an error, as text for messages.
+
+    `within` is the place in the file from which the location in the error is counted.
+    """
+    match error["type"]:
+        case "extra_forbidden":
+            return f"this key is not known; there are {', '.join(_known([*within, *error['loc'][:-1]]))}"
+        case "missing":
+            return "it must be given"
+        case "value_error":
+            return error["msg"].removeprefix("Value error, ")
+        case "string_type" if error["loc"][-1] == "[key]":
+            return "YAML reads this name as something else: put it in quotes"
+        case _:
+            return f"it must {describe_requirement(error)}"
+
+
+def _known(loc: Sequence[int | str]) -> list[str]:
+    """Return the names of the keys that are valid at a place in the file."""
+    names = [part for part in loc if isinstance(part, str)]
+    if not names:
+        return sorted(RegistryConfig.model_fields)
+    if names[0] == "models" and len(names) == 2:
+        return sorted(ModelConfig.model_fields)
+    return sorted(_KEYS[names[-1]].model_fields)

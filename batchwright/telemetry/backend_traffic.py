@@ -1,0 +1,137 @@
+"""Count every request to a backend, for /metrics and for the statistics that a worker publishes."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from batchwright.rules.dispatch.retry_policy import Category
+from batchwright.rules.results.token_usage import TokenUsage
+from batchwright.rules.worker_stats import UpstreamTraffic
+from batchwright.telemetry.labels import OTHER
+from batchwright.telemetry.metrics import Metrics
+
+_ERRORS = {
+    Category.TIMEOUT: "timeout",
+    Category.NO_HEALTHY_DEPLOYMENTS: "no_healthy_backend",
+    Category.RESPONSE_SHAPE: "parse_error",
+    Category.INVALID_REQUEST: "other",  # caused by the line
+    Category.POLICY: "other",
+    Category.UNKNOWN: "other",
+}
+_DEFERRAL_ERRORS = {
+    "no_backend": "no_backend",
+    "capacity": "no_healthy_backend",
+    "authentication": "no_healthy_backend",
+    "permission": "no_healthy_backend",
+}
+CHAT, GROUPED_CHAT = "concurrent", "sync_microbatch"  # modes of chats: sent alone, or perhaps in groups
+
+
+@dataclass
+class _Totals:
+    requests: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    squared_seconds: float = 0.0
+
+
+class BackendTraffic:
+    """Counts the requests of this process, by model and backend."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._totals: dict[tuple[str, str], _Totals] = {}  # by model and backend
+        self._removed: dict[tuple[str, str], _Totals] = {}  # of backends and models no longer registered
+
+    def record(
+        self,
+        model: str,
+        backend: str,
+        durations: Sequence[float],
+        *,
+        status: int,
+        category: Category,
+        chat: str = "",
+    ) -> None:
+        """Count completed requests that ended in the same way.
+
+        Args:
+            durations: how long each request took, in seconds.
+            status: HTTP status, 0 if there was no response.
+            category: kind of failure; NONE if the requests succeeded.
+            chat: how chats were sent, CHAT or GROUPED_CHAT; empty if the requests are not chats.
+        """
+        metrics, is_answered = self._metrics, category is Category.NONE
+        totals = self._totals.get((model, backend))
+        if totals is None:
+            totals = self._totals[model, backend] = _Totals()
+        totals.requests += len(durations)
+        totals.seconds += sum(durations)
+        totals.squared_seconds += sum(seconds * seconds for seconds in durations)
+        metrics.requests.labels(model, backend, _status_label(status)).inc(len(durations))
+        metrics.backend_request_seconds.labels(model, backend).observe_all(durations)
+        if not is_answered:
+            totals.errors += len(durations)
+            metrics.errors.labels(_ERRORS.get(category, "backend_error"), model).inc(len(durations))
+        if chat:
+            labels = chat, "success" if is_answered else "error"
+            metrics.chat_items.labels(*labels).inc(len(durations))
+            metrics.chat_seconds.labels(*labels).observe_all(durations)
+
+    def record_usage(self, model: str, backend: str, usages: Sequence[TokenUsage]) -> None:
+        """Add the token counts that backends reported to the metrics."""
+        prompts = [usage.input_tokens for usage in usages if usage.input_tokens]
+        completions = [usage.output_tokens for usage in usages if usage.output_tokens]
+        for kind, tokens in (("prompt", prompts), ("completion", completions)):
+            if tokens:
+                self._metrics.backend_request_tokens.labels(model, backend, kind).observe_all(tokens)
+
+    def record_deferral(self, model: str, reason: str) -> None:
+        """Count an error if a slice was deferred because no backend could accept its requests.
+
+        `reason` is why the slice was deferred. For other reasons, nothing is counted.
+        """
+        if error_type := _DEFERRAL_ERRORS.get(reason):
+            self._metrics.errors.labels(error_type, model).inc()
+
+    def retain(self, models: Collection[str], backends: Collection[str]) -> None:
+        """Keep the totals of these models and backends. Merge all other totals under the name `other`."""
+        for key in [key for key in self._totals if key[0] not in models or key[1] not in backends]:
+            self._fold(self._totals.pop(key), key[0] if key[0] in models else OTHER)
+        for model, backend in [key for key in self._removed if key[0] not in {*models, OTHER}]:
+            self._fold(self._removed.pop((model, backend)), OTHER)
+
+    def snapshot(self, pending: dict[tuple[str, str], int]) -> list[UpstreamTraffic]:
+        """Return the totals since the process started, for every model and backend with requests.
+
+        `pending` is the number of requests in flight, by model and backend.
+        """
+        keys = {*self._totals, *self._removed, *(key for key, count in pending.items() if count)}
+        return [self._upstream_traffic(*key, pending.get(key, 0)) for key in sorted(keys)]
+
+    def _fold(self, removed: _Totals, model: str) -> None:
+        total = self._removed.setdefault((model, OTHER), _Totals())
+        total.requests += removed.requests
+        total.errors += removed.errors
+        total.seconds += removed.seconds
+        total.squared_seconds += removed.squared_seconds
+
+    def _upstream_traffic(self, model: str, backend: str, pending: int) -> UpstreamTraffic:
+        totals = self._totals.get((model, backend)) or self._removed.get((model, backend))
+        if totals is None:
+            return UpstreamTraffic(model=model, backend=backend, pending=pending)
+        return UpstreamTraffic(
+            model=model,
+            backend=backend,
+            requests=totals.requests,
+            errors=totals.errors,
+            seconds=round(totals.seconds, 3),
+            squared_seconds=round(totals.squared_seconds, 3),
+            pending=pending,
+        )
+
+
+def _status_label(status: int) -> str:
+    """Return the label value of an HTTP status: the status itself, `none` for 0, `other` if invalid."""
+    if not status:
+        return "none"
+    return str(status) if 100 <= status <= 599 else OTHER

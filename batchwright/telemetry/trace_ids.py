@@ -1,0 +1,61 @@
+"""Ids of the trace of a batch.
+
+The root span is recorded last, when the batch ends. Its id is derived from the batch id, so that other spans
+can name it as their parent before it is recorded.
+"""
+
+import hashlib
+import time
+from typing import NamedTuple
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace.sampling import Sampler
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+from batchwright.rules.ids import is_batch_id
+
+ROOT_SPAN_NAME = "process-batch"
+
+
+class BatchTrace(NamedTuple):
+    root: SpanContext
+    caller: Context  # the parent of the root: the API call that created the batch, if it was traced
+
+    @property
+    def context(self) -> Context:
+        """Context in which all spans of the batch are created as children of its root span."""
+        return trace.set_span_in_context(NonRecordingSpan(self.root), Context())
+
+
+def batch_trace(batch_id: str, caller: Context, sampler: Sampler) -> BatchTrace:
+    """Return the trace of a batch. Its ids are the same in every process.
+
+    Args:
+        caller: trace of the API call that created the batch, which the batch continues. If the call was not
+            traced, the trace id is derived from the batch id.
+        sampler: decides whether the trace is recorded.
+    """
+    parent = trace.get_current_span(caller).get_span_context()
+    trace_id = parent.trace_id if parent.is_valid else _digest(batch_id, 16)
+    is_sampled = sampler.should_sample(caller, trace_id, ROOT_SPAN_NAME).decision.is_sampled()
+    flags = parent.trace_flags & ~TraceFlags.SAMPLED
+    root = SpanContext(
+        trace_id,
+        _digest(batch_id, 8),
+        is_remote=True,
+        trace_flags=TraceFlags(flags | TraceFlags.SAMPLED if is_sampled else flags),
+        trace_state=parent.trace_state,
+    )
+    return BatchTrace(root, caller)
+
+
+def batch_created_ns(batch_id: str) -> int:
+    """Return the creation time in a batch id, in nanoseconds since 1970; the current time if it has none."""
+    if not is_batch_id(batch_id):
+        return time.time_ns()
+    return int(batch_id.removeprefix("batch_")[:12], 16) * 1_000_000
+
+
+def _digest(batch_id: str, size: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"trace of {batch_id}".encode(), digest_size=size).digest())

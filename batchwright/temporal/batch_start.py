@@ -1,0 +1,57 @@
+"""Start the workflow of a batch."""
+
+from datetime import UTC, timedelta
+
+from temporalio.client import Client
+from temporalio.common import (
+    Priority,
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from temporalio.exceptions import WorkflowAlreadyStartedError
+
+from batchwright.contracts import search_attributes, temporal_names
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.openai import BatchStatus
+
+_RPC_TIMEOUT = timedelta(seconds=10)
+# The workflow ends by its own timers. This timeout only ends a run that no worker ever finishes.
+_SAFETY_MARGIN = timedelta(days=7)
+
+
+async def start_batch(client: Client, order: BatchOrder) -> bool:
+    """Start the workflow of a batch, unless it is already running. `order` describes the batch.
+
+    Return True if it is running now, False if it has already ended. Raises RPCError if the call fails.
+    """
+    finalizing = timedelta(seconds=order.policy.finalize_patience_seconds)
+    try:
+        await client.start_workflow(
+            "BatchWorkflow",
+            order,
+            id=order.batch_id,
+            task_queue=temporal_names.CONTROL_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            execution_timeout=order.deadline - order.created_at + finalizing + _SAFETY_MARGIN,
+            static_summary=f"{order.endpoint} within {order.completion_window}, for tenant {order.tenant}",
+            search_attributes=_search_attributes(order),
+            # Model runs inherit it, so that many of one tenant do not delay the batches of another tenant.
+            priority=Priority(fairness_key=order.tenant, fairness_weight=order.fairness_weight),
+            rpc_timeout=_RPC_TIMEOUT,
+        )
+    except WorkflowAlreadyStartedError:
+        return False
+    return True
+
+
+def _search_attributes(order: BatchOrder) -> TypedSearchAttributes:
+    return TypedSearchAttributes(
+        [
+            SearchAttributePair(search_attributes.STATUS, BatchStatus.VALIDATING.value),
+            SearchAttributePair(search_attributes.TENANT, order.tenant),
+            SearchAttributePair(search_attributes.DEADLINE, order.deadline.astimezone(UTC)),
+        ]
+    )

@@ -1,0 +1,144 @@
+"""`python -m bench.activities.execution DIRECTORY URL IN_FLIGHT`: ingests an input file and sends all its
+lines.
+
+The lines are sent in slices (parts of the batch that a worker processes at once), but without Temporal.
+"""
+
+import asyncio
+import dataclasses
+import gc
+import shutil
+import sys
+import time
+from collections import deque
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import uvloop
+from prometheus_client import CollectorRegistry
+from temporalio.testing import ActivityEnvironment
+
+from batchwright.activities.execution.activity import Execution
+from batchwright.activities.execution.context import WorkerContext
+from batchwright.activities.execution.lease import Heartbeat, HeartbeatReply
+from batchwright.activities.services.authorization import CachedPermissions
+from batchwright.activities.services.progress import ProgressReporter
+from batchwright.activities.services.token_budgets import TokenBudgets
+from batchwright.activities.services.waiting_reasons import WaitingReasons
+from batchwright.contracts.batch import WaitingReason
+from batchwright.contracts.execution import ModelRun, SliceRequest, SliceResult
+from batchwright.contracts.ingestion import IngestResult
+from batchwright.contracts.registry import GatewayConfig, ModelConfig
+from batchwright.inference.client_pool import ClientPool
+from batchwright.inference.rate_limits import FleetRates
+from batchwright.inference.registry import retry_policy_of
+from batchwright.inference.router import Backend, ModelRouter
+from batchwright.rules import object_keys
+from batchwright.settings import Settings, load
+from batchwright.storage.local import LocalStorage
+from batchwright.telemetry.metrics import Metrics
+from bench.activities.harness import input_row, order, print_result
+from bench.activities.ingestion import ingest
+from bench.inputs import MODELS
+from tests.fakes.memory_database import MemoryDatabase
+
+_SLICES_AT_ONCE = 4  # of each model
+
+
+class SentSlices(msgspec.Struct, frozen=True):
+    """Time and CPU time for sending all lines, without Temporal, ingestion and finalization."""
+
+    lines: int
+    seconds: float
+    cpu_seconds: float
+
+    @property
+    def cpu_us(self) -> float:
+        return self.cpu_seconds / self.lines * 1e6
+
+
+class _SingleBackendRouter:
+    """Stand-in for the worker's routers that routes every model to the same backend."""
+
+    def __init__(self, settings: Settings, url: str) -> None:
+        config = ModelConfig(backends=[GatewayConfig(url=url)])
+        self.clients = ClientPool(settings)
+        self._routes = {name: ModelRouter(name, retry_policy_of(settings, config), 5) for name in MODELS}
+        backend = Backend(url, self.clients.client_for(config.backends[0]))
+        for route in self._routes.values():
+            route.update(config, [backend], route.retries)
+
+    def router_for(self, model: str) -> ModelRouter | None:
+        return self._routes.get(model)
+
+
+def _beat() -> Heartbeat:
+    async def beat(details: SliceResult) -> HeartbeatReply:
+        return HeartbeatReply.OK
+
+    return beat
+
+
+async def _nobody(batch_id: str, reason: WaitingReason) -> None:
+    """Receive why a batch waits, and ignore it."""
+
+
+async def send(directory: Path, url: str, result: IngestResult, in_flight: int) -> SentSlices:
+    settings = load(storage_dir=directory, global_in_flight=in_flight, model_in_flight=in_flight)
+    routes, database = _SingleBackendRouter(settings, url), MemoryDatabase()
+    budgets = TokenBudgets(database.quotas, database.budget_groups, settings.quotas.tokens_per_day)
+    permissions = CachedPermissions(database.quotas, budgets, timedelta(days=1))
+    tools = WorkerContext(
+        storage=LocalStorage(directory),
+        routers=routes,
+        progress=ProgressReporter(database.progress),
+        metrics=Metrics(CollectorRegistry()),
+        settings=settings,
+        waiting_reasons=WaitingReasons(_nobody, database.waiting),
+        heartbeat=_beat,
+        rates=FleetRates(settings, database.rates, lambda: frozenset(MODELS), unavailable=OSError),
+        permissions=permissions,
+    )
+    watching = asyncio.create_task(permissions.run())
+    cpu, started = time.process_time(), time.perf_counter()
+    await asyncio.gather(*(_slot(tools, queue) for queue in _queues(result) for _ in range(_SLICES_AT_ONCE)))
+    sent = SentSlices(result.total, time.perf_counter() - started, time.process_time() - cpu)
+    watching.cancel()
+    await routes.clients.aclose()
+    return sent
+
+
+def _queues(result: IngestResult) -> list[deque[SliceRequest]]:
+    """Return one queue for each model, with the requests to run its slices."""
+    return [
+        deque(
+            SliceRequest.of(ModelRun.of(order(), share, result.ingest_prefix), number)
+            for number in range(share.slices)
+        )
+        for share in result.models
+    ]
+
+
+async def _slot(tools: WorkerContext, queue: deque[SliceRequest]) -> None:
+    execution = Execution(tools)
+    while queue:
+        environment = ActivityEnvironment()
+        environment.info = dataclasses.replace(environment.info, heartbeat_timeout=timedelta(seconds=30))
+        result: SliceResult = await environment.run(execution.run_slice, queue.popleft())
+        if not result.finished:
+            raise SystemExit(f"a slice ended as {result}")
+
+
+async def _main(directory: Path, url: str, in_flight: int) -> None:
+    database = MemoryDatabase()
+    await database.files.insert(input_row((directory / "input").stat().st_size))
+    result, _ = await ingest(directory, "prefix", database)
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    print_result(await send(directory, url, result, in_flight))
+    shutil.rmtree(directory / object_keys.results_root(order().tenant, order().batch_id))
+
+
+if __name__ == "__main__":
+    uvloop.run(_main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))

@@ -1,0 +1,79 @@
+"""Runs and measures one activity in a process of its own."""
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.openai import Endpoint
+from batchwright.database.records import FileRow
+
+TENANT, INPUT_ID, BATCH_ID = "bench", "file-input", "batch_" + "0" * 32
+CREATED = datetime(2026, 1, 1, tzinfo=UTC)
+_MIB = 1024 * 1024
+_ROOT = Path(__file__).parents[2]
+_Found = TypeVar("_Found")
+
+
+def in_a_process(module: str, kind: type[_Found], *arguments: object) -> _Found:
+    """Run `python -m module` with `arguments`, and parse the last line of its output, which is a `kind` as
+    JSON.
+
+    Raises:
+        subprocess.CalledProcessError: the process failed.
+    """
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=_ROOT).stdout
+    return msgspec.json.decode(answer.splitlines()[-1], type=kind)
+
+
+def print_result(found: msgspec.Struct) -> None:
+    """Print `found` as one line of JSON, which `in_a_process` reads in the parent process."""
+    print(msgspec.json.encode(found).decode())
+
+
+class MemoryGrowth:
+    """Measures by how much the peak memory of this process exceeds its memory at the start of the
+    measurement.
+    """
+
+    def __init__(self) -> None:
+        Path("/proc/self/clear_refs").write_text("5")
+        self._idle = _status("VmRSS")
+
+    def grown_mib(self) -> float:
+        return (_status("VmHWM") - self._idle) / _MIB
+
+
+def _status(name: str) -> int:
+    """Return the field `name` of /proc/self/status, such as VmRSS, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
+
+
+def input_row(size: int, key: str = "input") -> FileRow:
+    return FileRow(
+        id=INPUT_ID,
+        tenant=TENANT,
+        purpose="batch",
+        filename="input.jsonl",
+        bytes=size,
+        created_at=CREATED,
+        storage_key=key,
+    )
+
+
+def order() -> BatchOrder:
+    return BatchOrder(
+        batch_id=BATCH_ID,
+        tenant=TENANT,
+        input_file_id=INPUT_ID,
+        endpoint=Endpoint.CHAT_COMPLETIONS,
+        completion_window="24h",
+        created_at=CREATED,
+        deadline=CREATED + timedelta(days=3650),
+    )

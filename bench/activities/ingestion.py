@@ -1,0 +1,118 @@
+"""`python -m bench.activities.ingestion DIRECTORY ORDER`: ingests DIRECTORY/input and prints the cost.
+
+ORDER is the order in which lines are to be sent: `file`, `hash` or `prefix`.
+"""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import orjson
+import uvloop
+from prometheus_client import CollectorRegistry
+from temporalio.testing import ActivityEnvironment
+
+from batchwright.activities.ingestion.activity import Ingestion
+from batchwright.contracts.ingestion import IngestResult
+from batchwright.database.database import Database
+from batchwright.settings import load
+from batchwright.storage.local import LocalStorage
+from batchwright.telemetry.metrics import Metrics
+from bench.activities.harness import MemoryGrowth, input_row, order, print_result
+from bench.inputs import MODELS
+from tests.fakes.memory_database import MemoryDatabase
+
+_MOST_LINES, _MOST_BYTES = 10_000_000, 64 * 1024**3
+
+
+class Ingested(msgspec.Struct, frozen=True):
+    """Cost of one ingestion.
+
+    `yardstick_seconds` is the time to read the same file and parse each line once, for comparison.
+    `grown_mib` is the memory above that of an idle worker.
+    """
+
+    lines: int
+    seconds: float
+    cpu_seconds: float
+    yardstick_seconds: float
+    grown_mib: float
+
+    @property
+    def cpu_us(self) -> float:
+        return self.cpu_seconds / self.lines * 1e6
+
+
+class _Served:
+    async def served_now(self) -> frozenset[str]:
+        return frozenset(MODELS)
+
+    def canonical(self, name: str) -> str:
+        return name
+
+    @property
+    def accepts_any_model(self) -> bool:
+        return False
+
+    def accepts_unlisted(self, model: str) -> bool:
+        return False
+
+
+def yardstick(path: Path) -> float:
+    """Read the file and parse each line, once with orjson and once with msgspec.
+
+    Return the shorter duration in seconds.
+    """
+    return min(_read(path, orjson), _read(path, msgspec))
+
+
+def _read(path: Path, reader: object) -> float:
+    started = time.perf_counter()
+    with path.open("rb") as lines:
+        if reader is orjson:
+            for line in lines:
+                orjson.loads(line)
+        else:
+            decode = msgspec.json.Decoder().decode
+            for line in lines:
+                decode(line)
+    return time.perf_counter() - started
+
+
+async def ingest(directory: Path, plan_order: str, database: Database) -> tuple[IngestResult, float]:
+    """Ingest the file `input` in `directory`, and store the resulting objects there.
+
+    Return the result of the activity and its duration in seconds.
+
+    Args:
+        plan_order: Order in which lines are to be sent: `file`, `hash` or `prefix`.
+    """
+    settings = load(
+        storage_dir=directory, plan_order=plan_order, max_lines=_MOST_LINES, max_batch_file_bytes=_MOST_BYTES
+    )
+    ingestion = Ingestion(
+        database, LocalStorage(directory), _Served(), settings, Metrics(CollectorRegistry())
+    )
+    started = time.perf_counter()
+    result: IngestResult = await ActivityEnvironment().run(ingestion.ingest, order())
+    return result, time.perf_counter() - started
+
+
+async def _main(directory: Path, plan_order: str) -> None:
+    path = directory / "input"
+    reading = yardstick(path)
+    database = MemoryDatabase()
+    await database.files.insert(input_row(path.stat().st_size))
+    await asyncio.to_thread(sum, ())  # start the thread pool, which an idle worker has, too
+    memory, cpu = MemoryGrowth(), time.process_time()
+    result, seconds = await ingest(directory, plan_order, database)
+    if result.failed:
+        raise SystemExit(f"{result.error_count} lines of {path} were refused")
+    cpu_seconds = time.process_time() - cpu
+    print_result(Ingested(result.total, seconds, cpu_seconds, reading, memory.grown_mib()))
+
+
+if __name__ == "__main__":
+    uvloop.run(_main(Path(sys.argv[1]), sys.argv[2]))

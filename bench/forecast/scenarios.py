@@ -1,0 +1,92 @@
+"""The simulated scenarios: batches, how long their requests take, and what disturbs them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from bench.shares.scenarios import Seconds, about, lognormal, one_in_ten_takes
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch that begins at the second `since`."""
+
+    tenant: str
+    lines: int
+    seconds: Seconds
+    since: float = 0.0
+    weight: float = 1.0
+
+
+Batches = Callable[[Random], list[Batch]]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Batches of one model, made anew for each seed, on so many permits.
+
+    Attributes:
+        slower: factor by which requests take longer that begin at the second `slower_since` or later.
+        history: number of requests that the model has answered before.
+    """
+
+    name: str
+    batches: Batches
+    permits: int = 64
+    slower: float = 1.0
+    slower_since: float = 0.0
+    history: int = 500
+
+
+def _one(lines: int, seconds: Seconds) -> Batches:
+    return lambda random: [Batch("a", lines, seconds)]
+
+
+def _ten(random: Random) -> list[Batch]:
+    return [
+        Batch("a", random.choice((1000, 2000, 5000, 10_000)), lognormal(3.0), since=random.uniform(0, 300))
+        for _ in range(10)
+    ]
+
+
+def _unequal(random: Random) -> list[Batch]:
+    return [Batch("long", 5000, lognormal(8.0)), Batch("short", 30_000, lognormal(0.8))]
+
+
+def _weighted(random: Random) -> list[Batch]:
+    return [Batch("a", 10_000, lognormal(3.0)), Batch("b", 10_000, lognormal(3.0), weight=3.0)]
+
+
+def _arriving(random: Random) -> list[Batch]:
+    """Batches arrive by chance, so that about two thirds of the permits are needed."""
+    batches: list[Batch] = []
+    since = 0.0
+    while len(batches) < 20:
+        lines, median = random.choice((1000, 3000, 10_000)), random.choice((1.0, 3.0, 5.0))
+        batches.append(Batch(f"t{random.randrange(5)}", lines, lognormal(median), since))
+        since += random.expovariate(1 / 540.0)
+    return batches
+
+
+SCENARIOS = (
+    Scenario("One batch of 10,000 lines, answers of 3 s", _one(10_000, about(3.0))),
+    Scenario(
+        "One batch of 10,000 lines, lognormal answers (median 3 s, sigma 1)", _one(10_000, lognormal(3.0))
+    ),
+    Scenario("The same, and nothing is known of the model before", _one(10_000, lognormal(3.0)), history=0),
+    Scenario(
+        "One batch of 10,000 lines, one answer in ten takes 60 s, all others 1 s",
+        _one(10_000, one_in_ten_takes(60.0, 1.0)),
+    ),
+    Scenario("Ten batches of one tenant, 1,000 to 10,000 lines, begun within 5 minutes", _ten),
+    Scenario("Two tenants of equal weight, lognormal answers of median 8 s and 0.8 s", _unequal),
+    Scenario("Two tenants with weights 1 and 3, the same work", _weighted),
+    Scenario("20 batches of five tenants that are created by chance, two thirds of capacity", _arriving),
+    Scenario(
+        "One batch of 10,000 lines; answers take a fifth longer from the fifth minute",
+        _one(10_000, lognormal(3.0)),
+        slower=1.2,
+        slower_since=240.0,
+    ),
+    Scenario("One batch of 1,000 lines", _one(1000, lognormal(3.0))),
+)

@@ -1,0 +1,157 @@
+"""Simulation of batches at one model, whose forecasts are compared with their ends."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import NamedTuple
+
+from batchwright.rules.dispatch.batch_forecast import Forecaster, RemainingTime
+from batchwright.rules.dispatch.fair_share import FairShare
+from batchwright.rules.dispatch.work_shares import FOR_OTHERS, UnsettledWork
+from batchwright.rules.worker_stats import UpstreamTraffic
+from bench.forecast.scenarios import Batch, Scenario
+from bench.limits.backend import Clock
+
+MODEL, INTERVAL_SECONDS = "m", 15.0  # control workers forecast so often
+STAGES = (0.1, 0.5, 0.8)  # settled parts of a batch at which its forecast is judged
+
+
+class JudgedForecast(NamedTuple):
+    """A forecast made when a part `stage` of the batch was settled, and the seconds that it then took."""
+
+    stage: float
+    p50: float
+    p90: float
+    actual: float
+
+    @property
+    def error(self) -> float:
+        return abs(self.p50 - self.actual) / self.actual
+
+
+@dataclass
+class _Live:
+    """A batch in the simulation."""
+
+    name: str
+    batch: Batch
+    unsent: int
+    settled: int = 0
+    ended_at: float = 0.0
+    forecasts: dict[float, tuple[float, RemainingTime]] = field(
+        default_factory=dict[float, tuple[float, RemainingTime]]
+    )
+
+
+class Simulation:
+    """Batches at one model, on a virtual clock.
+
+    Tenants share by time in flight, and small batches of a tenant go first.
+    """
+
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        self._scenario, self._random = scenario, Random(seed)
+        self._clock, self._shares, self._forecaster = Clock(), FairShare(), Forecaster()
+        self._live: dict[str, _Live] = {}
+        self._waiting: dict[str, list[_Live]] = defaultdict(list)  # by tenant, in turn
+        self._in_flight, self._requests, self._seconds, self._squares = 0, 0, 0.0, 0.0
+        self._ended: list[_Live] = []
+        self._grants = 0
+
+    def run(self) -> list[JudgedForecast]:
+        batches = self._scenario.batches(self._random)
+        for _ in range(self._scenario.history):
+            self._count(self._random.choice(batches).seconds(self._random))
+        for number, batch in enumerate(batches):
+            live = _Live(f"batch_{number}", batch, batch.lines)
+            self._clock.at(batch.since, lambda live=live: self._begin(live))
+        # Control workers do not begin their rounds with the batch.
+        self._clock.at(self._random.uniform(0, INTERVAL_SECONDS), self._observe)
+        while len(self._ended) < len(batches):
+            self._clock.run(self._clock.now + INTERVAL_SECONDS)
+        return [
+            JudgedForecast(stage, remaining.p50, remaining.p90, live.ended_at - at)
+            for live in self._ended
+            for stage, (at, remaining) in live.forecasts.items()
+        ]
+
+    def _begin(self, live: _Live) -> None:
+        self._live[live.name] = live
+        tenant = live.batch.tenant
+        others = [name for name, batches in self._waiting.items() if batches]
+        if tenant not in others:
+            self._shares.start_waiting(tenant, live.batch.weight, others, self._clock.now)
+        self._waiting[tenant].append(live)
+        self._grant()
+
+    def _grant(self) -> None:
+        now = self._clock.now
+        while self._in_flight < self._scenario.permits:
+            waiting = [name for name, batches in self._waiting.items() if batches]
+            if not waiting:
+                return
+            tenant = self._shares.next_tenant(waiting, now)
+            live = self._next_batch(self._waiting[tenant])
+            self._shares.grant(tenant, live.batch.weight, now)
+            live.unsent -= 1
+            if live.unsent:
+                self._waiting[tenant].append(live)
+            self._in_flight += 1
+            slower = self._scenario.slower if now >= self._scenario.slower_since else 1.0
+            seconds = live.batch.seconds(self._random) * slower
+            self._clock.after(seconds, lambda live=live, seconds=seconds: self._end(live, seconds))
+
+    def _next_batch(self, batches: list[_Live]) -> _Live:
+        """Remove and return the batch that sends the next line: the smallest, one in five times the first."""
+        self._grants += 1
+        if self._grants % round(1 / FOR_OTHERS) == 0:
+            return batches.pop(0)
+        smallest = min(batches, key=lambda live: live.batch.lines - live.settled)
+        batches.remove(smallest)
+        return smallest
+
+    def _end(self, live: _Live, seconds: float) -> None:
+        now, tenant = self._clock.now, live.batch.tenant
+        self._in_flight -= 1
+        self._count(seconds)
+        self._shares.release(tenant, now, is_contended=any(self._waiting.values()))
+        live.settled += 1
+        if live.settled == live.batch.lines:
+            live.ended_at = now
+            self._ended.append(self._live.pop(live.name))
+        self._grant()
+
+    def _count(self, seconds: float) -> None:
+        self._requests += 1
+        self._seconds += seconds
+        self._squares += seconds * seconds
+
+    def _observe(self) -> None:
+        now = self._clock.now
+        traffic = UpstreamTraffic(
+            model=MODEL,
+            backend="b",
+            requests=self._requests,
+            seconds=self._seconds,
+            squared_seconds=self._squares,
+            pending=self._in_flight,
+        )
+        self._forecaster.observe(list(self._work()), [traffic], now)
+        for name, remaining in self._forecaster.remaining().items():
+            live = self._live[name]
+            done = live.settled / live.batch.lines
+            for stage in STAGES:
+                if done >= stage and stage not in live.forecasts:
+                    live.forecasts[stage] = now, remaining
+        self._clock.after(INTERVAL_SECONDS, self._observe)
+
+    def _work(self) -> Iterable[UnsettledWork]:
+        for live in self._live.values():
+            batch, left = live.batch, live.batch.lines - live.settled
+            yield UnsettledWork(batch.tenant, live.name, MODEL, live.settled, left, batch.since, batch.weight)
+
+
+def judged_forecasts(scenario: Scenario, seeds: Iterable[int]) -> list[JudgedForecast]:
+    """Simulate the scenario once for each seed, and return the forecasts of all its batches."""
+    return [each for seed in seeds for each in Simulation(scenario, seed).run()]

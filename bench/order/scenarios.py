@@ -1,0 +1,97 @@
+"""The simulated scenarios: which batches one tenant creates, and when."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+HOUR = 3600.0
+SIZES = {"small": (20, 60), "medium": (200, 600), "large": (2_000, 6_000)}  # lines, at least and at most
+
+
+class Arrival(NamedTuple):
+    """A batch that is created at the time `at`. `window` is the number of seconds until it expires."""
+
+    at: float
+    size: str
+    lines: int
+    window: float
+    priority: int = 3
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Batches that a tenant creates, and the permits of the model.
+
+    Attributes:
+        seconds: Median time of an answer. Times are lognormal with sigma 1.
+        groups: Groups of batches by size, or by priority if there are several. Each has a column of times.
+    """
+
+    name: str
+    arrivals: Callable[[Random], list[Arrival]]
+    permits: int = 64
+    seconds: float = 2.0
+    groups: tuple[str, ...] = ("small", "medium", "large")
+
+
+def mixed(
+    random: Random,
+    load: float,
+    windows: dict[str, float],
+    *,
+    hours: float,
+    priorities: tuple[int, ...] = (3,),
+) -> list[Arrival]:
+    """Return batches of three sizes at random times that together keep `load` of the permits in use."""
+    mean_seconds = 2.0 * math.exp(0.5)
+    chances = {"small": 0.7, "medium": 0.25, "large": 0.05}
+    mean_lines = sum(chance * sum(SIZES[size]) / 2 for size, chance in chances.items())
+    every = mean_lines * mean_seconds / (64 * load)
+    now, arrivals = 0.0, list[Arrival]()
+    while (now := now + random.expovariate(1 / every)) < hours * HOUR:
+        size = random.choices(list(chances), list(chances.values()))[0]
+        lines = random.randint(*SIZES[size])
+        arrivals.append(Arrival(now, size, lines, windows[size]))
+    return arrivals
+
+
+def tight_and_loose(random: Random) -> list[Arrival]:
+    """Return a large batch whose window is just long enough, beside small ones with long windows."""
+    ordinary = mixed(random, 0.7, {"small": 24 * HOUR, "medium": 24 * HOUR, "large": 24 * HOUR}, hours=1)
+    urgent = [Arrival(600.0, "urgent", 5_000, 900.0), Arrival(1_800.0, "urgent", 5_000, 900.0)]
+    return sorted([*ordinary, *urgent])
+
+
+def three_priorities(random: Random) -> list[Arrival]:
+    """Return batches of equal size and random priority, more than the permits can do for an hour."""
+    every = 400 * 2.0 * math.exp(0.5) / (64 * 1.2)
+    now, arrivals = 0.0, list[Arrival]()
+    while (now := now + random.expovariate(1 / every)) < HOUR:
+        arrivals.append(Arrival(now, "medium", 400, 24 * HOUR, random.choice((1, 3, 5))))
+    return arrivals
+
+
+LONG = {"small": 24 * HOUR, "medium": 24 * HOUR, "large": 24 * HOUR}
+TIGHT = {"small": 300.0, "medium": 1_200.0, "large": HOUR}
+SCENARIOS = (
+    Scenario(
+        "Many small batches and few large ones, which need 90 % of the permits",
+        lambda random: mixed(random, 0.9, LONG, hours=2),
+    ),
+    Scenario(
+        "The same, but they need 120 %, and their windows are 5, 20 and 60 minutes",
+        lambda random: mixed(random, 1.2, TIGHT, hours=2),
+    ),
+    Scenario(
+        "Two batches of 5,000 lines with windows of 15 minutes, among others with windows of 24 hours",
+        tight_and_loose,
+        groups=("small", "medium", "large", "urgent"),
+    ),
+    Scenario(
+        "Batches of 400 lines with priorities 1, 3 and 5, which need 120 % for an hour",
+        three_priorities,
+        groups=("priority 1", "priority 3", "priority 5"),
+    ),
+)

@@ -1,0 +1,289 @@
+"""Section: use of the permits while answers take long and very different times, and how long a tenant waits
+that comes when another one holds all permits.
+"""
+
+import heapq
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from batchwright.starter.client import Client
+from bench import batches
+from bench.inputs import write_input
+from bench.results import Figure, Target
+from bench.section import Section, SectionOptions
+from bench.stack import RunningStack, Simulator, running_stack, simulator, wait_until_quiet
+
+_MODEL = "alpha"
+_TOKENS = 100  # of the median answer, if the length of an answer follows its time
+_POLL_SECONDS = 0.25
+_NEWCOMERS, _NEWCOMER_LINES = 5, 8
+_IN_USE, _OF_GREEDY, _FIRST_SENT = Target(0.97, "at least"), Target(1.05), Target(1.0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row: batches whose answers take times from a lognormal distribution with sigma 1.
+
+    Attributes:
+        lines: Of all batches together.
+        turn_seconds: Time after which a slice ends its turn if others wait.
+        has_lengths: The length of an answer follows its time. If False, all answers have the same length.
+        in_flight: Permits of all workers together.
+        sample: Number of the sample of times. It is one whose longest answer does not decide the time of the
+            whole row, so that idle permits show in it.
+        before: Earlier figures, measured on an engine whose turns ended when their time was over.
+    """
+
+    name: str
+    lines: int
+    median_seconds: float
+    turn_seconds: float
+    has_lengths: bool
+    in_flight: int = 64
+    workers: int = 1
+    batches: int = 1
+    sample: int = 0
+    before: str = ""
+
+    @property
+    def what(self) -> str:
+        batch = "one batch" if self.batches == 1 else f"{self.batches} batches"
+        size = "its length follows" if self.has_lengths else "all of one size"
+        worker = f"{self.workers} worker{'s' * (self.workers > 1)}"
+        return (
+            f"{self.lines:,} lines in {batch}, {self.median_seconds:g} s, {size}, turns of "
+            f"{self.turn_seconds:g} s, {self.in_flight} in flight, {worker}"
+        )
+
+
+# The cases of a group run side by side, each on its own stack. A turn as long as the median answer stands
+# for answers of 30 s with the default turn of 30 s.
+_ISSUE = (
+    Case("length-30", 512, 3.0, 30.0, True, sample=96, before="0.92 in use, 67 s of 57 s"),
+    Case("length-3", 512, 3.0, 3.0, True, sample=96, before="0.34 in use, 112 s of 57 s"),
+    Case("size-30", 512, 3.0, 30.0, False, sample=78, before="0.77 in use, 74 s of 57 s"),
+    Case("size-3", 512, 3.0, 3.0, False, sample=78, before="145 s of 57 s"),
+)
+_LONGER = (
+    Case("size-1024", 1_024, 1.5, 1.5, False, sample=29, before="over 500 s of 105 s with twice the times"),
+    Case("size-384", 384, 3.0, 3.0, False, sample=100, before="1,465 s of 575 s with ten times the times"),
+    Case(
+        "length-256",
+        256,
+        2.5,
+        3.0,
+        True,
+        sample=72,
+        before="0.36 in use, 671 s of 479 s with ten times the times",
+    ),
+    Case("two-workers", 512, 3.0, 3.0, False, workers=2, sample=78),
+)
+_MANY = (
+    Case("ten", 640, 3.0, 3.0, False, batches=10, sample=9),
+    Case("sixty", 600, 3.0, 3.0, False, workers=2, batches=10, sample=132),
+    Case("wide", 2_048, 1.5, 1.5, False, in_flight=256, sample=2),
+    Case("wide-ten", 2_560, 1.5, 1.5, True, in_flight=256, workers=2, batches=10, sample=6),
+)
+_SHORT = (
+    (Case("short", 14_000, 0.1, 30.0, True),),
+    (Case("short-sixty", 6_000, 0.1, 30.0, False, workers=2, batches=100),),
+    (Case("short-wide", 28_000, 0.1, 30.0, False, in_flight=256, workers=2, batches=10),),
+)
+GROUPS: tuple[tuple[Case, ...], ...] = (_ISSUE, _LONGER, _MANY, *_SHORT)
+_BUSY = Case("busy", 1_024, 3.0, 30.0, True)
+
+
+@dataclass(frozen=True)
+class Utilization:
+    """How well the permits were used.
+
+    Attributes:
+        in_use: Share of the permits in use, from the first request until the last one was sent.
+        seconds: From the first request to the last answer.
+        greedy_seconds: The same of a loop that gives each free permit the next line, in the same order.
+    """
+
+    in_use: float
+    seconds: float
+    greedy_seconds: float
+
+    @property
+    def of_greedy(self) -> float:
+        return self.seconds / self.greedy_seconds
+
+
+def utilization(calls: list[tuple[float, float]], permits: int) -> Utilization:
+    """Return how well `permits` were used by requests with these starts and ends."""
+    calls = sorted(calls)
+    first, last = calls[0][0], calls[-1][0]
+    used = sum(max(0.0, min(ended, last) - started) for started, ended in calls)
+    free = [0.0] * permits
+    for started, ended in calls:
+        heapq.heapreplace(free, free[0] + ended - started)
+    in_use = used / (permits * (last - first)) if last > first else 1.0
+    return Utilization(in_use, max(ended for _, ended in calls) - first, max(free))
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A case with its running stack, and with its inputs uploaded."""
+
+    case: Case
+    backend: Simulator
+    stack: RunningStack
+    file_ids: list[str]
+
+
+@contextmanager
+def _prepared(case: Case, folder: Path) -> Generator[_Prepared]:
+    folder.mkdir()
+    if case.has_lengths:
+        token_ms = case.median_seconds * 1000 / _TOKENS
+        arguments = "--token-ms", str(token_ms), "--output-tokens", str(_TOKENS), "--output-jitter", "1"
+    else:
+        arguments = "--latency-ms", str(case.median_seconds * 1000), "--jitter", "1"
+    each = case.in_flight // case.workers
+    settings = {
+        "BATCHWRIGHT_SLICE_SECONDS": str(case.turn_seconds),
+        "BATCHWRIGHT_GLOBAL_IN_FLIGHT": str(each + 1),  # one model never gets the last one
+    }
+    with (
+        simulator(*arguments, models=(_MODEL,), entries=True) as backend,
+        running_stack(
+            folder / "stack", backend.url, in_flight=each, workers=case.workers, settings=settings
+        ) as stack,
+        Client(stack.api) as client,
+    ):
+        file_ids: list[str] = []
+        for number in range(case.batches):
+            path = folder / f"{number}.jsonl"
+            write_input(path, case.lines // case.batches, (_MODEL,), fields=_fields(case, number))
+            file_ids.append(batches.upload(client, path))
+        yield _Prepared(case, backend, stack, file_ids)
+
+
+def _fields(case: Case, number: int) -> dict[str, object]:
+    """Return fields of the requests of one batch. The time of an answer follows from its request."""
+    fields: dict[str, object] = {"user": f"sample-{case.sample}-{number}"}
+    return fields | {"max_tokens": 100 * _TOKENS} if case.has_lengths else fields
+
+
+def _run(prepared: _Prepared) -> Utilization:
+    """Run all batches of a case.
+
+    Raises:
+        SystemExit: a line was not answered, or was sent twice.
+    """
+    case = prepared.case
+    with Client(prepared.stack.api) as client:
+        with ThreadPoolExecutor(8) as threads:
+            created = list(threads.map(partial(batches.create, client), prepared.file_ids))
+        for batch in created:
+            batches.wait(client, batch.id, case.lines // case.batches, _POLL_SECONDS)
+    ledger = prepared.backend.ledger(entries=True)
+    if not ledger.requests == ledger.completed == len(ledger.entries) == case.lines:
+        raise SystemExit(f"{case.name}: {ledger.requests} requests for {case.lines} lines")
+    calls = [(entry.first_request_at, entry.last_completed_at or 0.0) for entry in ledger.entries]
+    return utilization(calls, case.in_flight)
+
+
+def _newcomers_wait(prepared: _Prepared) -> list[float]:
+    """Run a batch of one tenant, and small batches of other tenants that come while it holds all permits.
+
+    Return the seconds from the creation of each of these batches to its first request.
+    """
+    backend, stack = prepared.backend, prepared.stack
+    found: list[float] = []
+    with Client(stack.api) as client:
+        batches.create(client, prepared.file_ids[0])
+        while backend.ledger().in_flight < prepared.case.in_flight:
+            time.sleep(_POLL_SECONDS)
+    for number in range(_NEWCOMERS):
+        name = f"tenant-{number}"
+        path = Path(stack.data).with_name(f"{name}.jsonl")
+        write_input(path, _NEWCOMER_LINES, (_MODEL,), fields={"user": name})
+        with Client(stack.api, tenant=name) as client:
+            file_id = batches.upload(client, path)
+            created_at = time.time()
+            batches.create(client, file_id)
+        while (first := _first_request_at(backend, name)) is None:
+            time.sleep(_POLL_SECONDS)
+        found.append(first - created_at)
+    return found
+
+
+def _first_request_at(backend: Simulator, user: str) -> float | None:
+    entries = backend.ledger(entries=True).entries
+    return min((entry.first_request_at for entry in entries if entry.user == user), default=None)
+
+
+def measure(options: SectionOptions) -> list[Figure]:
+    found: list[tuple[Case, Utilization]] = []
+    for group in GROUPS:
+        cases = [_small(case) for case in group] if options.quick else group
+        with ExitStack() as running:
+            prepared = [running.enter_context(_prepared(case, options.folder / case.name)) for case in cases]
+            for each in prepared:
+                wait_until_quiet(each.stack)
+            psutil.cpu_percent()
+            with ThreadPoolExecutor(len(prepared)) as threads:
+                found += zip(cases, threads.map(_run, prepared), strict=True)
+            cpu = psutil.cpu_percent()
+        for case, used in found[-len(cases) :]:
+            ratio = f"{used.seconds:.1f} s of {used.greedy_seconds:.1f} s"
+            before = f" (before: {case.before})" if case.before else ""
+            options.report(f"{case.what}: {used.in_use:.3f} in use, {ratio}{before}")
+        options.report(f"the machine's CPU was {cpu:.0f} % busy")
+    with _prepared(_BUSY, options.folder / _BUSY.name) as busy:
+        waited = _newcomers_wait(busy)
+    return [
+        *_figures(found),
+        Figure("uneven.newcomer_s", "a new tenant's first request", waited, "s", _FIRST_SENT),
+    ]
+
+
+def _small(case: Case) -> Case:
+    """Return a case that takes a second or two."""
+    return replace(case, lines=max(2, 128 // case.batches) * case.batches, median_seconds=0.05)
+
+
+def _figures(found: list[tuple[Case, Utilization]]) -> list[Figure]:
+    figures: list[Figure] = []
+    for case, used in found:
+        key, what, how = f"uneven.{case.name}", case.what, f"before: {case.before}" if case.before else ""
+        figures.append(Figure(f"{key}.in_use", f"in use: {what}", [used.in_use], target=_IN_USE, how=how))
+        figures.append(
+            Figure(f"{key}.of_greedy", f"of greedy: {what}", [used.of_greedy], target=_OF_GREEDY, how=how)
+        )
+    return figures
+
+
+SECTION = Section(
+    "uneven",
+    "Answers of very different length",
+    "Batches whose answers take times from a lognormal distribution with sigma 1, on the whole stack; rows "
+    "with long answers run side by side. In use: the share of the permits in use until the last line was "
+    "sent. Of greedy: the time of a loop that gives each free permit the next line in the same order. Last, "
+    "seconds from the creation of a batch of a new tenant to its first request, while another tenant holds "
+    "all permits.",
+    10.0,
+    measure,
+    on_the_page=False,
+)
+
+
+if __name__ == "__main__":  # one row: python -m bench.sections.uneven NAME
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+        for chosen in (case for group in GROUPS for case in group if case.name in sys.argv[1:]):
+            with _prepared(chosen, Path(temporary) / chosen.name) as row:
+                wait_until_quiet(row.stack)
+                print(chosen.what, _run(row), flush=True)

@@ -1,0 +1,1 @@
+"""Comparison of rules that share permits between tenants. `python -m bench.shares` prints the table."""

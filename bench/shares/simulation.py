@@ -1,0 +1,108 @@
+"""Simulation of tenants that always wait for the permits of one model."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from statistics import mean
+
+from bench.limits.backend import Clock
+from bench.shares.rules import SharingRule
+from bench.shares.scenarios import Scenario, Tenant
+
+MINUTE, _STEP = 60.0, 10.0
+
+
+@dataclass(frozen=True)
+class ShareResult:
+    """Result of one run, or of several runs.
+
+    Attributes:
+        evenness: Jain's index of the tenants' work over their weights, mean over all minutes.
+        least_even: The lowest of these indexes.
+        shares: Share of the permits of each tenant that sends from the beginning, before another one begins.
+        wait: Seconds until tenants that begin later get their first permit, the longest.
+    """
+
+    evenness: float
+    least_even: float
+    shares: tuple[float, ...]
+    wait: float | None
+
+
+class Simulation:
+    """Tenants with endless lines at one model, on a virtual clock."""
+
+    def __init__(self, scenario: Scenario, rule: SharingRule, seed: int) -> None:
+        self._scenario, self._rule, self._random = scenario, rule, Random(seed)
+        self._clock, self._used = Clock(), 0
+        self._waiting: dict[str, Tenant] = {}
+        self._held: dict[str, list[tuple[float, float]]] = defaultdict(list)  # start and end of each request
+        self._first: dict[str, float] = {}  # by tenant: when it got its first permit
+
+    def run(self) -> ShareResult:
+        scenario = self._scenario
+        for tenant in scenario.tenants:
+            self._clock.at(tenant.since, lambda tenant=tenant: self._begin(tenant))
+        for since in {tenant.since for tenant in scenario.tenants}:
+            self._clock.at(since, self._grant)  # after all that begin at this time
+        self._clock.run(scenario.duration)
+        minutes = [
+            self._evenness(start * _STEP) for start in range(int((scenario.duration - MINUTE) / _STEP) + 1)
+        ]
+        newcomers = [tenant for tenant in scenario.tenants if tenant.since >= 1]
+        alone = min((tenant.since for tenant in newcomers), default=scenario.duration)
+        work = [self._work(tenant, 0, alone) for tenant in scenario.tenants if tenant not in newcomers]
+        waits = [self._first.get(tenant.name, scenario.duration) - tenant.since for tenant in newcomers]
+        return ShareResult(
+            mean(minutes), min(minutes), tuple(one / sum(work) for one in work), max(waits, default=None)
+        )
+
+    def _begin(self, tenant: Tenant) -> None:
+        self._rule.start_waiting(tenant.name, tenant.weight, self._waiting, self._clock.now)
+        self._waiting[tenant.name] = tenant
+
+    def _grant(self) -> None:
+        now = self._clock.now
+        while self._used < self._scenario.permits and self._waiting:
+            tenant = self._waiting[self._rule.next_tenant(self._waiting, now)]
+            self._rule.grant(tenant.name, tenant.weight, now)
+            self._used += 1
+            self._first.setdefault(tenant.name, now)
+            seconds = tenant.seconds(self._random)
+            self._held[tenant.name].append((now, now + seconds))
+            self._clock.after(seconds, lambda tenant=tenant, seconds=seconds: self._end(tenant, seconds))
+
+    def _end(self, tenant: Tenant, seconds: float) -> None:
+        self._used -= 1
+        self._rule.release(tenant.name, self._clock.now, seconds=seconds, is_contended=True)
+        self._grant()
+
+    def _evenness(self, start: float) -> float:
+        """Return Jain's index for the minute from `start`, of the tenants that wait all the time."""
+        tenants = [tenant for tenant in self._scenario.tenants if tenant.since <= max(start, 1.0)]
+        return jains_index([self._work(tenant, start, start + MINUTE) / tenant.weight for tenant in tenants])
+
+    def _work(self, tenant: Tenant, since: float, until: float) -> float:
+        held = self._held[tenant.name]
+        return sum(max(0.0, min(end, until) - max(start, since)) for start, end in held)
+
+
+def jains_index(values: list[float]) -> float:
+    """Return how even the values are: 1 if all are equal, 1 / their number if all but one are 0."""
+    return sum(values) ** 2 / (len(values) * sum(value * value for value in values))
+
+
+def runs(scenario: Scenario, make: Callable[[], SharingRule], seeds: range) -> ShareResult:
+    """Simulate the scenario once for each seed, with a new rule from `make`.
+
+    Return the mean of the results, but the lowest index and the longest wait of all.
+    """
+    results = [Simulation(scenario, make(), seed).run() for seed in seeds]
+    waits = [result.wait for result in results if result.wait is not None]
+    return ShareResult(
+        mean(result.evenness for result in results),
+        min(result.least_even for result in results),
+        tuple(mean(shares) for shares in zip(*(result.shares for result in results), strict=True)),
+        max(waits, default=None),
+    )

@@ -1,0 +1,200 @@
+"""The engine of a slice in miniature: send the lines of a file, store each result once, survive a kill.
+
+Run `python engine_in_miniature.py LINES STORE URL`. LINES has one JSON object per line with `custom_id` and
+`body`; STORE is a directory. The real engine is in `activities/execution/`: see engine.md.
+"""
+
+import asyncio
+import heapq
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+
+import httpx
+
+PERMITS = 16  # requests in flight
+MAX_ATTEMPTS = 3
+FLUSH_SECONDS, FLUSH_RESULTS = 0.5, 64
+LEASE_SECONDS, HEARTBEAT_SECONDS, SAFETY_SECONDS = 3.0, 0.5, 1.0
+
+
+class Verdict(Enum):
+    """The retry class of an outcome."""
+
+    SETTLED = auto()  # the result is final, also if it is an error of the request
+    ATTEMPT = auto()  # possibly the request's own fault: retried, at most MAX_ATTEMPTS times
+    CAPACITY = auto()  # the backend is unavailable or overloaded: retried, and uses no attempt
+
+
+def classify(outcome: httpx.Response | httpx.HTTPError) -> Verdict:
+    if isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout):
+        return Verdict.CAPACITY  # the request was never sent
+    if isinstance(outcome, httpx.HTTPError) or outcome.status_code in (408, 500):
+        return Verdict.ATTEMPT
+    return Verdict.CAPACITY if outcome.status_code in (429, 502, 503, 504) else Verdict.SETTLED
+
+
+@dataclass(slots=True)
+class Line:
+    """A request of the input, identified by its byte offset."""
+
+    offset: int
+    custom_id: str
+    body: bytes
+    attempts: int = 0
+    refusals: int = 0
+
+
+class LineQueue:
+    """Lines without a result, ordered by the time at which each may be sent."""
+
+    def __init__(self, lines: Iterator[Line]) -> None:
+        self._heap = [(0.0, line.offset, line) for line in lines]
+        heapq.heapify(self._heap)
+
+    def pop_due(self) -> Line | None:
+        """Return the next line if it may be sent now."""
+        is_due = self._heap and self._heap[0][0] <= time.monotonic()
+        return heapq.heappop(self._heap)[2] if is_due else None
+
+    def requeue(self, line: Line) -> None:
+        """Send the line again after an exponential backoff with jitter."""
+        backoff = min(0.1 * 2 ** (line.attempts + line.refusals), 5.0) * random.uniform(0.5, 1.0)
+        heapq.heappush(self._heap, (time.monotonic() + backoff, line.offset, line))
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+
+class Lease:
+    """Proof that no other attempt owns the slice. The real one is a heartbeat at Temporal."""
+
+    def __init__(self, store: Path) -> None:
+        self._path, self._owner, self._renewed = store / "lease", os.urandom(8).hex(), 0.0
+
+    async def acquire(self) -> None:
+        """Wait until the previous owner's lease has expired, and take it over."""
+        if self._path.exists():
+            await asyncio.sleep(LEASE_SECONDS - (time.time() - self._path.stat().st_mtime))
+        self._renew()
+
+    async def keep(self) -> None:
+        """Renew the lease until another attempt has taken it over."""
+        while self._path.read_text() == self._owner:
+            self._renew()
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    def is_valid(self) -> bool:
+        """Checked before each send. The lease ends here before another attempt may acquire it."""
+        return time.monotonic() - self._renewed < LEASE_SECONDS - SAFETY_SECONDS
+
+    def _renew(self) -> None:
+        renewed = time.monotonic()  # taken before the write: a slow one proves only the past
+        (temporary := self._path.with_name(f"lease.{self._owner}")).write_text(self._owner)
+        os.replace(temporary, self._path)
+        self._renewed = renewed
+
+
+class ResultWriter:
+    """Buffers results and stores them as segments: immutable files that appear at once and whole."""
+
+    def __init__(self, store: Path) -> None:
+        self._store, self._buffer = store, list[bytes]()
+        self._prefix, self._count, self._flushed = os.urandom(8).hex(), 0, time.monotonic()
+
+    def add(self, line: Line, status: int, body: str) -> None:
+        record = {"offset": line.offset, "custom_id": line.custom_id, "status": status, "body": body}
+        self._buffer.append(json.dumps(record).encode())
+        if len(self._buffer) >= FLUSH_RESULTS or time.monotonic() - self._flushed >= FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Store the buffer. From now on its lines are settled, and never sent again."""
+        path = self._store / f"{self._prefix}-{self._count:06}.segment"
+        with (temporary := path.with_suffix(".new")).open("wb") as file:
+            file.write(b"\n".join(self._buffer))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        self._buffer, self._count, self._flushed = [], self._count + 1, time.monotonic()
+
+
+def settled(store: Path) -> dict[int, dict[str, object]]:
+    """Return the stored results of all attempts by the offset of their lines."""
+    segments = (path.read_bytes() for path in sorted(store.glob("*.segment")))
+    records = (json.loads(record) for segment in segments for record in segment.splitlines())
+    return {record["offset"]: record for record in records}
+
+
+@dataclass(slots=True)
+class Dispatcher:
+    """Sends due lines while permits and the lease allow it."""
+
+    client: httpx.AsyncClient
+    queue: LineQueue
+    lease: Lease
+    writer: ResultWriter
+    in_flight: int = 0
+
+    async def run(self) -> bool:
+        """Return True when all lines are settled, False when the lease is lost."""
+        is_done = all(await asyncio.gather(*(self._use_permit() for _ in range(PERMITS))))
+        self.writer.flush()
+        return is_done
+
+    async def _use_permit(self) -> bool:
+        while self.queue or self.in_flight:
+            if not self.lease.is_valid():  # another attempt may own the slice
+                return False
+            if line := self.queue.pop_due():
+                self.in_flight += 1
+                await self._send(line)
+                self.in_flight -= 1
+            else:  # the next line is not due yet, or all are in flight
+                await asyncio.sleep(0.01)
+        return True
+
+    async def _send(self, line: Line) -> None:
+        try:
+            outcome = await self.client.post("/v1/chat/completions", content=line.body)
+        except httpx.HTTPError as error:
+            outcome = error
+        verdict = classify(outcome)
+        line.attempts += verdict is Verdict.ATTEMPT
+        line.refusals += verdict is Verdict.CAPACITY
+        if verdict is Verdict.CAPACITY or (verdict is Verdict.ATTEMPT and line.attempts < MAX_ATTEMPTS):
+            self.queue.requeue(line)
+        elif isinstance(outcome, httpx.HTTPError):
+            self.writer.add(line, 0, str(outcome))
+        else:
+            self.writer.add(line, outcome.status_code, outcome.text)
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    with path.open("rb") as file:
+        while data := file.readline():
+            line = json.loads(data)
+            yield Line(file.tell() - len(data), line["custom_id"], json.dumps(line["body"]).encode())
+
+
+async def run_slice(lines: Path, store: Path, url: str) -> bool:
+    """Run one attempt: acquire the lease, skip settled lines, send the rest."""
+    lease, writer = Lease(store), ResultWriter(store)
+    await lease.acquire()
+    done = settled(store)
+    queue = LineQueue(line for line in read_lines(lines) if line.offset not in done)
+    heartbeat = asyncio.create_task(lease.keep())
+    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+        is_done = await Dispatcher(client, queue, lease, writer).run()
+    heartbeat.cancel()
+    return is_done
+
+
+if __name__ == "__main__":
+    sys.exit(0 if asyncio.run(run_slice(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])) else 1)

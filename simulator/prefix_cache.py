@@ -1,0 +1,44 @@
+"""Simulated prefix cache of an inference server. It evicts the least recently used parts of prompts."""
+
+from collections import OrderedDict
+
+BYTES_PER_TOKEN = 4
+BLOCK_TOKENS = 16
+_BLOCK_BYTES = BLOCK_TOKENS * BYTES_PER_TOKEN
+
+
+def token_count(text: bytes) -> int:
+    """Return the estimated number of tokens of a text: one token for every four bytes, rounded up."""
+    return -(-len(text) // BYTES_PER_TOKEN)
+
+
+class PrefixCache:
+    """Prefix cache of one model, which holds at most `budget_tokens` tokens. `0` disables it."""
+
+    def __init__(self, budget_tokens: int) -> None:
+        self._capacity = budget_tokens // BLOCK_TOKENS
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+
+    def cached_tokens(self, prompt: bytes) -> int:
+        """Return how many tokens at the start of `prompt` are cached, then add the prompt to the cache."""
+        if not self._capacity:
+            return 0
+        chain = _chain(prompt)
+        hits = next((i for i, block in enumerate(chain) if block not in self._blocks), len(chain))
+        # From the last block to the first, so that eviction removes the end of a chain before its beginning.
+        for block in reversed(chain[: self._capacity]):
+            self._blocks[block] = None
+            self._blocks.move_to_end(block)
+        while len(self._blocks) > self._capacity:
+            self._blocks.popitem(last=False)
+        return hits * BLOCK_TOKENS
+
+
+def _chain(prompt: bytes) -> list[int]:
+    """Return one hash for each full block of the prompt. Each hash also covers all blocks before its own."""
+    chain: list[int] = []
+    last = 0
+    for start in range(0, len(prompt) - _BLOCK_BYTES + 1, _BLOCK_BYTES):
+        last = hash((last, prompt[start : start + _BLOCK_BYTES]))
+        chain.append(last)
+    return chain

@@ -1,0 +1,32 @@
+"""Detects input files in a wrong format, such as compressed files, from their first bytes."""
+
+from pathlib import Path
+
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PK\x03\x04": "zip",
+    b"\xfd7zXZ\x00": "xz",
+    b"BZh": "bzip2",
+}
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+def format_problem(path: Path) -> str:
+    """Return why `path` cannot be the input of a batch, and the remedy, as one sentence.
+
+    Return an empty string if no problem is found. Pipes are not checked, because they can be read only once.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        start = file.read(8)
+    if not start:
+        return f"{path} is empty: a batch has at least one line, a JSON object."
+    if start.startswith(_UTF_16):
+        return f"{path} is UTF-16 text: `iconv -f utf-16 -t utf-8` converts it to UTF-8."
+    packed = next((name for first, name in _COMPRESSED.items() if start.startswith(first)), None)
+    return f"{path} is compressed with {packed}: decompress it first." if packed else ""

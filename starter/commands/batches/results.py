@@ -1,0 +1,138 @@
+"""`batchwright results`: the output or error lines of a batch, also while it runs."""
+
+import os
+import sys
+import time
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated, BinaryIO, NoReturn, Protocol
+
+import typer
+
+from batchwright.contracts.openai_objects import BatchObject
+from batchwright.starter.client import ClientError
+from batchwright.starter.options import BatchId, Tenant, Url, api_client
+from batchwright.starter.output import ExitCode, exit_code, stderr, stop
+
+_OUTAGE_SECONDS = 60.0
+_ID = slice(len('{"id":"'), len('{"id":"batch_req_') + 32)  # of the id in a line of results
+
+
+def results(
+    batch_id: BatchId,
+    errors: Annotated[bool, typer.Option("--errors", help="Print the failed lines.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Print results as they come, until the batch has ended.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to this file.", show_default=False)
+    ] = None,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Print the output lines of a batch in input order."""
+    with api_client(url, tenant) as client:
+        batch = client.batch(batch_id)
+        if follow:
+            try:
+                _write(follow_results(client, batch_id, failed=errors), output)
+            except KeyboardInterrupt:
+                stop(f"{batch_id} continues.", ExitCode.UNFINISHED)
+            raise typer.Exit(int(exit_code(client.batch(batch_id).status)))
+        file_id = batch.error_file_id if errors else batch.output_file_id
+        if file_id is None:
+            return _explain_absence(batch, errors)
+        with client.content(file_id) as pieces:
+            _write(pieces, output)
+
+
+class ResultSource(Protocol):
+    """The client of the API."""
+
+    def batch(self, batch_id: str) -> BatchObject: ...
+
+    def live_results(
+        self, batch_id: str, *, failed: bool, after: str | None = None
+    ) -> AbstractContextManager[Iterator[bytes]]: ...
+
+
+def follow_results(
+    client: ResultSource, batch_id: str, *, failed: bool, retry_seconds: float = 1.0
+) -> Generator[bytes]:
+    """Yield the results of a batch as whole lines until it has ended.
+
+    If the connection breaks, or the API ends a response before the batch has ended, continue after the last
+    whole line.
+
+    Args:
+        failed: True for the lines of the error file, False for those of the output file.
+        retry_seconds: Time between two attempts to connect.
+
+    Raises:
+        ClientError: the API was unavailable for more than a minute, or rejected a call.
+    """
+    last: str | None = None
+    deadline: float | None = None  # while the API is unavailable
+    while True:
+        rest = b""
+        try:
+            has_ended = _has_files(client.batch(batch_id))
+            with client.live_results(batch_id, failed=failed, after=last) as pieces:
+                deadline = None
+                for piece in pieces:
+                    lines, newline, rest = (rest + piece).rpartition(b"\n")
+                    if newline:
+                        last = lines[lines.rfind(b"\n") + 1 :][_ID].decode()
+                        yield lines + newline
+            if has_ended:  # before the response began, so no line is missing
+                return
+            continue
+        except ClientError as error:
+            deadline = deadline or time.monotonic() + _OUTAGE_SECONDS
+            if not error.is_transient or time.monotonic() >= deadline:
+                raise
+        time.sleep(retry_seconds)
+
+
+def _has_files(batch: BatchObject) -> bool:
+    """Return True if the batch has ended and its files are written."""
+    return batch.status.is_terminal and not batch.x_batchwright.files_pending
+
+
+def _explain_absence(batch: BatchObject, errors: bool) -> NoReturn:
+    if not batch.status.is_terminal:
+        stop(
+            f"{batch.id} is {batch.status.value}; wait with `batchwright watch {batch.id}`.",
+            ExitCode.UNFINISHED,
+        )
+    if batch.x_batchwright.files_pending:
+        stop(
+            f"{batch.id} is {batch.status.value}, and its files are not written yet: object storage was not "
+            "available. Try again later.",
+            ExitCode.UNFINISHED,
+        )
+    if errors and batch.request_counts.failed == 0 and not batch.errors:
+        stderr().print(f"No line of {batch.id} failed.")
+        raise typer.Exit(int(exit_code(batch.status)))
+    hint = "status" if batch.errors else "results --errors"
+    stop(f"No line of {batch.id} succeeded; see `batchwright {hint} {batch.id}`.", ExitCode.FAILED)
+
+
+def _write(pieces: Iterator[bytes], output: Path | None) -> None:
+    try:
+        if output is None:
+            return _copy(pieces, sys.stdout.buffer)
+        with output.open("wb") as file:
+            _copy(pieces, file)
+    except BrokenPipeError:
+        # The reader closed the pipe, as in `results ID | head`. Python must not write to it at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        stop(f"{output} cannot be written: {error.strerror or error}.")
+
+
+def _copy(pieces: Iterator[bytes], file: BinaryIO) -> None:
+    for piece in pieces:
+        file.write(piece)
+        file.flush()

@@ -1,0 +1,172 @@
+"""`batchwright submit`: uploads a file and creates a batch from it."""
+
+import os
+import shutil
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Annotated, BinaryIO
+from uuid import uuid4
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY
+from batchwright.contracts.openai_objects import FileObject
+from batchwright.starter.client import Client, ClientError
+from batchwright.starter.commands.batches.input_format import format_problem
+from batchwright.starter.commands.batches.watch import follow
+from batchwright.starter.options import Interval, Json, Tenant, Url, Wait, api_client, key_value_pairs
+from batchwright.starter.output import batch_table, exit_code, print_json, stderr, stdout, stop
+
+_SHOWN_FROM_BYTES = 5 * 1024 * 1024
+_Priority = Annotated[
+    int | None,
+    typer.Option(
+        min=MIN_PRIORITY,
+        max=MAX_PRIORITY,
+        metavar="N",
+        help="1 to 5; 5 is the most urgent of your batches. Default 3.",
+        show_default=False,
+    ),
+]
+_Headers = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="Passed on to the backends if the API allows it; repeatable.",
+        show_default=False,
+    ),
+]
+_IdempotencyKey = Annotated[
+    str | None,
+    typer.Option(
+        "--idempotency-key",
+        help="Repeat the command that printed this key, without a second batch.",
+        show_default=False,
+    ),
+]
+
+
+def submit(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Requests, one JSON object per line.", show_default=False),
+    ],
+    endpoint: Annotated[str, typer.Option(help="Endpoint of the requests.")] = "/v1/chat/completions",
+    window: Annotated[str, typer.Option(help="Completion window: 30m, 6h, 24h, 7d.")] = "24h",
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Stored with the batch; repeatable.", show_default=False),
+    ] = None,
+    deduplicate: Annotated[
+        bool, typer.Option("--deduplicate", help="Send identical requests only once.")
+    ] = False,
+    priority: _Priority = None,
+    header: _Headers = None,
+    idempotency_key: _IdempotencyKey = None,
+    wait: Wait = False,
+    interval: Interval = 1.0,
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Upload FILE and create a batch from it."""
+    pairs, headers = key_value_pairs(metadata, "--metadata"), key_value_pairs(header, "--header")
+    key = f"submit-{uuid4().hex}" if idempotency_key is None else idempotency_key
+    with api_client(url, tenant) as client:
+        with _explain_how_to_repeat(key):
+            uploaded = _upload(client, file, key)
+            # A repeated command must keep the file, which the API has stored under the key.
+            with _delete_unless_used(client, uploaded) if idempotency_key is None else nullcontext():
+                batch = client.create(
+                    file_id=uploaded.id,
+                    endpoint=endpoint,
+                    window=window,
+                    metadata=pairs,
+                    deduplicate=deduplicate,
+                    priority=priority,
+                    headers=headers,
+                    idempotency_key=key,
+                )
+        if wait:
+            stderr().print(f"Created {batch.id}.", style="dim", markup=False)
+            batch = follow(client, batch, interval=interval, silent=json)
+    if json:
+        print_json(batch)
+    elif wait:
+        stdout().print(batch_table(batch))
+    else:
+        print(batch.id)
+        stderr().print(f"Follow it with `batchwright watch {batch.id}`.", style="dim")
+    if wait:
+        raise typer.Exit(int(exit_code(batch.status)))
+
+
+@contextmanager
+def _explain_how_to_repeat(key: str) -> Generator[None]:
+    """Context manager that adds to a ClientError how the user can repeat the command.
+
+    With the option `--idempotency-key key`, the repeated command cannot create a second batch. Nothing is
+    added if the API has certainly created nothing.
+    """
+    try:
+        yield
+    except ClientError as error:
+        if error.is_rejected:
+            raise
+        raise ClientError(
+            f"{error} Repeat the command with --idempotency-key {key}: if the batch exists already, it "
+            "returns that one.",
+            is_transient=error.is_transient,
+            code=error.code,
+        ) from None
+
+
+@contextmanager
+def _delete_unless_used(client: Client, uploaded: FileObject) -> Generator[None]:
+    """Context manager that deletes the uploaded file if the API refuses to create the batch in its block.
+
+    After any other error the file is kept, because the batch may exist and need it.
+    """
+    try:
+        yield
+    except ClientError as error:
+        if error.is_rejected:
+            with suppress(ClientError):  # the user needs the first error
+                client.delete_file(uploaded.id)
+        raise
+
+
+def _upload(client: Client, path: Path, key: str) -> FileObject:
+    try:
+        if why := format_problem(path):
+            stop(why)
+        with path.open("rb") as opened, _with_size(opened) as (file, size):
+            shown = sys.stderr.isatty() and size >= _SHOWN_FROM_BYTES
+            columns = (TextColumn("uploading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+            progress = Progress(*columns, console=stderr(), transient=True, disable=not shown)
+            with progress, progress.wrap_file(file, size) as shown_file:
+                return client.upload(shown_file, path.name, idempotency_key=key)
+    except OSError as error:
+        stop(f"{path} cannot be read: {error.strerror or error}.")
+    except ClientError as error:
+        if not error.is_rejected:
+            raise
+        hint = f" `batchwright validate {path}` shows the errors." if "jsonl" in str(error) else ""
+        stop(f"{path} was rejected: {str(error).rstrip('.')}.{hint}")
+
+
+@contextmanager
+def _with_size(file: BinaryIO) -> Generator[tuple[BinaryIO, int]]:
+    """Yield the input file and its size in bytes. A pipe is first copied to a temporary file."""
+    if file.seekable():
+        yield file, os.fstat(file.fileno()).st_size
+        return
+    with TemporaryFile() as whole:
+        shutil.copyfileobj(file, whole)
+        size = whole.tell()
+        whole.seek(0)
+        yield whole, size

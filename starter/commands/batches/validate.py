@@ -1,0 +1,92 @@
+"""`batchwright validate`: checks a file as ingestion does, without uploading it."""
+
+import json as jsonlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from batchwright.contracts.openai import Endpoint, Profile
+from batchwright.rules.input.line_checks import InputLimits
+from batchwright.rules.input.validation import ValidationReport
+from batchwright.rules.input.validation import validate as validate_pieces
+from batchwright.starter.commands.batches.input_format import format_problem
+from batchwright.starter.options import settings_or_stop
+from batchwright.starter.output import ExitCode, stderr, stop
+
+_PIECE_BYTES = 1024 * 1024
+
+
+def validate(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Requests, one JSON object per line.", show_default=False),
+    ],
+    endpoint: Annotated[
+        Endpoint, typer.Option(metavar="<str>", help="Endpoint of the requests.")
+    ] = Endpoint.CHAT_COMPLETIONS,
+    profile: Annotated[
+        Profile | None, typer.Option(help="How strictly OpenAI's rules apply. [BATCHWRIGHT_PROFILE]")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Check FILE as the input of a batch, offline.
+
+    Exits with 0 if the file is valid, 1 if not.
+    """
+    settings = settings_or_stop()
+    limits = InputLimits(
+        max_lines=settings.max_lines,
+        max_line_bytes=settings.max_line_bytes,
+        max_embedding_inputs=settings.max_embedding_inputs,
+        one_model=settings.one_model_per_batch,
+    )
+    try:
+        report = validate_file(file, endpoint, limits, profile or settings.profile)
+        why = "" if report.valid or json else format_problem(file)
+    except OSError as error:
+        stop(f"{file} cannot be read: {error.strerror or error}.")
+    if json:
+        fields = {
+            "valid": report.valid,
+            "lines": report.lines,
+            "error_count": report.error_count,
+            "errors": [error.model_dump() for error in report.errors],
+            "models": report.models,
+        }
+        print(jsonlib.dumps(fields))
+    else:
+        print(_as_text(file, report))
+    if why:
+        stderr().print(why, markup=False)
+    if not report.valid:
+        raise typer.Exit(int(ExitCode.FAILED))
+
+
+def validate_file(path: Path, endpoint: Endpoint, limits: InputLimits, profile: Profile) -> ValidationReport:
+    """Check the file as the input of a batch, and return a report with all its errors.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    return validate_pieces(_pieces(path), endpoint, limits, profile)
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            yield piece
+
+
+def _as_text(file: Path, report: ValidationReport) -> str:
+    lines = [
+        f"{f'line {error.line}: ' if error.line is not None else ''}{error.message} ({error.code})"
+        for error in report.errors
+    ]
+    models = ", ".join(f"{name or 'no model named'} {count:,}" for name, count in report.models.items())
+    errors = "1 error" if report.error_count == 1 else f"{report.error_count:,} errors"
+    verdict = errors if report.error_count else "valid"
+    count = "1 line" if report.lines == 1 else f"{report.lines:,} lines"
+    lines.append(f"{file}: {count}, {verdict}{f' ({models})' if models else ''}")
+    return "\n".join(lines)

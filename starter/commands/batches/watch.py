@@ -1,0 +1,195 @@
+"""`batchwright watch`: shows the progress of a batch until it has ended."""
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from http import HTTPStatus
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from batchwright.contracts.openai_objects import BatchObject
+from batchwright.starter.client import Client, ClientError
+from batchwright.starter.options import BatchId, Interval, Json, Tenant, Url, api_client
+from batchwright.starter.output import (
+    ExitCode,
+    batch_table,
+    count_text,
+    done_in_text,
+    escaped,
+    exit_code,
+    failure_text,
+    forecast_text,
+    print_json,
+    status_markup,
+    stderr,
+    stdout,
+    stop,
+    waiting_text,
+)
+
+_OUTAGE_SECONDS = 60.0
+_NAME_WIDTH = 30
+
+
+def watch(
+    batch_id: BatchId,
+    interval: Interval = 1.0,
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Show the progress of a batch until it has ended."""
+    with api_client(url, tenant) as client:
+        batch = follow(client, client.batch(batch_id), interval=interval, silent=json)
+    if json:
+        print_json(batch)
+    else:
+        stdout().print(batch_table(batch))
+    raise typer.Exit(int(exit_code(batch.status)))
+
+
+def follow(client: Client, batch: BatchObject, *, interval: float, silent: bool = False) -> BatchObject:
+    """Show the progress of a batch until it has ended, and return the ended batch.
+
+    Polls that fail are repeated for up to a minute. Ctrl-C ends only this command, not the batch.
+
+    Args:
+        interval: Seconds between two polls, if the API sends no events.
+        silent: True shows nothing.
+
+    Raises:
+        ClientError: the API was unavailable for more than a minute, or rejected a call.
+    """
+    try:
+        with _progress_display(silent) as show, closing(_states(client, batch.id, interval)) as states:
+            while not batch.status.is_terminal:
+                show(batch)
+                batch = next(states)
+    except KeyboardInterrupt:
+        hint = f"{batch.id} continues; `batchwright watch {batch.id}` shows its progress again."
+        stop(hint, ExitCode.UNFINISHED)
+    return batch
+
+
+@contextmanager
+def _progress_display(silent: bool) -> Generator[Callable[[BatchObject], None]]:
+    """Yield a function that shows the progress of a batch.
+
+    On a terminal it shows progress bars, elsewhere it prints one line for each change. If `silent`, it shows
+    nothing.
+    """
+    console = stderr()
+    if silent:
+        yield lambda batch: None
+    elif console.is_terminal:
+        board = LiveProgress()
+        with Live(board.bars, console=console, refresh_per_second=4, transient=True):
+            yield board.show
+    else:
+        yield TextProgress(console).show
+
+
+def _states(client: Client, batch_id: str, interval: float) -> Generator[BatchObject]:
+    """Yield the batch forever: at each event of its stream, and from polls while there is no stream.
+
+    A stream that was cut is opened again after a poll, and so is one that got status 503: the API process is
+    stopping, or its database is unavailable. Any other stream that ended before its first event is not opened
+    again: the API is older or has too many streams, or a proxy holds events back.
+    """
+    has_events = True
+    while True:
+        if has_events:
+            has_events = False
+            try:
+                for batch in client.events(batch_id):
+                    has_events = True
+                    yield batch
+            except ClientError as error:
+                has_events = has_events or error.status == HTTPStatus.SERVICE_UNAVAILABLE
+        time.sleep(interval)
+        yield _poll(client, batch_id, interval)
+
+
+def _poll(client: Client, batch_id: str, interval: float) -> BatchObject:
+    deadline = time.monotonic() + _OUTAGE_SECONDS
+    while True:
+        try:
+            return client.batch(batch_id)
+        except ClientError as error:
+            if not error.is_transient or time.monotonic() >= deadline:
+                raise
+        time.sleep(interval)
+
+
+class TextProgress:
+    """Prints a line if the status, the waiting reasons, or the forecast for the window change.
+
+    Failed lines are printed once for each code and model.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last_change = ""
+        self._shown_errors = set[tuple[str, str | None]]()
+
+    def show(self, batch: BatchObject) -> None:
+        why = "".join(f"; {waiting_text(each)}" for each in batch.waiting)
+        forecast = batch.forecast
+        state = f"{batch.status.value}{', paused' if batch.x_batchwright.paused else ''}{why}"
+        change = f"{state} {'' if forecast is None else forecast.window}"
+        if change != self._last_change:
+            self._last_change = change
+            expected = "" if forecast is None else f"; {forecast_text(forecast)}"
+            self._console.print(f"{count_text(batch.request_counts)}, {state}{expected}", markup=False)
+        for failed in batch.x_batchwright.errors_summary:
+            if (failed.code, failed.model) not in self._shown_errors:
+                self._shown_errors.add((failed.code, failed.model))
+                self._console.print(f"failed: {failure_text(failed)}", markup=False)
+
+
+class LiveProgress:
+    """Progress bars on a terminal: one for the batch, and one for each of its models."""
+
+    def __init__(self) -> None:
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+        )
+        self._batch = self.bars.add_task("", total=None, note="")
+        self._models: dict[str, TaskID] = {}
+
+    def show(self, batch: BatchObject) -> None:
+        settled = batch.request_counts
+        reasons = {why.model: waiting_text(why, of_model=False) for why in batch.waiting}
+        summary = batch.x_batchwright.errors_summary
+        most_frequent = summary[0].code if summary else ""
+        codes = {failed.model: failed.code for failed in reversed(summary)}  # the most frequent of each model
+        expected = "" if batch.forecast is None else done_in_text(batch.forecast)
+        notes = [_failed(settled.failed, most_frequent), expected]
+        self.bars.update(
+            self._batch,
+            description=status_markup(batch),
+            total=settled.total or None,
+            completed=settled.settled,
+            note=escaped(reasons.pop(None, "")) or ", ".join(filter(None, notes)),
+        )
+        for part in batch.x_batchwright.models:
+            if part.model not in self._models:
+                name = escaped(part.model[:_NAME_WIDTH])
+                self._models[part.model] = self.bars.add_task(name, total=part.lines, note="")
+            self.bars.update(
+                self._models[part.model],
+                completed=part.completed + part.failed,
+                note=escaped(reasons.get(part.model, "")) or _failed(part.failed, codes.get(part.model, "")),
+            )
+
+
+def _failed(count: int, code: str) -> str:
+    """Return the number of failed lines and their most frequent code, or nothing if none failed."""
+    return f"[red]{count:,} failed{escaped(f': {code}' if code else '')}[/red]" if count else ""

@@ -1,0 +1,158 @@
+"""`batchwright admin batches`: lists, counts and controls the batches of all tenants, for operators."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from batchwright.contracts.batch import WindowFit
+from batchwright.contracts.operator_objects import BatchCountsObject, OperatorBatch, TenantBatchCounts
+from batchwright.starter.options import BatchId, Json, Tenant, Url, api_client
+from batchwright.starter.output import (
+    batch_table,
+    column_table,
+    escaped,
+    local_timestamp,
+    print_json,
+    status_markup,
+    stderr,
+    stdout,
+)
+
+admin = typer.Typer(
+    help="List and control the batches of all tenants.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+batches = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+admin.add_typer(batches, name="batches", help="List and control the batches of all tenants.")
+
+
+class ListedStatus(StrEnum):
+    """Statuses that the list can be limited to. `live` means every status before the end."""
+
+    LIVE = "live"
+    VALIDATING = "validating"
+    IN_PROGRESS = "in_progress"
+    FINALIZING = "finalizing"
+    CANCELLING = "cancelling"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+@batches.command("list")
+def list_batches(
+    of: Annotated[
+        str | None,
+        typer.Option("--of", metavar="TENANT", help="Only those of this tenant.", show_default=False),
+    ] = None,
+    status: Annotated[
+        ListedStatus | None, typer.Option(help="Only those with this status.", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Only those with lines for this model.", show_default=False)
+    ] = None,
+    forecast: Annotated[
+        WindowFit | None, typer.Option(help="Only those with this forecast.", show_default=False)
+    ] = None,
+    oldest: Annotated[bool, typer.Option("--oldest", help="The oldest first.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Number of batches.")] = 20,
+    after: Annotated[str | None, typer.Option(help="Start after this batch.", show_default=False)] = None,
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """List batches of all tenants, newest first."""
+    query = {
+        "tenant": of,
+        "status": status,
+        "model": model,
+        "forecast": forecast,
+        "order": "asc" if oldest else None,
+        "limit": str(limit),
+        "after": after,
+    }
+    with api_client(url, tenant) as client:
+        page = client.operator_batches({name: value for name, value in query.items() if value is not None})
+    if json:
+        return print_json(page)
+    if not page.data:
+        return stderr().print("There are no such batches.")
+    table = column_table(
+        "batch", "tenant", "status", "created", "forecast", "settled", right=1, whole="batch"
+    )
+    for batch in page.data:
+        counts = batch.request_counts
+        window = batch.forecast.window.value if batch.forecast else ""
+        created = local_timestamp(batch.created_at)[5:16]
+        settled = f"{counts.settled}/{counts.total}"
+        table.add_row(batch.id, escaped(batch.tenant), status_markup(batch), created, window, settled)
+    stdout().print(table)
+    if page.has_more:
+        stderr().print(f"There are more: --after {page.last_id}", style="dim", markup=False)
+
+
+@batches.command("counts")
+def counts(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Count the live batches by tenant, and those that ended in the last 24 hours."""
+    with api_client(url, tenant) as client:
+        found = client.batch_counts()
+    if json:
+        return print_json(found)
+    if not found.tenants:
+        return stderr().print("No batch is live, and none has ended in the last 24 hours.")
+    table = column_table(
+        "tenant", "oldest", "at risk", "late", *found.statuses, right=2 + len(found.statuses)
+    )
+    for each in found.tenants:
+        table.add_row(escaped(each.tenant), *_cells(each, found))
+    table.add_row("all", *_cells(found, found))
+    stdout().print(table)
+
+
+def _cells(counts: TenantBatchCounts | BatchCountsObject, total: BatchCountsObject) -> list[str]:
+    numbers = [counts.at_risk, counts.late, *(counts.statuses.get(status, 0) for status in total.statuses)]
+    return [local_timestamp(counts.oldest_created_at)[5:16], *map(str, numbers)]
+
+
+@batches.command("show")
+def show(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Show a batch of any tenant."""
+    with api_client(url, tenant) as client:
+        _print(client.operator_batch(batch_id), json)
+
+
+@batches.command("cancel")
+def cancel(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Cancel a batch of any tenant; results so far are kept."""
+    with api_client(url, tenant) as client:
+        _print(client.control_batch(batch_id, "cancel"), json)
+
+
+@batches.command("pause")
+def pause(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Pause a batch of any tenant.
+
+    Its lines are not sent until it is resumed. Its deadline does not change.
+    """
+    with api_client(url, tenant) as client:
+        _print(client.control_batch(batch_id, "pause"), json)
+
+
+@batches.command("resume")
+def resume(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Resume a paused batch of any tenant."""
+    with api_client(url, tenant) as client:
+        _print(client.control_batch(batch_id, "resume"), json)
+
+
+def _print(batch: OperatorBatch, json: bool) -> None:
+    if json:
+        return print_json(batch)
+    table = batch_table(batch)
+    table.add_row("tenant", escaped(batch.tenant))
+    stdout().print(table)

@@ -1,0 +1,31 @@
+"""`batchwright queues`: the task queues of models and their backlog."""
+
+from typing import Annotated
+
+import typer
+
+from batchwright.contracts.temporal_names import inference_queue
+from batchwright.rules.ids import safe_name
+from batchwright.starter.options import JsonLine
+
+
+def queues(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MODEL", help="Only print the names of these queues.", show_default=False),
+    ] = None,
+    json: JsonLine = False,
+) -> None:
+    """Show the backlog of Temporal task queues.
+
+    Tasks in a queue without pollers wait. Limits are slices per second. If you name models, only the names of
+    their queues are printed, without a connection to Temporal.
+    """
+    if models:
+        for model in models:
+            print(inference_queue(safe_name(model)))
+        return
+    # Imported here because scripts need the names fast, and Temporal's client takes a second to load.
+    from batchwright.starter.commands.fleet.overview import show_queues
+
+    show_queues(json)

@@ -1,0 +1,110 @@
+"""`batchwright rates`: shows and changes rate limits of the whole fleet at run time."""
+
+import math
+from typing import Annotated
+
+import typer
+
+from batchwright.contracts.operator_objects import RateList
+from batchwright.starter.options import Json, Tenant, Url, api_client, explain_unknown_model
+from batchwright.starter.output import column_table, escaped, print_json, stderr, stdout, stop
+
+rates = typer.Typer(
+    help="Show or change the rate limits of the fleet.",
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+AllModels = Annotated[
+    bool, typer.Option("--all-models", help="The rate over all models, instead of one model's.")
+]
+
+
+@rates.callback()
+def show(context: typer.Context, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Show the rate limits in effect, or change one.
+
+    A rate limits the requests per second of the whole fleet, for one model or over all models.
+    """
+    if context.invoked_subcommand is None:
+        with api_client(url, tenant) as client:
+            _print(client.rates(), json)
+
+
+@rates.command("set")
+def set_rate(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODEL] RATE", help="Model and its requests per second; 0: no limit.", show_default=False
+        ),
+    ],
+    all_models: AllModels = False,
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Set a rate that takes precedence over the settings.
+
+    It takes effect within seconds.
+    """
+    model, rate = _target(what[:-1], all_models), _number(what[-1])
+    with api_client(url, tenant) as client, explain_unknown_model(model or ""):
+        _print(client.set_rate(model, rate), json)
+
+
+@rates.command("clear")
+def clear_rate(
+    model: Annotated[list[str] | None, typer.Argument(metavar="[MODEL]", show_default=False)] = None,
+    all_models: AllModels = False,
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Remove a rate, so that the settings apply again."""
+    target = _target(model or [], all_models)
+    with api_client(url, tenant) as client:
+        changed = {rate.model for rate in client.rates().data if rate.source == "change"}
+        _print(client.clear_rate(target), json)
+    if target not in changed:
+        of = "over all models" if target is None else f"of {target}"
+        message = f"The rate {of} was not changed at run time, so there is nothing to undo."
+        stderr().print(message, markup=False)
+
+
+def _target(names: list[str], all_models: bool) -> str | None:
+    """Return the model whose rate is to be changed; None for the rate over all models.
+
+    The command ends with an error unless either one model or `--all-models` was given.
+    """
+    if len(names) != (0 if all_models else 1):
+        stop("Name one model, or --all-models.")
+    return None if all_models else names[0]
+
+
+def _number(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not math.isfinite(rate):
+        stop(f"{text!r} is not a number of requests per second such as 20 or 0.5; 0 means no limit.")
+    return rate
+
+
+def _print(page: RateList, json: bool) -> None:
+    if json:
+        return print_json(page)
+    if page.data:
+        table = column_table("model", "requests/s", "from")
+        table.columns[1].justify = "right"
+        for rate in page.data:
+            amount = f"{rate.requests_per_second:g}" if rate.requests_per_second else "no limit"
+            table.add_row(escaped(rate.model or "all models"), amount, rate.source)
+        stdout().print(table)
+    else:
+        stderr().print("There is no rate; `batchwright rates set MODEL RATE` sets one.")
+    if page.shared_requests_per_second is not None:
+        shared = f"{page.shared_requests_per_second:g} requests/s"
+        stderr().print(f"Models without a rate of their own share {shared}.", style="dim")

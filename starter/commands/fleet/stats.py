@@ -1,0 +1,34 @@
+"""`batchwright stats`: requests of the fleet by backend and by model."""
+
+from batchwright.starter.options import Json, Tenant, Url, api_client
+from batchwright.starter.output import column_table, escaped, print_json, stdout
+
+
+def stats(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Show requests of the fleet by backend and by model.
+
+    Covers the running workers, each since its start.
+    """
+    with api_client(url, tenant) as client:
+        found = client.stats()
+    if json:
+        return print_json(found)
+    sums = found.requests
+    workers = "1 worker" if found.workers == 1 else f"{found.workers:,} workers"
+    stdout().print(f"{sums.total:,} requests, {sums.errors:,} of them failed; {workers}", markup=False)
+    if found.backends:
+        table = column_table("backend", "requests", "average", "pending", right=3)
+        for backend in found.backends:
+            average = _milliseconds(backend.average_latency_ms)
+            table.add_row(escaped(backend.id), f"{backend.requests:,}", average, str(backend.pending))
+        stdout().print(table)
+    if found.models:
+        table = column_table("model", "requests", "average", right=2)
+        for model in found.models:
+            average = _milliseconds(model.average_duration_ms)
+            table.add_row(escaped(model.name), f"{model.requests:,}", average)
+        stdout().print(table)
+
+
+def _milliseconds(milliseconds: float) -> str:
+    return f"{milliseconds:,.0f} ms"

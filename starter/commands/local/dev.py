@@ -1,0 +1,115 @@
+"""`batchwright dev`: runs the embedded stack in the foreground."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from batchwright.settings import Settings, SettingsError, load
+from batchwright.starter.output import stderr, stdout
+from batchwright.starter.stack.errors import StackError
+from batchwright.starter.stack.terminal import address_panel, print_error, print_next_commands, until_signal
+
+if TYPE_CHECKING:
+    from batchwright.starter.stack.directory import StackInfo
+    from batchwright.starter.stack.specs import DevOptions
+
+_WRONG_SETTING = 2
+_FAILED = 1
+_STARTING = "Starting PostgreSQL, Temporal, API and workers ..."
+
+
+def dev(
+    data: Annotated[Path, typer.Option(help="Directory for state and logs.")] = Path(".batchwright"),
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Port of the API; 0: any. [BATCHWRIGHT_API_PORT, 8000]"),
+    ] = None,
+    temporal_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of Temporal; 0: any.")] = 7233,
+    ui_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the Temporal Web UI; 0: any.")
+    ] = 8233,
+    workers: Annotated[
+        int, typer.Option(min=0, max=64, help="Worker processes; 0: start them yourself.")
+    ] = 1,
+    backend: Annotated[
+        list[str] | None,
+        typer.Option(help="URL of a backend to use; repeatable. [BATCHWRIGHT_BACKENDS]"),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON when all is ready.")] = False,
+) -> None:
+    """Run the whole stack in the foreground.
+
+    Temporal, PostgreSQL, a simulated backend, API and workers; Ctrl-C stops them. With
+    BATCHWRIGHT_REGISTRY or --backend, these backends are used and none is simulated.
+    """
+    # Imported here because it loads Temporal's client, which takes a second.
+    from batchwright.starter.stack.specs import DevOptions
+
+    settings = settings_or_exit(backend)
+    options = DevOptions(
+        data=data,
+        settings=settings,
+        port=settings.api_port if port is None else port,
+        temporal_port=temporal_port,
+        ui_port=ui_port,
+        workers=workers,
+        backends=tuple(settings.backends),
+        registry=settings.registry,
+    )
+    try:
+        asyncio.run(_run(options, json))
+    except StackError as error:
+        print_error(stderr(), error)
+        raise typer.Exit(_FAILED) from None
+
+
+def settings_or_exit(backends: list[str] | None = None) -> Settings:
+    """Load the settings, with `backends` in place of the configured ones if any are given.
+
+    If a setting is wrong, end the command with an error.
+    """
+    # OpenAI clients need /v1 in their base URL, so users often copy it along.
+    chosen = [url.rstrip("/").removesuffix("/v1") for url in backends or []]
+    try:
+        return load(backends=chosen) if chosen else load()
+    except SettingsError as error:
+        stderr().print(str(error), markup=False)
+        raise typer.Exit(_WRONG_SETTING) from None
+
+
+async def _run(options: "DevOptions", json: bool) -> None:
+    from batchwright.starter.stack.supervisor import Supervisor
+
+    errors = stderr()
+
+    def say(text: str) -> None:
+        errors.print(text, markup=False)
+
+    supervisor = Supervisor(options, say)
+
+    async def stay() -> None:
+        starting = errors.status(_STARTING)
+        if errors.is_terminal:
+            starting.start()
+        else:
+            say(_STARTING)
+        try:
+            async with supervisor:
+                starting.stop()
+                _show(supervisor.info, options, json)
+                await asyncio.Event().wait()
+        finally:
+            starting.stop()
+
+    await until_signal(stay(), on_repeat=supervisor.kill, say=say)
+
+
+def _show(info: "StackInfo", options: "DevOptions", json: bool) -> None:
+    if json:
+        print(info.model_dump_json(), flush=True)
+    else:
+        console = stdout()
+        console.print(address_panel(info, options.registry or ", ".join(options.backends)))
+        print_next_commands(console, info, with_keys=options.settings.auth == "api_key")

@@ -1,0 +1,83 @@
+"""`batchwright audit`: compares database rows, workflow runs, files and counts. It can repair differences."""
+
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from temporalio.service import RPCError
+
+from batchwright.activities.audit.activity import store_counts
+from batchwright.activities.audit.compare import Audit, AuditSources
+from batchwright.activities.audit.differences import AuditReport
+from batchwright.activities.audit.runs import TemporalBatchRunSource
+from batchwright.database.database import Database
+from batchwright.settings import Settings
+from batchwright.starter.diagnostics.connections import run_or_stop, with_database
+from batchwright.starter.options import JsonLine, settings_or_stop
+from batchwright.starter.output import ExitCode, column_table, escaped, print_json, stderr, stdout
+from batchwright.storage.base import StorageError
+from batchwright.storage.factory import open_storage
+from batchwright.storage.observed import StorageComponent
+from batchwright.telemetry.metrics import Metrics
+from batchwright.temporal import TemporalUnavailable, connect
+from batchwright.temporal.errors import from_rpc_error
+
+
+def audit(
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Repair what is safe to repair; report the rest.")
+    ] = False,
+    json: JsonLine = False,
+) -> None:
+    """Compare rows, runs, files and counts.
+
+    Exits with 0 if nothing differs or all differences were repaired, and with 1 if some remain.
+    """
+    settings = settings_or_stop()
+    errors, progress = stderr(), AuditProgress()
+    with errors.status(progress) if errors.is_terminal else nullcontext():
+        report = run_or_stop(_audit(settings, repair, progress), StorageError, TemporalUnavailable)
+    if json:
+        print_json(report)
+    else:
+        if report.differences:
+            table = column_table("difference", "tenant", "id", "what", "repair")
+            for one in report.differences:
+                repair_text = f"{one.repair} (done)" if one.repaired else one.repair or "no automatic repair"
+                table.add_row(one.kind, *map(escaped, (one.tenant, one.id, one.what, repair_text)))
+            stdout().print(table)
+        differences = f"{len(report.differences):,} differences, {report.left:,} left"
+        stderr().print(f"{_summary(report)}; {differences}.", markup=False)
+    raise typer.Exit(int(ExitCode.FAILED if report.left else ExitCode.COMPLETED))
+
+
+class AuditProgress:
+    """Status text of a running audit, computed again at each refresh of the screen."""
+
+    def __init__(self) -> None:
+        self.audit: Audit | None = None
+
+    def __rich__(self) -> str:
+        return "Connecting." if self.audit is None else f"{_summary(self.audit.report())} so far."
+
+
+async def _audit(settings: Settings, repair: bool, progress: AuditProgress) -> AuditReport:
+    runs = TemporalBatchRunSource(await connect(settings))
+
+    async def compare(database: Database) -> AuditReport:
+        async with open_storage(settings, Metrics(), StorageComponent.COLLECTOR) as storage:
+            sources = AuditSources(database, storage, runs, settings, now=datetime.now(UTC), repair=repair)
+            progress.audit = Audit(sources)
+            report = await progress.audit.run()
+            await store_counts(database, report)
+            return report
+
+    try:
+        return await with_database(settings, compare)
+    except RPCError as error:
+        raise from_rpc_error(settings, error) from error
+
+
+def _summary(report: AuditReport) -> str:
+    return f"{report.rows:,} live batches, {report.runs:,} runs and {report.files:,} files compared"

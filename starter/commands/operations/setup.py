@@ -1,0 +1,50 @@
+"""`batchwright setup temporal`: prepares a Temporal namespace for its first batch."""
+
+import typer
+from pydantic import BaseModel
+
+from batchwright.settings import Settings
+from batchwright.starter.diagnostics.connections import run_or_stop
+from batchwright.starter.options import JsonLine, settings_or_stop
+from batchwright.starter.output import ExitCode, print_json
+from batchwright.temporal import TemporalUnavailable, connect
+from batchwright.temporal.setup import SetupStep, set_up
+
+setup = typer.Typer(
+    help="Set up what Batchwright depends on.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class SetupOutput(BaseModel):
+    steps: list[SetupStep]
+
+
+@setup.callback()
+def prepare() -> None:
+    """Set up what Batchwright depends on. It changes only what is missing or wrong."""
+
+
+@setup.command("temporal")
+def temporal(json: JsonLine = False) -> None:
+    """Create the namespace, its search attributes and schedules.
+
+    Exits with 0 if everything exists then, and with 1 if something cannot be created from here.
+    """
+    settings = settings_or_stop()
+    steps = run_or_stop(_set_up(settings, silent=json), TemporalUnavailable, code=ExitCode.FAILED)
+    if json:
+        print_json(SetupOutput(steps=steps))
+
+
+async def _set_up(settings: Settings, *, silent: bool) -> list[SetupStep]:
+    steps: list[SetupStep] = []
+    async for step in set_up(await connect(settings), settings):
+        steps.append(step)
+        if not silent:
+            detail = f" ({step.detail})" if step.detail else ""
+            print(f"{step.kind} {step.name}: {step.outcome}{detail}", flush=True)
+    return steps

@@ -1,0 +1,287 @@
+"""`batchwright budget-groups`: organizations, teams and users that share a token budget, in the database."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from pydantic import BaseModel
+
+from batchwright.contracts.openai import GroupKind
+from batchwright.database.database import Database
+from batchwright.database.errors import UnknownBudgetGroup
+from batchwright.database.records import ApiKeyRow, BudgetGroupRow
+from batchwright.database.tenants.budget_groups import tokens_by_group
+from batchwright.rules.quotas import BudgetGroup
+from batchwright.starter.commands.tenants.budget_output import (
+    FirstBudget,
+    NewBudget,
+    budget_text,
+    check_name,
+    id_or_prefix,
+    usage_text,
+)
+from batchwright.starter.diagnostics.connections import query_database
+from batchwright.starter.options import JsonLine
+from batchwright.starter.output import (
+    ExitCode,
+    column_table,
+    local_time,
+    print_json,
+    property_table,
+    stderr,
+    stdout,
+    stop,
+)
+
+budget_groups = typer.Typer(
+    help="Create and change groups that share a token budget.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+_Kind = Annotated[
+    GroupKind, typer.Argument(metavar="KIND", help="organization, team or user.", show_default=False)
+]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the group.", show_default=False)]
+_Members = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MEMBER...",
+        help="Tenants of an organization; keys of a team or user, by id or prefix bw_...",
+        show_default=False,
+    ),
+]
+_Tenant = Annotated[
+    str | None, typer.Option("--tenant", help="Tenant of the team or user.", show_default=False)
+]
+
+
+class BudgetGroupOutput(BudgetGroupRow):
+    """A budget group: tenants or keys that share a number of tokens per day.
+
+    `used` is the number of tokens that its members have used today.
+    """
+
+    used: int
+
+
+class BudgetGroupsOutput(BaseModel):
+    budget_groups: list[BudgetGroupOutput]
+
+
+@budget_groups.callback()
+def commands() -> None:
+    """Create and change groups that share a token budget per day.
+
+    Members of an organization are tenants. Members of a team or a user are API keys of one tenant.
+    """
+
+
+@budget_groups.command("create")
+def create(
+    kind: _Kind,
+    name: _Name,
+    tenant: _Tenant = None,
+    tokens_per_day: FirstBudget = None,
+    json: JsonLine = False,
+) -> None:
+    """Create a group.
+
+    `batchwright budget-groups add` adds members to it.
+    """
+    check_name(name, "a group's")
+    group = _group(kind, tenant, name)
+
+    async def make(database: Database) -> BudgetGroupOutput | None:
+        made = await database.budget_groups.create(group, tokens_per_day, datetime.now(UTC))
+        return await _load(database, group) if made else None
+
+    found = query_database(make)
+    if found is None:
+        subject = f"Tenant {tenant!r} has" if tenant else "There is"
+        stop(
+            f"{subject} {'an' if kind is GroupKind.ORGANIZATION else 'a'} {kind} {name!r} already.",
+            ExitCode.FAILED,
+        )
+    _print(found, json)
+
+
+@budget_groups.command("list")
+def list_groups(
+    kind: Annotated[
+        GroupKind | None, typer.Option("--kind", help="Only groups of this kind.", show_default=False)
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", help="Only teams and users of this tenant.", show_default=False)
+    ] = None,
+    json: JsonLine = False,
+) -> None:
+    """List groups by kind, tenant and name, with their usage today."""
+    found = query_database(lambda database: _all(database, kind, tenant))
+    if json:
+        return print_json(BudgetGroupsOutput(budget_groups=found))
+    if not found:
+        subject = f"Tenant {tenant!r} has no" if tenant else "There is no"
+        remedy = "`batchwright budget-groups create KIND NAME` creates one."
+        stderr().print(f"{subject} {kind or 'budget group'}; {remedy}", markup=False)
+        return
+    table = column_table("kind", "tenant", "name", "tokens today", "members")
+    for one in found:
+        is_organization = one.kind is GroupKind.ORGANIZATION
+        members = ", ".join(one.members) if is_organization else f"{len(one.members)} keys"
+        table.add_row(one.kind, one.tenant, one.name, usage_text(one.used, one.tokens_per_day), members)
+    stdout().print(table)
+
+
+@budget_groups.command("show")
+def show(kind: _Kind, name: _Name, tenant: _Tenant = None, json: JsonLine = False) -> None:
+    """Show one group and its members."""
+    group = _group(kind, tenant, name)
+
+    async def look(database: Database) -> tuple[BudgetGroupOutput, list[ApiKeyRow]]:
+        keys = await database.api_keys.all(group.tenant) if group.tenant else []
+        return await _load(database, group), keys
+
+    found, keys = query_database(look)
+    if json:
+        return print_json(found)
+    table = property_table()
+    table.add_row(kind, f"{name} of {tenant}" if tenant else name)
+    table.add_row("created", local_time(found.created_at))
+    table.add_row("tokens today", usage_text(found.used, found.tokens_per_day))
+    if found.tokens_per_day:
+        table.add_row("left", str(max(found.tokens_per_day - found.used, 0)))
+    if kind is GroupKind.ORGANIZATION:
+        members = found.members
+    else:
+        members = [_shown_key(key) for key in keys if key.id in found.members]
+    table.add_row("tenants" if kind is GroupKind.ORGANIZATION else "keys", "\n".join(members) or "none")
+    stdout().print(table)
+
+
+@budget_groups.command("limit")
+def limit(
+    kind: _Kind,
+    name: _Name,
+    tokens_per_day: NewBudget,
+    tenant: _Tenant = None,
+    json: JsonLine = False,
+) -> None:
+    """Set or remove the token budget of a group.
+
+    It takes effect within seconds. Lines beyond the budget fail with `policy_rejected`.
+    """
+    group = _group(kind, tenant, name)
+
+    async def change(database: Database) -> BudgetGroupOutput:
+        await database.budget_groups.limit(group, tokens_per_day or None)
+        return await _load(database, group)
+
+    _print(query_database(change), json)
+
+
+@budget_groups.command("add")
+def add(kind: _Kind, name: _Name, members: _Members, tenant: _Tenant = None, json: JsonLine = False) -> None:
+    """Add tenants to an organization, or keys to a team or user.
+
+    Their usage of today counts at once. A tenant can be in one organization only; a key leaves the team or
+    user that it belonged to.
+    """
+    group = _group(kind, tenant, name)
+    if kind is GroupKind.ORGANIZATION:
+        for member in members:
+            check_name(member, "a tenant's")
+
+    async def change(database: Database) -> BudgetGroupOutput:
+        await database.budget_groups.add(group, await _member_ids(database, group, members))
+        return await _load(database, group)
+
+    _print(query_database(change), json)
+
+
+@budget_groups.command("remove")
+def remove(
+    kind: _Kind, name: _Name, members: _Members, tenant: _Tenant = None, json: JsonLine = False
+) -> None:
+    """Remove tenants from an organization, or keys from a team or user."""
+    group = _group(kind, tenant, name)
+
+    async def change(database: Database) -> tuple[list[str], BudgetGroupOutput]:
+        ids = await _member_ids(database, group, members)
+        removed = await database.budget_groups.remove(group, ids)
+        return [id for id in ids if id not in removed], await _load(database, group)
+
+    others, found = query_database(change)
+    if others:
+        stop(f"Not in the {kind} {name}: {', '.join(map(repr, others))}.", ExitCode.FAILED)
+    _print(found, json)
+
+
+@budget_groups.command("delete")
+def delete(kind: _Kind, name: _Name, tenant: _Tenant = None) -> None:
+    """Delete a group and keep its tenants or keys.
+
+    Only their own budgets apply from then on.
+    """
+    group = _group(kind, tenant, name)
+    query_database(lambda database: database.budget_groups.delete(group))
+    stderr().print(f"Deleted the {kind} {_title(group)}.", markup=False)
+
+
+def _group(kind: GroupKind, tenant: str | None, name: str) -> BudgetGroup:
+    """Return the identity of the group with these arguments.
+
+    The command ends with an error if a team or user has no `tenant`, or an organization has one.
+    """
+    if kind is GroupKind.ORGANIZATION and tenant is not None:
+        stop("An organization belongs to no tenant: omit --tenant.")
+    if kind is not GroupKind.ORGANIZATION and not tenant:
+        stop(f"A {kind} belongs to a tenant: give --tenant NAME.")
+    return BudgetGroup(kind, tenant or "", name)
+
+
+async def _member_ids(database: Database, group: BudgetGroup, members: list[str]) -> list[str]:
+    """Return the ids of `members` as the database stores them.
+
+    Members of an organization are tenants, whose names are their ids. Members of a team or user are keys,
+    given by id, by prefix or as the full key.
+    """
+    if group.kind is GroupKind.ORGANIZATION:
+        return members
+    ids = {key.prefix: key.id for key in await database.api_keys.all(group.tenant)}
+    return [ids.get(id_or_prefix(key), id_or_prefix(key)) for key in members]
+
+
+async def _all(database: Database, kind: GroupKind | None, tenant: str | None) -> list[BudgetGroupOutput]:
+    rows, today = await database.budget_groups.all(kind, tenant), datetime.now(UTC).date()
+    return [
+        BudgetGroupOutput(**row.model_dump(), used=tokens)
+        for row, tokens in await tokens_by_group(database.quotas, rows, today)
+    ]
+
+
+async def _load(database: Database, group: BudgetGroup) -> BudgetGroupOutput:
+    for found in await _all(database, group.kind, group.tenant):
+        if found.name == group.name:
+            return found
+    raise UnknownBudgetGroup(group)
+
+
+def _shown_key(key: ApiKeyRow) -> str:
+    revoked = "" if key.revoked_at is None else f", revoked {local_time(key.revoked_at)}"
+    return f"bw_{key.prefix}_...{revoked}"
+
+
+def _title(group: BudgetGroup) -> str:
+    return f"{group.name} of {group.tenant}" if group.tenant else group.name
+
+
+def _print(found: BudgetGroupOutput, json: bool) -> None:
+    if json:
+        return print_json(found)
+    if found.kind is GroupKind.ORGANIZATION:
+        members = f"Tenants: {', '.join(found.members) or 'none'}."
+    else:
+        members = f"Keys: {len(found.members)}."
+    stderr().print(f"{_title(found.group)} has {budget_text(found.tokens_per_day)}. {members}", markup=False)

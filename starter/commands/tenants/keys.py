@@ -1,0 +1,262 @@
+"""`batchwright keys`: creates, lists, changes and revokes API keys, directly in the database."""
+
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from pydantic import BaseModel
+
+from batchwright.contracts.openai import GroupKind
+from batchwright.database.database import Database
+from batchwright.database.records import ApiKeyRow
+from batchwright.database.tenants.quotas import tokens_by_key
+from batchwright.rules.api_keys import Scope, hash_secret, new_key, new_key_id, parse_lifetime
+from batchwright.rules.quotas import MAX_QUOTA, BudgetGroup
+from batchwright.starter.commands.tenants.budget_output import (
+    FirstBudget,
+    FirstCap,
+    NewCap,
+    budget_text,
+    id_or_prefix,
+    usage_text,
+)
+from batchwright.starter.diagnostics.connections import query_database
+from batchwright.starter.options import JsonLine
+from batchwright.starter.output import (
+    ExitCode,
+    column_table,
+    escaped,
+    local_time,
+    print_json,
+    stderr,
+    stdout,
+    stop,
+)
+
+_MAX_LABEL_CHARACTERS = 200
+_Key = Annotated[
+    str, typer.Argument(metavar="KEY", help="Id of the key, or its prefix bw_...", show_default=False)
+]
+keys = typer.Typer(
+    help="Create, list, change and revoke API keys.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class KeyOutput(ApiKeyRow):
+    """An API key, with the names of its team and of its user if it belongs to any."""
+
+    team: str | None = None
+    user: str | None = None
+
+
+class CreatedKey(KeyOutput):
+    """A new API key with its secret, which is shown only here, because the database stores only its hash."""
+
+    secret_key: str
+
+
+class KeysOutput(BaseModel):
+    keys: list[KeyOutput]
+
+
+@keys.callback()
+def commands() -> None:
+    """Create, list, change and revoke API keys."""
+
+
+@keys.command("create")
+def create(
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Tenant of the key.", show_default=False)],
+    scope: Annotated[
+        list[Scope] | None,
+        typer.Option("--scope", help="What the key allows; repeatable. [read and write]", show_default=False),
+    ] = None,
+    expires_in: Annotated[
+        str,
+        typer.Option("--expires-in", help="Hours or days, such as 12h or 90d. [never]", show_default=False),
+    ] = "",
+    label: Annotated[str, typer.Option("--label", help="Purpose of the key.", show_default=False)] = "",
+    tokens_per_day: FirstBudget = None,
+    max_in_flight: FirstCap = None,
+    team: Annotated[
+        str | None,
+        typer.Option("--team", metavar="NAME", help="Team of the tenant. [none]", show_default=False),
+    ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option("--user", metavar="NAME", help="User of the tenant. [none]", show_default=False),
+    ] = None,
+    json: JsonLine = False,
+) -> None:
+    """Create a key and print it on a line of its own.
+
+    It is shown only once, because only its hash is stored.
+    """
+    if len(label) > _MAX_LABEL_CHARACTERS or not label.isprintable():
+        stop(f"A label has at most {_MAX_LABEL_CHARACTERS} characters, all of them printable.")
+    key, now = new_key(), datetime.now(UTC)
+    row = ApiKeyRow(
+        id=new_key_id(),
+        tenant=tenant,
+        prefix=key.prefix,
+        scopes=sorted(set(scope or [Scope.READ, Scope.WRITE]), key=list(Scope).index),
+        label=label,
+        created_at=now,
+        expires_at=_expiry(now, expires_in),
+        tokens_per_day=tokens_per_day,
+        max_in_flight=max_in_flight,
+    )
+    names = {GroupKind.TEAM: team, GroupKind.USER: user}
+    groups = [BudgetGroup(kind, tenant, name) for kind, name in names.items() if name is not None]
+    query_database(lambda database: database.api_keys.insert(row, hash_secret(key), groups))
+    if json:
+        shown = row.model_dump(exclude_unset=True)
+        return print_json(CreatedKey(**shown, team=team, user=user, secret_key=key.text))
+    print(key.text)
+    owners = "".join(f", {group.kind} {group.name}" for group in groups)
+    message = f"{row.id} of {tenant}{owners}: {', '.join(row.scopes)}. It is not shown again."
+    stderr().print(message, markup=False, style="dim")
+
+
+@keys.command("list")
+def list_keys(
+    tenant: Annotated[str | None, typer.Argument(metavar="[TENANT]", show_default=False)] = None,
+    json: JsonLine = False,
+) -> None:
+    """List the keys of one tenant, or of all tenants.
+
+    Revoked and expired keys are included.
+    """
+    found, spent = query_database(lambda database: _listed(database, tenant))
+    if json:
+        return print_json(KeysOutput(keys=found))
+    if not found:
+        subject = f"Tenant {tenant!r} has no key" if tenant else "There is no key"
+        create = f"`batchwright keys create {tenant or 'TENANT'}` creates one."
+        stderr().print(f"{subject}; {create}", markup=False)
+        return
+    has_teams, has_users = any(row.team for row in found), any(row.user for row in found)
+    has_caps = any(row.max_in_flight for row in found)
+    kinds = [*(["team"] if has_teams else []), *(["user"] if has_users else [])]
+    caps = ["in flight"] if has_caps else []
+    table = column_table(
+        "tenant", *kinds, "key", "scopes", "state", "last used", "tokens today", *caps, "label", whole="key"
+    )
+    for row in found:
+        scopes = ",".join(row.scopes)
+        table.add_row(
+            row.tenant,
+            *([row.team or ""] if has_teams else []),
+            *([row.user or ""] if has_users else []),
+            f"bw_{row.prefix}_...",
+            scopes,
+            _state(row),
+            local_time(row.last_used_at),
+            usage_text(spent[row.tenant, row.id], row.tokens_per_day),
+            *([f"{row.max_in_flight or ''}"] if has_caps else []),
+            escaped(row.label),
+        )
+    stdout().print(table)
+
+
+@keys.command("limit")
+def limit(
+    key: _Key,
+    tokens_per_day: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=MAX_QUOTA, help="Tokens per day in UTC; 0 removes the budget.", show_default=False
+        ),
+    ] = None,
+    max_in_flight: NewCap = None,
+    json: JsonLine = False,
+) -> None:
+    """Set or remove the token budget or the cap of a key.
+
+    The cap is on its requests in flight. Both take effect within seconds. Lines beyond the budget fail with
+    `policy_rejected`, lines beyond the cap wait.
+    """
+    if tokens_per_day is None and max_in_flight is None:
+        stop("There is nothing to change: give --tokens-per-day or --max-in-flight.")
+
+    async def change(database: Database) -> ApiKeyRow | None:
+        return await database.api_keys.limit(
+            id_or_prefix(key), tokens_per_day=tokens_per_day, max_in_flight=max_in_flight
+        )
+
+    row = _found(query_database(change), key)
+    if json:
+        return print_json(row)
+    has = budget_text(row.tokens_per_day, "no budget of its own")
+    if row.max_in_flight is not None:
+        has += f" and at most {row.max_in_flight} requests in flight"
+    stderr().print(f"{_shown(row)} has {has}.", markup=False)
+
+
+@keys.command("revoke")
+def revoke(
+    key: _Key,
+    json: JsonLine = False,
+) -> None:
+    """Revoke a key for good, within seconds.
+
+    Lines of its batches that were not sent yet fail. This cannot be undone.
+    """
+
+    now = datetime.now(UTC)
+    row = _found(query_database(lambda database: database.api_keys.revoke(id_or_prefix(key), now)), key)
+    if json:
+        return print_json(row)
+    stderr().print(f"Revoked {_shown(row)}.", markup=False)
+
+
+async def _listed(database: Database, tenant: str | None) -> tuple[list[KeyOutput], Counter[tuple[str, str]]]:
+    """Return the keys of `tenant`, or all keys if it is None. Also return the tokens used today.
+
+    The tokens are counted by (tenant, key id).
+    """
+    spent = await tokens_by_key(database.quotas, datetime.now(UTC).date())
+    groups = await database.budget_groups.all(tenant=tenant)
+    names = {(group.kind, key): group.name for group in groups for key in group.members}
+    keys = [
+        KeyOutput(
+            **row.model_dump(),
+            team=names.get((GroupKind.TEAM, row.id)),
+            user=names.get((GroupKind.USER, row.id)),
+        )
+        for row in await database.api_keys.all(tenant)
+    ]
+    return keys, spent
+
+
+def _shown(row: ApiKeyRow) -> str:
+    return f"{row.id} (bw_{row.prefix}_...) of {row.tenant}"
+
+
+def _found(row: ApiKeyRow | None, key: str) -> ApiKeyRow:
+    if row is None:
+        stop(f"There is no key {id_or_prefix(key)!r}; `batchwright keys list` lists them.", ExitCode.FAILED)
+    return row
+
+
+def _expiry(now: datetime, text: str) -> datetime | None:
+    try:
+        return now + parse_lifetime(text) if text else None
+    except ValueError as error:
+        stop(f"--expires-in: {error}.")
+    except OverflowError:
+        stop(f"--expires-in: {text} is beyond the calendar; omit it for a key that never expires.")
+
+
+def _state(row: ApiKeyRow) -> str:
+    if row.revoked_at is not None:
+        return f"revoked {local_time(row.revoked_at)}"
+    if row.expires_at is None:
+        return "valid"
+    is_over = row.expires_at <= datetime.now(UTC)
+    return f"{'expired' if is_over else 'valid until'} {local_time(row.expires_at)}"

@@ -1,0 +1,278 @@
+"""`batchwright quotas`: shows and changes quotas, shares and allowed models of tenants at run time."""
+
+import math
+from typing import Annotated
+
+import typer
+
+from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY
+from batchwright.contracts.openai import OverQuota
+from batchwright.contracts.operator_objects import DefaultQuotas, QuotaList, QuotaObject
+from batchwright.rules.quotas import MAX_QUOTA
+from batchwright.starter.options import Json, Tenant, Url, api_client
+from batchwright.starter.output import column_table, escaped, print_json, stderr, stdout, stop
+
+_DEFAULT = "default"
+quotas = typer.Typer(
+    help="Show or change quotas, shares and models of tenants.",
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+_OF = Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant.", show_default=False)]
+
+
+def _limit(name: str, what: str) -> object:
+    text = f"{what}; 0: no limit, `{_DEFAULT}`: as in the settings."
+    return typer.Option(f"--{name}", metavar="N", help=text, show_default=False)
+
+
+def _rate(name: str, what: str) -> object:
+    text = f"{what}. `{_DEFAULT}`: no limit."
+    return typer.Option(f"--{name}", metavar="N", help=text, show_default=False)
+
+
+@quotas.callback()
+def show_all(context: typer.Context, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Show the tenants with quotas of their own, or change quotas.
+
+    All other tenants have the quotas of the settings.
+    """
+    if context.invoked_subcommand is None:
+        with api_client(url, tenant) as client:
+            _print(client.quotas(), json)
+
+
+@quotas.command("show")
+def show(of: _OF, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Show the quotas of a tenant and its usage."""
+    with api_client(url, tenant) as client:
+        found = client.quotas_of(of)
+        has_own = of in _tenants(client.quotas())
+    if json:
+        return print_json(found)
+    table = column_table("quota", "limit", "used", "left", right=3)
+    for one in found.data:
+        limit, left = ("none", "") if one.limit is None else (f"{one.limit}", f"{one.left}")
+        table.add_row(one.quota, limit, str(one.used), left)
+    stdout().print(table)
+    if not has_own:
+        stderr().print(f"{of} has no quotas of its own: these come from the settings.", markup=False)
+    cap = "no cap" if found.max_in_flight is None else f"at most {found.max_in_flight}"
+    share = f"Weight: {found.weight:g}. Requests in flight: {cap}."
+    for rate, what in (
+        (found.backend_requests_per_minute, "Requests"),
+        (found.backend_tokens_per_minute, "Tokens"),
+    ):
+        if rate is not None:
+            share += f" {what} to backends per minute: {rate}."
+    if found.max_priority < MAX_PRIORITY:
+        share += f" Highest priority: {found.max_priority}."
+    if found.over_quota is OverQuota.WAIT:
+        share += " Batches over the quota of enqueued lines or tokens wait."
+    stderr().print(f"{share} Models: {_models(found.models)}.", style="dim", markup=False)
+
+
+@quotas.command("set")
+def set_quotas(
+    of: _OF,
+    live_batches: Annotated[str | None, _limit("live-batches", "Unfinished batches")] = None,
+    stored_bytes: Annotated[str | None, _limit("stored-bytes", "Bytes of files")] = None,
+    enqueued_lines: Annotated[str | None, _limit("enqueued-lines", "Lines without a result")] = None,
+    enqueued_tokens: Annotated[str | None, _limit("enqueued-tokens", "Prompt tokens of these lines")] = None,
+    requests_per_minute: Annotated[str | None, _limit("requests-per-minute", "Requests a minute")] = None,
+    tokens_per_day: Annotated[str | None, _limit("tokens-per-day", "Tokens per day in UTC")] = None,
+    weight: Annotated[
+        str | None,
+        typer.Option(
+            "--weight",
+            metavar="W",
+            help=f"Share of the workers relative to other tenants; `{_DEFAULT}`: as in the settings.",
+            show_default=False,
+        ),
+    ] = None,
+    max_in_flight: Annotated[
+        str | None,
+        typer.Option(
+            "--max-in-flight",
+            metavar="N",
+            help=f"Requests in flight at once, over all workers; at least 1 for each. `{_DEFAULT}`: no cap.",
+            show_default=False,
+        ),
+    ] = None,
+    backend_requests_per_minute: Annotated[
+        str | None,
+        _rate("backend-requests-per-minute", "Requests sent to backends per minute, over all workers"),
+    ] = None,
+    backend_tokens_per_minute: Annotated[
+        str | None,
+        _rate("backend-tokens-per-minute", "Tokens of these requests per minute, over all workers"),
+    ] = None,
+    max_priority: Annotated[
+        str | None,
+        typer.Option(
+            "--max-priority",
+            metavar="N",
+            help=f"Highest priority of new batches, 1 to {MAX_PRIORITY}. `{_DEFAULT}`: all.",
+            show_default=False,
+        ),
+    ] = None,
+    over_quota: Annotated[
+        str | None,
+        typer.Option(
+            "--over-quota",
+            metavar="fail|wait",
+            help="Whether a batch with too many enqueued lines or tokens fails or waits. "
+            f"`{_DEFAULT}`: it fails.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="Allow only this model; repeatable.", show_default=False),
+    ] = None,
+    all_models: Annotated[bool, typer.Option("--all-models", help="Allow all models.")] = False,
+    no_models: Annotated[bool, typer.Option("--no-models", help="Allow no model.")] = False,
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Change some quotas of a tenant and keep all others.
+
+    They take effect at once. In running batches, weight, cap, rates and models change within 5 seconds.
+    """
+    given = {
+        "live_batches": live_batches,
+        "stored_bytes": stored_bytes,
+        "enqueued_lines": enqueued_lines,
+        "enqueued_tokens": enqueued_tokens,
+        "requests_per_minute": requests_per_minute,
+        "tokens_per_day": tokens_per_day,
+    }
+    changes: dict[str, object] = {name: _number(text) for name, text in given.items() if text is not None}
+    if weight is not None:
+        changes["weight"] = _weight(weight)
+    if max_in_flight is not None:
+        changes["max_in_flight"] = _cap(max_in_flight)
+    if backend_requests_per_minute is not None:
+        changes["backend_requests_per_minute"] = _cap(backend_requests_per_minute)
+    if backend_tokens_per_minute is not None:
+        changes["backend_tokens_per_minute"] = _cap(backend_tokens_per_minute)
+    if max_priority is not None:
+        changes["max_priority"] = _priority(max_priority)
+    if over_quota is not None:
+        changes["over_quota"] = _over_quota(over_quota)
+    if bool(model) + all_models + no_models > 1:
+        stop("Use one of --model, --all-models and --no-models.")
+    if model or all_models or no_models:
+        changes["models"] = None if all_models else model or []
+    if not changes:
+        stop("There is nothing to change: give at least one option, such as --live-batches 10.")
+    with api_client(url, tenant) as client:
+        _print(client.set_quotas(of, changes), json)
+
+
+@quotas.command("clear")
+def clear(of: _OF, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Remove all quotas of a tenant.
+
+    The quotas and the weight of the settings apply again, without a cap, and all models are allowed.
+    """
+    with api_client(url, tenant) as client:
+        had_own = of in _tenants(client.quotas())
+        _print(client.clear_quotas(of), json)
+    if not had_own:
+        stderr().print(f"{of} had no quotas of its own, so there is nothing to remove.", markup=False)
+
+
+def _tenants(page: QuotaList) -> set[str]:
+    """Return the names of the tenants that have quotas of their own."""
+    return {row.tenant for row in page.data}
+
+
+def _number(text: str) -> int | None:
+    if text == _DEFAULT:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        stop(f"{text!r} is not a whole number such as 1000; 0: no limit, `{_DEFAULT}` that of the settings.")
+    return _integer(text)
+
+
+def _weight(text: str) -> float | None:
+    if text == _DEFAULT:
+        return None
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = math.nan
+    if not (weight > 0 and math.isfinite(weight)):
+        stop(f"{text!r} is not a positive number such as 2.5; `{_DEFAULT}`: the weight of the settings.")
+    return weight
+
+
+def _cap(text: str) -> int | None:
+    if text == _DEFAULT:
+        return None
+    if not (text.isascii() and text.isdigit() and text.strip("0")):
+        stop(f"{text!r} is not a positive whole number such as 16; `{_DEFAULT}`: no limit.")
+    return _integer(text)
+
+
+def _priority(text: str) -> int | None:
+    if text == _DEFAULT:
+        return None
+    if text not in {str(number) for number in range(MIN_PRIORITY, MAX_PRIORITY + 1)}:
+        stop(
+            f"{text!r} is not a priority from {MIN_PRIORITY} to {MAX_PRIORITY}; `{_DEFAULT}`: all priorities."
+        )
+    return int(text)
+
+
+def _over_quota(text: str) -> str | None:
+    if text == _DEFAULT:
+        return None
+    if text not in set(OverQuota):
+        stop(f"{text!r} is not `fail` or `wait`; `{_DEFAULT}`: the batch fails.")
+    return text
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > len(str(MAX_QUOTA)):  # Python refuses to convert thousands of digits
+        stop(f"A number of {len(digits)} digits is too large: use at most {MAX_QUOTA}.")
+    return int(digits)
+
+
+def _print(page: QuotaList, json: bool) -> None:
+    if json:
+        return print_json(page)
+    if page.data:
+        table = column_table("tenant", "weight", "in flight", "models", "quotas", whole="tenant")
+        for row in page.data:
+            weight = _DEFAULT if row.weight is None else f"{row.weight:g}"
+            cap = "no cap" if row.max_in_flight is None else f"{row.max_in_flight}"
+            table.add_row(row.tenant, weight, cap, escaped(_models(row.models)), _own(row))
+        stdout().print(table)
+    else:
+        stderr().print("No tenant has quotas of its own; `batchwright quotas set TENANT ...` sets them.")
+
+
+def _own(row: QuotaObject) -> str:
+    """Return the tenant's own quotas as text, such as "live_batches 10, enqueued_lines no limit"."""
+    limits = row.model_dump(include=set(DefaultQuotas.model_fields))
+    own = {name: limit for name, limit in limits.items() if limit is not None}
+    texts = [f"{name} {limit or 'no limit'}" for name, limit in own.items()]
+    for name in ("backend_requests_per_minute", "backend_tokens_per_minute"):
+        if (rate := getattr(row, name)) is not None:
+            texts.append(f"{name} {rate}")
+    if row.max_priority is not None:
+        texts.append(f"max_priority {row.max_priority}")
+    if row.over_quota is not None:
+        texts.append(f"over_quota {row.over_quota}")
+    return ", ".join(texts) or _DEFAULT
+
+
+def _models(names: list[str] | None) -> str:
+    if names is None:
+        return "all"
+    return ", ".join(names) or "none"

@@ -1,0 +1,166 @@
+"""`batchwright tenants`: creates, shows, disables and enables tenants.
+
+The commands use the database instead of the API, because no API key exists before the first tenant.
+"""
+
+from datetime import UTC, datetime
+from typing import Annotated, NoReturn
+
+import typer
+from pydantic import BaseModel
+
+from batchwright.database.database import Database
+from batchwright.database.records import TenantRow
+from batchwright.rules.api_keys import is_usable
+from batchwright.starter.commands.tenants.budget_output import check_name
+from batchwright.starter.diagnostics.connections import query_database
+from batchwright.starter.options import JsonLine
+from batchwright.starter.output import ExitCode, column_table, local_time, print_json, stderr, stdout, stop
+
+tenants = typer.Typer(
+    help="Create, show, disable and enable tenants.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the tenant.", show_default=False)]
+
+
+class TenantOutput(TenantRow):
+    """A tenant. `keys` is the number of its keys that are valid now."""
+
+    keys: int
+    last_used_at: datetime | None
+    live_batches: int
+
+
+class TenantsOutput(BaseModel):
+    tenants: list[TenantOutput]
+
+
+@tenants.callback()
+def commands() -> None:
+    """Create, show, disable and enable tenants."""
+
+
+@tenants.command("create")
+def create(name: Name, json: JsonLine = False) -> None:
+    """Create a tenant; `batchwright keys create` creates its keys."""
+    check_name(name, "a tenant's")
+
+    async def make(database: Database) -> tuple[bool, TenantOutput | None]:
+        made = await database.tenants.create(name, datetime.now(UTC))
+        return made, await _tenant(database, name)
+
+    made, tenant = query_database(make)
+    if not made:
+        stop(f"There is a tenant {name!r} already.", ExitCode.FAILED)
+    _print(tenant, name, f"Created the tenant {name}; `batchwright keys create {name}` creates a key.", json)
+
+
+@tenants.command("list")
+def list_tenants(json: JsonLine = False) -> None:
+    """List tenants by name."""
+
+    async def look(database: Database) -> list[TenantOutput]:
+        return [await _load(database, row) for row in await database.tenants.all()]
+
+    found = query_database(look)
+    if json:
+        return print_json(TenantsOutput(tenants=found))
+    if not found:
+        stderr().print("There is no tenant; `batchwright tenants create NAME` creates one.")
+        return
+    table = column_table("tenant", "state", "keys", "last used", "live batches")
+    for tenant in found:
+        table.add_row(
+            tenant.name,
+            _state(tenant),
+            str(tenant.keys),
+            local_time(tenant.last_used_at),
+            str(tenant.live_batches),
+        )
+    stdout().print(table)
+
+
+@tenants.command("show")
+def show(name: Name, json: JsonLine = False) -> None:
+    """Show one tenant."""
+    tenant = query_database(lambda database: _tenant(database, name))
+    if tenant is None:
+        _stop_unknown(name)
+    if json:
+        return print_json(tenant)
+    table = column_table("tenant", tenant.name)
+    table.add_row("state", _state(tenant))
+    table.add_row("created", local_time(tenant.created_at))
+    table.add_row("keys", str(tenant.keys))
+    table.add_row("last used", local_time(tenant.last_used_at))
+    table.add_row("live batches", str(tenant.live_batches))
+    stdout().print(table)
+
+
+@tenants.command("disable")
+def disable(name: Name, json: JsonLine = False) -> None:
+    """Disable a tenant: its keys are rejected within seconds.
+
+    Its batches continue, and its files stay.
+    """
+
+    async def disable_tenant(database: Database) -> TenantOutput | None:
+        await database.tenants.disable(name, datetime.now(UTC))
+        return await _tenant(database, name)
+
+    _print(query_database(disable_tenant), name, f"Disabled the tenant {name}; its batches continue.", json)
+
+
+@tenants.command("enable")
+def enable(name: Name, json: JsonLine = False) -> None:
+    """Enable a disabled tenant.
+
+    Its keys are valid again.
+    """
+
+    async def enable_tenant(database: Database) -> TenantOutput | None:
+        await database.tenants.enable(name)
+        return await _tenant(database, name)
+
+    _print(query_database(enable_tenant), name, f"Enabled the tenant {name}.", json)
+
+
+def _stop_unknown(name: str) -> NoReturn:
+    stop(f"There is no tenant {name!r}: `batchwright tenants create {name}` creates it.", ExitCode.FAILED)
+
+
+async def _tenant(database: Database, name: str) -> TenantOutput | None:
+    row = await database.tenants.get(name)
+    return None if row is None else await _load(database, row)
+
+
+async def _load(database: Database, row: TenantRow) -> TenantOutput:
+    keys, now = await database.api_keys.all(row.name), datetime.now(UTC)
+    valid = [
+        key
+        for key in keys
+        if is_usable(now, expires_at=key.expires_at, revoked_at=key.revoked_at, disabled_at=row.disabled_at)
+    ]
+    return TenantOutput(
+        **row.model_dump(),
+        keys=len(valid),
+        last_used_at=max((key.last_used_at for key in keys if key.last_used_at), default=None),
+        live_batches=await database.batches.count_live(row.name),
+    )
+
+
+def _print(tenant: TenantOutput | None, name: str, sentence: str, json: bool) -> None:
+    if tenant is None:
+        _stop_unknown(name)
+    if json:
+        print_json(tenant)
+    else:
+        stderr().print(sentence, markup=False)
+
+
+def _state(tenant: TenantRow) -> str:
+    return "enabled" if tenant.disabled_at is None else f"disabled since {local_time(tenant.disabled_at)}"

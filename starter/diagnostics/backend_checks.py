@@ -1,0 +1,206 @@
+"""Checks of the backends: request the list of models from each, as a worker does."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from batchwright.contracts.registry import BackendConfig, GatewayConfig
+from batchwright.database.errors import DatabaseError
+from batchwright.database.postgres import open_database
+from batchwright.inference.catalog import Catalog, CatalogEntry
+from batchwright.inference.client import InferenceClient
+from batchwright.inference.client_pool import ClientPool, client_key
+from batchwright.inference.discovery import ListingFailed, ModelListing
+from batchwright.settings import Settings, SettingsError
+from batchwright.starter.diagnostics.checks import Clock
+from batchwright.starter.diagnostics.findings import Finding, Level, compare_clocks, ok, problem, warning
+
+_CONCURRENCY = 32
+_PART = "backends"
+
+
+@dataclass
+class _BackendUnderTest:
+    """One backend, and the names of the models that it should serve according to the registry.
+
+    If the backend is a gateway, its list of models may lack them: a gateway may serve models that it does not
+    list.
+    """
+
+    config: BackendConfig
+    models: set[str] = field(default_factory=set[str])
+
+    @property
+    def is_gateway(self) -> bool:
+        return isinstance(self.config, GatewayConfig)
+
+    @property
+    def accepts_any_model(self) -> bool:
+        return isinstance(self.config, GatewayConfig) and self.config.any_model
+
+
+async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], list[str]]:
+    """Request the list of models from each backend. Return the findings and the names of all served models.
+
+    Args:
+        at: Returns the current time, with which the clocks of the backends are compared.
+    """
+    try:
+        catalog = Catalog(chosen)
+    except SettingsError as error:
+        return [problem(_PART, str(error))], []
+    registered, changes = await _registered(chosen, catalog)
+    for said in [said for entry in registered for said in entry.problems]:
+        message = f"{said[0].upper()}{said[1:]}."
+        changes.append(warning(_PART, message, "Register the model again without it."))
+    checked = _backends_to_check(catalog, registered)
+    if not checked:
+        where = "Set BATCHWRIGHT_BACKENDS or BATCHWRIGHT_REGISTRY."
+        return [*changes, warning(_PART, "No backend is configured.", where)], []
+    clients = ClientPool(chosen, on_problem=lambda backend, error: None)  # reported below
+    try:
+        found, models = await _check_all(chosen, clients, checked, at)
+    finally:
+        await clients.aclose()
+    return [*changes, *found], sorted(models.union(entry.model for entry in registered))
+
+
+async def _registered(chosen: Settings, catalog: Catalog) -> tuple[list[CatalogEntry], list[Finding]]:
+    """Return the registered models, and a warning if the database is unavailable.
+
+    Without the database, changes at run time are unknown, and only the models of the registry file are
+    returned.
+    """
+    try:
+        database = await open_database(chosen, patience_seconds=0)
+        try:
+            return await catalog.read(database), []
+        finally:
+            await database.close()
+    except DatabaseError:
+        if not catalog.configured:
+            return [], []
+        message = "Run-time changes are unknown without the database; only the registry file was checked."
+        return catalog.registered([], []), [warning(_PART, message, "Repair the database, then try again.")]
+
+
+def _backends_to_check(catalog: Catalog, registered: Sequence[CatalogEntry]) -> list[_BackendUnderTest]:
+    """Return each backend once: first those for all models, then in the order of the models."""
+    found = {client_key(gateway): _BackendUnderTest(gateway) for gateway in catalog.gateways}
+    for entry in registered:
+        for config in entry.config.backends:
+            backend = found.setdefault(client_key(config), _BackendUnderTest(config))
+            backend.models.add(config.model or entry.model)
+    return list(found.values())
+
+
+async def _check_all(
+    chosen: Settings, clients: ClientPool, checked: Iterable[_BackendUnderTest], at: Clock
+) -> tuple[list[Finding], set[str]]:
+    slots = asyncio.Semaphore(_CONCURRENCY)
+
+    async def ask(backend: _BackendUnderTest) -> tuple[list[Finding], set[str]]:
+        async with slots:
+            return await _check_one(chosen, clients.client_for(backend.config), backend, at)
+
+    answers = await asyncio.gather(*(ask(backend) for backend in checked))
+    found = [finding for findings, _ in answers for finding in findings]
+    return _merge_clock_findings(found), set[str]().union(*(models for _, models in answers))
+
+
+def _merge_clock_findings(found: Sequence[Finding]) -> list[Finding]:
+    """Replace the findings that the clock of a backend is right by a single one, which has their number.
+
+    All other findings are kept.
+    """
+    right = [finding for finding in found if finding.part == "clock" and finding.level is Level.OK]
+    if len(right) < 2:
+        return list(found)
+    rest = [finding for finding in found if finding not in right]
+    return [*rest, ok("clock", f"{len(right)} backends have clocks that agree with ours.")]
+
+
+async def _check_one(
+    chosen: Settings, client: InferenceClient, backend: _BackendUnderTest, at: Clock
+) -> tuple[list[Finding], set[str]]:
+    url = backend.config.url
+    if client.problem:
+        return [problem(_PART, f"{url} cannot be checked: {client.problem}.")], set()
+    began, asked = time.monotonic(), at()
+    try:
+        listing = await client.listing(url)
+    except ListingFailed as error:
+        found = _failure_finding(chosen, client, backend, error)
+        backend_time = error.backend_time
+        models = set[str]()
+    else:
+        found = _listing_finding(client, backend, listing, time.monotonic() - began)
+        backend_time, models = listing.backend_time, set(listing.models) if backend.is_gateway else set[str]()
+    if not backend_time:
+        return [found], models
+    return [found, compare_clocks(url, backend_time, asked=asked, answered=at())], models
+
+
+def _listing_finding(
+    client: InferenceClient, backend: _BackendUnderTest, listing: ModelListing, seconds: float
+) -> Finding:
+    url, names = backend.config.url, sorted(listing.models)
+    answers = f"{url} answers in {1000 * seconds:.0f} ms{', accepts its key' if client.has_key else ''}"
+    if not names and backend.accepts_any_model:
+        return ok(_PART, f"{answers}, lists no models and accepts any model name.")
+    if not names:
+        return warning(
+            _PART, f"{answers} and lists no models.", "Load a model: no line can be sent to this backend."
+        )
+    missing = sorted(backend.models.difference(names))
+    if missing and not backend.is_gateway:
+        return warning(
+            _PART,
+            f"{answers} and lists {_shortened(names)}, but not {_shortened(missing)}.",
+            "Load the missing models, or correct `model` of this backend in the registry.",
+        )
+    return ok(_PART, f"{answers} and serves {_shortened(names)}.")
+
+
+def _failure_finding(
+    chosen: Settings, client: InferenceClient, backend: _BackendUnderTest, error: ListingFailed
+) -> Finding:
+    url = backend.config.url
+    where = _key_location(chosen, backend.config)
+    match error.status:
+        case 401 if client.has_key:
+            return problem(_PART, f"{url} does not accept its key (401).", f"Correct {where}.")
+        case 401:
+            return problem(_PART, f"{url} requires a key (401), and none is set.", f"Set {where}.")
+        case 403:
+            message = f"{url} accepts the key, but does not allow listing models (403)."
+            return problem(_PART, message, f"Allow it at the backend, or use another key: {where}.")
+        case status if status and not error.is_unreachable and backend.accepts_any_model:
+            answers = f"{url} answers, lists no models ({_failure_text(error)})"
+            return ok(_PART, f"{answers} and accepts any model name.")
+        case status if status and not error.is_unreachable and not backend.is_gateway:
+            message = f"{url} answers, but does not list its models ({_failure_text(error)})."
+            return warning(_PART, message, f"Make sure that it serves {_shortened(sorted(backend.models))}.")
+        case _:
+            setting = "the registry" if chosen.registry else "BATCHWRIGHT_BACKENDS"
+            return problem(_PART, f"{error}.", f"Check its URL in {setting}, and the backend itself.")
+
+
+def _failure_text(error: ListingFailed) -> str:
+    return str(error.status) if error.status != 200 else "its list cannot be read"
+
+
+def _key_location(chosen: Settings, config: BackendConfig) -> str:
+    if chosen.registry is None and isinstance(config, GatewayConfig):
+        return "BATCHWRIGHT_BACKEND_API_KEY"
+    if config.api_key_env:
+        return f"the variable {config.api_key_env}"
+    if config.api_key_name:
+        return str(chosen.secrets_dir / config.api_key_name)
+    return config.api_key_file or "`api_key_name` in the registry"
+
+
+def _shortened(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:8])
+    return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"

@@ -1,0 +1,79 @@
+"""Checks of settings, PostgreSQL and object storage."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from batchwright import temporal
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.migrate import inspect
+from batchwright.settings import Settings, SettingsError
+from batchwright.settings.unknown_variables import unknown_variables
+from batchwright.starter.diagnostics.findings import Finding, compare_clocks, ok, problem, warning
+from batchwright.storage.base import StorageError
+from batchwright.storage.factory import open_storage
+from batchwright.storage.observed import StorageComponent
+from batchwright.telemetry.metrics import Metrics
+from batchwright.temporal import credentials
+
+Clock = Callable[[], datetime]
+_EXPIRY_WARNING = timedelta(days=14)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def check_settings(chosen: Settings, at: Clock) -> list[Finding]:
+    try:
+        temporal.check(chosen)
+        expires = credentials.read(chosen).expires_at
+    except SettingsError as error:
+        return [problem("settings", str(error))]
+    found = [ok("settings", "The settings are consistent, and all files that they name are readable.")]
+    found += [
+        warning(
+            "settings",
+            f"{name} is not a setting and is ignored.",
+            f"Did you mean {meant}?" if meant else "Remove it.",
+        )
+        for name, meant in unknown_variables().items()
+    ]
+    if expires is None:
+        return found
+    left = expires - at()
+    if left <= timedelta(0):
+        message = f"Our certificate for Temporal expired at {expires:%Y-%m-%d %H:%M} UTC."
+        found.append(problem("settings", message))
+    elif left < _EXPIRY_WARNING:
+        message = f"Our certificate for Temporal expires in {left.days} days."
+        found.append(warning("settings", message, "Replace the files; running processes reload them."))
+    return found
+
+
+async def check_database(chosen: Settings, at: Clock) -> list[Finding]:
+    asked = at()
+    try:
+        found = await inspect(chosen.database_url)
+    except DatabaseUnavailable as error:
+        return [problem("database", str(error))]
+    answered = at()
+    answers = ok("database", f"PostgreSQL {found.version} answers at {found.where}.")
+    if found.mismatch:
+        tables = problem("tables", found.mismatch)
+    elif found.missing:
+        tables = problem(
+            "tables", f"The database lacks {', '.join(found.missing)}.", "Run `batchwright migrate`."
+        )
+    else:
+        tables = ok("tables", "All migrations of this version are applied, and no others.")
+    return [answers, tables, compare_clocks("PostgreSQL", found.now, asked=asked, answered=answered)]
+
+
+async def check_storage(chosen: Settings, _: Clock) -> list[Finding]:
+    where = chosen.storage or str(chosen.storage_dir)
+    try:
+        async with open_storage(chosen, Metrics(), StorageComponent.API) as opened:
+            await opened.check()
+    except StorageError as error:
+        return [problem("storage", str(error))]
+    return [ok("storage", f"Objects can be written, read and deleted in {where}.")]

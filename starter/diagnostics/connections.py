@@ -1,0 +1,78 @@
+"""Access of commands to PostgreSQL, Temporal and object storage.
+
+If one of these dependencies is unavailable, the command ends with one sentence.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from batchwright.database.database import Database
+from batchwright.database.errors import (
+    DatabaseError,
+    InOtherOrganization,
+    UnknownApiKey,
+    UnknownBudgetGroup,
+    UnknownTenant,
+)
+from batchwright.database.postgres import open_database
+from batchwright.settings import Settings, SettingsError
+from batchwright.starter.options import settings_or_stop
+from batchwright.starter.output import ExitCode, stop
+
+_Result = TypeVar("_Result")
+# The database is available, and refuses what the command asks for.
+_REFUSALS = (UnknownTenant, UnknownBudgetGroup, UnknownApiKey, InOtherOrganization)
+_DEV_ENV = Path(".batchwright") / "dev.env"
+
+
+def run_or_stop(
+    work: Awaitable[_Result], *failures: type[Exception], code: ExitCode = ExitCode.USAGE
+) -> _Result:
+    """Run `work` and return its result. If that fails, end the command with one sentence.
+
+    Args:
+        failures: Exceptions that mean an unavailable dependency, in addition to DatabaseError.
+        code: Exit code if a dependency is unavailable.
+    """
+
+    async def run() -> _Result:
+        return await work
+
+    try:
+        return asyncio.run(run())
+    except SettingsError as error:
+        stop(str(error))
+    except _REFUSALS as error:
+        stop(str(error), ExitCode.FAILED)
+    except (DatabaseError, *failures) as error:
+        stop(f"{str(error).rstrip('.')}{_dev_stack_hint() or '.'}", code)
+
+
+def _dev_stack_hint() -> str:
+    """Return a hint for users of `batchwright dev` who forgot to source `dev.env`; empty for all others."""
+    is_hidden = _DEV_ENV.exists() and "BATCHWRIGHT_DATABASE_URL" not in os.environ
+    return f"; `. {_DEV_ENV}` sets the addresses of the `batchwright dev` stack here." if is_hidden else ""
+
+
+def query_database(query: Callable[[Database], Awaitable[_Result]]) -> _Result:
+    """Run `query` on the configured database and return its result.
+
+    If the database is unavailable or refuses the query, end the command with one sentence.
+    """
+    return run_or_stop(with_database(settings_or_stop(), query))
+
+
+async def with_database(settings: Settings, query: Callable[[Database], Awaitable[_Result]]) -> _Result:
+    """Open the database of `settings`, run `query` on it, close it, and return the result.
+
+    Raises:
+        DatabaseError: the database is unavailable.
+    """
+    database = await open_database(settings, patience_seconds=0)
+    try:
+        return await query(database)
+    finally:
+        await database.close()

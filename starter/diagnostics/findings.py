@@ -1,0 +1,67 @@
+"""Findings of diagnostic checks."""
+
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import BaseModel
+
+_WARNING_SECONDS = 5.0  # a Date header has whole seconds
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+class Finding(BaseModel):
+    """Result of one check of `batchwright doctor`.
+
+    Attributes:
+        part: Part of the installation that was checked, such as "database".
+        message: One sentence about its state.
+        remedy: What the user should do; may be empty.
+    """
+
+    part: str
+    level: Level
+    message: str
+    remedy: str = ""
+
+
+class DiagnosticReport(BaseModel):
+    findings: list[Finding]
+
+    @property
+    def is_sound(self) -> bool:
+        return all(finding.level is not Level.PROBLEM for finding in self.findings)
+
+
+def ok(part: str, message: str) -> Finding:
+    return Finding(part=part, level=Level.OK, message=message)
+
+
+def warning(part: str, message: str, remedy: str) -> Finding:
+    return Finding(part=part, level=Level.WARNING, message=message, remedy=remedy)
+
+
+def problem(part: str, message: str, remedy: str = "") -> Finding:
+    """Return a finding of the level PROBLEM. Omit `remedy` if `message` already contains it."""
+    return Finding(part=part, level=Level.PROBLEM, message=message, remedy=remedy)
+
+
+def compare_clocks(name: str, theirs: datetime, *, asked: datetime, answered: datetime) -> Finding:
+    """Compare our clock with that of `name`, which showed `theirs` between our times `asked` and `answered`.
+
+    A slow response does not count as a difference.
+    """
+    ahead, behind = (asked - theirs).total_seconds(), (theirs - answered).total_seconds()
+    difference = max(ahead, behind)
+    if difference < _WARNING_SECONDS:
+        return ok("clock", f"The clock of {name} agrees with ours.")
+    side = "ahead of" if ahead > behind else "behind"
+    return warning(
+        "clock",
+        f"Our clock is {difference:.0f} s {side} that of {name}.",
+        "Synchronize both with NTP: deadlines and expiry times depend on these clocks.",
+    )

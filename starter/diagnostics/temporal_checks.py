@@ -1,0 +1,70 @@
+"""Checks of Temporal: server, namespace, pollers and clock."""
+
+from collections.abc import Sequence
+
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from batchwright.contracts.temporal_names import CONTROL_QUEUE, DISPATCH_QUEUE, IO_QUEUE, inference_queue
+from batchwright.rules.ids import safe_name
+from batchwright.settings import Settings, SettingsError
+from batchwright.starter.diagnostics.checks import Clock
+from batchwright.starter.diagnostics.findings import Finding, compare_clocks, ok, problem, warning
+from batchwright.temporal import TemporalNotSetUp, TemporalUnavailable, connect
+from batchwright.temporal.errors import from_rpc_error
+from batchwright.temporal.namespace import Namespace
+from batchwright.temporal.task_queues import QueueReport, describe_queue, server_time
+
+
+def task_queues(models: Sequence[str]) -> list[str]:
+    """Return the names of all Temporal task queues of an installation that serves `models`."""
+    return [CONTROL_QUEUE, IO_QUEUE, DISPATCH_QUEUE, *(inference_queue(safe_name(name)) for name in models)]
+
+
+async def check_temporal(chosen: Settings, at: Clock, models: Sequence[str]) -> list[Finding]:
+    try:
+        client = await connect(chosen)
+    except SettingsError:
+        return []  # the check of the settings reports it
+    except TemporalUnavailable as error:
+        return [problem("temporal", str(error))]
+    found = [ok("temporal", f"It answers at {chosen.temporal_address}.")]
+    try:
+        await Namespace(client, chosen).check()
+        found.append(ok("namespace", f"{client.namespace} has all search attributes."))
+    except TemporalNotSetUp as error:
+        return [*found, problem("namespace", str(error))]
+    except TemporalUnavailable as error:
+        return [problem("temporal", str(error))]
+    try:
+        asked = at()
+        theirs = await server_time(client)
+        if theirs:
+            found.append(compare_clocks("Temporal", theirs, asked=asked, answered=at()))
+        return [*found, *await _check_pollers(client, models)]
+    except RPCError as error:
+        return [*found, problem("temporal", str(from_rpc_error(chosen, error)))]
+
+
+async def queue_reports(client: Client, models: Sequence[str]) -> list[QueueReport]:
+    """Return the backlog, pollers and limit of each task queue of an installation that serves `models`.
+
+    Raises:
+        RPCError: Temporal is unavailable.
+    """
+    return [await describe_queue(client, queue) for queue in task_queues(models)]
+
+
+async def _check_pollers(client: Client, models: Sequence[str]) -> list[Finding]:
+    always = (CONTROL_QUEUE, IO_QUEUE, DISPATCH_QUEUE)
+    idle = [
+        queue.name
+        for queue in await queue_reports(client, models)
+        if not queue.pollers and (queue.backlog or queue.name in always)
+    ]
+    if not idle:
+        return [ok("workers", "Every task queue that is needed is polled.")]
+    return [
+        warning("workers", f"No worker polls {queue}, so its tasks wait.", "Start `batchwright worker`.")
+        for queue in idle
+    ]

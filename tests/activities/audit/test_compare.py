@@ -1,0 +1,222 @@
+"""The audit: every difference is found, and only what is safe is repaired."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from batchwright.activities.audit.compare import Audit, AuditSources
+from batchwright.activities.audit.differences import AuditReport, DifferenceKind
+from batchwright.activities.audit.runs import BatchRun, BatchRunSource
+from batchwright.contracts.batch import BatchOrder, BatchResult
+from batchwright.contracts.openai import BatchStatus, Endpoint, Usage
+from batchwright.database.records import BatchOutcome, BatchRow, FileRow
+from batchwright.rules import object_keys
+from batchwright.rules.ids import derived_file_id
+from batchwright.settings import load
+from tests.fakes.memory_database import MemoryDatabase
+from tests.fakes.storage import MemoryStorage
+
+NOW = datetime.now(UTC)
+EARLIER = NOW - timedelta(hours=1)
+ID = "batch_" + "0" * 32
+
+
+def an_order() -> BatchOrder:
+    return BatchOrder(
+        batch_id=ID,
+        tenant="acme",
+        input_file_id="file-in",
+        endpoint=Endpoint.CHAT_COMPLETIONS,
+        completion_window="24h",
+        created_at=EARLIER,
+        deadline=NOW + timedelta(hours=23),
+    )
+
+
+class MemoryBatchRunSource(BatchRunSource):
+    def __init__(self) -> None:
+        self.runs: dict[str, BatchRun] = {}
+        self.started: list[str] = []
+
+    async def all(self) -> AsyncIterator[BatchRun]:
+        for run in list(self.runs.values()):
+            yield run
+
+    async def find(self, batch_id: str) -> BatchRun | None:
+        return self.runs.get(batch_id)
+
+    async def order(self, batch_id: str) -> BatchOrder:
+        return an_order()
+
+    async def start(self, order: BatchOrder) -> None:
+        self.started.append(order.batch_id)
+
+
+class AuditFixture:
+    def __init__(self) -> None:
+        self.database, self.storage, self.runs = MemoryDatabase(), MemoryStorage(), MemoryBatchRunSource()
+
+    async def audit(self, *, repair: bool = True) -> AuditReport:
+        return await self.begun(repair=repair).run()
+
+    def begun(self, *, repair: bool = True) -> Audit:
+        return Audit(AuditSources(self.database, self.storage, self.runs, load(), now=NOW, repair=repair))
+
+    async def live(self) -> None:
+        await self.database.batches.upsert(an_order())
+
+    def run(self, ended: str = "", result: BatchResult | None = None) -> None:
+        at = EARLIER + timedelta(minutes=30) if ended else None
+        self.runs.runs[ID] = BatchRun(ID, "acme", EARLIER, ended, at, result)
+
+    async def write(self, kind: str) -> str:
+        id = derived_file_id(ID, kind)
+        await self.storage.put(object_keys.output_key("acme", id, "nonce"), b"line\n")
+        return id
+
+    async def row(self) -> BatchRow:
+        row = await self.database.batches.get("acme", ID)
+        assert row is not None
+        return row
+
+
+@pytest.fixture
+def fixture() -> AuditFixture:
+    return AuditFixture()
+
+
+def kinds(report: AuditReport) -> list[DifferenceKind]:
+    return [one.kind for one in report.differences]
+
+
+async def test_a_row_that_matches_its_run_is_no_difference(fixture: AuditFixture) -> None:
+    await fixture.live()
+    fixture.run()
+    report = await fixture.audit()
+    assert (report.differences, report.rows, report.runs) == ([], 1, 1)
+
+
+async def test_a_live_row_that_has_no_run_gets_one(fixture: AuditFixture) -> None:
+    await fixture.live()
+    report = await fixture.audit()
+    assert (kinds(report), report.left) == ([DifferenceKind.RUN_MISSING], 0)
+    assert fixture.runs.started == [ID]
+
+
+async def test_nothing_is_repaired_unless_requested(fixture: AuditFixture) -> None:
+    await fixture.live()
+    report = await fixture.audit(repair=False)
+    assert report.left == 1
+    assert fixture.runs.started == []
+
+
+async def test_a_row_older_than_the_end_of_its_run_gets_the_end_and_files_of_the_run(
+    fixture: AuditFixture,
+) -> None:
+    await fixture.live()
+    output = await fixture.write("output")
+    fixture.run("completed", BatchResult(status=BatchStatus.COMPLETED, total=1, completed=1))
+    report = await fixture.audit()
+    row = await fixture.row()
+    file = await fixture.database.files.get("acme", output)
+    assert (kinds(report), report.left) == ([DifferenceKind.RUN_ENDED], 0)
+    assert (row.status, row.output_file_id, row.completed) == (BatchStatus.COMPLETED, output, 1)
+    assert file is not None
+    assert (file.bytes, file.expires_at) == (5, EARLIER + timedelta(minutes=30, days=30))
+
+
+async def test_a_row_that_lost_its_files_and_its_run_is_reported_and_not_repaired(
+    fixture: AuditFixture,
+) -> None:
+    await fixture.live()
+    fixture.run("completed", BatchResult(status=BatchStatus.COMPLETED, total=1, completed=1))
+    report = await fixture.audit()
+    assert report.left == 1
+    assert not (await fixture.row()).status.is_terminal
+
+
+async def test_a_terminated_run_leaves_a_failed_batch_with_its_settled_lines(
+    fixture: AuditFixture,
+) -> None:
+    await fixture.live()
+    fixture.run("terminated")
+    report = await fixture.audit()
+    row = await fixture.row()
+    assert report.left == 0
+    assert (row.status, row.errors[0].code) == (BatchStatus.FAILED, "system_error")
+    assert row.results_kept_until is not None
+    assert row.results_kept_until > NOW
+
+
+async def test_a_missing_row_of_an_ended_run_is_created_with_its_end(fixture: AuditFixture) -> None:
+    output = await fixture.write("output")
+    fixture.run("completed", BatchResult(status=BatchStatus.EXPIRED, total=1, completed=1))
+    report = await fixture.audit()
+    row = await fixture.row()
+    assert kinds(report) == [DifferenceKind.ROW_MISSING, DifferenceKind.RUN_ENDED]
+    assert report.left == 0
+    assert (row.status, row.output_file_id) == (BatchStatus.EXPIRED, output)
+
+
+async def test_batches_that_begin_or_end_during_the_audit_are_no_difference(fixture: AuditFixture) -> None:
+    await fixture.live()
+    fixture.runs.runs[ID] = BatchRun(ID, "acme", EARLIER, "completed", NOW)
+    fixture.runs.runs["batch_new"] = BatchRun("batch_new", "acme", NOW)
+    assert (await fixture.audit()).differences == []
+
+
+async def test_wrong_counts_and_files_without_objects_are_reported(
+    fixture: AuditFixture,
+) -> None:
+    await fixture.live()
+    fixture.run("completed")
+    id = derived_file_id(ID, "output")
+    file = FileRow(
+        id=id,
+        tenant="acme",
+        purpose="batch_output",
+        filename="x",
+        bytes=1,
+        created_at=EARLIER,
+        storage_key="gone",
+    )
+    outcome = BatchOutcome(status=BatchStatus.COMPLETED, completed=1, failed=0, usage=Usage(), output=file)
+    await fixture.database.batches.start("acme", ID, total=2, models=[], at=EARLIER)
+    await fixture.database.batches.finish("acme", ID, outcome, EARLIER)
+    report = await fixture.audit()
+    assert kinds(report) == [DifferenceKind.COUNTS, DifferenceKind.FILE_MISSING]
+    assert report.left == 2
+
+
+async def files_pending(fixture: AuditFixture) -> None:
+    await fixture.live()
+    await fixture.database.batches.end_without_files(
+        "acme", ID, BatchStatus.EXPIRED, [], EARLIER, files_until=NOW + timedelta(days=9)
+    )
+
+
+async def test_a_batch_whose_files_are_pending_may_have_an_open_run(fixture: AuditFixture) -> None:
+    await files_pending(fixture)
+    fixture.run()
+    assert (await fixture.audit()).differences == []
+
+
+async def test_pending_files_of_a_run_that_was_terminated_are_given_up(fixture: AuditFixture) -> None:
+    await files_pending(fixture)
+    fixture.run("terminated")
+    report = await fixture.audit()
+    row = await fixture.row()
+    assert (kinds(report), report.left) == ([DifferenceKind.RUN_ENDED], 0)
+    assert (row.status, row.files_pending) == (BatchStatus.EXPIRED, False)
+    assert row.results_kept_until is not None
+
+
+async def test_pending_files_that_the_run_has_written_are_added(fixture: AuditFixture) -> None:
+    await files_pending(fixture)
+    output = await fixture.write("output")
+    fixture.run("completed", BatchResult(status=BatchStatus.EXPIRED, total=1, completed=1))
+    report = await fixture.audit()
+    row = await fixture.row()
+    assert report.left == 0
+    assert (row.status, row.output_file_id, row.files_pending) == (BatchStatus.EXPIRED, output, False)

@@ -1,0 +1,140 @@
+"""Backends that call back when a job is done: once, late, too large, at which URL."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from batchwright.contracts.errors import Failure, LineCode
+from batchwright.contracts.execution import SliceResult
+from batchwright.rules.backends.callback_tokens import CALLBACK_PATH
+from tests.activities.execution.fixture import eventually, request
+from tests.activities.execution.jobs.job_server import CallingServer, JobServer, config_of
+
+pytestmark = pytest.mark.usefixtures("skipped_waits")
+
+
+async def _result_of(server: CallingServer, running: "asyncio.Task[SliceResult]") -> SliceResult:
+    """Poll the stored callbacks until the slice has ended, and return its result."""
+    while not running.done():
+        await server.poll_callbacks()
+        await asyncio.sleep(0.01)
+    return running.result()
+
+
+async def test_a_callback_answers_the_line() -> None:
+    server = CallingServer()
+    await server.plan(2)
+    running = server.execution.start(request())
+    await eventually(lambda: len(server.submits) == 2)
+    await server.call(0, b'{"status":"done","result":{"big":18446744073709551616}}')
+    await server.call(1, b'{"no":"status"}')
+    assert await _result_of(server, running) == SliceResult(finished=True, completed=2)
+    payloads = [record.payload for record in (await server.execution.settled()).values()]
+    assert b'"body":{"big":18446744073709551616}' in payloads[0]
+    assert b'"body":{"no":"status"}' in payloads[1]
+    calls = server.database.rows.callbacks
+    assert [sent_field for sent_field, _ in calls.values()] == [None, None]
+
+
+async def test_a_callback_that_came_while_no_worker_ran_is_found_by_the_next_worker() -> None:
+    server = CallingServer()
+    await server.plan(1)
+    planned = set(server.execution.storage.objects)
+    dead = server.execution.start(request())
+    await eventually(lambda: len(server.submits) == 1)
+    await eventually(lambda: bool(server.execution.storage.objects.keys() - planned))
+    await server.die(dead)
+    await server.call(0, b'{"result":{"echo":"late"}}')
+    running = server.execution.start(request())
+    assert await _result_of(server, running) == SliceResult(finished=True, completed=1)
+    assert len(server.submits) == 1
+
+
+async def test_a_callback_with_a_failure_is_followed_by_another_job() -> None:
+    server = CallingServer()
+    await server.plan(1)
+    running = server.execution.start(request())
+    await eventually(lambda: len(server.submits) == 1)
+    await server.call(0, b'{"status":"failed","error":"busy"}')
+    while len(server.submits) < 2:
+        await server.poll_callbacks()
+        await asyncio.sleep(0.01)
+    assert server.tokens[0].split(".")[1] == "0"
+    assert server.tokens[1].split(".")[1] == "1"
+    await server.call(1, b'{"status":"success","result":{"a":1}}')
+    assert await _result_of(server, running) == SliceResult(finished=True, completed=1)
+
+
+async def test_a_callback_that_is_too_large_to_store_settles_the_line() -> None:
+    server = CallingServer()
+    await server.plan(1)
+    running = server.execution.start(request())
+    await eventually(lambda: len(server.submits) == 1)
+    await server.call(0, None, 99_000_000)
+    assert await _result_of(server, running) == SliceResult(finished=True, failed=1)
+    [error] = await server.errors()
+    assert error["code"] == LineCode.RESPONSE_TOO_LARGE
+
+
+async def test_a_callback_in_time_counts_even_if_it_is_read_after_the_time_limit_of_its_job() -> None:
+    """The waits pass on the virtual clock of the event loop and take no real time."""
+    limit = 5.0
+    server = CallingServer(max_poll_time=limit)
+    await server.plan(1)
+    running = server.execution.start(request())
+    await eventually(lambda: len(server.submits) == 1)
+    await asyncio.sleep(limit - 0.2)  # just before it
+    await server.accept(0, b'{"result":{"echo":"in time"}}')
+    await asyncio.sleep(1.2)  # past the limit
+    assert await _result_of(server, running) == SliceResult(finished=True, completed=1)
+    assert len(server.submits) == 1
+
+
+@pytest.mark.parametrize("field", ["", "webhook"])
+async def test_the_callback_url_is_sent_in_the_header_or_field_that_the_registry_names(field: str) -> None:
+    server = CallingServer(callback_field=field, callback_header="X-Hook", submit_endpoint="/run")
+    await server.plan(1)
+    running = server.execution.start(request())
+    await eventually(lambda: len(server.submits) == 1)
+    [submit] = server.submits
+    await server.die(running)
+    url = submit.headers["x-hook"]
+    assert url.startswith(f"http://api{CALLBACK_PATH}")
+    assert submit.url.path == "/run"
+    assert json.loads(submit.content).get("webhook") == (url if field else None)
+
+
+async def test_without_a_callback_address_no_job_is_submitted_and_the_batch_shows_the_reason() -> None:
+    server = JobServer(config_of("callback"), circuit_failures=1)
+    await server.plan(1)
+    error = await server.execution.failure(request())
+    assert error.type == Failure.DEFERRED
+    assert "BATCHWRIGHT_CALLBACK_URL" in error.message
+    assert server.submits == []
+
+
+async def test_jobs_without_a_callback_use_up_the_attempts_of_their_lines() -> None:
+    """Without a poll template and a list of models, only responses to submissions show a live backend."""
+    server = CallingServer(max_poll_time=0.02)
+    answer = server.execution.answer
+
+    async def lists_nothing(http_request: httpx.Request) -> httpx.Response:
+        return httpx.Response(503) if http_request.url.path == "/v1/models" else await answer(http_request)
+
+    server.execution.answer = lists_nothing
+    await server.plan(1)
+    result = None
+    for _ in range(60):
+        try:
+            result = await server.execution.run(request())
+        except ApplicationError:  # put off, or the turn is over
+            server.execution.next_attempt()
+            server.execution.hurry()
+        else:
+            break
+    assert result == SliceResult(finished=True, failed=1)
+    [error] = await server.errors()
+    assert error["code"] == LineCode.REQUEST_TIMEOUT

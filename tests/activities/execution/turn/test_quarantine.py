@@ -1,0 +1,159 @@
+"""Lines that crash workers are found, and cost no other line its result."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+from temporalio.activity import ActivityCancellationDetails
+
+from batchwright.activities.execution.quarantine import (
+    MAX_LINE_CRASHES,
+    TRACKED_BATCH_SIZE,
+    AttemptHistory,
+    attempt_history,
+)
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.execution import RELEASED, SliceRequest
+from tests.activities.execution.fixture import ExecutionFixture, content_of, line_of, ok, plan_slice, request
+
+POISON = "7"
+LINES = 40
+
+
+class CrashingWorker(ExecutionFixture):
+    """A fixture whose worker crashes when it sends the poison line: from then on nothing is stored."""
+
+    def __init__(self, poison: str = POISON, **settings: object) -> None:
+        super().__init__(ok, **settings)
+        self.poison = poison
+        self.answer = self.dies
+        self.deaths = 0
+
+    async def dies(self, sent: httpx.Request) -> httpx.Response:
+        if content_of(sent) == self.poison:
+            self.deaths += 1
+            # Nobody asked for it: the attempt may write nothing more.
+            self.environment.cancel(cancellation_details=ActivityCancellationDetails(timed_out=True))
+            await asyncio.Event().wait()
+        return ok(content_of(sent))
+
+    async def until_finished(self, request: SliceRequest) -> None:
+        """Run attempt after attempt, as Temporal starts them."""
+        for _ in range(20):
+            if await self._result(request):
+                return
+            self.next_worker()
+        raise AssertionError("worker after worker died")
+
+    async def _result(self, request: SliceRequest) -> bool:
+        task = self.start(request)
+        await asyncio.wait([task])
+        error = task.exception()
+        assert error is None or getattr(error, "type", "") == Failure.OWNERSHIP_LOST, error
+        return error is None and task.result().finished
+
+
+async def test_a_line_that_crashes_its_worker_is_given_up_and_every_other_line_is_answered() -> None:
+    worker = CrashingWorker()
+    offsets = await plan_slice(worker.storage, [line_of(n) for n in range(LINES)])
+    await worker.until_finished(request())
+    settled = await worker.settled()
+    assert settled.keys() == set(offsets)
+    failed = [json.loads(record.payload) for record in settled.values() if not record.success]
+    assert [(line["custom_id"], line["error"]["code"]) for line in failed] == [
+        (f"c-{POISON}", "worker_crashed")
+    ]
+    assert worker.deaths == 2 + MAX_LINE_CRASHES
+    assert worker.sent.count(POISON) == worker.deaths
+
+
+async def test_a_quarantined_line_is_sent_with_no_other_request_in_flight() -> None:
+    """While a quarantined line is sent, the worker holds a lock: no line of this slice is in flight, and
+    no quarantined line of another slice.
+    """
+    worker = CrashingWorker()
+    in_flight, at_death, is_locked = 0, list[int](), list[bool]()
+
+    async def counted(sent: httpx.Request) -> httpx.Response:
+        nonlocal in_flight
+        in_flight += 1
+        try:
+            if content_of(sent) == POISON:
+                at_death.append(in_flight)
+                await asyncio.sleep(0)
+                is_locked.append(worker.context.quarantine_lock.locked())
+                return await worker.dies(sent)
+            await asyncio.sleep(0)
+            return ok(content_of(sent))
+        finally:
+            in_flight -= 1
+
+    worker.answer = counted
+    await plan_slice(worker.storage, [line_of(n) for n in range(LINES)])
+    await worker.until_finished(request())
+    assert at_death[2] <= TRACKED_BATCH_SIZE
+    assert at_death[3:] == [1] * (MAX_LINE_CRASHES - 1)
+    assert is_locked[3:] == [True] * (MAX_LINE_CRASHES - 1)
+
+
+@pytest.mark.usefixtures("skipped_waits")
+async def test_a_stopped_slice_does_not_wait_for_the_quarantined_line_of_another() -> None:
+    worker = CrashingWorker()
+    await plan_slice(worker.storage, [line_of(n) for n in range(LINES)])
+    for _ in range(3):
+        assert (await worker.failure(request())).type == Failure.OWNERSHIP_LOST
+        worker.next_worker()
+    async with worker.context.quarantine_lock:
+        running = worker.start(request())
+        await asyncio.sleep(10)
+        assert not running.done()
+        stopped = ActivityCancellationDetails(cancel_requested=True)
+        worker.environment.cancel(cancellation_details=stopped)
+        assert not (await asyncio.wait_for(running, 1)).finished
+    assert worker.deaths == 3
+
+
+async def test_one_worker_death_starts_no_quarantine() -> None:
+    worker = CrashingWorker()
+    await plan_slice(worker.storage, [line_of(n) for n in range(10)])
+    task = worker.start(request())
+    await asyncio.wait([task])
+    worker.next_worker()
+    worker.poison = ""
+    result = await worker.run(request())
+    assert (result.finished, result.completed) == (True, 10)
+    kinds = [record.kind.name for record in await worker.records()]
+    assert set(kinds) == {"SETTLED"}
+
+
+async def test_normal_ends_of_turns_do_not_count_as_deaths() -> None:
+    worker = ExecutionFixture(ok, model_in_flight=1)
+    worker.occupy_all_places()
+    await plan_slice(worker.storage, [line_of(n) for n in range(5)])
+    for _ in range(5):
+        await worker.turn(request(slice_seconds=0))
+        worker.next_attempt()
+    assert {record.kind.name for record in await worker.records()} == {"SETTLED"}
+
+
+@pytest.mark.parametrize(
+    ("attempt", "details", "past"),
+    [
+        (1, [], AttemptHistory(1, 1)),
+        (3, [], AttemptHistory(3, 1)),  # two workers died before their first beat
+        (4, [{"attempt": 3, "crashed_since": 2}], AttemptHistory(4, 2)),
+        (4, [{"attempt": 3, "crashed_since": 2}, RELEASED], AttemptHistory(4, 4)),
+        (
+            6,
+            [{"attempt": 3, "crashed_since": 2}, RELEASED],
+            AttemptHistory(6, 4),
+        ),  # two died without a beat since
+        (4, [RELEASED], AttemptHistory(4, 4)),
+        (4, [{"completed": 1}], AttemptHistory(4, 1)),  # of a version that did not tell
+    ],
+)
+def test_consecutive_deaths_are_derived_from_attempts_and_heartbeats(
+    attempt: int, details: list[object], past: AttemptHistory
+) -> None:
+    assert attempt_history(attempt, details) == past

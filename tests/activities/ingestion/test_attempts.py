@@ -1,0 +1,309 @@
+"""Ingestion that is retried, cancelled, or lacks disk space."""
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from datetime import timedelta
+from io import FileIO
+from pathlib import Path
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from batchwright.activities.ingestion.spool import InputSpool
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.ingestion import IngestResult
+from batchwright.contracts.openai import BatchStatus
+from batchwright.storage.base import StorageUnavailable
+from tests.activities.ingestion.fresh_batch import BATCH_ID, TENANT, FreshBatch, a_batch, a_line
+from tests.fakes.storage import MemoryStorage, MemoryWriter
+
+
+async def test_a_second_attempt_writes_its_own_plan() -> None:
+    batch = await a_batch(a_line("1"), a_line("2", "x"))
+    first = await batch.ingest()
+    begun = await batch.row()
+    second = await batch.ingest()
+    assert second == first.model_copy(update={"ingest_prefix": second.ingest_prefix})
+    assert second.ingest_prefix != first.ingest_prefix
+    assert batch.shard(second, second.models[0]) == batch.shard(first, first.models[0])
+    assert await batch.row() == begun
+
+
+async def test_a_second_attempt_reports_the_failed_validation_again() -> None:
+    batch = await a_batch(b"{")
+    assert await batch.ingest() == await batch.ingest() == IngestResult(failed=True, total=1, error_count=1)
+
+
+async def test_a_batch_begun_under_other_settings_can_still_fail_validation() -> None:
+    batch = await a_batch(a_line("1", "x"))
+    await batch.ingest()
+    batch.settings = {"strict_models": True}
+    assert (await batch.ingest()).failed
+    row = await batch.row()
+    assert (row.status, [error.code for error in row.errors]) == (BatchStatus.FAILED, ["model_not_found"])
+
+
+async def test_a_batch_that_has_already_ended_is_not_changed() -> None:
+    batch = await a_batch(a_line("1"))
+    await batch.database.batches.upsert(batch.order)
+    at = batch.order.created_at
+    await batch.database.batches.end_without_files(TENANT, BATCH_ID, BatchStatus.CANCELLED, [], at)
+    assert await batch.ingest() == IngestResult()
+    assert batch.written() == []
+
+
+async def test_the_row_is_created_from_the_order_alone() -> None:
+    batch = await a_batch(a_line("1"))
+    await batch.ingest()
+    assert (await batch.row()).order == batch.order
+
+
+async def test_ingestion_is_timed() -> None:
+    batch = await a_batch(a_line("1"))
+    await batch.ingest()
+    name = "batchwright_plan_build_duration_seconds_count"
+    assert batch.metrics.registry.get_sample_value(name, {"size_bucket": "100"}) == 1
+
+
+async def test_the_wait_from_the_creation_to_the_first_attempt_is_observed_once() -> None:
+    batch = await a_batch(a_line("1"))
+    batch.order = batch.order.model_copy(
+        update={"created_at": batch.order.created_at - timedelta(seconds=7200)}
+    )
+    await batch.ingest()
+    batch.env.info = replace(batch.env.info, attempt=2)
+    await batch.ingest()
+    count, name = batch.metrics.registry.get_sample_value, "batchwright_job_queue_wait_duration_seconds"
+    assert count(f"{name}_count") == 1
+    assert (count(f"{name}_bucket", {"le": "3600.0"}), count(f"{name}_bucket", {"le": "14400.0"})) == (0, 1)
+
+
+async def test_lines_that_ingestion_settles_are_counted_once_by_code() -> None:
+    batch = await a_batch(a_line("1", "nobody's"), a_line("2", "x"), a_line("3"))
+    for _ in range(2):  # the result of the first attempt is lost
+        await batch.ingest()
+    count = batch.metrics.registry.get_sample_value
+    labels = {"model": "other", "code": "model_not_found"}
+    assert count("batchwright_lines_settled_without_request_total", labels) == 2
+    assert count("batchwright_request_errors_by_model_total", {"model": "other"}) == 2
+    assert count("batchwright_errors_total", {"error_type": "no_backend", "model": "other"}) == 2
+
+
+async def test_the_row_has_the_time_at_which_ingestion_began() -> None:
+    batch = await a_batch(a_line("1"))
+    await batch.ingest()
+    assert (await batch.row()).ingestion_began_at is not None
+
+
+# Errors
+
+
+async def test_an_unavailable_storage_is_retried() -> None:
+    batch = await a_batch(a_line("1"))
+    batch.storage.failing = StorageUnavailable("the disk is away")
+    with pytest.raises(ApplicationError) as raised:
+        await batch.ingest()
+    assert (raised.value.type, raised.value.non_retryable) == (Failure.STORAGE_UNAVAILABLE, False)
+
+
+async def test_a_full_spool_is_retried_and_the_error_names_the_remedy() -> None:
+    batch = FreshBatch(a_line("1"), max_batch_file_bytes=2**62)
+    await batch.upload(size=2**61)
+    with pytest.raises(ApplicationError, match="BATCHWRIGHT_SPOOL_DIR") as raised:
+        await batch.ingest()
+    assert raised.value.type == Failure.STORAGE_UNAVAILABLE
+
+
+async def test_a_spool_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    batch = await a_batch(a_line("1"), spool_dir=tmp_path / "file" / "spool")
+    with pytest.raises(ApplicationError, match="spool directory") as raised:
+        await batch.ingest()
+    assert raised.value.type == Failure.STORAGE_UNAVAILABLE
+
+
+class StuckStorage(MemoryStorage):
+    """Sets an event when an object is being written, and never finishes writing it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stuck = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def writer(self, key: str) -> AsyncGenerator[MemoryWriter, None]:
+        self.stuck.set()
+        await asyncio.Event().wait()
+        yield MemoryWriter()
+
+
+def open_below(directory: Path) -> list[str]:
+    """Return the process's open files in the directory, including deleted ones."""
+    links = [Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd")]
+    targets = [os.readlink(link) for link in links if link.is_symlink()]
+    return [target for target in targets if target.startswith(f"{directory}/")]
+
+
+async def test_a_cancelled_ingestion_leaves_no_spool(tmp_path: Path) -> None:
+    storage = StuckStorage()
+    batch = await a_batch(a_line("1"), storage=storage, spool_dir=tmp_path)
+    running = batch.start()
+    await storage.stuck.wait()
+    assert len(open_below(tmp_path)) == 1
+    batch.env.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert open_below(tmp_path) == os.listdir(tmp_path) == []
+
+
+async def test_a_cancelled_spool_stops_its_thread(tmp_path: Path) -> None:
+    reading, stopped = threading.Event(), threading.Event()
+
+    def read_on(spool: InputSpool) -> None:
+        try:
+            while spool.read_line(0, 1):
+                reading.set()
+        finally:
+            stopped.set()
+
+    with InputSpool(tmp_path) as spool:
+        work = asyncio.create_task(spool.off_loop(read_on, spool))
+        await asyncio.to_thread(reading.wait)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert stopped.is_set()
+
+
+def test_a_spool_returns_lines_in_any_order_and_adds_the_last_newline(tmp_path: Path) -> None:
+    with InputSpool(tmp_path) as spool:
+        spool.write(b"a\nbb\nccc")
+        assert spool.read_lines([(5, 4), (0, 2), (2, 3), (0, 2)]) == b"ccc\na\nbb\na\n"
+        assert spool.read_lines([(0, 2), (2, 3), (5, 4)]) == b"a\nbb\nccc\n"
+        assert spool.read_lines([]) == b""
+
+
+# An input that is a local file
+
+
+class FileStorage(MemoryStorage):
+    """Objects become files in `directory` when they are opened."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
+
+    async def open_file(self, key: str) -> FileIO:
+        path = self.directory / "object"
+        path.write_bytes(await self.get(key))
+        return FileIO(path)
+
+
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
+async def test_an_input_that_is_a_local_file_is_planned_like_any_other(tmp_path: Path, ending: bytes) -> None:
+    lines = [a_line(str(number), "ab"[number % 2], system=f"kind {number % 3}") for number in range(9)]
+    copied = await a_batch(*lines, ending=ending)
+    result = await copied.ingest()
+    at_hand = await a_batch(*lines, ending=ending, storage=FileStorage(tmp_path), spool_dir=tmp_path)
+    again = await at_hand.ingest()
+    assert [share.lines for share in again.models] == [5, 4]
+    for share in result.models:
+        assert at_hand.shard(again, share) == copied.shard(result, share)
+        assert at_hand.plan(again, share) == copied.plan(result, share)
+
+
+async def test_an_input_that_is_a_local_file_needs_no_space_for_a_copy(tmp_path: Path) -> None:
+    batch = FreshBatch(
+        a_line("1"), max_batch_file_bytes=2**62, storage=FileStorage(tmp_path), spool_dir=tmp_path
+    )
+    await batch.upload(size=2**61)
+    assert (await batch.ingest()).total == 1
+
+
+async def test_an_input_that_became_shorter_meanwhile_is_retried(tmp_path: Path) -> None:
+    class Shrinking(FileStorage):
+        async def open_file(self, key: str) -> FileIO:
+            file = await super().open_file(key)
+            os.truncate(self.directory / "object", 10)
+            return file
+
+    batch = await a_batch(a_line("1"), storage=Shrinking(tmp_path), spool_dir=tmp_path)
+    with pytest.raises(ApplicationError, match="cannot read the input's lines again") as raised:
+        await batch.ingest()
+    assert raised.value.type == Failure.STORAGE_UNAVAILABLE
+
+
+def test_a_file_of_another_file_system_is_copied(tmp_path: Path) -> None:
+    with InputSpool(tmp_path) as spool:
+        file = FileIO("/proc/version")
+        assert not spool.use_file(file)
+        assert file.closed
+        spool.write(b"a\n")
+        assert spool.read_line(0, 2) == b"a\n"
+
+
+# Failed attempts
+
+
+class Broken(Exception):
+    """An error that no code expects."""
+
+
+class BrokenAt(MemoryStorage):
+    """Fails to write the model map, the last object of an attempt."""
+
+    error: Exception = Broken()
+
+    async def put(self, key: str, data: bytes) -> None:
+        if key.endswith("model_map.json"):
+            raise self.error
+        await super().put(key, data)
+
+
+@pytest.mark.parametrize("error", [Broken(), StorageUnavailable("the disk is away")])
+async def test_a_failed_attempt_deletes_its_objects_and_counts_no_longer(error: Exception) -> None:
+    storage = BrokenAt()
+    storage.error = error
+    batch = await a_batch(a_line("1"), a_line("2", "x"), storage=storage)
+    with pytest.raises((Broken, ApplicationError)):
+        await batch.ingest()
+    assert batch.written() == []
+    assert await batch.database.quotas.stored(TENANT) == len(batch.input)
+
+
+async def test_a_cancelled_attempt_deletes_its_objects() -> None:
+    class Stuck(MemoryStorage):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reached = asyncio.Event()
+
+        async def put(self, key: str, data: bytes) -> None:
+            if key.endswith("model_map.json"):
+                self.reached.set()
+                await asyncio.Event().wait()
+            await super().put(key, data)
+
+    storage = Stuck()
+    batch = await a_batch(a_line("1"), storage=storage)
+    ingestion = batch.start()
+    await storage.reached.wait()
+    assert batch.written()
+    ingestion.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ingestion
+    assert batch.written() == []
+
+
+async def test_bytes_written_by_attempts_count_as_stored_bytes_of_the_tenant_until_the_batch_ends() -> None:
+    batch = await a_batch(a_line("1"), a_line("2"))
+    size = len(batch.input)
+    await batch.ingest()
+    assert await batch.database.quotas.stored(TENANT) == 2 * size + 2 * 16
+    await batch.ingest()
+    assert await batch.database.quotas.stored(TENANT) == 3 * size + 4 * 16
+    at = batch.order.created_at
+    await batch.database.batches.end_without_files(TENANT, BATCH_ID, BatchStatus.CANCELLED, [], at)
+    assert await batch.database.quotas.stored(TENANT) == size

@@ -1,0 +1,105 @@
+"""The index of settled lines: it selects the right results and takes few bytes for each line."""
+
+import sys
+from array import array
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchwright.activities.results.result_index import ResultIndex, in_input_order
+from batchwright.activities.results.spool import ResultSpool
+from batchwright.contracts.openai import Usage
+from batchwright.rules.results.segments import RecordKind, SegmentDamaged, SegmentRecord, SegmentWriter
+from batchwright.rules.results.token_usage import Tokens
+
+few = st.integers(0, 5)
+records = st.builds(
+    SegmentRecord,
+    kind=st.sampled_from([RecordKind.SETTLED, RecordKind.SETTLED, RecordKind.ATTEMPT]),
+    offset=few,
+    payload=st.binary(max_size=9).filter(lambda payload: b"\n" not in payload),
+    success=st.booleans(),
+    usage=st.builds(Tokens, few, few, few, few),
+    final=st.booleans(),
+)
+segments = st.dictionaries(st.text("abc", max_size=3), st.lists(records, max_size=5), max_size=6)
+
+
+def segment(written: list[SegmentRecord]) -> bytes:
+    writer = SegmentWriter()
+    for record in written:
+        writer.add(record)
+    return writer.finish()
+
+
+@given(st.lists(st.integers(0, 60), max_size=40), st.integers(1, 9))
+def test_entries_are_in_input_order_however_few_are_sorted_at_once(found: list[int], run: int) -> None:
+    offsets = array("q", found)
+    assert list(in_input_order(offsets, run)) == sorted(range(len(found)), key=found.__getitem__)
+
+
+@given(segments)
+def test_the_best_result_of_each_line_is_selected_and_its_tokens_count(
+    written: dict[str, list[SegmentRecord]],
+) -> None:
+    best: dict[int, tuple[bool, str, int, SegmentRecord]] = {}
+    for name, some in written.items():
+        for number, record in enumerate(some):
+            if record.kind is RecordKind.SETTLED:
+                candidate = (not record.success, name, number, record)
+                best[record.offset] = min(best.get(record.offset, candidate), candidate)
+    chosen = [best[offset][-1] for offset in sorted(best)]
+    with ResultSpool(None) as spool, ResultIndex(spool) as index:
+        counts = [index.add_segment(name, segment(some)) for name, some in written.items()]
+        selected = index.select()
+        files = [b"".join(index.line_blocks(part)) for part in (selected.output, selected.error)]
+        payloads = [index.line(entry) for entry in selected.output]
+        dead_letters = index.dead_letters(selected)
+    assert counts == [sum(record.kind is RecordKind.SETTLED for record in some) for some in written.values()]
+    assert payloads == [record.payload for record in chosen if record.success]
+    for success, content in zip((True, False), files, strict=True):
+        assert content == b"".join(one.payload + b"\n" for one in chosen if one.success is success)
+    sums = [sum(column) for column in zip(*(tokens_of(record) for record in chosen), strict=True)] or [0] * 4
+    assert selected.usage == Usage(
+        input_tokens=sums[0], cached_tokens=sums[1], output_tokens=sums[2], reasoning_tokens=sums[3]
+    )
+    assert [offset for offset, _ in dead_letters] == sorted(
+        record.offset
+        for failed, name, _, chosen_one in best.values()
+        if failed
+        for record in written[name]
+        if record.kind is RecordKind.ATTEMPT and record.final and record.offset == chosen_one.offset
+    )
+
+
+def tokens_of(record: SegmentRecord) -> tuple[int, int, int, int]:
+    usage = record.usage
+    return usage.input_tokens, usage.cached_tokens, usage.output_tokens, usage.reasoning_tokens
+
+
+def test_a_settled_line_takes_few_bytes(tmp_path: Path) -> None:
+    lines = 20_000
+    with ResultSpool(tmp_path) as spool, ResultIndex(spool) as index:
+        for first in range(0, lines, 1000):
+            written = [
+                SegmentRecord(RecordKind.SETTLED, offset, b"{}", True)
+                for offset in range(first, first + 1000)
+            ]
+            index.add_segment(f"{first:06}", segment(written))
+        assert held(index) < 25 * lines
+    assert held(index) < 10_000
+
+
+def held(index: ResultIndex) -> int:
+    """Return the bytes that its arrays take."""
+    return sum(sys.getsizeof(column) for column in vars(index).values())
+
+
+def test_a_damaged_record_after_many_good_ones_is_reported_with_its_segment(tmp_path: Path) -> None:
+    data = bytearray(segment([SegmentRecord(RecordKind.SETTLED, offset, b"{}") for offset in range(5000)]))
+    data[4800 * 38] ^= 1
+    damaged = pytest.raises(SegmentDamaged, match=r"Segment 'a' is damaged")
+    with ResultSpool(tmp_path) as spool, ResultIndex(spool) as index, damaged:
+        index.add_segment("a", bytes(data))

@@ -1,0 +1,64 @@
+"""Runs the retention activity again and again until all data of a kind is done, as the workflow does."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from temporalio.testing import ActivityEnvironment
+
+from batchwright.activities.retention.activity import Retention
+from batchwright.contracts.retention import DeletionCount, RetentionKind, SweepRequest
+from batchwright.database.database import Database
+from batchwright.settings import Settings
+from batchwright.storage.base import Storage
+from batchwright.telemetry.metrics import Metrics
+from tests.fakes.settings import load
+
+
+class RetentionRunner:
+    """Runs the retention activity in turns, each of which lasts at most `turn_seconds`.
+
+    With 0, a turn handles one row.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        storage: Storage,
+        settings: Settings | None = None,
+        turn_seconds: float = 0,
+    ) -> None:
+        self.metrics = Metrics()
+        self.turns = 0
+        self._retention = Retention(database, storage, settings or load(), self.metrics, turn_seconds)
+
+    async def run(self, kind: RetentionKind, now: datetime, *, dry_run: bool = False) -> DeletionCount:
+        """Delete all expired data of a kind, and return how much was deleted.
+
+        Args:
+            now: Time at which the data must have expired.
+            dry_run: Only count the data, without deleting it.
+
+        Raises:
+            ApplicationError: the activity failed.
+        """
+        gone = DeletionCount(kind=kind)
+        request = SweepRequest(kind=kind, now=now, so_far=gone, dry_run=dry_run)
+        while True:
+            result = await ActivityEnvironment().run(self._retention.sweep, request)
+            self.turns += 1
+            gone = _sum(gone, result.deleted)
+            if result.position is None:
+                return gone
+            request = request.model_copy(update={"position": result.position, "so_far": gone})
+
+    async def counts(self, kinds: Sequence[RetentionKind], now: datetime) -> list[int]:
+        return [(await self.run(kind, now)).count for kind in kinds]
+
+
+def _sum(one: DeletionCount, other: DeletionCount) -> DeletionCount:
+    return DeletionCount(
+        kind=one.kind,
+        count=one.count + other.count,
+        bytes=one.bytes + other.bytes,
+        failures=one.failures + other.failures,
+    )

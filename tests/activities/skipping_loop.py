@@ -1,0 +1,50 @@
+"""An event loop with its own clock, in which waiting takes no real time."""
+
+import asyncio
+import selectors
+import time
+from collections.abc import Callable
+
+# The real clocks, before a test replaces them.
+_MONOTONIC, _WALL = time.monotonic, time.time
+_ROUND_SECONDS = 0.00005  # what a round of the loop takes by its clock
+
+
+class _Selector(selectors.DefaultSelector):
+    """Selector that returns at once instead of waiting, and passes the seconds that it should have waited
+    to `slept`.
+    """
+
+    def __init__(self, slept: Callable[[float], None]) -> None:
+        super().__init__()
+        self._slept = slept
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._slept(_ROUND_SECONDS)
+        if timeout is None:  # nothing but another thread could wake it
+            return super().select()
+        if not (ready := super().select(0)):
+            self._slept(timeout)
+        return ready
+
+
+class SkippingLoop(asyncio.SelectorEventLoop):
+    """Event loop whose clock jumps to the next timer instead of waiting for it.
+
+    Its time depends only on what the code does, never on the speed of the machine. It is not suited to code
+    that waits for sockets or threads, because the clock does not wait for them.
+    """
+
+    def __init__(self) -> None:
+        self._began, self._wall_began, self._skipped = _MONOTONIC(), _WALL(), 0.0
+        super().__init__(_Selector(self._skip))
+
+    def time(self) -> float:
+        return self._began + self._skipped
+
+    def wall(self) -> float:
+        """Return the loop's time as Unix seconds, in place of `time.time`."""
+        return self._wall_began + self._skipped
+
+    def _skip(self, seconds: float) -> None:
+        self._skipped += seconds

@@ -1,0 +1,64 @@
+"""Changes constants of the product in processes that a test starts."""
+
+import json
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+_STARTUP = Path(__file__).parent / "startup"  # Python runs its `sitecustomize.py` before the program
+_VARIABLE = "TEST_CONSTANTS"
+
+
+def with_constants(**values: object) -> dict[str, str]:
+    """Return environment variables that change constants in a process.
+
+    Their names are the keys of `CONSTANTS`. A duration that is a timedelta is given in seconds.
+    """
+    changed = {place: value for name, value in values.items() for place in CONSTANTS[name]}
+    return {"PYTHONPATH": python_path(), _VARIABLE: json.dumps(changed)}
+
+
+@contextmanager
+def constants(**values: object) -> Generator[None]:
+    """Change constants in all processes that are started during the `with` block."""
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in with_constants(**values).items():
+            environment.setenv(name, value)
+        yield
+
+
+def python_path(*folders: str) -> str:
+    """Return a PYTHONPATH that is needed for `with_constants`.
+
+    Modules in `folders` take precedence over all others.
+    """
+    return os.pathsep.join(filter(None, [*folders, str(_STARTUP), os.environ.get("PYTHONPATH", "")]))
+
+
+# Each constant as `module:attribute`.
+CONSTANTS = {
+    "body_seconds": ["batchwright.api.middleware.request_limits:BODY_SECONDS"],
+    "continue_as_new_events": ["batchwright.api.schemas.batch_create:_CONTINUE_AS_NEW_EVENTS"],
+    "event_poll_seconds": ["batchwright.api.services.batch_events:POLL_SECONDS"],
+    "fleet_fresh_age": ["batchwright.worker.fleet_shares:FRESH_AGE"],
+    "header_seconds": ["batchwright.api.http_protocol:BoundedProtocol.seconds_for_headers"],
+    "linger_seconds": ["batchwright.api.http_protocol:BoundedProtocol.seconds_lingering"],
+    "max_part_bytes": ["batchwright.api.services.upload_assembly:MAX_PART_BYTES"],
+    "max_slice_lines": ["batchwright.rules.planning.slicing:MAX_SLICE_LINES"],
+    "observe_seconds": ["batchwright.worker.wiring:_OBSERVE_SECONDS"],
+    "outstanding_slices": ["batchwright.api.schemas.batch_create:_OUTSTANDING_SLICES"],
+    "query_seconds": ["batchwright.database.driver:QUERY_SECONDS"],
+    "refresh_seconds": [
+        "batchwright.inference.registry:_REFRESH_SECONDS",
+        "batchwright.inference.registry:_REFRESH_CHANGES_SECONDS",
+        "batchwright.inference.rate_limits:_REFRESH_SECONDS",
+        "batchwright.worker.rate_limits:SYNC_SECONDS",
+    ],
+    "stalled_seconds": ["batchwright.api.http_protocol:BoundedProtocol.seconds_stalled"],
+    "startup_seconds": ["batchwright.worker.dependencies:STARTUP_SECONDS"],
+    "storage_patience_seconds": ["batchwright.storage.s3.storage:_PATIENCE_SECONDS"],
+    "stream_seconds": ["batchwright.api.streams:LIFETIME_SECONDS"],
+}

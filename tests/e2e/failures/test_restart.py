@@ -1,0 +1,25 @@
+"""A stack that is stopped while a batch runs continues the batch after its next start."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit
+from tests.e2e.stack import MODELS, dev
+
+pytestmark = pytest.mark.e2e
+
+
+async def test_a_stack_that_is_stopped_and_started_continues_its_batches(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with dev(data=data) as stack:
+        async with stack.client() as client:
+            await stack.faults(model=MODELS[0], kind="hold")  # the batch cannot end before the stack does
+            lines = chat_lines(MODELS, each=100)
+            batch = await submit(client, lines)
+            await settled(client, batch.id, 40)
+    with dev(data=data) as stack:
+        async with stack.client() as client:
+            done = await ended(client, batch.id)
+            await check_conservation(client, done, lines)
+    assert done.status == "completed"

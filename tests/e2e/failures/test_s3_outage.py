@@ -1,0 +1,91 @@
+"""A bucket rejects requests while a batch runs: the batch is delayed, and no line is sent again."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import pytest
+from openai.types import Batch
+
+from tests.constants import with_constants
+from tests.e2e.batches import chat_lines, check_conservation, ended, settled, until
+from tests.e2e.stack import MODELS, Stack, dev
+from tests.fakes.s3 import S3Server, fresh_prefix
+from tests.fakes.s3_proxy import S3Proxy, proxied
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+WRITES = ("PUT", "PUT uploadId", "POST uploads", "POST uploadId", "DELETE")
+READS = ("GET", "GET list-type", "HEAD")
+REFUSED = 6  # requests, before the bucket is well again
+
+
+class StackOnS3(NamedTuple):
+    stack: Stack
+    proxy: S3Proxy
+
+    def refuse(self, code: str, *what: str) -> None:
+        for kind in what:
+            self.proxy.fail(kind, 403, code, times=1_000_000)
+
+    def heal(self) -> None:
+        self.proxy.faults.clear()
+
+    async def has_refused(self) -> bool:
+        return sum(1_000_000 - fault.times for fault in self.proxy.faults) >= REFUSED
+
+
+@asynccontextmanager
+async def s3_stack(server: S3Server) -> AsyncGenerator[StackOnS3]:
+    async with proxied(server.url) as proxy:
+        settings = server.settings(fresh_prefix(), proxy.url) | with_constants(storage_patience_seconds=2)
+        # A worker on a busy machine must not count as lost: its slices would be sent again elsewhere.
+        settings["BATCHWRIGHT_HEARTBEAT_TIMEOUT_SECONDS"] = "120"
+        stack = dev(data=None, **server.keys, **settings)
+        # In a thread: the proxy has to answer while the stack starts and stops.
+        opened = await asyncio.to_thread(stack.__enter__)
+        try:
+            yield StackOnS3(opened, proxy)
+        finally:
+            await asyncio.to_thread(stack.__exit__, None, None, None)
+
+
+async def batch_through(s3_stack: StackOnS3, code: str, *what: str) -> Batch:
+    """Run a batch, let the bucket reject requests in the middle, and return the ended batch.
+
+    The lines of one model are answered only when the bucket rejects their results.
+
+    Args:
+        code: Error code of the rejections.
+        what: Kinds of requests that are rejected.
+    """
+    lines = chat_lines(MODELS, each=150)
+    async with s3_stack.stack.client() as client:
+        async with s3_stack.stack.backend.hold(MODELS[0]) as hold:
+            batch = await hold.submit(client, lines)
+            await settled(client, batch.id, 50)
+            s3_stack.refuse(code, *what)
+        await until(s3_stack.has_refused)
+        assert (await client.batches.retrieve(batch.id)).status == "in_progress"
+        s3_stack.heal()
+        done = await ended(client, batch.id)
+        await check_conservation(client, done, lines)
+    return done
+
+
+async def test_credentials_that_expire_during_a_batch_delay_it_and_lose_no_line(s3: S3Server) -> None:
+    async with s3_stack(s3) as it:
+        done = await batch_through(it, "ExpiredToken", *WRITES, *READS)
+        requests = await it.stack.requests_by_id()
+    assert (done.status, done.error_file_id) == ("completed", None)
+    assert set(requests.values()) == {1}
+
+
+async def test_a_bucket_that_becomes_read_only_during_a_batch_delays_it_and_loses_no_line(
+    s3: S3Server,
+) -> None:
+    async with s3_stack(s3) as it:
+        done = await batch_through(it, "AccessDenied", *WRITES)
+        requests = await it.stack.requests_by_id()
+    assert (done.status, done.error_file_id) == ("completed", None)
+    assert set(requests.values()) == {1}

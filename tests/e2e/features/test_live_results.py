@@ -1,0 +1,45 @@
+"""Results of a running batch, over HTTP and with the command line, on a whole stack."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from tests.e2e.batches import chat_line, ended, until
+from tests.e2e.stack import MODELS, Stack
+from tests.integration.starter.commands import batchwright
+
+pytestmark = pytest.mark.e2e
+
+
+async def test_results_of_a_running_batch_are_the_beginning_of_its_file(stack: Stack) -> None:
+    """The backend holds the second model. Its only line is in the middle of the input."""
+    first, held = MODELS[:2]
+    before = [chat_line(f"before-{n}", first) for n in range(30)]
+    lines = [*before, chat_line("held", held), *(chat_line(f"after-{n}", first) for n in range(30))]
+    async with (
+        stack.client() as client,
+        httpx.AsyncClient(base_url=stack.now.api) as http,
+        stack.backend.hold(held) as hold,
+    ):
+        batch = await hold.submit(client, lines)
+        path = f"/v1/batches/{batch.id}/x/results"
+        early = b""
+
+        async def are_read() -> bool:
+            nonlocal early
+            early = (await http.get(path)).raise_for_status().content
+            return early.count(b"\n") == len(before)
+
+        await until(are_read)
+        assert (await client.batches.retrieve(batch.id)).status == "in_progress"
+        following = asyncio.create_task(batchwright("results", batch.id, "--follow", url=stack.now.api))
+        await hold.release()
+        batch = await ended(client, batch.id)
+        assert batch.output_file_id is not None
+        output = (await client.files.content(batch.output_file_id)).content
+        last = early.splitlines()[-1][7:49].decode()
+        rest = (await http.get(path, params={"after": last})).content
+        followed = await following
+    assert output.count(b"\n") == len(lines)
+    assert (early + rest, "".join(f"{line}\n" for line in followed.stdout).encode()) == (output, output)

@@ -1,0 +1,77 @@
+"""Batches whose files, plans and results are stored in S3, while processes are killed."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import pytest
+
+from batchwright.rules import ids, object_keys
+from batchwright.rules.results.segments import RecordKind, read_index
+from batchwright.settings import load
+from batchwright.starter.stack.specs import is_reachable
+from batchwright.storage.base import Storage
+from batchwright.storage.factory import open_storage
+from batchwright.storage.observed import StorageComponent
+from batchwright.telemetry.metrics import Metrics
+from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
+from tests.e2e.stack import MODELS, Stack, dev
+from tests.fakes.s3 import S3Server, fresh_prefix
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+@contextmanager
+def dev_on(server: S3Server, prefix: str) -> Generator[Stack]:
+    # A worker on a busy machine must not count as lost: its lines would be sent again.
+    settings = {"BATCHWRIGHT_HEARTBEAT_TIMEOUT_SECONDS": "30", **server.keys, **server.settings(prefix)}
+    with dev("--workers", "2", data=None, **settings) as stack:
+        yield stack
+
+
+async def settled_requests(storage: Storage, batch_id: str) -> set[str]:
+    """Return the ids of all requests whose final result is stored."""
+    segments = [info.key async for info in storage.list(object_keys.results_root("default", batch_id))]
+    return {
+        ids.request_id(batch_id, entry.offset)
+        for key in segments
+        for entry in read_index(await storage.get(key))
+        if entry.kind is RecordKind.SETTLED
+    }
+
+
+async def test_workers_killed_during_a_slice_lose_nothing_stored_in_s3(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = fresh_prefix()
+    for name, value in s3.settings(prefix).items():
+        monkeypatch.setenv(name, value)
+    lines = chat_lines(MODELS, each=1_667)
+    with dev_on(s3, prefix) as stack:
+        async with (
+            stack.client() as client,
+            open_storage(load(), Metrics(), StorageComponent.WORKER) as storage,
+        ):
+            await stack.faults(model=MODELS[0], kind="hold")  # so that no kill comes after the end
+            for model in MODELS[1:]:
+                await stack.faults(model=model, kind="slow", seconds=0.2, rate=1.0)
+            batch = await submit(client, lines)
+            await settled(client, batch.id, 1_000)
+            killed = stack.kill("worker")
+            settled_before = await settled_requests(storage, batch.id)
+            assert settled_before
+
+            async def replaced() -> bool:
+                return len(stack.now.pids.worker) == 2 and not set(killed) & set(stack.now.pids.worker)
+
+            await until(replaced)
+            stack.kill("api")
+            await until(lambda: is_reachable(stack.now.api + "/readyz"))
+            await stack.heal()
+            done = await ended(client, batch.id)
+            await check_conservation(client, done, lines)
+            requests = await stack.requests_by_id()
+            await storage.delete_prefix("")
+        assert not any(path.is_file() for path in stack.objects.rglob("*"))
+    assert done.status == "completed"
+    assert {request for request in settled_before if requests[request] != 1} == set()
+    assert max(requests.values()) <= 2

@@ -1,0 +1,47 @@
+"""API keys for tests."""
+
+from datetime import UTC, datetime
+
+from batchwright.contracts.openai import GroupKind
+from batchwright.database.database import Database
+from batchwright.database.records import ApiKeyRow
+from batchwright.rules.api_keys import ApiKey, Scope, hash_secret, new_key, new_key_id
+from batchwright.rules.quotas import BudgetGroup
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+ALL = tuple(Scope)
+
+
+async def create_key(
+    database: Database,
+    tenant: str,
+    *,
+    scopes: tuple[Scope, ...] | list[Scope] = ALL,
+    expires_at: datetime | None = None,
+    revoked_at: datetime | None = None,
+    user: str | None = None,
+) -> ApiKey:
+    """Create an API key, and return it with its secret. Its tenant and its user are also created.
+
+    Args:
+        scopes: Permissions of the key.
+        revoked_at: Time at which the key is revoked. None leaves it valid.
+        user: Name of the user of the tenant to whom the key belongs. None if it belongs to no user.
+    """
+    await database.tenants.create(tenant, NOW)
+    groups = [] if user is None else [BudgetGroup(GroupKind.USER, tenant, user)]
+    for group in groups:
+        await database.budget_groups.create(group, None, NOW)
+    key = new_key()
+    row = ApiKeyRow(
+        id=new_key_id(),
+        tenant=tenant,
+        prefix=key.prefix,
+        scopes=list(scopes),
+        created_at=NOW,
+        expires_at=expires_at,
+    )
+    await database.api_keys.insert(row, hash_secret(key), groups)
+    if revoked_at is not None:
+        await database.api_keys.revoke(row.id, revoked_at)
+    return key

@@ -1,0 +1,358 @@
+"""Fake database in memory. It passes the same tests as the database on PostgreSQL."""
+
+from collections.abc import Collection
+from datetime import datetime
+
+from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts
+from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
+from batchwright.database.database import Database, DatabaseServer
+from batchwright.database.errors import UnknownBatch
+from batchwright.database.records import BatchOutcome, BatchRow, EndedBatch, SliceProgress
+from batchwright.database.tables.batch_records import add_reported, final_counts
+from batchwright.database.tables.batch_snapshots import BatchKey, BatchSnapshot, BatchSnapshots
+from batchwright.database.tables.batches import BatchesTable
+from batchwright.database.tables.dead_letters import StoredDeadLetter
+from batchwright.database.tables.progress import ProgressTable
+from batchwright.database.tables.waiting_reasons import WaitingRow
+from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters
+from batchwright.rules.batch_states import LIVE_STATES, cancel_takes_precedence, visible_status
+from batchwright.rules.dispatch.fair_share import fresh_fairness_key
+from tests.fakes.tables.audits import MemoryAudits
+from tests.fakes.tables.callbacks import MemoryCallbacks
+from tests.fakes.tables.dead_letters import MemoryDeadLetters
+from tests.fakes.tables.files import MemoryFiles
+from tests.fakes.tables.fleet import MemoryLiveBatches
+from tests.fakes.tables.forecasts import MemoryForecasts
+from tests.fakes.tables.models import MemoryModelChanges, MemoryModels, MemoryRates
+from tests.fakes.tables.operator_batches import MemoryOperatorBatches
+from tests.fakes.tables.quotas import MemoryQuotas
+from tests.fakes.tables.reruns import MemoryReruns
+from tests.fakes.tables.retention import MemoryRetention
+from tests.fakes.tables.rows import Rows, not_before, per_model, position, slices
+from tests.fakes.tables.tenants import MemoryApiKeys, MemoryBudgetGroups, MemoryTenants
+from tests.fakes.tables.uploads import MemoryIdempotency, MemoryUploads
+from tests.fakes.tables.waiting_reasons import MemoryWaitingReasons
+from tests.fakes.tables.workers import MemoryWorkers
+
+
+class MemoryBatches(BatchesTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def upsert(self, order: BatchOrder) -> BatchRow:
+        fresh = BatchRow(order=order, status=BatchStatus.VALIDATING)
+        return self._seen(self._rows.enter().batches.setdefault((order.tenant, order.batch_id), fresh))
+
+    async def get(self, tenant: str, batch_id: str) -> BatchRow | None:
+        row = self._rows.enter().batches.get((tenant, batch_id))
+        return row and self._seen(row)
+
+    async def get_with_reasons(
+        self, tenant: str, batch_id: str, at: datetime
+    ) -> tuple[BatchRow, list[WaitingRow]] | None:
+        row, waiting = await self.get(tenant, batch_id), self._rows.waiting
+        mine = [waiting[key] for key in sorted(waiting) if key[:2] == (tenant, batch_id)]
+        if row is None:
+            return None
+        forecast = self._rows.forecasts.get((tenant, batch_id))
+        if row.status is BatchStatus.IN_PROGRESS:
+            row = row.model_copy(update={"forecast": forecast})
+        return row, [each for each in mine if each.until > at]
+
+    async def page(
+        self, tenant: str, *, limit: int, after: str | None, filters: BatchFilters = NO_FILTERS
+    ) -> tuple[list[BatchRow], bool]:
+        rows = [row for row in self._rows.enter().batches.values() if row.order.tenant == tenant]
+        rows.sort(key=lambda row: (row.order.created_at, row.order.batch_id), reverse=True)
+        rows = rows[position([row.order.batch_id for row in rows], after) :]
+        rows = [row for row in rows if _matches(row, filters)]
+        return [self._seen(row, in_list=True) for row in rows[:limit]], len(rows) > limit
+
+    async def count_live(self, tenant: str) -> int:
+        rows = self._rows.enter().batches.values()
+        return sum(row.order.tenant == tenant and row.status in LIVE_STATES for row in rows)
+
+    async def fairness_key(self, tenant: str, at: datetime) -> str:
+        rows = [row for row in self._rows.enter().batches.values() if row.order.tenant == tenant]
+        rows.sort(key=lambda row: (row.order.created_at, row.order.batch_id), reverse=True)
+        for row in rows:
+            is_sending = row.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
+            if is_sending and row.cancel_requested_at is None and row.order.deadline > at:
+                return row.order.policy.fairness_key
+        stopped = (BatchStatus.CANCELLED, BatchStatus.EXPIRED)
+        for row in rows:
+            if row.status in stopped or row.cancel_requested_at is not None:
+                return fresh_fairness_key(tenant, row.order.batch_id)
+        return ""
+
+    async def request_cancel(self, tenant: str, batch_id: str, at: datetime) -> BatchRow | None:
+        row = self._rows.enter().batches.get((tenant, batch_id))
+        if row is not None and row.status in LIVE_STATES and row.cancel_requested_at is None:
+            self._put(row, cancel_requested_at=not_before(row, at))
+        return await self.get(tenant, batch_id)
+
+    async def start(
+        self,
+        tenant: str,
+        batch_id: str,
+        *,
+        total: int,
+        models: list[ModelCounts],
+        at: datetime,
+        unserved: int = 0,
+        completed: int = 0,
+        began_at: datetime | None = None,
+        errors: list[ErrorCount] | None = None,
+    ) -> bool:
+        row = self._in(BatchStatus.VALIDATING, tenant, batch_id)
+        if row is None:
+            return False
+        status, time = BatchStatus.IN_PROGRESS, not_before(row, at)
+        settled = {"completed": completed, "failed": unserved, "ingestion_errors": errors or []}
+        began = {"in_progress_at": time, "ingestion_began_at": began_at}
+        self._put(row, status=status, total=total, models=models, **settled, **began)
+        return True
+
+    async def add_attempt(self, tenant: str, batch_id: str, prefix: str, size: int) -> None:
+        row = self._rows.enter().batches.get((tenant, batch_id))
+        if row is not None and row.status in LIVE_STATES:
+            self._rows.attempts.setdefault((tenant, batch_id, prefix), size)
+
+    async def remove_attempt(self, tenant: str, batch_id: str, prefix: str) -> None:
+        self._rows.enter().attempts.pop((tenant, batch_id, prefix), None)
+
+    async def fail_validation(
+        self, tenant: str, batch_id: str, *, errors: list[ValidationError], total: int, at: datetime
+    ) -> bool:
+        row = self._in(BatchStatus.VALIDATING, tenant, batch_id)
+        if row is None:
+            return False
+        self._put(row, status=BatchStatus.FAILED, failed_at=not_before(row, at), errors=errors, total=total)
+        return True
+
+    async def start_finalizing(self, tenant: str, batch_id: str, at: datetime) -> bool:
+        row = self._in(BatchStatus.IN_PROGRESS, tenant, batch_id)
+        if row is None:
+            return False
+        self._put(row, status=BatchStatus.FINALIZING, finalizing_at=not_before(row, at))
+        return True
+
+    async def finish(self, tenant: str, batch_id: str, outcome: BatchOutcome, at: datetime) -> EndedBatch:
+        row = await self._row(tenant, batch_id)
+        if row.status not in LIVE_STATES or cancel_takes_precedence(
+            outcome.status, row.cancel_requested_at, at
+        ):
+            return EndedBatch(row, moved=False)
+        self._insert_files(row, outcome)
+        return EndedBatch(self._close(row, outcome, at), moved=True)
+
+    async def add_files(self, tenant: str, batch_id: str, outcome: BatchOutcome) -> EndedBatch:
+        row = await self._row(tenant, batch_id)
+        if not row.files_pending:
+            return EndedBatch(row, moved=False)
+        self._insert_files(row, outcome)
+        changed = self._put(row, files_pending_until=None, **_files_and_counts(row, outcome))
+        return EndedBatch(changed, moved=True)
+
+    async def abandon_files(
+        self,
+        tenant: str,
+        batch_id: str,
+        errors: list[ValidationError],
+        *,
+        total: int = 0,
+        keep_until: datetime | None = None,
+    ) -> EndedBatch:
+        row = await self._row(tenant, batch_id)
+        if not row.files_pending:
+            return EndedBatch(row, moved=False)
+        changes = {"errors": errors, "total": max(row.total, total), "results_kept_until": keep_until}
+        return EndedBatch(self._put(row, files_pending_until=None, **changes), moved=True)
+
+    async def end_without_files(
+        self,
+        tenant: str,
+        batch_id: str,
+        status: BatchStatus,
+        errors: list[ValidationError],
+        at: datetime,
+        keep_until: datetime | None = None,
+        files_until: datetime | None = None,
+    ) -> EndedBatch:
+        row = await self._row(tenant, batch_id)
+        if row.status not in LIVE_STATES:
+            return EndedBatch(row, moved=False)
+        row = self._put(row, results_kept_until=keep_until, files_pending_until=files_until)
+        outcome = BatchOutcome(
+            status=status,
+            completed=row.completed,
+            failed=row.failed,
+            usage=row.usage,
+            errors=errors,
+            errors_summary=row.errors_summary,
+        )
+        return EndedBatch(self._close(row, outcome, at), moved=True)
+
+    def _insert_files(self, row: BatchRow, outcome: BatchOutcome) -> None:
+        order = row.order
+        for file in (outcome.output, outcome.error):
+            if file is not None:
+                self._rows.files[order.tenant, file.id] = file
+        for dead_letter in outcome.dead_letters:
+            self._rows.dead_letters[dead_letter.id] = StoredDeadLetter(
+                order.tenant, order.batch_id, dead_letter
+            )
+
+    def _close(self, row: BatchRow, outcome: BatchOutcome, at: datetime) -> BatchRow:
+        time = not_before(row, at)
+        cancelled = outcome.status is BatchStatus.CANCELLED
+        self._forget(row.order.tenant, row.order.batch_id)
+        return self._put(
+            row,
+            status=outcome.status,
+            **{f"{outcome.status}_at": time},
+            cancel_requested_at=row.cancel_requested_at or (time if cancelled else None),
+            errors=outcome.errors,
+            **_files_and_counts(row, outcome),
+        )
+
+    async def _row(self, tenant: str, batch_id: str) -> BatchRow:
+        row = await self.get(tenant, batch_id)
+        if row is None:
+            raise UnknownBatch(batch_id)
+        return row
+
+    def _in(self, status: BatchStatus, tenant: str, batch_id: str) -> BatchRow | None:
+        row = self._rows.enter().batches.get((tenant, batch_id))
+        return row if row is not None and row.status is status else None
+
+    def _put(self, row: BatchRow, **changes: object) -> BatchRow:
+        changed = row.model_copy(update=changes)
+        self._rows.batches[row.order.tenant, row.order.batch_id] = changed
+        return changed
+
+    def _seen(self, row: BatchRow, *, in_list: bool = False) -> BatchRow:
+        if row.status not in LIVE_STATES:
+            return row
+        progress = slices(self._rows, row.order.tenant, row.order.batch_id)
+        usage = sum((of.usage for of in progress), Usage())
+        errors = [
+            error.model_copy(update={"model": of.model})
+            for of in sorted(progress, key=lambda of: of.number)
+            for error in of.errors
+        ]
+        return add_reported(row, per_model(progress), [] if in_list else errors).model_copy(
+            update={"usage": usage}
+        )
+
+    def _forget(self, tenant: str, batch_id: str) -> None:
+        self._rows.forecasts.pop((tenant, batch_id), None)
+        for progress in slices(self._rows, tenant, batch_id):
+            del self._rows.progress[tenant, batch_id, progress.model, progress.number]
+        for key in [key for key in self._rows.waiting if key[:2] == (tenant, batch_id)]:
+            del self._rows.waiting[key]
+        for attempt in [key for key in self._rows.attempts if key[:2] == (tenant, batch_id)]:
+            del self._rows.attempts[attempt]
+
+
+def _matches(row: BatchRow, filters: BatchFilters) -> bool:
+    shown = visible_status(row.status, cancel_requested=row.cancel_requested_at is not None)
+    return (
+        filters.status in (None, shown)
+        and (filters.model is None or any(count.model == filters.model for count in row.models))
+        and (filters.created_after is None or row.order.created_at >= filters.created_after)
+        and (filters.created_before is None or row.order.created_at < filters.created_before)
+        and set(filters.metadata) <= set((row.order.metadata or {}).items())
+    )
+
+
+def _files_and_counts(row: BatchRow, outcome: BatchOutcome) -> dict[str, object]:
+    return {
+        "output_file_id": outcome.output and outcome.output.id,
+        "error_file_id": outcome.error and outcome.error.id,
+        "total": max(row.total, outcome.completed + outcome.failed),
+        "completed": outcome.completed,
+        "failed": outcome.failed,
+        "usage": outcome.usage,
+        "models": final_counts(row.models, outcome.models),
+        "errors_summary": outcome.errors_summary,
+    }
+
+
+class MemoryBatchSnapshots(BatchSnapshots):
+    def __init__(self, rows: Rows) -> None:
+        self._batches = MemoryBatches(rows)
+
+    async def read(self, keys: Collection[BatchKey], at: datetime) -> dict[BatchKey, BatchSnapshot]:
+        found = {key: await self._batches.get_with_reasons(*key, at) for key in keys}
+        return {key: BatchSnapshot(*each) for key, each in found.items() if each is not None}
+
+
+class MemoryProgress(ProgressTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def record(self, rows: list[SliceProgress]) -> None:
+        self._rows.enter()
+        for row in rows:
+            key = (row.tenant, row.batch_id, row.model, row.number)
+            batch, before = self._rows.batches.get(key[:2]), self._rows.progress.get(key)
+            if batch is None or batch.status not in LIVE_STATES:
+                continue
+            if before is None or (row.generation, row.attempt) >= (before.generation, before.attempt):
+                self._rows.progress[key] = row
+
+    async def totals(self, tenant: str, batch_id: str) -> list[ModelCounts]:
+        row = await MemoryBatches(self._rows).get(tenant, batch_id)
+        return [] if row is None else row.models
+
+
+class MemoryServer(DatabaseServer):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def check(self) -> None:
+        self._rows.enter()
+
+    async def close(self) -> None:
+        return None
+
+
+class MemoryDatabase(Database):
+    """Database whose tables are dictionaries in `rows`, which tests may read and change.
+
+    If a test sets `rows.failing` to an exception, such as `DatabaseUnavailable(...)`, each call raises it.
+    """
+
+    rows: Rows
+    callbacks: MemoryCallbacks
+
+    def __init__(self) -> None:
+        rows = Rows()
+        self.rows = rows
+        super().__init__(
+            server=MemoryServer(rows),
+            files=MemoryFiles(rows),
+            uploads=MemoryUploads(rows),
+            idempotency=MemoryIdempotency(rows),
+            batches=MemoryBatches(rows),
+            batch_snapshots=MemoryBatchSnapshots(rows),
+            progress=MemoryProgress(rows),
+            reruns=MemoryReruns(rows),
+            dead_letters=MemoryDeadLetters(rows),
+            waiting=MemoryWaitingReasons(rows),
+            forecasts=MemoryForecasts(rows),
+            callbacks=MemoryCallbacks(rows),
+            fleet=MemoryLiveBatches(rows),
+            operator_batches=MemoryOperatorBatches(rows),
+            models=MemoryModels(rows),
+            model_changes=MemoryModelChanges(rows),
+            rates=MemoryRates(rows),
+            workers=MemoryWorkers(rows),
+            retention=MemoryRetention(rows),
+            audits=MemoryAudits(rows),
+            tenants=MemoryTenants(rows),
+            api_keys=MemoryApiKeys(rows),
+            budget_groups=MemoryBudgetGroups(rows),
+            quotas=MemoryQuotas(rows),
+        )

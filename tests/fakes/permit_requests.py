@@ -1,0 +1,55 @@
+"""Test helper for permits: a request must hold a permit, which counts against a limit, while it is in
+flight.
+"""
+
+from batchwright.inference.concurrency import ConcurrencyLimiter, Permit, PermitRequest
+
+
+class PermitWaiter:
+    """A request for a permit, as a slice of a batch makes it.
+
+    It is enqueued at once; `done` is True once it is granted.
+
+    Args:
+        weight: Share of the tenant among all tenants.
+        number: Number of the slice.
+    """
+
+    def __init__(
+        self,
+        permits: ConcurrencyLimiter,
+        model: str,
+        tenant: str = "t",
+        weight: float = 1,
+        *,
+        batch: str = "batch",
+        number: int = 0,
+    ) -> None:
+        self._permits: ConcurrencyLimiter = permits
+        self._permit: Permit | None = None
+        self._waiter = PermitRequest(model, tenant, weight, batch, number, self._granted)
+        permits.enqueue(self._waiter)
+
+    @property
+    def done(self) -> bool:
+        return self._permit is not None
+
+    @property
+    def permit(self) -> Permit:
+        assert self._permit is not None
+        return self._permit
+
+    def withdraw(self) -> None:
+        self._permits.cancel(self._waiter)
+
+    def _granted(self, permit: Permit) -> None:
+        self._permit = permit
+
+
+def taken(permits: ConcurrencyLimiter, model: str, tenant: str = "t") -> Permit | None:
+    """Return a permit if one is available at once, otherwise None."""
+    waiter = PermitWaiter(permits, model, tenant)
+    if waiter.done:
+        return waiter.permit
+    waiter.withdraw()
+    return None

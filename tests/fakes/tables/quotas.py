@@ -1,0 +1,226 @@
+"""Fake table of quotas, in memory. It passes the tests of the PostgreSQL table."""
+
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from datetime import UTC, date, datetime, timedelta
+
+from batchwright.contracts.openai import BatchStatus, Quota
+from batchwright.database.records import BatchRow, WorkerHeartbeat
+from batchwright.database.tenants.quotas import (
+    DailyTokens,
+    KeyBudget,
+    KeyCap,
+    QuotaRow,
+    QuotasTable,
+    QuotaUsage,
+    RequestCount,
+    TenantQuotas,
+    TenantShare,
+)
+from batchwright.rules.batch_states import LIVE_STATES
+from batchwright.rules.quotas import EnqueuedWork, QuotaExcess, QuotaLimits, queue_behind, remaining_work
+from batchwright.rules.worker_stats import running_models
+from tests.fakes.tables.rows import Key, Rows, slices, spent_today
+
+_MINUTE = 60.0
+
+
+class MemoryQuotas(QuotasTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def get(self, tenant: str) -> TenantQuotas:
+        row = self._rows.enter().quotas.get(tenant)
+        return TenantQuotas() if row is None else row.own
+
+    async def all(self) -> list[QuotaRow]:
+        return [row for _, row in sorted(self._rows.enter().quotas.items())]
+
+    async def change(self, tenant: str, changes: dict[str, object], at: datetime) -> TenantQuotas:
+        own = (await self.get(tenant)).model_copy(update=changes)
+        self._rows.quotas[tenant] = QuotaRow(tenant, own, at)
+        return own
+
+    async def clear(self, tenant: str) -> None:
+        self._rows.enter().quotas.pop(tenant, None)
+
+    async def shares(self, max_age: timedelta) -> list[TenantShare]:
+        beats = self._rows.enter().live_beats(max_age)
+        found: list[TenantShare] = []
+        for tenant, own, _ in await self.all():
+            rates = own.backend_requests_per_minute, own.backend_tokens_per_minute
+            limits = (own.max_in_flight, *rates)
+            workers = self._workers_of(tenant, beats) if any(limits) else []
+            if own.weight is not None or any(limits):
+                found.append(TenantShare(tenant, own.weight, own.max_in_flight, workers, *rates, len(beats)))
+        return found
+
+    async def key_caps(self, max_age: timedelta) -> list[KeyCap]:
+        beats = self._rows.enter().live_beats(max_age)
+        keys = sorted((found.key for found in self._rows.enter().api_keys.values()), key=lambda key: key.id)
+        return [
+            KeyCap(key.id, key.max_in_flight, self._workers_of(key.tenant, beats, key.id))
+            for key in keys
+            if key.max_in_flight is not None and key.revoked_at is None
+        ]
+
+    def _workers_of(self, tenant: str, beats: list[WorkerHeartbeat], key_id: str | None = None) -> list[str]:
+        """Return the workers that run slices of the tenant's live batches, or of those that a key created."""
+        batches = {
+            id
+            for (of, id), row in self._rows.batches.items()
+            if of == tenant and row.status in LIVE_STATES and key_id in (None, row.order.policy.caller.key_id)
+        }
+        return sorted(beat.id for beat in beats if batches & {id for id, _ in running_models([beat.stats])})
+
+    async def used(self, tenant: str) -> QuotaUsage:
+        batches = self._rows.enter().batches.values()
+        lines, tokens = self._enqueued(tenant)
+        began, requests = self._rows.requests.get(tenant, (0.0, 0))
+        return QuotaUsage(
+            live_batches=sum(row.order.tenant == tenant and row.status in LIVE_STATES for row in batches),
+            stored_bytes=await self.stored(tenant),
+            enqueued_lines=lines,
+            enqueued_tokens=tokens,
+            requests_per_minute=requests if time.monotonic() - began < _MINUTE else 0,
+            tokens_per_day=spent_today(self._rows, tenant),
+        )
+
+    async def stored(self, tenant: str) -> int:
+        return self._stored(tenant)
+
+    def _stored(self, tenant: str, but: str = "") -> int:
+        rows, now = self._rows.enter(), datetime.now(UTC)
+        files = [row for row in rows.files.values() if row.tenant == tenant and row.id != but]
+        known = sum(row.bytes for row in files if rows.is_known(row, now))
+        uploads = [row for row in rows.uploads.values() if row.tenant == tenant and row.id != but]
+        written = sum(size for (owner, _, _), size in rows.attempts.items() if owner == tenant)
+        return known + written + sum(row.bytes for row in uploads if row.status_at(now) == "pending")
+
+    async def reserve(
+        self,
+        tenant: str,
+        batch_id: str,
+        requested: EnqueuedWork,
+        limits: QuotaLimits,
+        *,
+        waits: bool = False,
+    ) -> QuotaExcess | None:
+        row = self._rows.enter().batches.get((tenant, batch_id))
+        if row is None or row.status is not BatchStatus.VALIDATING:
+            return None
+        before = self._waiting_before(row) if waits else 0
+        found = queue_behind(limits, self._enqueued(tenant, but=batch_id), requested, before)
+        if found is None:
+            self._rows.enqueued[tenant, batch_id] = requested
+        elif waits and found.can_wait:
+            self._rows.requested[tenant, batch_id] = requested
+            self._rows.enqueued.pop((tenant, batch_id), None)
+        return found
+
+    async def requested(self, tenant: str, batch_id: str) -> EnqueuedWork | None:
+        row = self._rows.enter().batches.get((tenant, batch_id))
+        is_validating = row is not None and row.status is BatchStatus.VALIDATING
+        return self._rows.requested.get((tenant, batch_id)) if is_validating else None
+
+    def _waiting_before(self, own: BatchRow) -> int:
+        """Return how many batches of the tenant were created before this one and wait for the quota.
+
+        Return 0 if this batch has a reservation.
+        """
+        if (own.order.tenant, own.order.batch_id) in self._rows.enqueued:
+            return 0
+        return sum(
+            key[0] == own.order.tenant
+            and row.status is BatchStatus.VALIDATING
+            and key in self._rows.requested
+            and key not in self._rows.enqueued
+            and row.cancel_requested_at is None
+            and row.order.deadline > datetime.now(UTC)
+            and (row.order.created_at, key[1]) < (own.order.created_at, own.order.batch_id)
+            for key, row in self._rows.batches.items()
+        )
+
+    async def admit_batch(self, tenant: str, batch_id: str, most: int) -> bool:
+        batches = self._rows.enter().batches
+        used = sum(
+            key[0] == tenant and row.status in LIVE_STATES and key[1] != batch_id
+            for key, row in batches.items()
+        )
+        return self._admit(Quota.LIVE_BATCHES, (tenant, batch_id), 1, most - used, batches)
+
+    async def admit_bytes(self, tenant: str, id: str, size: int, most: int) -> bool:
+        there = {**self._rows.enter().files, **self._rows.uploads}
+        return self._admit(Quota.STORED_BYTES, (tenant, id), size, most - self._stored(tenant, but=id), there)
+
+    async def release(self, tenant: str, id: str) -> None:
+        self._rows.enter().admissions.pop((tenant, id), None)
+
+    def _admit(self, quota: Quota, key: Key, amount: int, room: int, there: Collection[Key]) -> bool:
+        now = time.monotonic()
+        coming = sum(
+            amount
+            for other, (of, amount, since) in self._rows.admissions.items()
+            if of is quota
+            and other[0] == key[0]
+            and other != key
+            and other not in there
+            and now - since < _MINUTE
+        )
+        if coming + amount > room:
+            return False
+        self._rows.admissions[key] = (quota, amount, now)
+        return True
+
+    async def key_budgets(self) -> dict[str, int]:
+        keys = [found.key for found in self._rows.enter().api_keys.values()]
+        return {key.id: key.tokens_per_day for key in keys if key.tokens_per_day is not None}
+
+    async def key_budget(self, tenant: str, key_id: str) -> KeyBudget | None:
+        keys = [found.key for found in self._rows.enter().api_keys.values()]
+        row = next((key for key in keys if (key.tenant, key.id) == (tenant, key_id)), None)
+        return row and KeyBudget(row.tokens_per_day, spent_today(self._rows, tenant, key_id))
+
+    async def withdrawn_keys(self, since: datetime) -> frozenset[str]:
+        keys, now = [found.key for found in self._rows.enter().api_keys.values()], datetime.now(UTC)
+        revoked = {key.id for key in keys if key.revoked_at is not None and key.revoked_at >= since}
+        expired = {key.id for key in keys if key.expires_at is not None and since <= key.expires_at <= now}
+        return frozenset(revoked | expired)
+
+    async def publish_tokens(self, worker: str, day: date, spent: Sequence[DailyTokens]) -> None:
+        rows = self._rows.enter().spent
+        for of, key_id, tokens in spent:
+            key = (of, key_id, day, worker)
+            rows[key] = max(rows.get(key, 0), tokens)
+
+    async def delete_tokens(self, before: date) -> None:
+        rows = self._rows.enter().spent
+        for key in [key for key in rows if key[2] < before]:
+            del rows[key]
+
+    async def tokens_of_others(self, worker: str, day: date) -> list[DailyTokens]:
+        sums = Counter[tuple[str, str]]()
+        for (tenant, key_id, on, by), tokens in self._rows.enter().spent.items():
+            if on == day and by != worker:
+                sums[tenant, key_id] += tokens
+        return [DailyTokens(*key, tokens) for key, tokens in sums.items()]
+
+    async def count_request(self, tenant: str) -> RequestCount:
+        now = time.monotonic()
+        began, requests = self._rows.enter().requests.get(tenant, (now, 0))
+        if now - began >= _MINUTE:
+            began, requests = now, 0
+        self._rows.requests[tenant] = (began, requests + 1)
+        return RequestCount(requests + 1, _MINUTE - (now - began))
+
+    def _enqueued(self, tenant: str, but: str = "") -> EnqueuedWork:
+        lines, tokens = 0, 0
+        for (owner, batch_id), planned in self._rows.enqueued.items():
+            row = self._rows.batches.get((owner, batch_id))
+            if owner != tenant or batch_id == but or row is None or row.status not in LIVE_STATES:
+                continue
+            progress = slices(self._rows, owner, batch_id)
+            remaining = remaining_work(planned, sum(of.completed + of.failed for of in progress))
+            lines, tokens = lines + remaining.lines, tokens + remaining.tokens
+        return EnqueuedWork(lines, tokens)

@@ -1,0 +1,142 @@
+"""Content of the fake tables in memory, and helper functions that read it."""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+
+from batchwright.contracts.batch import BatchForecast, BatchOrder, ModelCounts
+from batchwright.contracts.openai import Quota
+from batchwright.database.errors import UnknownCursor
+from batchwright.database.records import (
+    BatchRow,
+    BudgetGroupRow,
+    FileRow,
+    IdempotencyClaim,
+    ModelChange,
+    PartRow,
+    RateChange,
+    ServedModel,
+    SliceProgress,
+    StoredApiKey,
+    TenantRow,
+    UploadRow,
+    WorkerHeartbeat,
+)
+from batchwright.database.tables.audits import RecordedAudit
+from batchwright.database.tables.callbacks import ReceivedCallback
+from batchwright.database.tables.dead_letters import StoredDeadLetter
+from batchwright.database.tables.waiting_reasons import WaitingRow
+from batchwright.database.tenants.quotas import QuotaRow
+from batchwright.rules.batch_states import LIVE_STATES
+from batchwright.rules.quotas import BudgetGroup, EnqueuedWork
+from batchwright.rules.worker_stats import UpstreamTraffic
+
+Key = tuple[str, str]  # tenant, id
+
+
+def files_follow(row: BatchRow) -> bool:
+    return row.files_pending_until is not None and row.files_pending_until > datetime.now(UTC)
+
+
+class Rows:
+    """Content of all fake tables.
+
+    If a test sets `failing` to an exception, each call of a table raises it. `clock` is the database's own
+    clock, which gives heartbeats their times.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[Key, FileRow] = {}
+        self.batches: dict[Key, BatchRow] = {}
+        self.progress: dict[tuple[str, str, str, int], SliceProgress] = {}
+        self.models: dict[tuple[str, str], ServedModel] = {}
+        self.uploads: dict[Key, UploadRow] = {}
+        self.parts: dict[tuple[str, str, str], PartRow] = {}
+        self.swept: dict[Key, datetime] = {}
+        self.cleared: dict[Key, datetime] = {}  # ended batches whose objects are gone
+        self.successes: dict[str, datetime] = {}
+        self.audits: dict[str, RecordedAudit] = {}
+        self.marked_at: datetime | None = None
+        self.claims: dict[tuple[str, str, str], IdempotencyClaim] = {}
+        self.tenants: dict[str, TenantRow] = {}
+        self.budget_groups: dict[BudgetGroup, BudgetGroupRow] = {}
+        self.api_keys: dict[str, StoredApiKey] = {}  # by prefix
+        self.key_lookups = 0
+        self.reruns: dict[tuple[str, str, str], BatchOrder] = {}
+        self.dead_letters: dict[str, StoredDeadLetter] = {}  # by id
+        self.dead_letter_retries: dict[Key, tuple[str, BatchOrder]] = {}  # the origin's id
+        self.rates: dict[str, RateChange] = {}
+        self.quotas: dict[str, QuotaRow] = {}
+        self.enqueued: dict[Key, EnqueuedWork] = {}
+        self.requested: dict[Key, EnqueuedWork] = {}  # by batches that wait for the quota
+        self.attempts: dict[tuple[str, str, str], int] = {}  # bytes below a prefix of ingestion
+        self.admissions: dict[Key, tuple[Quota, int, float]] = {}  # how much of which, since when
+        self.requests: dict[str, tuple[float, int]] = {}  # when the minute began, how many since
+        self.spent: dict[tuple[str, str, date, str], int] = {}  # tenant, key's id, day, worker
+        self.beats: dict[str, WorkerHeartbeat] = {}
+        self.traffic: dict[str, list[UpstreamTraffic]] = {}  # of the workers that beat
+        self.callbacks: dict[str, tuple[ReceivedCallback | None, datetime]] = {}  # None: emptied
+        self.waiting: dict[tuple[str, str, str, str], WaitingRow] = {}
+        self.forecasts: dict[Key, BatchForecast] = {}
+        self.model_changes: dict[str, ModelChange] = {}
+        self.model_versions = 0
+        self.failing: Exception | None = None
+        self.clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def enter(self) -> "Rows":
+        if self.failing is not None:
+            raise self.failing
+        return self
+
+    def live_beats(self, max_age: timedelta) -> list[WorkerHeartbeat]:
+        since = self.clock() - max_age
+        return [beat for beat in self.beats.values() if beat.beat_at >= since]
+
+    def readers_of(self, tenant: str, file_id: str) -> list[BatchRow]:
+        mine = [row for (owner, _), row in self.batches.items() if owner == tenant]
+        readers = [row for row in mine if row.status in LIVE_STATES or files_follow(row)]
+        return [row for row in readers if row.order.input_file_id == file_id]
+
+    def is_known(self, file: FileRow, now: datetime) -> bool:
+        """Return True if callers still see the file: it has not expired, or a live batch created before
+        its expiry reads it.
+        """
+        until, readers = file.expires_at, self.readers_of(file.tenant, file.id)
+        return until is None or until > now or any(row.order.created_at < until for row in readers)
+
+
+def spent_today(rows: Rows, tenant: str, key_id: str | None = None) -> int:
+    today = datetime.now(UTC).date()
+    return sum(
+        tokens
+        for (of, by, day, _), tokens in rows.spent.items()
+        if (of, day) == (tenant, today) and key_id in (None, by)
+    )
+
+
+def position(ids: list[str], after: str | None) -> int:
+    if after is None:
+        return 0
+    if after not in ids:
+        raise UnknownCursor(after)
+    return ids.index(after) + 1
+
+
+def not_before(row: BatchRow, at: datetime) -> datetime:
+    earlier = (row.order.created_at, row.in_progress_at, row.finalizing_at, row.cancel_requested_at)
+    return max(at, *(time for time in earlier if time is not None))
+
+
+def slices(rows: Rows, tenant: str, batch_id: str) -> list[SliceProgress]:
+    return [progress for key, progress in rows.progress.items() if key[:2] == (tenant, batch_id)]
+
+
+def per_model(slices: list[SliceProgress]) -> list[ModelCounts]:
+    return [
+        ModelCounts(
+            model=model,
+            lines=0,
+            completed=sum(progress.completed for progress in slices if progress.model == model),
+            failed=sum(progress.failed for progress in slices if progress.model == model),
+        )
+        for model in sorted({progress.model for progress in slices})
+    ]

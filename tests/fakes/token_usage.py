@@ -1,0 +1,18 @@
+"""Token usage for tests, reported such that a test also passes if midnight comes before it is read."""
+
+from datetime import UTC, date, datetime, timedelta
+
+from batchwright.database.tenants.quotas import DailyTokens, QuotasTable
+
+
+def this_day() -> date:
+    return datetime.now(UTC).date()
+
+
+async def publish_usage(
+    quotas: QuotasTable, worker: str, *spent: DailyTokens, today: date | None = None
+) -> None:
+    """Publish the token usage of a worker for `today` and, in case midnight passes, also for the next day."""
+    today = today or this_day()
+    for day in (today, today + timedelta(days=1)):
+        await quotas.publish_tokens(worker, day, spent)

@@ -1,0 +1,57 @@
+"""HTTP transport that calls a function instead of a backend, with a connection pool like that of the real
+transport.
+"""
+
+import asyncio
+
+import httpx
+
+from batchwright.inference.transport.base import BackendRequest, BackendResponse, Exchange, OnComplete
+from batchwright.inference.transport.httpx_transport import HttpxTransport
+
+
+class PooledEngine(HttpxTransport):
+    """Transport that counts idle connections.
+
+    A request can begin at once if an earlier request left a connection idle.
+    """
+
+    def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
+        super().__init__(transport, connect_seconds=1)
+        self._idle_connections = 0
+        self._under_way_alone: set[asyncio.Task[None]] = set()
+        self.begun = 0  # that nobody awaited
+
+    async def exchange(self, request: BackendRequest, *, most_bytes: int, seconds: float) -> BackendResponse:
+        self._idle_connections = max(self._idle_connections - 1, 0)
+        answer = await super().exchange(request, most_bytes=most_bytes, seconds=seconds)
+        self._idle_connections += 1
+        return answer
+
+    def try_exchange_now(
+        self, request: BackendRequest, *, most_bytes: int, seconds: float, ended: OnComplete
+    ) -> Exchange | None:
+        if not self._idle_connections:
+            return None
+
+        async def report() -> None:
+            try:
+                answer = await self.exchange(request, most_bytes=most_bytes, seconds=seconds)
+            except Exception as error:  # reported to the caller
+                ended(error)
+            else:
+                ended(answer)
+
+        self.begun += 1
+        task = asyncio.create_task(report())
+        self._under_way_alone.add(task)
+        task.add_done_callback(self._under_way_alone.discard)
+        return _Begun(task)
+
+
+class _Begun:
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+
+    def cancel(self) -> None:
+        self._task.cancel()

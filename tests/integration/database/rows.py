@@ -1,0 +1,84 @@
+"""Rows for the tests that each database implementation must pass."""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+from batchwright.contracts.batch import BatchOrder, ModelCounts
+from batchwright.contracts.openai import BatchStatus, Endpoint, Usage
+from batchwright.database.database import Database
+from batchwright.database.records import BatchOutcome, BatchRow, FileRow, SliceProgress
+
+START = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
+SetHeartbeatAge = Callable[[str, float], Awaitable[None]]  # of a worker, in seconds
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+MODELS = [ModelCounts(model="b", lines=6), ModelCounts(model="a", lines=3)]
+
+
+def after(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def a_file(id: str = "file-1", tenant: str = "t", **changes: object) -> FileRow:
+    row = FileRow(
+        id=id,
+        tenant=tenant,
+        purpose="batch",
+        filename="in.jsonl",
+        bytes=12,
+        created_at=START,
+        storage_key=f"x/{id}",
+    )
+    return row.model_copy(update=changes)
+
+
+def an_order(id: str = "batch_1", tenant: str = "t", **changes: object) -> BatchOrder:
+    order = BatchOrder(
+        batch_id=id,
+        tenant=tenant,
+        input_file_id="file-1",
+        endpoint=Endpoint.CHAT_COMPLETIONS,
+        completion_window="24h",
+        created_at=START,
+        deadline=START + timedelta(hours=24),
+    )
+    return order.model_copy(update=changes)
+
+
+def slice_progress(number: int = 0, **changes: object) -> SliceProgress:
+    row = SliceProgress(
+        tenant="t",
+        batch_id="batch_1",
+        model="a",
+        number=number,
+        generation=0,
+        attempt=1,
+        completed=1,
+        failed=0,
+    )
+    return row.model_copy(update=changes)
+
+
+def an_outcome(status: BatchStatus = BatchStatus.COMPLETED, **changes: object) -> BatchOutcome:
+    outcome = BatchOutcome(
+        status=status,
+        completed=8,
+        failed=2,
+        usage=Usage(input_tokens=5, cached_tokens=1, output_tokens=7, reasoning_tokens=2),
+        output=a_file("file-out", purpose="batch_output", storage_key="x/out/1"),
+        error=a_file("file-err", purpose="batch_output", storage_key="x/err/1"),
+    )
+    return outcome.model_copy(update=changes)
+
+
+async def a_running_batch(database: Database, id: str = "batch_1") -> BatchRow:
+    """Create a batch of ten lines that has been in progress since 10 s after START, and return its row.
+
+    Six lines are for model "b", three for model "a", and one for a model that no backend serves.
+    """
+    order = an_order(id)
+    await database.batches.upsert(order)
+    moved = await database.batches.start(order.tenant, id, total=10, models=MODELS, at=after(10), unserved=1)
+    assert moved
+    row = await database.batches.get(order.tenant, id)
+    assert row is not None
+    return row

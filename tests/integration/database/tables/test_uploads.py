@@ -1,0 +1,180 @@
+"""Uploads and idempotency keys in every database; `any_database` runs the tests on each."""
+
+import asyncio
+
+import pytest
+
+from batchwright.database.database import Database
+from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
+from batchwright.database.records import IdempotencyClaim, PartRow, UploadRow
+from tests.integration.database.rows import START, a_file, after
+
+
+def an_upload(id: str = "upload_1", tenant: str = "t", **changes: object) -> UploadRow:
+    row = UploadRow(
+        id=id,
+        tenant=tenant,
+        purpose="batch",
+        filename="Größe.jsonl",
+        mime_type="application/jsonl",
+        bytes=2**33,
+        created_at=START,
+        expires_at=after(3600),
+    )
+    return row.model_copy(update=changes)
+
+
+def a_part(id: str = "part_1", tenant: str = "t", bytes: int = 5) -> PartRow:
+    return PartRow(
+        id=id, tenant=tenant, upload_id="upload_1", bytes=bytes, storage_key=f"x/{id}", created_at=START
+    )
+
+
+def a_claim(
+    fingerprint: str = "f", made: str = "{}", seconds: float = 0, tenant: str = "t"
+) -> IdempotencyClaim:
+    return IdempotencyClaim(
+        tenant=tenant,
+        operation="batches",
+        key="k",
+        fingerprint=fingerprint,
+        made=made,
+        created_at=after(seconds),
+    )
+
+
+async def add(database: Database, *parts: PartRow, at: float = 0, most: int = 100) -> None:
+    for part in parts:
+        await database.uploads.add_part(part, at=after(at), most_bytes=most, most_parts=3)
+
+
+async def test_an_upload_is_found_as_it_was_inserted_first(any_database: Database) -> None:
+    await any_database.uploads.insert(an_upload())
+    await any_database.uploads.insert(an_upload(bytes=1))
+    assert await any_database.uploads.get("t", "upload_1") == an_upload()
+    assert await any_database.uploads.get("other", "upload_1") is None
+    assert await any_database.uploads.get("t", "upload_\0") is None
+
+
+async def test_parts_are_found_by_their_ids_and_their_upload(any_database: Database) -> None:
+    await any_database.uploads.insert(an_upload())
+    await any_database.uploads.insert(an_upload(tenant="other"))
+    await add(any_database, a_part(), a_part("part_2", bytes=0), a_part("part_2", bytes=0))
+    found = await any_database.uploads.parts("t", "upload_1", ["part_2", "x", "part_1", "\0"])
+    assert found == {"part_1": a_part(), "part_2": a_part("part_2", bytes=0)}
+    assert await any_database.uploads.parts("other", "upload_1", ["part_1"]) == {}
+
+
+async def test_parts_are_bounded_in_bytes_and_number(any_database: Database) -> None:
+    await any_database.uploads.insert(an_upload())
+    await add(any_database, a_part(bytes=60))
+    with pytest.raises(UploadFull):
+        await add(any_database, a_part("part_2", bytes=41))
+    await add(any_database, a_part("part_2", bytes=40), a_part("part_3", bytes=0))
+    with pytest.raises(UploadFull):
+        await add(any_database, a_part("part_4", bytes=0))
+
+
+async def test_an_expired_or_unknown_upload_takes_no_part(any_database: Database) -> None:
+    with pytest.raises(UnknownUpload):
+        await add(any_database, a_part())
+    await any_database.uploads.insert(an_upload())
+    with pytest.raises(UploadClosed) as closed:
+        await add(any_database, a_part(), at=3600)
+    assert closed.value.status == "expired"
+
+
+async def test_of_two_completions_at_once_one_makes_its_file(any_database: Database) -> None:
+    await any_database.uploads.insert(an_upload())
+    await add(any_database, a_part())
+    rows = await asyncio.gather(
+        *(any_database.uploads.complete(an_upload(), a_file(name), "digest") for name in ("file-1", "file-2"))
+    )
+    assert rows[0] == rows[1]
+    assert (rows[0].status, rows[0].completion) == ("completed", "digest")
+    files, _ = await any_database.files.page("t", purpose=None, limit=9, ascending=True, after=None)
+    assert [file.id for file in files] == [rows[0].file_id]
+    assert await any_database.uploads.parts("t", "upload_1", ["part_1"]) == {}
+    with pytest.raises(UploadClosed):
+        await add(any_database, a_part())
+
+
+async def test_a_cancelled_upload_stays_cancelled(any_database: Database) -> None:
+    await any_database.uploads.insert(an_upload())
+    await add(any_database, a_part())
+    for _ in range(2):
+        row = await any_database.uploads.cancel("t", "upload_1", START)
+        assert row is not None
+        assert row.status == "cancelled"
+    assert (await any_database.uploads.complete(an_upload(), a_file(), "digest")).status == "cancelled"
+    assert await any_database.files.get("t", "file-1") is None
+    assert await any_database.uploads.parts("t", "upload_1", ["part_1"]) == {}
+    assert await any_database.uploads.cancel("other", "upload_1", START) is None
+
+
+async def test_an_expired_upload_cannot_be_cancelled(any_database: Database) -> None:
+    await any_database.uploads.insert(an_upload())
+    row = await any_database.uploads.cancel("t", "upload_1", after(3600))
+    assert row is not None
+    assert row.status_at(after(3600)) == "expired"
+
+
+async def test_expired_uploads_are_swept_once_and_only_pending_ones_become_expired(
+    any_database: Database,
+) -> None:
+    uploads = any_database.uploads
+    await uploads.insert(an_upload())
+    await uploads.insert(an_upload("upload_2", "other", expires_at=after(10)))
+    await uploads.insert(an_upload("upload_3", expires_at=after(9999)))
+    await add(any_database, a_part())
+    await uploads.cancel("other", "upload_2", START)
+    unswept = await uploads.unswept(after(3600), 9)
+    assert [row.id for row in unswept] == ["upload_2", "upload_1"]
+    assert [row.id for row in await uploads.unswept(after(3600), 1)] == ["upload_2"]
+    for row in unswept:
+        await uploads.record_sweep(row, after(3600))
+    assert await uploads.unswept(after(3600), 9) == []
+    statuses = [await uploads.get("t", "upload_1"), await uploads.get("other", "upload_2")]
+    assert [row and row.status for row in statuses] == ["expired", "cancelled"]
+    assert await uploads.parts("t", "upload_1", ["part_1"]) == {}
+
+
+async def test_an_idempotency_key_belongs_to_the_first_request_until_it_is_old(
+    any_database: Database,
+) -> None:
+    claims = any_database.idempotency
+    first, second = a_claim(made="1"), a_claim(made="2", seconds=5)
+    assert await claims.claim(first, after(-10)) is None
+    assert await claims.claim(second, after(-10)) == first
+    assert await claims.find("t", "batches", "k", after(-10)) == first
+    assert await claims.find("t", "files", "k", after(-10)) is None
+    assert await claims.find("other", "batches", "k", after(-10)) is None
+    assert await claims.find("t", "batches", "k", START) is None
+    assert await claims.claim(second, START) is None
+    assert await claims.find("t", "batches", "k", START) == second
+
+
+async def test_an_idempotency_key_used_concurrently_goes_to_one_request(
+    any_database: Database,
+) -> None:
+    file_ids = [f"file-{i}" for i in range(8)]
+    held = await asyncio.gather(
+        *(any_database.idempotency.claim(a_claim(made=name), after(-10), a_file(name)) for name in file_ids)
+    )
+    [winner] = [name for name, claim in zip(file_ids, held, strict=True) if claim is None]
+    assert {claim.made for claim in held if claim is not None} == {winner}
+    files, _ = await any_database.files.page("t", purpose=None, limit=99, ascending=True, after=None)
+    assert [file.id for file in files] == [winner]
+
+
+async def test_a_claim_may_bring_an_upload(any_database: Database) -> None:
+    assert await any_database.idempotency.claim(a_claim(), after(-10), an_upload()) is None
+    assert await any_database.uploads.get("t", "upload_1") == an_upload()
+
+
+async def test_old_keys_are_forgotten(any_database: Database) -> None:
+    await any_database.idempotency.claim(a_claim(), after(-10))
+    await any_database.idempotency.claim(a_claim(seconds=50, tenant="other"), after(-10))
+    assert await any_database.retention.remove_keys(START, 9) == 1
+    assert await any_database.idempotency.find("t", "batches", "k", after(-10)) is None
+    assert await any_database.idempotency.find("other", "batches", "k", after(-10)) is not None

@@ -1,0 +1,97 @@
+"""Tenants and their keys in every database; `any_database` runs the tests on each."""
+
+import asyncio
+
+import pytest
+
+from batchwright.database.database import Database
+from batchwright.database.errors import UnknownTenant
+from batchwright.database.records import ApiKeyRow, StoredApiKey, TenantRow
+from batchwright.rules.api_keys import Scope, SecretHash, hash_secret, new_key
+from tests.integration.database.rows import START, after
+
+SECRET_HASH = SecretHash(b"salt", b"hash")
+
+
+def key(name: str, tenant: str = "blue", **more: object) -> ApiKeyRow:
+    return ApiKeyRow(
+        id=f"key_{name}", tenant=tenant, prefix=name, scopes=[Scope.READ], created_at=START
+    ).model_copy(update=more)
+
+
+async def test_a_tenant_is_created_once(any_database: Database) -> None:
+    tenants = any_database.tenants
+    created = await asyncio.gather(*(tenants.create("blue", START) for _ in range(3)))
+    assert sorted(created) == [False, False, True]
+    await tenants.create("Amber", after(1))
+    blue = TenantRow(name="blue", created_at=START)
+    assert await tenants.get("blue") == blue
+    assert await tenants.get("red") is None
+    assert await tenants.all() == [TenantRow(name="Amber", created_at=after(1)), blue]
+
+
+async def test_a_disabled_tenant_keeps_its_first_disabled_time_until_it_is_enabled(
+    any_database: Database,
+) -> None:
+    tenants = any_database.tenants
+    await tenants.create("blue", START)
+    assert await tenants.disable("red", after(1)) is await tenants.enable("red") is None
+    for seconds in (1, 2):
+        row = await tenants.disable("blue", after(seconds))
+        assert row == TenantRow(name="blue", created_at=START, disabled_at=after(1))
+    assert await tenants.enable("blue") == TenantRow(name="blue", created_at=START)
+
+
+async def test_a_key_is_found_by_its_prefix_with_its_stored_hash(any_database: Database) -> None:
+    await any_database.tenants.create("blue", START)
+    row = key("a", scopes=[Scope.WRITE, Scope.ADMIN], label="nightly", expires_at=after(60))
+    secret_hash = hash_secret(new_key())
+    await any_database.api_keys.insert(row, secret_hash)
+    await any_database.api_keys.insert(row, secret_hash)
+    assert await any_database.api_keys.find("a") == StoredApiKey(key=row, secret_hash=secret_hash)
+    assert await any_database.api_keys.find("key_a") is None
+    await any_database.tenants.disable("blue", after(1))
+    found = await any_database.api_keys.find("a")
+    assert found is not None
+    assert found.tenant_disabled_at == after(1)
+
+
+async def test_a_key_of_an_unknown_tenant_is_refused(any_database: Database) -> None:
+    with pytest.raises(UnknownTenant, match="batchwright tenants create red"):
+        await any_database.api_keys.insert(key("a", "red"), SECRET_HASH)
+    assert await any_database.api_keys.all() == []
+
+
+async def test_keys_are_listed_of_one_tenant_or_of_all(any_database: Database) -> None:
+    for tenant in ("blue", "amber"):
+        await any_database.tenants.create(tenant, START)
+    rows = [key("c", "amber", created_at=after(5)), key("b"), key("a", created_at=after(1))]
+    for row in rows:
+        await any_database.api_keys.insert(row, SECRET_HASH)
+    assert await any_database.api_keys.all() == rows
+    assert await any_database.api_keys.all("blue") == rows[1:]
+    assert await any_database.api_keys.all("red") == []
+
+
+@pytest.mark.parametrize("named", ["key_a", "a"])
+async def test_a_key_is_revoked_once_by_id_or_prefix(any_database: Database, named: str) -> None:
+    await any_database.tenants.create("blue", START)
+    for name in ("a", "b"):
+        await any_database.api_keys.insert(key(name), SECRET_HASH)
+    for seconds in (1, 2):
+        assert await any_database.api_keys.revoke(named, after(seconds)) == key("a", revoked_at=after(1))
+    assert await any_database.api_keys.revoke("key_c", after(1)) is None
+    assert await any_database.api_keys.all() == [key("a", revoked_at=after(1)), key("b")]
+
+
+async def test_the_last_use_is_recorded_at_most_once_a_minute(any_database: Database) -> None:
+    await any_database.tenants.create("blue", START)
+    for name in ("a", "b"):
+        await any_database.api_keys.insert(key(name), SECRET_HASH)
+    await any_database.api_keys.record_uses({})
+    for seconds in (0, 59):
+        await any_database.api_keys.record_uses({"key_a": after(seconds), "key_c": after(seconds)})
+        assert await any_database.api_keys.all() == [key("a", last_used_at=START), key("b")]
+    await any_database.api_keys.record_uses({"key_a": after(60), "key_b": after(61)})
+    used = [row.last_used_at for row in await any_database.api_keys.all()]
+    assert used == [after(60), after(61)]

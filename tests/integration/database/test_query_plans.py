@@ -1,0 +1,211 @@
+"""Query plans of a real PostgreSQL, for queries on tables that may grow large."""
+
+import re
+from datetime import timedelta
+from hashlib import blake2b
+
+import pytest
+
+from batchwright.contracts.openai import BatchStatus
+from batchwright.database.database import Database
+from batchwright.database.driver import DatabaseConnection
+from batchwright.database.sql import queries
+from batchwright.database.tables.batch_pages import BatchPageQueries
+from batchwright.database.tables.batches import BatchQueries
+from batchwright.database.tables.callbacks import CallbackQueries
+from batchwright.database.tables.files import FIRST_POSITION, LAST_POSITION, FileQueries
+from batchwright.database.tables.operator_batches import OperatorBatchQueries
+from batchwright.database.tables.retention import RetentionQueries
+from batchwright.database.tenants.quotas import QuotaQueries
+from batchwright.rules.batch_filters import model_tags
+from batchwright.rules.worker_stats import running_slice_stats
+
+HOUR = timedelta(hours=1)
+pytestmark = pytest.mark.integration
+
+MANY = """
+INSERT INTO batches (tenant, id, input_file_id, endpoint, completion_window, weight, priority, policy, status,
+                     created_at, deadline)
+SELECT 't', 'batch_' || lpad(n::text, 8, '0'), 'file-' || n, '/v1/embeddings', '24h', 1, 3, '{}',
+       CASE WHEN n % 1000 = 0 THEN 'in_progress' ELSE 'completed' END, now() + n * interval '1 second', now()
+FROM generate_series(1, 100000) n
+"""
+# Every batch has the common tag, and each thousandth the rare one.
+TAGGED = """
+INSERT INTO batch_tags (tenant, batch_id, tag, created_at)
+SELECT tenant, id, unnest(CASE WHEN right(id, 3) = '007' THEN ARRAY[$1::bytea, $2] ELSE ARRAY[$2::bytea] END),
+       created_at
+FROM batches
+"""
+OF_KEY = "jsonb_build_object('caller', jsonb_build_object('key_id', 'key_' || n / 1000 % 20))"
+CAPPED = """
+INSERT INTO tenants SELECT 't' || n, now() FROM generate_series(0, 19) n;
+INSERT INTO quotas (tenant, max_in_flight, changed_at)
+SELECT 't' || n, 8, now() FROM generate_series(0, 19) n;
+INSERT INTO api_keys (id, tenant, prefix, salt, hash, scopes, label, created_at, max_in_flight)
+SELECT 'key_' || n, 't' || n, 'p' || n, '', '', '{read}', '', now(), 8 FROM generate_series(0, 19) n
+"""
+MANY_SLICES = """
+INSERT INTO slice_progress
+SELECT tenant, id, 'a', n, 0, 1, 1, 0, 1, 0, 1, 0
+FROM batches, generate_series(1, 200) n WHERE status = 'in_progress'
+"""
+MANY_FILES = """
+INSERT INTO files (tenant, id, purpose, filename, bytes, created_at, expires_at, storage_key)
+SELECT 't', 'file-' || n, 'batch', 'x', 1, now() + n * interval '1 second', now() + interval '1 day', 'x'
+FROM generate_series(1, 20000) n
+"""
+MANY_CALLBACKS = """
+INSERT INTO callbacks (id, size, emptied, expires_at)
+SELECT md5(n::text) || '.0', 2, true, now() + interval '1 day' FROM generate_series(1, 100000) n
+"""
+
+
+async def plan(connection: DatabaseConnection, sql: str, *args: object) -> str:
+    rows = await connection.fetch("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) " + sql, *args)
+    return "\n".join(row["QUERY PLAN"] for row in rows)
+
+
+async def test_a_page_out_of_a_hundred_thousand_batches_is_an_index_scan(
+    database: Database, connection: DatabaseConnection
+) -> None:
+    await connection.execute(MANY)
+    await connection.execute(MANY_SLICES)
+    await connection.execute("ANALYZE")
+    sql, pages = queries(BatchQueries, "batches"), queries(BatchPageQueries, "batch_pages")
+    first = await plan(connection, pages.all, "t", *LAST_POSITION, 21, FIRST_POSITION[0])
+    assert "Index Scan Backward using batches_by_creation" in first
+    assert "Seq Scan" not in first
+    rows, more = await database.batches.page("t", limit=20, after="batch_00050001")
+    ids = [row.order.batch_id for row in rows]
+    assert (ids[0], ids[-1], more) == ("batch_00050000", "batch_00049981", True)
+    position = await connection.fetchrow(pages.position, "t", "batch_00050001")
+    assert position is not None
+    deep = await plan(
+        connection, pages.all, "t", position["created_at"], "batch_00050001", 21, FIRST_POSITION[0]
+    )
+    assert re.search(r"Index Cond: .*ROW\(created_at, id\) < ROW\(", deep)
+    assert "Seq Scan" not in deep
+    assert "batches_live" in await plan(connection, sql.count_live, "t")
+    assert "Seq Scan" not in await plan(connection, sql.fairness, "t", LAST_POSITION[0])
+
+
+async def test_an_operator_finds_batches_of_all_tenants_by_their_id(
+    database: Database, connection: DatabaseConnection
+) -> None:
+    await connection.execute(MANY.replace("'t'", "'t' || n / 1000 % 20"))
+    await connection.execute("ANALYZE")
+    sql = queries(OperatorBatchQueries, "operator_batches")
+    since = FIRST_POSITION[0]
+    filters = (None, None, None, None, None, since, 21)
+    for seen in (
+        await plan(connection, sql.owner, "batch_00050001"),
+        await plan(connection, sql.page_down, *filters),
+        await plan(connection, sql.page_down, "batch_00050001", *filters[1:]),
+        await plan(connection, sql.page_up, "batch_00050001", *filters[1:]),
+    ):
+        assert re.search(r"Index Scan .*using batches_by_id", seen)
+        assert "Seq Scan on batches" not in seen
+    assert "Seq Scan on batches" not in await plan(connection, sql.counts, since, LAST_POSITION[0])
+
+
+async def test_each_filter_of_a_hundred_thousand_batches_reads_one_page(
+    database: Database, connection: DatabaseConnection
+) -> None:
+    await connection.execute(MANY)
+    [rare], [common] = model_tags(["rare"]), model_tags(["common"])
+    await connection.execute(TAGGED, rare, common)
+    await connection.execute("VACUUM ANALYZE batches, batch_tags")
+    sql, every = queries(BatchPageQueries, "batch_pages"), list(BatchStatus)
+    since, until = LAST_POSITION, FIRST_POSITION[0]
+    middle = await connection.fetchrow(sql.position, "t", "batch_00050001")
+    assert middle is not None
+    seen = {
+        "of a rare status": await plan(connection, sql.of_status, "t", *since, 21, until, "in_progress"),
+        "of a common status": await plan(connection, sql.of_status, "t", *since, 21, until, "completed"),
+        "of a time": await plan(
+            connection, sql.all, "t", middle["created_at"], "", 21, middle["created_at"] - timedelta(hours=1)
+        ),
+        "of a rare tag": await plan(connection, sql.of_tags, "t", *since, 21, until, every, rare, []),
+        "of a common tag": await plan(connection, sql.of_tags, "t", *since, 21, until, every, common, []),
+        "of two tags": await plan(connection, sql.of_tags, "t", *since, 21, until, every, rare, [common]),
+        "of a common tag and status": await plan(
+            connection, sql.of_tags, "t", *since, 21, until, ["completed"], common, []
+        ),
+        "of a common tag and a rare status": await plan(
+            connection, sql.of_tags, "t", *since, 21, until, ["in_progress"], common, []
+        ),
+    }
+    for text in seen.values():
+        assert "Seq Scan" not in text
+    # At most the batches of the rare status or tag are read, of which there are a hundred.
+    assert {name: rows_read(text) <= 200 for name, text in seen.items()} == dict.fromkeys(seen, True)
+
+
+def rows_read(text: str) -> int:
+    """Return the largest number of rows that a part of the plan read, with those that it then dropped."""
+    kept = [int(float(rows) * int(loops)) for rows, loops in re.findall(r"rows=([\d.]+) loops=(\d+)", text)]
+    dropped = [int(rows) for rows in re.findall(r"Rows Removed by \w+(?: \w+)*: (\d+)", text)]
+    return max(kept) + sum(dropped)
+
+
+async def test_workers_of_capped_tenants_and_keys_are_found_with_one_pass_over_heartbeats_and_live_batches(
+    database: Database, connection: DatabaseConnection
+) -> None:
+    await connection.execute(MANY.replace("'t'", "'t' || n / 1000 % 20").replace("'{}'", OF_KEY))
+    await connection.execute(CAPPED)
+    for number in range(50):
+        slices = {(f"batch_{((2 * number + slice_) % 100 + 1) * 1000:08}", "m"): 1 for slice_ in range(8)}
+        await database.workers.record_heartbeat(f"worker-{number}", running_slice_stats(slices))
+    await connection.execute("ANALYZE")
+    sql = queries(QuotaQueries, "quotas")
+    for query in (sql.shares, sql.key_caps):
+        seen = await plan(connection, query, HOUR)
+        assert re.findall(r"Function Scan on jsonb_object_keys .*loops=(\d+)", seen) == ["50"]
+        assert "batches_live" in seen
+        assert "Seq Scan on batches" not in seen
+    assert [len(row.workers) for row in await database.quotas.shares(HOUR)] == [20] * 20
+    assert [len(row.workers) for row in await database.quotas.key_caps(HOUR)] == [20] * 20
+
+
+async def test_a_page_of_files_and_the_lookup_of_their_readers_are_index_scans(
+    database: Database, connection: DatabaseConnection
+) -> None:
+    await connection.execute(MANY)
+    await connection.execute(MANY_FILES)
+    await connection.execute("ANALYZE")
+    sql = queries(FileQueries, "files")
+    assert "files_by_creation" in await plan(connection, sql.page_down, "t", *LAST_POSITION, 21)
+    assert "files_by_creation" in await plan(connection, sql.page_up, "t", *FIRST_POSITION, 21)
+    for of_purpose, begin in ((sql.purpose_down, LAST_POSITION), (sql.purpose_up, FIRST_POSITION)):
+        seen = await plan(connection, of_purpose, "t", *begin, 21, "batch_output")
+        assert "files_of_purpose" in seen
+        assert "Removed by Filter" not in seen
+    reader = await plan(connection, sql.reader, "t", "file-1000")
+    assert "Index Scan using batches_by_input" in reader
+    assert re.search(r"Index Cond: .*tenant = .*input_file_id = ", reader)
+
+
+async def test_retention_queries_of_a_tenant_read_no_rows_of_others(
+    database: Database, connection: DatabaseConnection
+) -> None:
+    await connection.execute(MANY)
+    await connection.execute(MANY_FILES.replace("'t'", "'t' || n % 20"))
+    await connection.execute("VACUUM ANALYZE")
+    of_retention = queries(RetentionQueries, "retention")
+    live = await plan(connection, of_retention.live_batches, "t")
+    assert "Seq Scan" not in live
+    assert {"batches_live", "batches_kept"} <= set(re.findall(r"batches_\w+", live))
+    tenants = await plan(connection, of_retention.tenants, "", 100)
+    assert max(map(int, re.findall(r"actual rows=(\d+)", tenants))) <= 22  # as many as there are, and the end
+
+
+async def test_the_poll_for_a_thousand_callbacks_reads_them_by_the_primary_key(
+    database: Database, connection: DatabaseConnection
+) -> None:
+    await connection.execute(MANY_CALLBACKS)
+    await connection.execute("ANALYZE")
+    waiting = [blake2b(b"%d" % number, digest_size=16).hexdigest() + ".0" for number in range(1000)]
+    seen = await plan(connection, queries(CallbackQueries, "callbacks").get, waiting)
+    assert "callbacks_pkey" in seen
+    assert "Seq Scan" not in seen

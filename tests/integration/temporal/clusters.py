@@ -1,0 +1,59 @@
+"""Starts Temporal servers for tests."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from temporalio.converter import DataConverter
+from temporalio.testing import WorkflowEnvironment
+
+from batchwright.contracts.search_attributes import SEARCH_ATTRIBUTES
+from batchwright.starter.stack.ports import free_port
+from batchwright.starter.stack.temporal_server import find_binary
+from batchwright.temporal import DATA_CONVERTER
+
+# The SDK's default of five seconds is too short on a busy machine.
+START_TIME = timedelta(minutes=4)
+
+
+async def started(
+    *arguments: str, is_set_up: bool = False, data_converter: DataConverter = DataConverter.default
+) -> WorkflowEnvironment:
+    """Start a Temporal server with the namespace `default`. It ends when the returned environment is closed.
+
+    The port is chosen here, because a port that the SDK chooses could be taken by an outgoing connection in
+    the meantime.
+
+    Args:
+        is_set_up: Create Batchwright's search attributes.
+    """
+    return await WorkflowEnvironment.start_local(  # pyright: ignore[reportUnknownMemberType] - a generic without its argument
+        port=free_port(),
+        data_converter=data_converter,
+        search_attributes=SEARCH_ATTRIBUTES if is_set_up else (),
+        dev_server_existing_path=str(find_binary()),
+        dev_server_log_level="error",
+        dev_server_extra_args=arguments,
+        dev_server_startup_timeout=START_TIME,
+    )
+
+
+@asynccontextmanager
+async def cluster(*arguments: str, is_set_up: bool = False) -> AsyncGenerator[str]:
+    """Run a Temporal server with the namespace `default`, and yield its address.
+
+    Args:
+        is_set_up: Create Batchwright's search attributes.
+    """
+    async with await started(*arguments, is_set_up=is_set_up) as environment:
+        yield environment.client.service_client.config.target_host
+
+
+@asynccontextmanager
+async def server() -> AsyncGenerator[WorkflowEnvironment]:
+    """Run a Temporal server that is set up for our workflows, and yield it.
+
+    Its client uses our data converter.
+    """
+    async with await started(is_set_up=True, data_converter=DATA_CONVERTER) as environment:
+        yield environment

@@ -1,0 +1,311 @@
+"""The worker as a process: start, health, shutdown."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from batchwright.starter.stack.ports import free_port
+from batchwright.worker.shutdown import FORCED_EXIT_CODE
+from tests.clients import http_client
+from tests.constants import with_constants
+from tests.integration.temporal.clusters import cluster
+
+pytestmark = pytest.mark.integration
+
+
+@asynccontextmanager
+async def worker(
+    tmp_path: Path,
+    options: Sequence[str] = (),
+    command: Sequence[str] = ("-m", "batchwright.worker"),
+    *,
+    startup_seconds: str = "240",
+    **settings: str,
+) -> AsyncGenerator[Process]:
+    chosen = {
+        "backends": '["http://127.0.0.1:9"]',
+        "storage_dir": str(tmp_path / "objects"),
+        **settings,
+    }
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, *options, *command),
+        env={
+            **os.environ,
+            **with_constants(startup_seconds=float(startup_seconds)),
+            **{f"BATCHWRIGHT_{name.upper()}": value for name, value in chosen.items()},
+        },
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def ready(port: int) -> httpx.Response:
+    async with http_client(base_url=f"http://127.0.0.1:{port}") as http:
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type(httpx.TransportError),
+            stop=stop_after_delay(240),
+            wait=wait_fixed(0.1),
+            reraise=True,
+        ):
+            with attempt:
+                return await http.get("/readyz")
+    raise AssertionError("unreachable: the last attempt raises")
+
+
+async def ready_as(port: int, status: int) -> dict[str, str]:
+    """Wait until /readyz has the status, and return its checks. A check that a busy machine delays fails."""
+    while (answer := await ready(port)).status_code != status:  # noqa: ASYNC110 - another process's
+        await asyncio.sleep(0.1)
+    return answer.json()["checks"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_worker_drains_at_a_signal_and_exits_with_0(
+    number: signal.Signals, tmp_path: Path, database_url: str
+) -> None:
+    port = free_port()
+    async with (
+        cluster(is_set_up=True) as address,
+        worker(
+            tmp_path, temporal_address=address, database_url=database_url, metrics_port=str(port)
+        ) as process,
+    ):
+        assert set((await ready_as(port, 200)).values()) == {"ok"}
+        process.send_signal(number)
+        output, _ = await process.communicate()
+    assert (process.returncode, output) == (0, b"")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_worker_signalled_during_its_imports_exits_with_0(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    async with worker(tmp_path, options=("-X", "importtime")) as process:
+        await said_by(process, "asyncio")  # one of the first imports
+        process.send_signal(number)
+        await process.communicate()
+    assert process.returncode == 0
+
+
+async def test_a_worker_signalled_while_it_waits_for_temporal_exits_with_0(tmp_path: Path) -> None:
+    called = asyncio.Event()
+
+    async def stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        called.set()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(stay_silent, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with (
+        server,
+        worker(tmp_path, temporal_address=f"127.0.0.1:{port}", startup_seconds="600") as process,
+    ):
+        await called.wait()
+        process.send_signal(signal.SIGTERM)
+        await process.communicate()
+    assert process.returncode == 0
+
+
+async def test_a_second_signal_ends_a_worker_that_is_still_draining() -> None:
+    drains = (
+        "import asyncio; from batchwright.worker.shutdown import ShutdownSignal\n"
+        "async def drain():\n"
+        "    stop = ShutdownSignal(); stop.install(); print('up', flush=True); await stop.wait()\n"
+        "    print('draining', flush=True); await asyncio.Event().wait()\n"
+        "asyncio.run(drain())"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", drains, stdout=PIPE)
+    assert process.stdout is not None
+    for word in ("up", "draining"):
+        assert (await process.stdout.readline()).decode().strip() == word
+        process.send_signal(signal.SIGTERM)
+    assert await process.wait() == FORCED_EXIT_CODE
+
+
+async def said_by(process: Process, sentence: str) -> str:
+    """Return the first line of the log with this text."""
+    assert process.stderr is not None
+    output: list[bytes] = []
+    async for line in process.stderr:
+        output.append(line)
+        if sentence in line.decode():
+            return line.decode()
+    text = b"".join(output).decode()
+    raise AssertionError(f"the worker ended without saying {sentence!r}, but: {text}")
+
+
+async def test_a_worker_whose_storage_is_unavailable_accepts_no_slices_and_reports_it(
+    tmp_path: Path, database_url: str
+) -> None:
+    port = free_port()
+    objects, moved = tmp_path / "objects", tmp_path / "away"
+    async with (
+        cluster(is_set_up=True) as address,
+        worker(
+            tmp_path, temporal_address=address, database_url=database_url, metrics_port=str(port)
+        ) as process,
+    ):
+        await ready_as(port, 200)
+        objects.rename(moved)
+        objects.write_text("no directory")
+        assert "storage" in await said_by(process, "slices are not accepted")
+        while (checks := await ready_as(port, 503))["postgresql"] != "ok":  # noqa: ASYNC110 - another process's
+            await asyncio.sleep(0.1)
+        assert str(objects) in checks["storage"]
+        objects.unlink()
+        moved.rename(objects)
+        await said_by(process, "slices are accepted again")
+        await ready_as(port, 200)
+
+
+LOOPS = {
+    "temporal_connection": "batchwright.temporal:TemporalConnection.run",
+    "fleet_shares": "batchwright.worker.fleet_shares:FleetShares.run",
+    "registry": "batchwright.inference.registry:BackendRegistry.run",
+    "progress": "batchwright.activities.services.progress:ProgressReporter.run",
+    "dependencies": "batchwright.worker.dependencies:DependencyMonitor.run",
+    "worker_stats": "batchwright.worker.process:_publish_stats",
+    "permissions": "batchwright.activities.services.authorization:CachedPermissions.run",
+    "callbacks": "batchwright.activities.services.callbacks:CallbackWatch.run",
+    "pollers": "batchwright.worker.pollers:PollerSupervisor.run",
+    "rate_limits": "batchwright.worker.rate_limits:RateLimitSync.run",
+    "fleet_metrics": "batchwright.worker.fleet_metrics:FleetMetricsCollector.run",
+    "waiting_reasons": "batchwright.worker.waiting_reasons:WaitingReasonMonitor.run",
+}
+
+
+async def test_a_worker_whose_background_loops_fail_is_unready_and_names_them(
+    tmp_path: Path, database_url: str
+) -> None:
+    port = free_port()
+    broken = ("-m", "tests.integration.broken_loops", "0.01", "3600", "worker", *LOOPS.values())
+    settings = {"database_url": database_url, "metrics_port": str(port), "log_format": "json"}
+    async with (
+        cluster(is_set_up=True) as address,
+        worker(tmp_path, command=broken, temporal_address=address, **settings) as process,
+    ):
+        seen = set[str]()
+        while seen != LOOPS.keys():
+            ended = json.loads(await said_by(process, "a background task ended and is restarted"))
+            seen.add(ended["task"])
+        answer = await ready(port)
+        async with http_client(base_url=f"http://127.0.0.1:{port}") as http:
+            metrics = (await http.get("/metrics")).text.splitlines()
+        process.send_signal(signal.SIGTERM)
+        await process.communicate()
+    assert answer.status_code == 503
+    assert set(answer.json()["checks"]["background_tasks"].split("; ")) == {
+        f"{loop}: ValueError: injected" for loop in LOOPS
+    }
+    assert {f'batchwright_background_task_failures_total{{task="{loop}"}} 1.0' for loop in LOOPS} <= set(
+        metrics
+    )
+    assert process.returncode == 0
+
+
+async def test_a_worker_whose_background_loops_failed_once_is_ready_again(
+    tmp_path: Path, database_url: str
+) -> None:
+    port = free_port()
+    broken = ("-m", "tests.integration.broken_loops", "0.01", "0.05", "worker", *LOOPS.values())
+    settings = {"database_url": database_url, "metrics_port": str(port), "log_format": "json"}
+    async with (
+        cluster(is_set_up=True) as address,
+        worker(tmp_path, command=broken, temporal_address=address, **settings) as process,
+    ):
+        seen = set[str]()
+        while seen != LOOPS.keys():
+            seen.add(json.loads(await said_by(process, "a background task runs again"))["task"])
+        while (await ready(port)).json()["checks"]["background_tasks"] != "ok":  # noqa: ASYNC110 - another process's
+            await asyncio.sleep(0.1)
+
+
+async def test_a_worker_whose_poller_fails_ends_with_its_error(tmp_path: Path, database_url: str) -> None:
+    broken = (
+        "-m",
+        "tests.integration.broken_loops",
+        "1",
+        "30",
+        "worker",
+        "batchwright.worker.pollers:ReconnectingWorker.run",
+    )
+    async with (
+        cluster(is_set_up=True) as address,
+        worker(tmp_path, command=broken, temporal_address=address, database_url=database_url) as process,
+    ):
+        _, output = await process.communicate()
+    assert process.returncode == 1
+    assert "ValueError: injected" in output.decode()
+
+
+async def test_an_unreachable_postgresql_is_reported_in_one_sentence(tmp_path: Path) -> None:
+    url = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
+    async with (
+        cluster(is_set_up=True) as address,
+        worker(tmp_path, temporal_address=address, database_url=url, startup_seconds="1") as process,
+    ):
+        _, output = await process.communicate()
+    assert process.returncode == 1
+    assert "Traceback" not in output.decode()
+    assert "PostgreSQL" in output.decode().splitlines()[-1]
+
+
+async def test_a_namespace_without_search_attributes_is_reported_with_the_remedy(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with (
+        cluster() as address,
+        worker(tmp_path, temporal_address=address, database_url=database_url, startup_seconds="1") as process,
+    ):
+        _, output = await process.communicate()
+    assert process.returncode == 1
+    assert output.decode().splitlines()[-1] == (
+        "Temporal's namespace 'default' lacks the search attributes BatchwrightStatus, BatchwrightTenant, "
+        "BatchwrightModels, BatchwrightDeadline: run `batchwright setup temporal`."
+    )
+
+
+async def test_a_missing_namespace_is_reported_with_the_remedy(tmp_path: Path, database_url: str) -> None:
+    async with (
+        cluster(is_set_up=True) as address,
+        worker(
+            tmp_path,
+            temporal_address=address,
+            database_url=database_url,
+            temporal_namespace="nowhere",
+            startup_seconds="1",
+        ) as process,
+    ):
+        _, output = await process.communicate()
+    assert process.returncode == 1
+    assert output.decode().splitlines()[-1] == (
+        f"Temporal at {address} has no namespace 'nowhere': run `batchwright setup temporal`, "
+        "or set BATCHWRIGHT_TEMPORAL_NAMESPACE."
+    )
+
+
+async def test_a_missing_certificate_file_is_a_settings_error(tmp_path: Path) -> None:
+    lost = tmp_path / "ca.pem"
+    async with worker(tmp_path, temporal_tls_ca_file=str(lost)) as process:
+        _, output = await process.communicate()
+    assert process.returncode == 2
+    assert output.decode().splitlines() == [
+        f"BATCHWRIGHT_TEMPORAL_TLS_CA_FILE is wrong: {lost} cannot be read: No such file or directory."
+    ]

@@ -1,0 +1,112 @@
+"""POST /tasks/callback/{token}: only the first call with a valid token counts."""
+
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+
+from batchwright.rules.backends.callback_tokens import CALLBACK_PATH, CallbackToken, sign_token
+from tests.fakes.api import ApiFixture, error_of, open_api
+
+SECRET = "s" * 32
+DIGITS = "ab" * 16
+
+
+def token(*, seconds: float = 600, secret: str = SECRET, ordinal: int = 0) -> str:
+    expires_at = int((datetime.now(UTC) + timedelta(seconds=seconds)).timestamp())
+    return sign_token(CallbackToken(f"batch_req_{DIGITS}", ordinal, expires_at), secret)
+
+
+@pytest.fixture
+async def api() -> AsyncGenerator[ApiFixture]:
+    settings = {"callback_url": "http://api", "callback_secret": SECRET, "max_response_bytes": 2048}
+    async with open_api(auth="api_key", **settings) as api:
+        yield api
+
+
+async def call(api: ApiFixture, token: str, body: bytes = b'{"status":"done"}') -> httpx.Response:
+    return await api.http.post(CALLBACK_PATH + token, content=body)
+
+
+async def stored_bodies(api: ApiFixture) -> list[bytes | None]:
+    return [callback.body for callback in await api.database.callbacks.get([f"{DIGITS}.0", f"{DIGITS}.1"])]
+
+
+async def test_the_first_callback_is_stored_and_a_repeat_changes_nothing(api: ApiFixture) -> None:
+    one = token()
+    first, second = await call(api, one, b'{"a":1}'), await call(api, one, b'{"a":2}')
+    assert (first.status_code, first.json()) == (200, {"object": "callback", "accepted": True})
+    assert (second.status_code, second.json()) == (200, {"object": "callback", "accepted": False})
+    assert await stored_bodies(api) == [b'{"a":1}']
+
+
+async def test_callbacks_are_counted_by_outcome(api: ApiFixture) -> None:
+    def counted() -> list[float]:
+        results = ("accepted", "repeated", "expired", "token", "body")
+        return [api.metrics.callbacks.labels(result).value for result in results]
+
+    before, one = counted(), token()
+    for each in (one, one, token(seconds=-1), "nonsense"):
+        await call(api, each)
+    assert [after - was for after, was in zip(counted(), before, strict=True)] == [1, 1, 1, 1, 0]
+
+
+async def test_a_repeat_of_a_consumed_callback_is_still_recognized(api: ApiFixture) -> None:
+    one = token()
+    await call(api, one)
+    await api.database.callbacks.clear_bodies([f"{DIGITS}.0"])
+    assert (await call(api, one)).json()["accepted"] is False
+    assert await stored_bodies(api) == []
+
+
+async def test_a_wrong_token_is_refused_and_nothing_is_stored(api: ApiFixture) -> None:
+    for wrong in ("x", token(secret="t" * 32), token()[:-1], f"{DIGITS}.0.1.{'A' * 43}"):
+        answer = await call(api, wrong)
+        assert (answer.status_code, error_of(answer).code) == (401, "invalid_callback_token")
+    assert await stored_bodies(api) == []
+
+
+async def test_a_late_callback_is_refused(api: ApiFixture) -> None:
+    answer = await call(api, token(seconds=-1))
+    assert (answer.status_code, error_of(answer).code) == (410, "callback_expired")
+    assert await stored_bodies(api) == []
+
+
+async def test_a_body_that_is_not_json_is_refused_and_can_be_sent_again(api: ApiFixture) -> None:
+    one = token()
+    answer = await call(api, one, b"<html>")
+    assert (answer.status_code, error_of(answer).code) == (400, None)
+    assert (await call(api, one)).json()["accepted"] is True
+
+
+async def test_a_callback_that_is_too_large_is_refused_and_recorded_for_its_line(api: ApiFixture) -> None:
+    answer = await call(api, token(), b'"%s"' % (b"x" * 3000))
+    assert answer.status_code == 413
+    [callback] = await api.database.callbacks.get([f"{DIGITS}.0"])
+    assert callback.body is None
+    assert callback.size > 2048
+
+
+async def test_without_a_secret_every_token_is_refused() -> None:
+    async with open_api() as api:
+        assert (await call(api, token(secret=""))).status_code == 401
+
+
+async def test_a_model_with_callbacks_needs_a_callback_address() -> None:
+    body = {"backends": [{"url": "http://x"}], "kind": "callback"}
+    async with open_api() as api:
+        answer = await api.http.put("/admin/models/m", json=body)
+        assert (answer.status_code, error_of(answer).param) == (400, "kind")
+        assert "BATCHWRIGHT_CALLBACK_URL" in error_of(answer).message
+
+
+async def test_the_kind_of_a_model_and_its_jobs_are_shown() -> None:
+    jobs = {"poll_endpoint_template": "/status/{id}", "poll_interval": "3s"}
+    body = {"backends": [{"url": "http://x"}], "kind": "poll", "jobs": jobs}
+    async with open_api() as api:
+        [model] = (await api.http.put("/admin/models/m", json=body)).json()["data"]
+        assert (model["kind"], model["jobs"]["poll_interval"]) == ("poll", 3.0)
+        answer = await api.http.put("/admin/models/m", json={**body, "jobs": {}})
+        assert answer.status_code == 400
+        assert "jobs.poll_endpoint_template" in error_of(answer).message

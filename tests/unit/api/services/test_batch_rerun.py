@@ -1,0 +1,310 @@
+"""x/retry and x/resume of ended batches."""
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+
+from batchwright.contracts.batch import RerunKind, SourceBatch
+from batchwright.contracts.errors import LineCode
+from batchwright.contracts.openai import BatchStatus, ValidationError
+from batchwright.contracts.openai_objects import BatchObject
+from batchwright.rules.ids import derived_file_id
+from tests.fakes.api import ApiFixture, error_of, open_api, read
+from tests.fakes.api_keys import create_key
+from tests.fakes.ended_batch import INPUT, LINES, SYSTEM, Ended
+
+
+@pytest.fixture
+async def api() -> AsyncGenerator[ApiFixture]:
+    async with open_api() as api:
+        yield api
+
+
+async def created(api: ApiFixture) -> BatchObject:
+    file = await api.upload(INPUT)
+    body = {
+        "input_file_id": file.id,
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "3h",
+        "metadata": {"team": "red"},
+    }
+    return read(await api.post(body), BatchObject)
+
+
+async def ended(
+    api: ApiFixture, status: BatchStatus = BatchStatus.EXPIRED, failed: Sequence[int] = (0, 2, 5)
+) -> str:
+    batch = await created(api)
+    await Ended(api.database, api.storage, api.order(batch.id)).finish(status, failed)
+    return batch.id
+
+
+async def ask(api: ApiFixture, batch_id: str, kind: str, body: object = None) -> httpx.Response:
+    content = None if body is None else json.dumps(body)
+    return await api.http.post(f"/v1/batches/{batch_id}/x/{kind}", content=content)
+
+
+async def content(api: ApiFixture, file_id: str) -> bytes:
+    return (await api.http.get(f"/v1/files/{file_id}/content")).content
+
+
+async def test_a_retry_reads_the_failed_lines_byte_for_byte_and_in_their_order(api: ApiFixture) -> None:
+    first = await ended(api)
+    batch = read(await ask(api, first, "retry"), BatchObject)
+    expected = LINES[0] + b"\r\n" + LINES[2] + b"\n" + LINES[5] + b"\n"
+    assert await content(api, batch.input_file_id) == expected
+
+
+async def test_a_retry_has_the_parameters_of_its_source_batch_and_names_it(api: ApiFixture) -> None:
+    first = await ended(api)
+    batch = read(await ask(api, first, "retry"), BatchObject)
+    assert batch.status == BatchStatus.VALIDATING
+    assert (batch.completion_window, batch.metadata) == ("3h", {"team": "red"})
+    assert batch.x_batchwright.origin == SourceBatch(batch_id=first, kind=RerunKind.RETRY)
+    assert api.order(batch.id).origin == batch.x_batchwright.origin
+
+
+CODES = {0: LineCode.MODEL_NOT_FOUND, 2: LineCode.BATCH_EXPIRED, 5: LineCode.REQUEST_TIMEOUT}
+
+
+async def ended_with_codes(api: ApiFixture) -> str:
+    batch = await created(api)
+    ended = Ended(api.database, api.storage, api.order(batch.id))
+    await ended.finish(BatchStatus.EXPIRED, list(CODES), CODES)
+    return batch.id
+
+
+async def test_a_retry_with_codes_has_only_the_lines_that_failed_with_them(api: ApiFixture) -> None:
+    first = await ended_with_codes(api)
+    codes = ["request_timeout", "model_not_found", "request_timeout"]
+    batch = read(await ask(api, first, "retry", {"codes": codes}), BatchObject)
+    assert await content(api, batch.input_file_id) == LINES[0] + b"\r\n" + LINES[5] + b"\n"
+    origin = SourceBatch(batch_id=first, kind=RerunKind.RETRY, codes=["model_not_found", "request_timeout"])
+    assert batch.x_batchwright.origin == origin
+    again = read(await ask(api, first, "retry", {"codes": codes[:2]}), BatchObject)
+    assert again.id == batch.id
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(["model_not_found"], None), (["model_not_found"], ["batch_expired"]), (None, ["batch_expired"])],
+)
+async def test_a_second_retry_with_other_codes_is_refused_and_names_the_first(
+    api: ApiFixture, before: list[str] | None, after: list[str] | None
+) -> None:
+    first = await ended_with_codes(api)
+    batch = read(await ask(api, first, "retry", {"codes": before}), BatchObject)
+    error = error_of(answer := await ask(api, first, "retry", {"codes": after}))
+    assert (answer.status_code, answer.headers["x-should-retry"]) == (409, "false")
+    assert batch.id in error.message
+
+
+async def test_a_retry_with_codes_that_no_line_has_names_those_of_the_batch(api: ApiFixture) -> None:
+    first = await ended_with_codes(api)
+    error = error_of(answer := await ask(api, first, "retry", {"codes": ["http_400", "other"]}))
+    assert answer.status_code == 409
+    assert error.message.endswith(
+        "no line of it failed with http_400 or other. "
+        "Its lines failed with: batch_expired, model_not_found, request_timeout."
+    )
+    assert len(api.database.rows.files) == 3
+    read(await ask(api, first, "retry"), BatchObject)
+
+
+@pytest.mark.parametrize(
+    ("codes", "param"),
+    [
+        ("http_400", "codes"),
+        ({}, "codes"),
+        ([], "codes"),
+        (["a"] * 41, "codes"),
+        ([""], "codes"),
+        (["a" * 65], "codes"),
+        (["a", 400], "codes[1]"),
+        (["a", None], "codes[1]"),
+        (["a\x00"], "codes[0]"),
+    ],
+)
+async def test_codes_that_are_not_a_list_of_codes_are_refused(
+    api: ApiFixture, codes: object, param: str
+) -> None:
+    first = await ended_with_codes(api)
+    error = error_of(answer := await ask(api, first, "retry", {"codes": codes}))
+    assert (answer.status_code, error.param) == (400, param)
+
+
+async def test_a_resumption_takes_no_codes(api: ApiFixture) -> None:
+    first = await ended_with_codes(api)
+    error = error_of(answer := await ask(api, first, "resume", {"codes": ["batch_expired"]}))
+    assert (answer.status_code, error.code, error.param) == (400, "unknown_parameter", "codes")
+
+
+@pytest.mark.parametrize("kind", RerunKind)
+async def test_a_rerun_belongs_to_the_key_that_requests_it(kind: RerunKind) -> None:
+    async with open_api(auth="api_key", auth_failures_per_minute=0) as api:
+        of_first, of_second = [await create_key(api.database, "default") for _ in range(2)]
+        api.http.headers["Authorization"] = f"Bearer {of_first.text}"
+        first = await ended(api)
+        api.http.headers["Authorization"] = f"Bearer {of_second.text}"
+        second = read(await ask(api, first, kind), BatchObject)
+        prefixes = {row.id: row.prefix for row in await api.database.api_keys.all("default")}
+        for id, key in ((first, of_first), (second.id, of_second)):
+            assert prefixes[api.order(id).policy.caller.key_id] == key.prefix
+
+
+@pytest.mark.parametrize("kind", RerunKind)
+async def test_a_second_call_answers_with_the_same_batch(api: ApiFixture, kind: RerunKind) -> None:
+    first = await ended(api)
+    batches = [read(await ask(api, first, kind), BatchObject) for _ in range(2)]
+    assert batches[0] == batches[1]
+    assert len(api.temporal.orders) == 2
+    assert len(api.database.rows.files) == (3 + (kind is RerunKind.RETRY))
+
+
+@pytest.mark.parametrize("kind", RerunKind)
+async def test_an_interrupted_rerun_is_finished_by_the_next_call(api: ApiFixture, kind: RerunKind) -> None:
+    first = await ended(api)
+    batch = read(await ask(api, first, kind), BatchObject)
+    del api.database.rows.batches["default", batch.id], api.temporal.orders[batch.id]
+    again = read(await ask(api, first, kind), BatchObject)
+    assert again.id == batch.id
+    assert batch.id in api.temporal.orders
+
+
+async def test_a_resumption_has_the_same_input_and_a_window_of_its_own(api: ApiFixture) -> None:
+    first = await ended(api)
+    batch = read(await ask(api, first, "resume", {"completion_window": "2h"}), BatchObject)
+    order = api.order(batch.id)
+    assert order.input_file_id == api.order(first).input_file_id
+    assert order.deadline - order.created_at == timedelta(hours=2)
+    assert order.origin == SourceBatch(batch_id=first, kind=RerunKind.RESUME)
+
+
+@pytest.mark.parametrize("status", [BatchStatus.EXPIRED, BatchStatus.CANCELLED, BatchStatus.FAILED])
+async def test_a_batch_that_ended_early_can_be_resumed(api: ApiFixture, status: BatchStatus) -> None:
+    first = await ended(api, status)
+    batch = read(await ask(api, first, "resume"), BatchObject)
+    assert batch.id != first
+
+
+async def test_a_completed_batch_has_nothing_to_resume(api: ApiFixture) -> None:
+    first = await ended(api, BatchStatus.COMPLETED)
+    error = error_of(answer := await ask(api, first, "resume"))
+    assert answer.status_code == 409
+    assert "every line has its result" in error.message
+
+
+async def test_a_batch_without_failed_lines_has_nothing_to_retry(api: ApiFixture) -> None:
+    first = await ended(api, BatchStatus.COMPLETED, failed=())
+    error = error_of(answer := await ask(api, first, "retry"))
+    assert answer.status_code == 409
+    assert error.message.endswith("no line of it failed.")
+
+
+async def test_a_live_batch_is_not_retried(api: ApiFixture) -> None:
+    batch = await created(api)
+    answer = await ask(api, batch.id, "retry")
+    assert (answer.status_code, answer.headers["x-should-retry"]) == (409, "false")
+
+
+async def test_a_batch_that_failed_validation_is_not_resumed(api: ApiFixture) -> None:
+    batch = await created(api)
+    errors = [ValidationError(code="empty_file", message="empty")]
+    now = datetime.now(UTC)
+    await api.database.batches.fail_validation("default", batch.id, errors=errors, total=0, at=now)
+    error = error_of(await ask(api, batch.id, "resume"))
+    assert "its input is not valid" in error.message
+
+
+async def test_a_failed_batch_can_be_resumed_until_its_results_are_deleted(api: ApiFixture) -> None:
+    complete, gone = await created(api), await created(api)
+    now = datetime.now(UTC)
+    for batch, until in ((complete, now + timedelta(hours=1)), (gone, now - timedelta(hours=1))):
+        await api.database.batches.end_without_files(
+            "default", batch.id, BatchStatus.FAILED, SYSTEM, now, until
+        )
+    resumed = read(await ask(api, complete.id, "resume"), BatchObject)
+    refused = error_of(await ask(api, gone.id, "resume"))
+    row = await api.database.batches.get("default", complete.id)
+    assert row is not None
+    assert row.results_kept_until == api.order(resumed.id).deadline
+    assert "were kept until" in refused.message
+
+
+@pytest.mark.parametrize("kind", RerunKind)
+async def test_missing_files_are_named(api: ApiFixture, kind: RerunKind) -> None:
+    first = await ended(api)
+    error_file = derived_file_id(first, "error")
+    await api.http.delete(f"/v1/files/{error_file}")
+    error = error_of(answer := await ask(api, first, kind))
+    assert answer.status_code == 409
+    assert error_file in error.message
+
+
+@pytest.mark.parametrize("kind", RerunKind)
+async def test_a_batch_of_another_tenant_cannot_be_rerun(api: ApiFixture, kind: RerunKind) -> None:
+    first = await ended(api)
+    answer = await api.http.post(f"/v1/batches/{first}/x/{kind}", headers={"X-Tenant": "red"})
+    assert answer.status_code == 404
+
+
+async def test_a_rerun_counts_as_a_live_batch() -> None:
+    async with open_api(max_live_batches=1) as api:
+        first = await ended(api)
+        await created(api)
+        answer = await ask(api, first, "resume")
+    assert answer.status_code == 429
+
+
+async def test_the_input_of_a_retry_counts_against_the_storage_of_a_tenant() -> None:
+    async with open_api(max_stored_bytes=1_000_000) as api:
+        first = await ended(api)
+        big = await api.upload(INPUT)
+        row = api.database.rows.files["default", big.id]
+        api.database.rows.files["default", big.id] = row.model_copy(update={"bytes": 1_000_000})
+        before = set(api.storage.objects)
+        answer = await ask(api, first, "retry")
+        assert answer.status_code == 429
+        assert set(api.storage.objects) == before
+
+
+async def test_an_input_without_its_object_leaves_nothing_behind(api: ApiFixture) -> None:
+    first = await ended(api)
+    source = api.database.rows.files["default", api.order(first).input_file_id]
+    await api.storage.delete(source.storage_key)
+    before = set(api.storage.objects)
+    error = error_of(answer := await ask(api, first, "retry"))
+    assert (answer.status_code, error.code) == (500, "content_missing")
+    assert set(api.storage.objects) == before
+
+
+@pytest.mark.parametrize("body", [{"window": "1h"}, {"completion_window": "soon"}, [1]])
+async def test_an_invalid_body_is_refused(api: ApiFixture, body: object) -> None:
+    first = await ended(api)
+    answer = await ask(api, first, "resume", body)
+    assert answer.status_code == 400
+
+
+async def test_a_batch_with_pending_files_cannot_be_rerun_yet(
+    api: ApiFixture,
+) -> None:
+    batch = await created(api)
+    now, table = datetime.now(UTC), api.database.batches
+    until = now + timedelta(hours=1)
+    await table.end_without_files("default", batch.id, BatchStatus.EXPIRED, [], now, files_until=until)
+    shown = read(await api.http.get(f"/v1/batches/{batch.id}"), BatchObject)
+    assert (shown.status, shown.x_batchwright.files_pending) == (BatchStatus.EXPIRED, True)
+    for kind in ("retry", "resume"):
+        error = error_of(answer := await ask(api, batch.id, kind))
+        assert answer.status_code == 409
+        assert "its files are still to be written" in error.message
+    deleted = await api.http.delete(f"/v1/files/{batch.input_file_id}")
+    assert deleted.status_code == 409
+    await table.abandon_files("default", batch.id, SYSTEM, keep_until=until)
+    shown = read(await api.http.get(f"/v1/batches/{batch.id}"), BatchObject)
+    assert not shown.x_batchwright.files_pending
+    assert shown.errors is not None
+    assert (await ask(api, batch.id, "resume")).status_code == 200

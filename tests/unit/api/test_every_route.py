@@ -1,0 +1,255 @@
+"""Every route: it shows nothing of other tenants, and only keys with its scope may call it.
+
+The table is held against the application's own routes: one without an entry here fails.
+"""
+
+import re
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.routing import BaseRoute, Route
+
+from batchwright.rules.api_keys import ApiKey, Scope
+from batchwright.rules.ids import new_batch_id, new_file_id, new_part_id, new_upload_id
+from tests.fakes.api import ApiFixture, error_of, open_api
+from tests.fakes.api_keys import create_key
+
+READ, WRITE, ADMIN, OPEN = Scope.READ, Scope.WRITE, Scope.ADMIN, None
+TOKEN = "token"  # the token in the path authorizes the call
+_ID = re.compile(r"(batch_|file-|upload_|part_)[0-9a-f]{32}")
+_TIME = re.compile(r"\b[0-9]{10}\b")
+
+
+@dataclass(frozen=True)
+class Ids:
+    """Ids of objects that may belong to another tenant, except `own_upload`, which is the caller's."""
+
+    file: str
+    image: str  # a file that cannot be a batch's input
+    batch: str
+    upload: str
+    part: str
+    own_upload: str = ""
+
+
+def unknown() -> Ids:
+    return Ids(new_file_id(), new_file_id(), new_batch_id(), new_upload_id(), new_part_id())
+
+
+class Call:
+    """A request with ids: `{file}` in its path, query or body is replaced by that id."""
+
+    def __init__(
+        self,
+        path: str,
+        body: Mapping[str, str | list[str]] | None = None,
+        *,
+        form: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self._path, self._body, self._form = path, body, form
+        self._headers = headers or {}
+
+    async def send(self, api: ApiFixture, method: str, ids: Ids, key: ApiKey) -> httpx.Response:
+        headers = {**self._headers, "Authorization": f"Bearer {key.text}"}
+        path = self._path.format_map(vars(ids))
+        if self._form:
+            return await api.http.request(method, path, headers=headers, files={"data": b"bytes"})
+        body = (
+            None if self._body is None else {name: _filled(value, ids) for name, value in self._body.items()}
+        )
+        return await api.http.request(method, path, headers=headers, json=body)
+
+
+def _filled(value: str | list[str], ids: Ids) -> str | list[str]:
+    if isinstance(value, str):
+        return value.format_map(vars(ids))
+    return [item.format_map(vars(ids)) for item in value]
+
+
+def creation(file: str) -> Call:
+    body = {"input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    return Call("/v1/batches", body)
+
+
+UPLOAD, BATCH, FILE = "/v1/uploads/{upload}", "/v1/batches/{batch}", "/v1/files/{file}"
+# The scope that a route needs, and calls of it with ids of objects that may belong to another tenant.
+TABLE: dict[str, tuple[Scope | str | None, list[Call]]] = {
+    "GET /v1/files": (READ, [Call("/v1/files?after={file}")]),
+    "POST /v1/files": (WRITE, []),
+    "GET /v1/files/{file_id}": (READ, [Call(FILE)]),
+    "DELETE /v1/files/{file_id}": (WRITE, [Call(FILE), Call("/v1/files/{image}")]),
+    "GET /v1/files/{file_id}/content": (READ, [Call(FILE + "/content")]),
+    "POST /v1/uploads": (WRITE, []),
+    "POST /v1/uploads/{upload_id}/parts": (WRITE, [Call(UPLOAD + "/parts", form=True)]),
+    "POST /v1/uploads/{upload_id}/complete": (
+        WRITE,
+        [
+            Call(UPLOAD + "/complete", {"part_ids": ["{part}"]}),
+            Call("/v1/uploads/{own_upload}/complete", {"part_ids": ["{part}"]}),
+        ],
+    ),
+    "POST /v1/uploads/{upload_id}/cancel": (WRITE, [Call(UPLOAD + "/cancel")]),
+    "POST /v1/batches": (WRITE, [creation("{file}"), creation("{image}")]),
+    "GET /v1/batches": (READ, [Call("/v1/batches?after={batch}")]),
+    "GET /v1/batches/{batch_id}": (READ, [Call(BATCH)]),
+    "POST /v1/batches/{batch_id}/cancel": (WRITE, [Call(BATCH + "/cancel")]),
+    "POST /v1/batches/{batch_id}/x/pause": (WRITE, [Call(BATCH + "/x/pause")]),
+    "POST /v1/batches/{batch_id}/x/resume": (WRITE, [Call(BATCH + "/x/resume")]),
+    "POST /v1/batches/{batch_id}/x/retry": (WRITE, [Call(BATCH + "/x/retry")]),
+    "GET /v1/batches/{batch_id}/x/results": (READ, [Call(BATCH + "/x/results")]),
+    "GET /v1/batches/{batch_id}/x/state": (READ, [Call(BATCH + "/x/state")]),
+    # The owner's stream would not end. The batch is looked up before the header is checked.
+    "GET /v1/batches/{batch_id}/x/events": (
+        READ,
+        [Call(BATCH + "/x/events", headers={"Last-Event-ID": "?"})],
+    ),
+    "GET /v1/models": (READ, []),
+    "GET /v1/models/{model}": (READ, []),
+    "GET /v1/x/limits": (READ, []),
+    "GET /admin/rates": (ADMIN, []),
+    "PUT /admin/rates": (ADMIN, []),
+    "DELETE /admin/rates": (ADMIN, []),
+    "GET /admin/quotas": (ADMIN, []),
+    "PUT /admin/quotas": (ADMIN, []),
+    "DELETE /admin/quotas": (ADMIN, []),
+    "GET /admin/quotas/{tenant}": (ADMIN, []),
+    "GET /admin/budget-groups": (ADMIN, []),
+    "GET /admin/budget-groups/{kind}/{name}": (ADMIN, []),
+    "PUT /admin/budget-groups/{kind}/{name}": (ADMIN, []),
+    "DELETE /admin/budget-groups/{kind}/{name}": (ADMIN, []),
+    "GET /admin/models": (ADMIN, []),
+    "GET /admin/models/{model}": (ADMIN, []),
+    "PUT /admin/models/{model}": (ADMIN, []),
+    "PATCH /admin/models/{model}": (ADMIN, []),
+    "DELETE /admin/models/{model}": (ADMIN, []),
+    "GET /admin/model-configs/{model}": (ADMIN, []),
+    "PUT /admin/model-configs/{model}": (ADMIN, []),
+    "DELETE /admin/model-configs/{model}": (ADMIN, []),
+    "GET /admin/batches": (ADMIN, []),
+    "GET /admin/batches/counts": (ADMIN, []),
+    "GET /admin/batches/{batch_id}": (ADMIN, []),
+    "POST /admin/batches/{batch_id}/cancel": (ADMIN, []),
+    "POST /admin/batches/{batch_id}/pause": (ADMIN, []),
+    "POST /admin/batches/{batch_id}/resume": (ADMIN, []),
+    "GET /admin/dlq": (ADMIN, []),
+    "POST /admin/dlq/retry-all": (ADMIN, []),
+    "POST /admin/dlq/{letter_id}/retry": (ADMIN, []),
+    "DELETE /admin/dlq/{letter_id}": (ADMIN, []),
+    "GET /v1/stats": (ADMIN, []),
+    "POST /tasks/callback/{token}": (TOKEN, []),
+    "GET /healthz": (OPEN, []),
+    "GET /readyz": (OPEN, []),
+    "GET /metrics": (OPEN, []),
+    "GET /openapi.json": (OPEN, []),
+    "GET /docs": (OPEN, []),
+}
+
+
+def routes_of(app: FastAPI) -> Iterator[str]:
+    """Yield the routes of the application, such as `GET /v1/files`, whether or not they are described."""
+    yield from _named(app.routes)
+
+
+def _named(routes: Sequence[BaseRoute]) -> Iterator[str]:
+    for route in routes:
+        if isinstance(route, Route):
+            yield from (
+                f"{method} {route.path.replace(':path', '')}"
+                for method in (route.methods or ())
+                if method != "HEAD"
+            )
+        else:  # an included router
+            yield from _named(getattr(route, "original_router").routes)  # noqa: B009
+
+
+@pytest.fixture
+async def api() -> AsyncGenerator[ApiFixture]:
+    async with open_api(auth="api_key", auth_failures_per_minute=0) as api:
+        yield api
+
+
+async def belongings(api: ApiFixture, key: ApiKey) -> Ids:
+    """Create objects of a tenant: files, a live batch, an upload with a part."""
+    client = api.openai.with_options(api_key=key.text)
+    file = await client.files.create(file=("in.jsonl", b'{"custom_id": "a", "body": {}}\n'), purpose="batch")
+    image = await client.files.create(file=("in.png", b"png"), purpose="vision")
+    batch = await client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
+    upload = await client.uploads.create(bytes=5, filename="a", mime_type="text/plain", purpose="vision")
+    part = await client.uploads.parts.create(upload.id, data=b"bytes")
+    return Ids(file.id, image.id, batch.id, upload.id, part.id, own_upload=upload.id)
+
+
+def held_by(api: ApiFixture, tenant: str) -> str:
+    """Return all objects of a tenant, and the signals that its batches received."""
+    rows = api.database.rows
+    tables = (rows.files, rows.batches, rows.uploads, rows.parts)
+    mine = [value for table in tables for key, value in table.items() if key[0] == tenant]
+    objects = sorted(key for key in api.storage.objects)
+    return repr((mine, objects, api.temporal.signals))
+
+
+def comparable(answer: httpx.Response) -> tuple[int, str, dict[str, str]]:
+    """Return a response without the parts that differ between any two responses."""
+    headers = {name: value for name, value in answer.headers.items() if name != "x-request-id"}
+    return answer.status_code, _TIME.sub("TIME", _ID.sub("ID", answer.text)), headers
+
+
+async def test_the_table_of_this_test_has_every_route(api: ApiFixture) -> None:
+    assert sorted(routes_of(api.app)) == sorted(TABLE)
+
+
+@pytest.mark.parametrize("route", [route for route, (_, calls) in TABLE.items() if calls])
+async def test_objects_of_another_tenant_look_like_missing_ones(route: str, api: ApiFixture) -> None:
+    blue, red = await create_key(api.database, "blue"), await create_key(api.database, "red")
+    theirs, own = await belongings(api, blue), await belongings(api, red)
+    method, (_, calls) = route.split(" ")[0], TABLE[route]
+    before = held_by(api, "blue")
+    answers: list[tuple[int, str, dict[str, str]]] = []
+    for call in calls:
+        foreign = await call.send(api, method, replace(theirs, own_upload=own.upload), red)
+        nothing = await call.send(api, method, replace(unknown(), own_upload=own.upload), red)
+        answers.append(comparable(foreign))
+        assert comparable(foreign) == comparable(nothing)
+    assert held_by(api, "blue") == before
+    # The owner gets another response, so these calls can detect a leak.
+    assert [comparable(await call.send(api, method, theirs, blue)) for call in calls] != answers
+
+
+@pytest.mark.parametrize("route", TABLE)
+async def test_a_route_accepts_only_the_scope_it_needs(route: str, api: ApiFixture) -> None:
+    wanted, _ = TABLE[route]
+    method, path = route.split(" ")
+    names: list[str] = [
+        "file_id",
+        "upload_id",
+        "batch_id",
+        "model",
+        "tenant",
+        "letter_id",
+        "token",
+        "name",
+        "kind",
+    ]
+    path = path.format_map(dict.fromkeys(names, "x"))
+    without = await api.http.request(method, path)
+    if wanted is OPEN:
+        assert without.status_code == 200
+        return
+    if wanted == TOKEN:
+        assert (without.status_code, error_of(without).code) == (401, "invalid_callback_token")
+        return
+    assert (without.status_code, error_of(without).code) == (401, "invalid_api_key")
+    for scope in Scope:
+        key = await create_key(api.database, "blue", scopes=[scope])
+        answer = await api.http.request(method, path, headers={"Authorization": f"Bearer {key.text}"})
+        if scope is wanted:
+            assert answer.status_code not in (401, 403)
+        else:
+            assert (answer.status_code, error_of(answer).code) == (403, "missing_scope")
+            assert f"'{wanted}'" in error_of(answer).message

@@ -1,0 +1,231 @@
+"""Requests to one backend of the registry over real sockets: its key, its headers, its timeouts."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from batchwright.contracts.errors import LineCode
+from batchwright.contracts.registry import BackendConfig
+from batchwright.inference.client_pool import ClientPool
+from batchwright.inference.outcomes import Outcome
+from batchwright.inference.transport.base import TargetUrl
+from batchwright.rules.dispatch import retry_policy
+from tests.clocks import skip_time
+from tests.fakes.raw_servers import HEAD, Serve, read_request, served
+from tests.fakes.settings import load
+
+OK = HEAD + b"connection: close\r\ncontent-length: 2\r\n\r\n{}"
+HALF = HEAD + b"connection: close\r\ncontent-length: 2\r\n\r\n{"
+BOTH = pytest.mark.parametrize("engine", ["socket", "httpx"])
+
+
+class Backend:
+    """Server that answers each request, and records its head."""
+
+    def __init__(self) -> None:
+        self.heads: list[bytes] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head, _ = await read_request(reader)
+        self.heads.append(head.lower())
+        writer.write(OK)
+        await writer.drain()
+
+    def header_values(self, name: bytes) -> list[bytes]:
+        """Return the values of a header in the last request."""
+        fields = [line.split(b": ", 1) for line in self.heads[-1].split(b"\r\n")[1:] if line]
+        return [field[1] for field in fields if field[0] == name]
+
+
+class Asking:
+    """The clients of one process, and one server to which they send requests."""
+
+    def __init__(self, clients: ClientPool, target: TargetUrl, engine: str) -> None:
+        self.clients, self._target, self.engine = clients, target, engine
+
+    def backend(self, **how: object) -> BackendConfig:
+        origin = self._target.origin
+        return BackendConfig.model_validate({"url": f"http://{origin.host}:{origin.port}", **how})
+
+    async def ask(self, **how: object) -> Outcome:
+        """Send a request to a backend with the configuration `how`, and return its outcome."""
+        return await self.clients.client_for(self.backend(**how)).send(self._target, b"{}", "batch_req_1")
+
+
+@asynccontextmanager
+async def asking(serve: Serve, engine: str = "socket", **settings: object) -> AsyncGenerator[Asking]:
+    clients = ClientPool(load(http_engine=engine, **settings))
+    async with served(serve) as target:
+        try:
+            yield Asking(clients, target, engine)
+        finally:
+            await clients.aclose()
+            await asyncio.sleep(0)  # closed sockets are let go in the loop's next round
+
+
+async def test_a_key_is_read_again_when_its_file_changes(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("first\n")
+    server = Backend()
+    async with asking(server.serve, secrets_dir=tmp_path) as pool:
+        await pool.ask(api_key_name="key")
+        assert server.header_values(b"authorization") == [b"bearer first"]
+        (tmp_path / "key").write_text("second\n")
+        await pool.clients.reload_credentials()
+        await pool.ask(api_key_name="key")
+        assert server.header_values(b"authorization") == [b"bearer second"]
+
+
+@pytest.mark.parametrize("left", [None, "", "two\nlines", "ümlaut"])
+async def test_a_key_file_that_becomes_unreadable_keeps_the_last_key(
+    tmp_path: Path, left: str | None
+) -> None:
+    key = tmp_path / "key"
+    key.write_text("first")
+    server = Backend()
+    async with asking(server.serve) as pool:
+        assert (await pool.ask(api_key_file=str(key))).status == 200
+        if left is None:
+            key.unlink()
+        else:
+            key.write_text(left)
+        await pool.clients.reload_credentials()
+        assert (await pool.ask(api_key_file=str(key))).status == 200
+    assert server.header_values(b"authorization") == [b"bearer first"]
+
+
+async def test_a_backend_without_its_key_gets_no_request_until_the_key_exists(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Backend()
+    async with asking(server.serve, secrets_dir=tmp_path) as pool:
+        with caplog.at_level(logging.ERROR):
+            refused = await pool.ask(api_key_name="late")
+        assert (refused.verdict, server.heads) == (retry_policy.NOT_AUTHENTICATED, [])
+        assert [record.message for record in caplog.records] == ["backend is unusable"]
+        (tmp_path / "late").write_text("sesame")
+        await pool.clients.reload_credentials()
+        assert (await pool.ask(api_key_name="late")).status == 200
+    assert server.header_values(b"authorization") == [b"bearer sesame"]
+
+
+async def test_a_key_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "from-the-environment")
+    server = Backend()
+    async with asking(server.serve) as pool:
+        await pool.ask(api_key_env="SOME_KEY")
+    assert server.header_values(b"authorization") == [b"bearer from-the-environment"]
+
+
+async def test_the_global_key_is_not_sent_to_a_backend_of_the_registry() -> None:
+    server = Backend()
+    async with asking(server.serve, backend_api_key="ours") as pool:
+        await pool.ask()
+    assert server.header_values(b"authorization") == []
+
+
+async def test_headers_of_a_backend_are_sent_with_every_request_and_batch_requests_are_marked() -> None:
+    server = Backend()
+    async with asking(server.serve, dispatch_header="x-lane") as pool:
+        await pool.ask(headers={"X-Team": "red"}, send_dispatch_header=True)
+        assert (server.header_values(b"x-team"), server.header_values(b"x-lane")) == (
+            [b"red"],
+            [b"dispatcher"],
+        )
+        await pool.ask()
+        assert (server.header_values(b"x-team"), server.header_values(b"x-lane")) == ([], [])
+
+
+async def test_a_header_is_sent_once_and_the_batch_mark_overrides_a_registered_one() -> None:
+    server = Backend()
+    async with asking(server.serve) as pool:
+        await pool.ask(
+            headers={"x-SOURCE": "me", "X-Team": "red", "x-team": "blue"}, send_dispatch_header=True
+        )
+    assert (server.header_values(b"x-source"), server.header_values(b"x-team")) == (
+        [b"dispatcher"],
+        [b"blue"],
+    )
+
+
+async def test_backends_that_differ_in_weight_model_and_priority_share_a_client_and_others_do_not() -> None:
+    async with asking(Backend().serve) as pool:
+        of = pool.clients.client_for
+        assert of(pool.backend(weight=2, model="x", priority=1, in_flight=2)) is of(pool.backend())
+        assert of(pool.backend(headers={"x-a": "1"})) is not of(pool.backend())
+        assert of(pool.backend(request_timeout=5)) is not of(pool.backend())
+
+
+class Silent:
+    """Server that reads a request and sends `begin`. It sends `end` only when the test permits it."""
+
+    def __init__(self, begin: bytes = b"", end: bytes = b"") -> None:
+        self._begin, self._end = begin, end
+        self._has_request, self._may_end = asyncio.Event(), asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(self._begin)
+        await writer.drain()
+        self._has_request.set()
+        await self._may_end.wait()
+        writer.write(self._end)
+        await writer.drain()
+
+    async def begun(self, pool: Asking, task: "asyncio.Task[Outcome]") -> None:
+        """Wait until the client has read `begin`.
+
+        It must have, if a response that was sent later has arrived.
+        """
+        await self._has_request.wait()
+        async with asking(Backend().serve, pool.engine) as other:
+            assert (await other.ask()).status == 200
+        assert not task.done()
+
+    def finish(self) -> None:
+        self._may_end.set()
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("begin", "patience", "message"),
+    [
+        (b"", {"first_byte_timeout": 5}, "did not begin to answer within 5 s"),
+        (HALF, {"idle_timeout": 5}, "sent nothing for 5 s in the middle of its response"),
+        (b"", {"request_timeout": 50, "idle_timeout": 60}, "did not answer within 50 s"),
+        (HALF, {"request_timeout": 50, "first_byte_timeout": 60}, "did not answer within 50 s"),
+    ],
+)
+async def test_each_timeout_names_the_phase_it_waited_for(
+    engine: str, begin: bytes, patience: dict[str, float], message: str
+) -> None:
+    server = Silent(begin)
+    async with asking(server.serve, engine) as pool:
+        impatient = asyncio.create_task(pool.ask(**patience))
+        await server.begun(pool, impatient)
+        skip_time(55)
+        outcome = await impatient
+    assert (outcome.verdict, outcome.code) == (retry_policy.RESPONSE_TIMEOUT, LineCode.REQUEST_TIMEOUT)
+    assert message in outcome.message
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("begin", "end", "patience"),
+    [(b"", OK, {"idle_timeout": 5}), (HALF, b"}", {"first_byte_timeout": 5})],
+    ids=["before", "within"],
+)
+async def test_the_timeout_before_an_answer_and_the_one_within_it_are_separate(
+    engine: str, begin: bytes, end: bytes, patience: dict[str, float]
+) -> None:
+    server = Silent(begin, end)
+    async with asking(server.serve, engine) as pool:
+        patient = asyncio.create_task(pool.ask(**patience))
+        await server.begun(pool, patient)
+        skip_time(55)
+        await server.begun(pool, patient)
+        server.finish()
+        assert (await patient).status == 200

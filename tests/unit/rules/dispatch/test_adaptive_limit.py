@@ -1,0 +1,251 @@
+"""The rule of the adaptive limit, on a clock that the test sets."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from batchwright.rules.dispatch.adaptive_limit import AdaptiveLimit, LimitBounds, LimitChange, LoadSignal
+from batchwright.rules.dispatch.backend_load import LatencyBaseline
+from bench.limits.backend import BackendModel, BackendSimulation, Clock
+from bench.limits.simulation import BatchTraffic
+
+
+@dataclass
+class Backend:
+    """Backend that works in rounds: all permitted requests arrive at once, and `slots` of them are
+    processed together.
+    """
+
+    limit: AdaptiveLimit
+    slots: float = 64
+    seconds: float = 1.0
+    now: float = 0.0
+    changes: list[LimitChange] = field(default_factory=list[LimitChange])
+    limits: list[int] = field(default_factory=list[int])
+    random: Random = field(default_factory=lambda: Random(7))
+
+    def answer(self, rounds: int) -> None:
+        for _ in range(rounds):
+            count = self.limit.current
+            self.limits.append(count)
+            latency = self.seconds * max(1.0, count / self.slots)
+            for place in range(count):
+                at = self.now + latency * (1 + place / count)
+                took = latency * self.random.uniform(0.9, 1.1)
+                self.report(LoadSignal.RESPONDED, at, at - took, count)
+            self.now += latency
+
+    def report(self, signal: LoadSignal, at: float, sent_at: float, in_flight: int) -> None:
+        change = self.limit.on_complete(
+            signal, sent_at=sent_at, now=at, in_flight=in_flight, in_flight_when_sent=in_flight
+        )
+        if change is not None:
+            self.changes.append(change)
+
+
+def limit(ceiling: int = 100, floor: int = 1) -> AdaptiveLimit:
+    return AdaptiveLimit(LimitBounds(floor, ceiling), 0.0)
+
+
+def refuse(limit: AdaptiveLimit, *, at: float, sent_at: float, times: int = 1) -> list[int]:
+    seen: list[int] = []
+    for _ in range(times):
+        limit.on_complete(
+            LoadSignal.REJECTED, sent_at=sent_at, now=at, in_flight=100, in_flight_when_sent=100
+        )
+        seen.append(limit.current)
+    return seen
+
+
+def test_the_limit_starts_at_its_ceiling() -> None:
+    assert limit(37).current == 37
+
+
+def test_concurrent_refusals_lower_the_limit_by_their_number() -> None:
+    assert refuse(limit(), at=10.0, sent_at=9.9, times=5) == [99, 98, 97, 96, 95]
+
+
+def test_refusals_of_one_instant_are_one_signal_and_lower_it_to_70_percent_at_most() -> None:
+    assert refuse(limit(), at=10.0, sent_at=9.9, times=90)[-1] == 70
+
+
+def test_refusals_of_requests_sent_before_the_limit_fell_do_not_lower_it_again() -> None:
+    held = limit()
+    refuse(held, at=10.0, sent_at=9.9, times=40)
+    assert refuse(held, at=60.0, sent_at=9.95, times=3) == [70] * 3
+    assert refuse(held, at=61.0, sent_at=60.5, times=40)[-1] == 49
+
+
+@dataclass
+class Gateway:
+    """Gateway in front of a backend with 128 slots and responses of one second.
+
+    It rejects a request at once if `refuses(in_flight_when_sent)` is True.
+    """
+
+    refuses: Callable[[int], bool]
+    limit: AdaptiveLimit = field(default_factory=lambda: limit(128))
+    limits: list[int] = field(default_factory=list[int])
+
+    def run(self, seconds: int) -> None:
+        for second in range(seconds):
+            count = self.limit.current
+            refused = [place for place in range(1, count + 1) if self.refuses(place)]
+            for signal, places, took in (
+                (LoadSignal.REJECTED, refused, 0.02),
+                (LoadSignal.RESPONDED, sorted({*range(1, count + 1)} - {*refused}), 1.0),
+            ):
+                for place in places:
+                    sent = float(second)
+                    self.limit.on_complete(
+                        signal, sent_at=sent, now=sent + took, in_flight=count, in_flight_when_sent=place
+                    )
+            self.limits.append(self.limit.current)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.2, 0.3])
+def test_refusals_that_do_not_depend_on_load_do_not_lower_the_limit(share: float) -> None:
+    rng = Random(3)
+    gateway = Gateway(lambda in_flight_when_sent: rng.random() < share)
+    gateway.run(200)
+    assert sum(gateway.limits[20:]) / 180 > 100
+
+
+def test_refusals_caused_by_load_end_and_do_not_become_the_baseline() -> None:
+    gateway = Gateway(lambda in_flight_when_sent: in_flight_when_sent > 30)
+    gateway.run(200)
+    assert 20 < sum(gateway.limits[20:]) / 180 < 45
+
+
+def test_a_gateway_that_refuses_some_and_then_loses_capacity_gets_less() -> None:
+    rng = Random(3)
+    gateway = Gateway(lambda in_flight_when_sent: rng.random() < 0.1)
+    gateway.run(50)
+    gateway.refuses = lambda in_flight_when_sent: in_flight_when_sent > 20 or rng.random() < 0.1
+    gateway.run(100)
+    assert sum(gateway.limits[-50:]) / 50 < 40
+
+
+def test_the_limit_recovers_from_its_floor_even_if_some_are_still_refused() -> None:
+    rng = Random(3)
+    gateway = Gateway(lambda in_flight_when_sent: True)
+    gateway.run(30)
+    assert gateway.limit.current == 1
+    gateway.refuses = lambda in_flight_when_sent: rng.random() < 0.25
+    gateway.run(300)
+    assert sum(gateway.limits[-50:]) / 50 > 60
+
+
+def test_a_backend_that_mostly_refuses_gets_few_requests() -> None:
+    rng = Random(3)
+    gateway = Gateway(lambda in_flight_when_sent: rng.random() < 0.7)
+    gateway.run(100)
+    assert sum(gateway.limits[-50:]) / 50 < 20
+
+
+def test_a_timeout_weighs_more_than_a_refusal() -> None:
+    held = limit()
+    assert (
+        held.on_complete(LoadSignal.TIMED_OUT, sent_at=1.0, now=10.0, in_flight=100, in_flight_when_sent=100)
+        is LimitChange.TIMED_OUT
+    )
+    assert held.current == 50
+
+
+def test_the_limit_never_falls_below_its_floor() -> None:
+    held = limit(floor=3)
+    for second in range(100):
+        refuse(held, at=second + 0.9, sent_at=second + 0.5)
+    assert held.current == 3
+
+
+def test_a_limit_that_was_not_reached_is_lowered_from_the_number_in_flight() -> None:
+    held = limit()
+    for _ in range(20):
+        held.on_complete(LoadSignal.REJECTED, sent_at=9.9, now=10.0, in_flight=20, in_flight_when_sent=20)
+    assert held.current == 14
+
+
+def test_outcomes_without_a_signal_change_nothing() -> None:
+    held = limit()
+    assert (
+        held.on_complete(LoadSignal.NEUTRAL, sent_at=0.0, now=500.0, in_flight=100, in_flight_when_sent=100)
+        is None
+    )
+    assert held.current == 100
+
+
+def test_the_limit_recovers_within_seconds_after_a_short_refusal() -> None:
+    backend = Backend(limit(64), slots=64)
+    backend.answer(5)
+    refuse(backend.limit, at=backend.now, sent_at=backend.now - 0.1, times=40)
+    assert backend.limit.current < 50
+    backend.answer(25)
+    assert backend.limit.current >= 60
+
+
+def test_requests_that_only_queue_are_not_sent() -> None:
+    backend = Backend(limit(100), slots=25)
+    backend.answer(60)
+    assert 20 <= backend.limit.current <= 40
+    assert LimitChange.DECREASE_PROBE in backend.changes
+
+
+def test_a_backend_that_becomes_slow_without_a_queue_keeps_its_requests() -> None:
+    backend = Backend(limit(60), slots=1000)
+    backend.answer(20)
+    backend.seconds = 5.0
+    backend.answer(30)
+    slow = backend.changes.index(LimitChange.SLOW)
+    assert LimitChange.PROBE_REVERTED in backend.changes[slow:]
+    assert backend.limits[-10:].count(60) >= 5  # less is still tried now and then
+
+
+def test_a_backend_that_lost_capacity_without_refusals_gets_less() -> None:
+    backend = Backend(limit(64), slots=64)
+    backend.answer(20)
+    backend.slots = 16
+    backend.answer(20)
+    assert backend.limit.current <= 28
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seconds", [0.15, 5.0, 30.0])
+def test_answers_of_very_different_length_cost_an_engine_with_room_at_most_3_percent(
+    seconds: float, seed: int
+) -> None:
+    clock, rng = Clock(), Random(seed)
+    engine = BackendSimulation(BackendModel(slots=256, seconds=seconds, spread=1.0), clock, rng)
+    held, total, steps = limit(64), 0, 400
+    batch = BatchTraffic(clock, engine, held, timeout=3600.0)
+    clock.at(0.0, batch.send)
+    for step in range(steps):
+        clock.run((step + 1) * 300 * seconds / steps)
+        total += held.current
+    assert total / steps >= 0.97 * 64
+
+
+def test_quick_answers_are_never_called_slow() -> None:
+    backend = Backend(limit(16), slots=1, seconds=0.001)
+    backend.answer(4000)
+    assert backend.changes == []
+    assert backend.limit.current == 16
+
+
+def test_long_answers_after_short_ones_are_no_slowdown() -> None:
+    baseline = LatencyBaseline()
+    for _ in range(5):
+        levels = [baseline.record(kind, seconds) for kind, seconds in [("short", 0.1), ("long", 3.0)] * 10]
+        baseline.end_window(sum(levels) / len(levels))
+    only_long = [baseline.record("long", 3.0) for _ in range(10)]
+    assert 0.8 < baseline.slowdown(sum(only_long) / 10) < 1.25
+
+
+def test_the_kinds_that_are_remembered_are_bounded() -> None:
+    baseline = LatencyBaseline()
+    for kind in range(5000):
+        baseline.record(kind, 1.0)
+        baseline.end_window(0.0)
+    assert len(vars(baseline)["_offsets"]) <= 512

@@ -1,0 +1,148 @@
+"""Cutting a plan into slices."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from batchwright.rules.input.line_splitter import InputLine
+from batchwright.rules.input.lines import fast_parse, read_body
+from batchwright.rules.planning.plan_format import SliceRecord
+from batchwright.rules.planning.request_cost import MAX_WORK_UNITS, prompt_bytes, work_units
+from batchwright.rules.planning.slicing import (
+    MAX_LARGE_SLICE_BYTES,
+    MIN_LARGE_SLICE_LINES,
+    Slicer,
+    min_equal_slice_lines,
+)
+
+PLANS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 20)), max_size=60)
+
+
+def cut(plan: list[tuple[int, int]], *, lines: int = 3, size: int = 60, units: int = 30) -> list[SliceRecord]:
+    slicer = Slicer(lines, size, units)
+    slices = [slicer.add(length, cost) for length, cost in plan]
+    return [record for record in [*slices, slicer.finish()] if record is not None]
+
+
+def cut_in_shares(lines: int, *, length: int = 100, most: int = 1024, fewest: int = 64) -> list[int]:
+    """Return the number of lines of each slice of a plan with `lines` lines."""
+    slicer = Slicer(most, 4 * MAX_LARGE_SLICE_BYTES, plan_lines=lines, fewest=fewest)
+    slices = [*(slicer.add(length, 1) for _ in range(lines)), slicer.finish()]
+    return [record.entries for record in slices if record is not None]
+
+
+def test_the_first_bound_reached_ends_a_slice() -> None:
+    assert cut([(10, 1)] * 4 + [(50, 1), (1, 30), (1, 1)]) == [
+        SliceRecord(number=0, first_entry=0, shard_offset=0, entries=3, shard_bytes=30, work_units=3),
+        SliceRecord(number=1, first_entry=3, shard_offset=30, entries=2, shard_bytes=60, work_units=2),
+        SliceRecord(number=2, first_entry=5, shard_offset=90, entries=1, shard_bytes=1, work_units=30),
+        SliceRecord(number=3, first_entry=6, shard_offset=91, entries=1, shard_bytes=1, work_units=1),
+    ]
+
+
+def test_a_line_above_every_bound_is_its_own_slice() -> None:
+    assert [record.entries for record in cut([(1, 1), (500, 500), (1, 1)])] == [1, 1, 1]
+
+
+def test_a_plan_without_lines_has_no_slices() -> None:
+    assert cut([]) == []
+
+
+@given(PLANS)
+def test_slices_partition_the_plan(plan: list[tuple[int, int]]) -> None:
+    entry = offset = 0
+    for number, record in enumerate(cut(plan)):
+        part = plan[record.first_entry : record.first_entry + record.entries]
+        assert (record.number, record.first_entry, record.shard_offset) == (number, entry, offset)
+        assert record.shard_bytes == sum(length for length, _ in part)
+        assert record.work_units == sum(units for _, units in part)
+        entry, offset = entry + record.entries, offset + record.shard_bytes
+    assert entry == len(plan)
+
+
+@given(PLANS)
+def test_no_slice_exceeds_a_bound_unless_it_is_one_line(plan: list[tuple[int, int]]) -> None:
+    for record in cut(plan):
+        within = record.entries <= 3 and record.shard_bytes <= 60 and record.work_units <= 30
+        assert within or record.entries == 1
+
+
+def test_a_large_plan_has_large_slices_first_and_small_ones_last() -> None:
+    sizes = cut_in_shares(50_000)
+    assert sizes[:30] == [1024] * 30
+    assert sizes[-5:-1] == [MIN_LARGE_SLICE_LINES] * 4
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(sizes) == 60
+
+
+@pytest.mark.parametrize("lines", [1600, 4000, 16_384])
+def test_a_plan_that_is_not_large_has_equal_slices_and_smaller_ones_last(lines: int) -> None:
+    sizes = cut_in_shares(lines)
+    assert sizes[:13] == [lines // 16] * 13
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-2] == max(16, lines // 32)
+    assert len(sizes) <= 31
+
+
+def test_a_small_plan_has_fewer_slices_instead_of_smaller_ones() -> None:
+    assert cut_in_shares(400) == [67, 67, 67, 50, 38, 28, 21, 16, 16, 16, 14]
+    assert cut_in_shares(127) == [127]
+    assert cut_in_shares(1000, fewest=256) == [250, 188, 141, 106, 79, 64, 64, 64, 44]
+
+
+def test_equal_slices_are_larger_if_a_batch_has_many() -> None:
+    assert [min_equal_slice_lines(total) for total in (1_000, 16_000, 50_000, 1_000_000)] == [
+        64,
+        64,
+        195,
+        256,
+    ]
+
+
+def test_a_bound_below_the_minimum_applies_to_every_slice() -> None:
+    assert cut_in_shares(20_000, most=100) == [100] * 200
+
+
+def test_a_slice_of_more_lines_than_the_least_is_small_in_bytes() -> None:
+    sizes = cut_in_shares(50_000, length=2048)
+    assert sizes[0] == MAX_LARGE_SLICE_BYTES // 2048
+    assert cut_in_shares(50_000, length=10_000)[0] == MIN_LARGE_SLICE_LINES
+
+
+@given(st.integers(1, 20_000), st.integers(1, 3_000))
+def test_no_slice_is_more_than_a_share_of_what_is_left_nor_less_without_need(lines: int, most: int) -> None:
+    left = lines
+    for size in cut_in_shares(lines, length=1, most=most):
+        share = -(-lines // max(1, min(16, lines // 64)))
+        if share > most:
+            share = min(most, max(MIN_LARGE_SLICE_LINES, left // 8))
+        elif share < lines:
+            share = min(share, max(16, lines // 32, -(-left // 4)))
+        assert size == min(left, share)
+        left -= size
+    assert left == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "units"),
+    [
+        (b'{"input":"' + b"x" * 510 + b'"}', 2),
+        (b'{"messages":[]}', 2),
+        (b'{"prompt":"x","max_tokens":257}', 3),
+        (b'{"prompt":"x","max_completion_tokens":1024,"max_tokens":1}', 5),
+        (b'{"prompt":"x","max_output_tokens":513,"max_tokens":1}', 4),
+        (b'{"prompt":"x","max_completion_tokens":257,"max_output_tokens":1024}', 3),
+        (b'{"prompt":"x","max_completion_tokens":0,"max_tokens":257}', 3),
+        (b'{"prompt":"x","max_tokens":-1}', 2),
+        (b'{"prompt":"x","max_tokens":"many"}', 2),
+        (b'{"prompt":"x","max_tokens":4000000000}', MAX_WORK_UNITS),
+        (b"{}", 1),
+    ],
+)
+def test_work_units_follow_the_prompt_and_the_requested_tokens(body: bytes, units: int) -> None:
+    request = read_body(Raw(body))
+    assert work_units(request, prompt_bytes(request)) == units
+    [read_at_once] = fast_parse([InputLine(1, 0, 0, b'{"custom_id":"a","body":' + body + b"}")])
+    if read_at_once is not None:
+        assert work_units(read_at_once.body, prompt_bytes(read_at_once.body)) == units

@@ -1,0 +1,120 @@
+"""Quotas: which limits apply, what fits, and how much a request counts."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchwright.contracts.openai import Quota
+from batchwright.database.tenants.quotas import TenantQuotas
+from batchwright.rules.input.errors import quota_exceeded
+from batchwright.rules.input.lines import RequestBody, read_body
+from batchwright.rules.planning.request_cost import estimate_tokens, prompt_bytes
+from batchwright.rules.quotas import (
+    EnqueuedWork,
+    QuotaExcess,
+    QuotaLimits,
+    find_excess,
+    queue_behind,
+    remaining_work,
+)
+
+
+def body(text: str) -> RequestBody:
+    return read_body(msgspec.Raw(text.encode()))
+
+
+def test_limits_are_named_as_quotas_are() -> None:
+    assert QuotaLimits._fields == tuple(Quota)
+    assert QuotaLimits(1, 2, 3, 4, 5).of(Quota.ENQUEUED_TOKENS) == 4
+
+
+def test_a_limit_of_the_tenant_overrides_the_setting_even_if_it_is_no_limit() -> None:
+    defaults = QuotaLimits(live_batches=50, enqueued_lines=7)
+    own = TenantQuotas(live_batches=0, stored_bytes=9, weight=2, max_in_flight=3)
+    assert own.limits(defaults) == QuotaLimits(live_batches=0, stored_bytes=9, enqueued_lines=7)
+    assert TenantQuotas().limits(defaults) == defaults
+
+
+@pytest.mark.parametrize(
+    ("limits", "used", "requested", "found"),
+    [
+        (QuotaLimits(), EnqueuedWork(10**9, 10**9), EnqueuedWork(10**9, 10**9), None),
+        (QuotaLimits(enqueued_lines=10), EnqueuedWork(4, 0), EnqueuedWork(6, 999), None),
+        (
+            QuotaLimits(enqueued_lines=10),
+            EnqueuedWork(4, 0),
+            EnqueuedWork(7, 0),
+            QuotaExcess(Quota.ENQUEUED_LINES, 10, 4, 7),
+        ),
+        (
+            QuotaLimits(enqueued_tokens=9),
+            EnqueuedWork(1, 9),
+            EnqueuedWork(1, 1),
+            QuotaExcess(Quota.ENQUEUED_TOKENS, 9, 9, 1),
+        ),
+    ],
+)
+def test_work_fits_up_to_its_limit(
+    limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork, found: QuotaExcess | None
+) -> None:
+    assert find_excess(limits, used, requested) == found
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**9), st.data())
+def test_the_remaining_reservation_shrinks_to_zero_as_lines_settle(
+    lines: int, tokens: int, data: st.DataObject
+) -> None:
+    batch = EnqueuedWork(lines, tokens)
+    assert remaining_work(batch, 0) == batch
+    some = data.draw(st.integers(0, lines))
+    assert remaining_work(batch, some).tokens <= tokens
+    assert remaining_work(batch, min(some + 1, lines)).tokens <= remaining_work(batch, some).tokens
+    assert remaining_work(batch, lines) == remaining_work(batch, lines + 5) == EnqueuedWork(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("{}", 1),
+        ('{"input": "abcdef"}', 2),
+        ('{"prompt": "abcdefg"}', 3),
+        ('{"messages": [{"role": "user", "content": "hello"}], "max_tokens": 5000}', 10),
+        ('{"instructions": "abcdef", "input": "abcdef", "tools": []}', 5),
+        ('{"instructions": "abcdef", "input": "abcdef"}', 4),
+        ('{"input": "abcdef", "tools": [{"a": 1}]}', 5),
+    ],
+)
+def test_a_token_is_four_bytes_of_the_prompt(text: str, tokens: int) -> None:
+    requested = body(text)
+    assert estimate_tokens(requested, prompt_bytes(requested)) == tokens
+
+
+def test_the_message_has_the_limit_and_the_remedy() -> None:
+    error = quota_exceeded(QuotaExcess(Quota.ENQUEUED_TOKENS, 90_000, 80_000, 20_000))
+    assert (error.code, error.param, error.line) == ("token_limit_exceeded", None, None)
+    assert "Limit: 90,000 enqueued tokens; 80,000 are enqueued" in error.message
+    alone = quota_exceeded(QuotaExcess(Quota.ENQUEUED_LINES, 10, 0, 20))
+    assert "10 enqueued lines; this batch alone has 20. Split it" in alone.message
+
+
+def test_a_quota_that_the_batch_exceeds_alone_is_named_first() -> None:
+    limits = QuotaLimits(enqueued_lines=10, enqueued_tokens=100)
+    found = find_excess(limits, EnqueuedWork(9, 90), EnqueuedWork(5, 101))
+    assert found == QuotaExcess(Quota.ENQUEUED_TOKENS, 100, 90, 101)
+    assert found is not None
+    assert not found.can_wait
+
+
+def test_a_batch_waits_behind_earlier_ones_even_if_it_fits() -> None:
+    limits = QuotaLimits(enqueued_tokens=1000)
+    found = queue_behind(limits, EnqueuedWork(1, 100), EnqueuedWork(1, 10), before=2)
+    assert found is not None
+    assert found.waiting_reason == (
+        "its tenant may have 1,000 tokens enqueued: 100 are, and this batch has 10; "
+        "2 earlier batches wait, too"
+    )
+
+
+def test_without_limits_nothing_waits() -> None:
+    assert queue_behind(QuotaLimits(), EnqueuedWork(1, 1), EnqueuedWork(1, 1), before=2) is None

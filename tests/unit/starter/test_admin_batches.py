@@ -1,0 +1,95 @@
+"""`batchwright admin batches`: lists, counts and controls the batches of all tenants."""
+
+import json
+import re
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from batchwright.contracts.openai import BatchStatus, Usage
+from batchwright.database.records import BatchOutcome
+from tests.unit.starter.cli import LATER, Cli, run_now, served
+
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
+
+
+@pytest.fixture
+def cli() -> Generator[Cli]:
+    with served() as running:
+        yield running
+
+
+def created(cli: Cli, tenant: str) -> str:
+    """Create a batch of a tenant, and return its id."""
+    return run_now(cli.api.create(tenant)).id
+
+
+def listed(cli: Cli, *options: str) -> list[str]:
+    page = json.loads(cli.run("admin", "batches", "list", "--json", *options).stdout)
+    return [batch["id"] for batch in page["data"]]
+
+
+def test_an_empty_list_is_reported(cli: Cli) -> None:
+    shown = cli.run("admin", "batches", "list")
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "", "There are no such batches.\n")
+    assert "No batch is live" in cli.run("admin", "batches", "counts").stderr
+
+
+def test_batches_of_all_tenants_are_listed_with_their_tenants(cli: Cli) -> None:
+    red, blue = created(cli, "red"), created(cli, "blue")
+    rows = cli.run("admin", "batches", "list", COLUMNS="200").stdout.splitlines()
+    assert [row.split()[:3] for row in rows[1:]] == [[blue, "blue", "validating"], [red, "red", "validating"]]
+
+
+def test_filters_and_cursor_are_sent_to_the_api(cli: Cli) -> None:
+    red, blue = created(cli, "red"), created(cli, "blue")
+    assert listed(cli, "--of", "red") == [red]
+    assert listed(cli, "--status", "live", "--oldest") == [red, blue]
+    assert listed(cli, "--status", "completed") == []
+    assert listed(cli, "--model", "llama") == []
+    assert listed(cli, "--forecast", "late") == []
+    assert listed(cli, "--after", blue) == [red]
+    assert f"There are more: --after {blue}" in cli.run("admin", "batches", "list", "--limit", "1").stderr
+
+
+def test_counts_have_a_row_for_each_tenant_and_one_for_all(cli: Cli) -> None:
+    for tenant in ("red", "blue", "red"):
+        created(cli, tenant)
+    shown = cli.run("admin", "batches", "counts", COLUMNS="200").stdout.splitlines()
+    rows = [row.split() for row in shown]
+    assert rows[0] == ["tenant", "oldest", "at", "risk", "late", "validating"]
+    assert [(row[0], row[-3:]) for row in rows[1:]] == [
+        ("blue", ["0", "0", "1"]),
+        ("red", ["0", "0", "2"]),
+        ("all", ["0", "0", "3"]),
+    ]
+
+
+def test_a_batch_of_any_tenant_is_shown_paused_resumed_and_cancelled(cli: Cli) -> None:
+    red = created(cli, "red")
+    assert re.search(r"^tenant +red *$", cli.run("admin", "batches", "show", red).stdout, flags=re.MULTILINE)
+    for act, status in (("pause", "validating, paused"), ("resume", "validating"), ("cancel", "cancelling")):
+        shown = cli.run("admin", "batches", act, red).stdout
+        assert re.search(rf"^status +{status} *$", shown, flags=re.MULTILINE)
+    assert cli.api.temporal.signals == [(red, "pause"), (red, "resume"), (red, "cancel")]
+
+
+def test_a_batch_that_has_ended_is_refused_with_the_reason(cli: Cli) -> None:
+    red = created(cli, "red")
+    outcome = BatchOutcome(status=BatchStatus.COMPLETED, completed=1, failed=0, usage=Usage())
+    run_now(cli.api.database.batches.finish("red", red, outcome, LATER))
+    refused = cli.run("admin", "batches", "pause", red)
+    assert refused.exit_code == 3
+    assert "Cannot pause a batch with status 'completed'." in refused.stderr
+
+
+def test_every_option_is_documented_and_no_other(cli: Cli) -> None:
+    commands = ("list", "counts", "show", "cancel", "pause", "resume")
+    shown = "".join(cli.run("admin", "batches", command, "--help").stdout for command in commands)
+    page = (REFERENCE / "cli.md").read_text().split("\n## admin\n")[1].split("\n## ")[0]
+    assert _options(page) == _options(shown)
+
+
+def _options(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) - {"--help"}

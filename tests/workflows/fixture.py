@@ -1,0 +1,208 @@
+"""Runs workflows on a Temporal test server that skips waiting times, with stub activities."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+from temporalio.client import Client, WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Worker, WorkerDeploymentConfig
+
+from batchwright.contracts.audit import AuditOrder, AuditResult
+from batchwright.contracts.batch import BatchOrder, BatchPolicy, BatchResult, BatchState
+from batchwright.contracts.execution import ModelRun, ModelRunResult
+from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.retention import RetentionOrder, RetentionResult
+from batchwright.contracts.search_attributes import SEARCH_ATTRIBUTES
+from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE, inference_queue
+from batchwright.starter.stack.ports import free_port
+from batchwright.temporal import DATA_CONVERTER
+from batchwright.workflows.audit import AuditWorkflow
+from batchwright.workflows.batch import BatchWorkflow
+from batchwright.workflows.model_run import ModelRunWorkflow
+from batchwright.workflows.retention import RetentionWorkflow
+from tests.integration.temporal.clusters import START_TIME
+from tests.workflows.stub_activities import (
+    StubAuditing,
+    StubExecution,
+    StubFinalization,
+    StubIngestion,
+    StubLifecycle,
+    StubRetention,
+    ingested,
+    share,
+)
+
+DAY = timedelta(hours=24)
+# The heartbeat timeout is longer than this process may be delayed: no slice is sent twice because of it.
+POLICY = BatchPolicy(cancel_grace_seconds=0, expiry_grace_seconds=0, heartbeat_timeout_seconds=120)
+
+BatchHandle = WorkflowHandle[BatchWorkflow, BatchResult]
+RunHandle = WorkflowHandle[ModelRunWorkflow, ModelRunResult]
+RetentionHandle = WorkflowHandle[RetentionWorkflow, RetentionResult]
+
+
+@contextlib.asynccontextmanager
+async def time_skipping_server() -> AsyncGenerator[WorkflowEnvironment]:
+    """Start a Temporal server that skips waiting times, and yield it.
+
+    Each test needs one of its own, because hours that one test skips would also pass for the others.
+    """
+    environment = await WorkflowEnvironment.start_time_skipping(
+        port=free_port(),
+        test_server_startup_timeout=START_TIME,
+        test_server_existing_path=str(Path(sys.executable).with_name("temporal-test-server")),
+        data_converter=DATA_CONVERTER,
+    )
+    async with environment:
+        await _register_search_attributes(environment.client)
+        yield environment
+
+
+class WorkflowFixture:
+    """Starts workers and workflows on a Temporal server.
+
+    A test configures the stub activities and inspects their calls.
+    """
+
+    def __init__(
+        self, environment: WorkflowEnvironment, deployment: WorkerDeploymentConfig | None = None
+    ) -> None:
+        self.environment = environment
+        self._deployment = deployment
+        self.client = environment.client
+        self.ingestion = StubIngestion(ingested(share("m")))
+        self.execution = StubExecution()
+        self.finalization = StubFinalization()
+        self.lifecycle = StubLifecycle()
+        self.retention = StubRetention()
+        self.auditing = StubAuditing()
+        self.first_run: str | None = None  # of retention
+        self.cached_workflows = (
+            1_000  # 0: another worker continues at once, not after the sticky queue's timeout
+        )
+
+    @contextlib.asynccontextmanager
+    async def workers(self, models: Sequence[str] = ("m",)) -> AsyncGenerator[None]:
+        async with asyncio.timeout(300), contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self._control())
+            await stack.enter_async_context(self._io())
+            for model in models:
+                await stack.enter_async_context(self.inference(model))
+            yield
+
+    async def settled(self, slices: int, model: str = "m") -> None:
+        """Wait until the run of the model has counted at least `slices` finished slices.
+
+        A test that cancels must wait for this: this server rejects the result of a slice that finishes while
+        the workflow cancels it.
+        """
+        run = self.client.get_workflow_handle_for(ModelRunWorkflow.run, f"batch_1/{model}")
+        while await _slices_done(run) < slices:
+            pass
+
+    def inference(self, model: str) -> Worker:
+        return self.slices_at(inference_queue(model))
+
+    def slices_at(self, queue: str) -> Worker:
+        return Worker(
+            self.client,
+            task_queue=queue,
+            activities=[self.execution.run_slice],
+            deployment_config=self._deployment,
+            max_heartbeat_throttle_interval=timedelta(seconds=0.1),
+            default_heartbeat_throttle_interval=timedelta(seconds=0.1),
+        )
+
+    def _control(self) -> Worker:
+        return Worker(
+            self.client,
+            task_queue=CONTROL_QUEUE,
+            workflows=[BatchWorkflow, ModelRunWorkflow, RetentionWorkflow, AuditWorkflow],
+            activities=[self.lifecycle.end],
+            deployment_config=self._deployment,
+            max_cached_workflows=self.cached_workflows,
+            # A bug in a workflow fails the test, instead of being retried until the timeout.
+            workflow_failure_exception_types=[Exception],
+        )
+
+    def _io(self) -> Worker:
+        return Worker(
+            self.client,
+            task_queue=IO_QUEUE,
+            activities=[
+                self.ingestion.ingest,
+                self.finalization.finalize,
+                self.retention.sweep,
+                self.auditing.audit,
+            ],
+            deployment_config=self._deployment,
+            max_heartbeat_throttle_interval=timedelta(seconds=0.1),
+            default_heartbeat_throttle_interval=timedelta(seconds=0.1),
+        )
+
+    async def order(self, window: timedelta = DAY, policy: BatchPolicy = POLICY) -> BatchOrder:
+        now = await self.environment.get_current_time()
+        return BatchOrder(
+            batch_id="batch_1",
+            tenant="acme",
+            input_file_id="file-1",
+            endpoint=Endpoint.CHAT_COMPLETIONS,
+            completion_window="24h",
+            created_at=now,
+            deadline=now + window,
+            policy=policy,
+        )
+
+    async def start(self, order: BatchOrder | None = None) -> BatchHandle:
+        order = order or await self.order()
+        return await self.client.start_workflow(
+            BatchWorkflow.run, order, id=order.batch_id, task_queue=CONTROL_QUEUE
+        )
+
+    async def model_run(self, slices: int, window: timedelta = DAY, policy: BatchPolicy = POLICY) -> ModelRun:
+        order = await self.order(window, policy)
+        return ModelRun.of(order, share("m", slices), "ingest/1")
+
+    async def start_run(self, run: ModelRun) -> RunHandle:
+        return await self.client.start_workflow(
+            ModelRunWorkflow.run, run, id="batch_1/m", task_queue=CONTROL_QUEUE
+        )
+
+    async def start_retention(self, order: RetentionOrder) -> RetentionHandle:
+        handle = await self.client.start_workflow(
+            RetentionWorkflow.run, order, id="retention", task_queue=CONTROL_QUEUE
+        )
+        self.first_run = handle.first_execution_run_id
+        return handle
+
+    async def audited(self) -> AuditResult:
+        return await self.client.execute_workflow(
+            AuditWorkflow.run, AuditOrder(), id="audit", task_queue=CONTROL_QUEUE
+        )
+
+
+async def _slices_done(run: RunHandle) -> int:
+    try:
+        return (await run.query(ModelRunWorkflow.progress)).slices_done
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+        return 0
+
+
+async def state_of(batch: BatchHandle) -> BatchState:
+    return await batch.query(BatchWorkflow.state)
+
+
+async def _register_search_attributes(client: Client) -> None:
+    kinds = {key.name: IndexedValueType.ValueType(int(key.indexed_value_type)) for key in SEARCH_ATTRIBUTES}
+    await client.operator_service.add_search_attributes(
+        AddSearchAttributesRequest(namespace=client.namespace, search_attributes=kinds)
+    )

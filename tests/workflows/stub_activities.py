@@ -1,0 +1,239 @@
+"""Stub activities that behave as a test configures, and record their requests."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from batchwright.contracts.audit import AuditActivities, AuditCount, AuditOrder, AuditResult
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.execution import ExecutionActivities, SliceRequest, SliceResult
+from batchwright.contracts.finalization import (
+    EndRequest,
+    FinalizationActivities,
+    FinalizeRequest,
+    FinalizeResult,
+    LifecycleActivities,
+)
+from batchwright.contracts.ingestion import IngestionActivities, IngestResult, ModelShare
+from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.retention import (
+    DeletionCount,
+    RetentionActivities,
+    RetentionKind,
+    SweepPosition,
+    SweepRequest,
+    SweepResult,
+)
+
+LINES_A_SLICE = 10
+SliceBehaviour = Callable[[SliceRequest], Awaitable[SliceResult]]
+
+FOREIGN = ApplicationError("Whose is it?", type=Failure.FOREIGN_STORAGE, non_retryable=True)
+FINISHED = SliceResult(finished=True, completed=LINES_A_SLICE)
+
+
+def share(model: str, slices: int = 2) -> ModelShare:
+    return ModelShare(model=model, safe_model=model, lines=LINES_A_SLICE * slices, slices=slices)
+
+
+def ingested(*shares: ModelShare) -> IngestResult:
+    return IngestResult(
+        ingest_prefix="ingest/1", models=list(shares), total=sum(share.lines for share in shares)
+    )
+
+
+async def finishes(request: SliceRequest) -> SliceResult:
+    return FINISHED
+
+
+async def until_cancelled(request: SliceRequest) -> SliceResult:
+    """Slice behaviour: run until the activity is cancelled, then return a partial result."""
+    try:
+        while True:
+            activity.heartbeat()
+            await asyncio.sleep(0.02)
+    except asyncio.CancelledError:
+        return SliceResult(completed=1)
+
+
+async def fails(request: SliceRequest) -> SliceResult:
+    raise ApplicationError("The plan is damaged.", type=Failure.PLAN_DAMAGED)
+
+
+class Belongs:
+    """Slice behaviour: finish if the slice runs on the task queue `to`, otherwise request a move to that
+    queue.
+    """
+
+    def __init__(self, to: str) -> None:
+        self.to = to
+        self.met: list[tuple[str, int]] = []  # queue and slice, in order
+
+    async def __call__(self, request: SliceRequest) -> SliceResult:
+        queue = activity.info().task_queue
+        self.met.append((queue, request.number))
+        return FINISHED if queue == self.to else SliceResult(target_queue=self.to)
+
+
+class StubIngestion(IngestionActivities):
+    def __init__(self, result: IngestResult) -> None:
+        self.result = result
+        self.started = asyncio.Event()
+        self.released = asyncio.Event()
+        self.released.set()
+        self.failure: ApplicationError | None = None
+        self.deaf = False  # ignores cancellation
+
+    @activity.defn
+    async def ingest(self, order: BatchOrder) -> IngestResult:
+        self.started.set()
+        if self.failure is not None:
+            raise self.failure
+        while True:
+            try:
+                await _beat_until(self.released)
+                break
+            except asyncio.CancelledError:
+                if not self.deaf:
+                    raise
+        if self.failure is not None:
+            raise self.failure
+        return self.result
+
+
+class StubExecution(ExecutionActivities):
+    """Stub of the activity that runs slices.
+
+    `behaviours` has functions by slice number or model name. A slice without a function finishes at once.
+    """
+
+    def __init__(self) -> None:
+        self.requests: list[SliceRequest] = []
+        self.behaviours: dict[int | str, SliceBehaviour] = {}
+        self._ended = 0
+        self._changed = asyncio.Condition()
+
+    @activity.defn
+    async def run_slice(self, request: SliceRequest) -> SliceResult:
+        async with self._changed:
+            self.requests.append(request)
+            self._changed.notify_all()
+        behaviour = self.behaviours.get(request.number) or self.behaviours.get(request.model) or finishes
+        try:
+            return await behaviour(request)
+        finally:
+            async with self._changed:
+                self._ended += 1
+                self._changed.notify_all()
+
+    async def ended(self, times: int) -> None:
+        """Wait until at least `times` slices have ended.
+
+        A test must wait for this before it resumes a paused run: a workflow that receives both signals at
+        once never pauses.
+        """
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._ended >= times)
+
+    async def wait_for_requests(self, times: int) -> None:
+        """Wait until slices have been started at least `times` times in total."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.requests) >= times)
+
+
+class StubFinalization(FinalizationActivities):
+    def __init__(self) -> None:
+        self.requests: list[FinalizeRequest] = []
+        self.started = asyncio.Event()
+        self.released = asyncio.Event()
+        self.released.set()
+        self.failure: ApplicationError | None = None
+        self.failures = 0  # number of attempts that fail with unavailable storage
+        self.silent = asyncio.Event()  # set: every finalization waits for `released`
+        self.failed_by_code: dict[str, int] = {}
+
+    @activity.defn
+    async def finalize(self, request: FinalizeRequest) -> FinalizeResult:
+        self.requests.append(request)
+        self.started.set()
+        if self.silent.is_set():
+            await _beat_until(self.released)
+        if self.failure is not None:
+            raise self.failure
+        if self.failures:
+            self.failures -= 1
+            raise ApplicationError("Storage is away.", type=Failure.STORAGE_UNAVAILABLE)
+        if request.status == BatchStatus.COMPLETED:
+            await _beat_until(self.released)
+        done = request.total - sum(self.failed_by_code.values())
+        return FinalizeResult(
+            status=request.status,
+            completed=done,
+            failed=request.total - done,
+            failed_by_code=self.failed_by_code,
+        )
+
+
+class StubLifecycle(LifecycleActivities):
+    def __init__(self) -> None:
+        self.requests: list[EndRequest] = []
+        self.ended = asyncio.Event()
+
+    @activity.defn
+    async def end(self, request: EndRequest) -> BatchStatus:
+        self.requests.append(request)
+        self.ended.set()
+        return request.status
+
+
+class StubRetention(RetentionActivities):
+    """Stub of the retention activity. Each turn reports one deleted object of one byte.
+
+    `turns` is the number of turns that a kind of data needs. `failing` has the error that a kind raises.
+    """
+
+    def __init__(self) -> None:
+        self.requests: list[SweepRequest] = []
+        self.turns: dict[RetentionKind, int] = {}
+        self.failing: dict[RetentionKind, ApplicationError] = {}
+        self.started = asyncio.Event()
+        self.released = asyncio.Event()
+        self.released.set()
+
+    @activity.defn
+    async def sweep(self, request: SweepRequest) -> SweepResult:
+        self.requests.append(request)
+        self.started.set()
+        await _beat_until(self.released)
+        if request.kind in self.failing:
+            raise self.failing[request.kind]
+        turn = int(request.position.id or "1")
+        position = SweepPosition(id=str(turn + 1)) if turn < self.turns.get(request.kind, 1) else None
+        return SweepResult(deleted=DeletionCount(kind=request.kind, count=1, bytes=1), position=position)
+
+
+async def _beat_until(event: asyncio.Event) -> None:
+    while not event.is_set():
+        activity.heartbeat()
+        await asyncio.sleep(0.02)
+
+
+class StubAuditing(AuditActivities):
+    """Stub of the audit activity.
+
+    It fails `failures` times with a retryable error, and then returns `result`.
+    """
+
+    def __init__(self) -> None:
+        self.result = AuditResult(rows=1, runs=1, files=2, counts={"counts": AuditCount(found=1, left=1)})
+        self.failures = 0
+
+    @activity.defn
+    async def audit(self, order: AuditOrder) -> AuditResult:
+        if self.failures:
+            self.failures -= 1
+            raise ApplicationError("away", type=Failure.DATABASE_UNAVAILABLE)
+        return self.result

@@ -1,0 +1,128 @@
+"""Metrics of the backends in the worker's registry. Series of backends that left the registry are removed."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from functools import partial
+
+from batchwright.inference.registry import BackendRegistry
+from batchwright.telemetry.metrics import Metrics
+
+
+def register_backend_metrics(registry: BackendRegistry, metrics: Metrics) -> None:
+    """Connect the registry to the metrics.
+
+    Each health probe is recorded when it ends, and the gauges are set before each scrape.
+    """
+
+    def on_probe(url: str, seconds: float) -> None:
+        metrics.backend_latency.labels(url).observe(seconds)
+
+    registry.on_probe.append(on_probe)
+    metrics.before_scrape.append(partial(update_backend_gauges, registry, metrics))
+
+
+def update_backend_gauges(registry: BackendRegistry, metrics: Metrics) -> None:
+    """Set all gauges of backends, and remove the series of backends that are no longer in the registry.
+
+    Several backends with the same URL and different keys share their series. The series for health is 1
+    only if every one of these backends is healthy.
+    """
+    healthy: dict[str, bool] = {}
+    probes: dict[tuple[str, ...], float] = {}
+    for backend in registry.backends:
+        healthy[backend.url] = healthy.get(backend.url, True) and backend.is_healthy
+        if backend.probe_seconds is not None:
+            key = (backend.url,)
+            probes[key] = max(backend.probe_seconds, probes.get(key, 0.0))
+    metrics.backend_up.replace({key: healthy[key[0]] for key in probes})
+    metrics.backend_probe_seconds.replace(probes)
+    circuit_open: dict[tuple[str, str], bool] = {}
+    outstanding: dict[tuple[str, str], int] = {}
+    for router in registry.routers:
+        model = metrics.models(router.model)
+        for upstream in router.upstreams:
+            key = (model, upstream.backend.url)
+            circuit_open[key] = upstream.circuit.is_open and circuit_open.get(key, True)
+            outstanding[key] = outstanding.get(key, 0) + upstream.outstanding
+    metrics.backend_circuit_open.replace(circuit_open)
+    metrics.backend_outstanding.replace(outstanding)
+    metrics.backends_total.set(len(healthy))
+    metrics.backends_healthy.set(sum(healthy.values()))
+    served = sum(
+        any(upstream.backend.is_healthy for upstream in router.upstreams) for router in registry.routers
+    )
+    metrics.models_available.set(served)
+    metrics.registry_problems.replace({(model,): len(found) for model, found in registry.problems.items()})
+    metrics.registry_info.replace({(registry.fingerprint,): 1})
+
+
+def outstanding_requests(registry: BackendRegistry) -> dict[tuple[str, str], int]:
+    """Return the number of requests in flight by model and backend URL."""
+    found = Counter[tuple[str, str]]()
+    for router in registry.routers:
+        for upstream in router.upstreams:
+            found[router.model, upstream.backend.url] += upstream.outstanding
+    return found
+
+
+class StaleSeriesRemover:
+    """Removes the metric series of models and backends ten minutes after these left the registry.
+
+    The delay lets Prometheus scrape the last values. At most `_MAX_STALE` label values wait for their
+    removal. If there are more, the oldest ones are removed earlier.
+    """
+
+    _KEEP_SECONDS = 600.0
+    _MAX_STALE = 100
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metrics, self._clock = metrics, clock
+        self._present: dict[str, frozenset[str]] = {}
+        self._stale: dict[tuple[str, str], float] = {}  # label and value, since when; oldest first
+
+    def update(self, label: str, present: Collection[str], counted: Collection[str] = ()) -> None:
+        """Record the current values of a label, and remove the series of values that left long enough ago.
+
+        Args:
+            label: Name of the label, `model` or `backend`.
+            present: All values of the label that are in use now.
+            counted: Further values that may have series. Those that are not in `present` are removed later,
+                too.
+        """
+        before, now = self._present.get(label, frozenset()), self._clock()
+        self._present[label] = frozenset(present)
+        for value in present:
+            self._stale.pop((label, value), None)
+        for value in sorted(before.union(counted).difference(present)):
+            self._stale.setdefault((label, value), now)
+        for key, since in list(self._stale.items()):
+            if len(self._stale) <= self._MAX_STALE and since > now - self._KEEP_SECONDS:
+                break
+            del self._stale[key]
+            self._metrics.remove_series(*key)
+
+
+def forget_removed(
+    registry: BackendRegistry,
+    metrics: Metrics,
+    stale: StaleSeriesRemover,
+    forget: Callable[[Collection[str], Collection[str]], None],
+) -> None:
+    """Drop the state and the metrics of models and backends that left the registry.
+
+    If no backend lists a model but a live batch waits for it, the series of the model stay.
+
+    Args:
+        registry: Registry after the change.
+        metrics: Metrics of the process.
+        stale: Removes the series.
+        forget: Receives the models and the backend URLs that remain, and drops the state of all others.
+    """
+    models, urls = registry.known_models, {backend.url for backend in registry.backends}
+    forget(models, urls)
+    labels, listed = metrics.models, registry.registered_models
+    labels.set_listed(listed)
+    required = labels.unlisted & (models | labels.required)
+    stale.update("model", listed | required, labels.unlisted)
+    stale.update("backend", urls)

@@ -1,0 +1,382 @@
+"""Metrics of the whole fleet, refreshed by control workers.
+
+`FleetMetricsCollector` refreshes all collectors of a process: live batches, batches without a run, retention
+and audits, token budgets, task queues.
+"""
+
+import asyncio
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
+
+from batchwright.contracts.openai import BatchStatus, GroupKind
+from batchwright.contracts.temporal_names import CONTROL_QUEUE, DISPATCH_QUEUE, IO_QUEUE, inference_queue
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.records import BudgetGroupRow, LiveBatch, ModelDeadline
+from batchwright.database.tables.audits import AuditsTable
+from batchwright.database.tables.fleet import LiveBatches
+from batchwright.database.tables.retention import RetentionTable
+from batchwright.database.tenants.budget_groups import BudgetGroupsTable
+from batchwright.database.tenants.quotas import QuotasTable
+from batchwright.rules.dispatch.completion_forecast import ThroughputHistory, remaining_seconds
+from batchwright.rules.dispatch.deadline_demand import HORIZONS, DueLines, lines_within, required_rate
+from batchwright.rules.ids import safe_name
+from batchwright.telemetry.labels import OTHER, top_names
+from batchwright.telemetry.metrics import Metrics
+from batchwright.temporal.task_queues import DescribeQueue, QueueReport
+
+logger = logging.getLogger(__name__)
+Refresh = Callable[[datetime], Awaitable[None]]  # raises DatabaseUnavailable or RPCError
+_LIVE_STATUSES = (
+    BatchStatus.VALIDATING,
+    BatchStatus.IN_PROGRESS,
+    BatchStatus.FINALIZING,
+    BatchStatus.CANCELLING,
+)
+# The workflow of a batch ends as `completed`, even if the batch fails or is cancelled.
+_LOST_RUNS_QUERY = (
+    "WorkflowType = 'BatchWorkflow' AND ExecutionStatus IN ('Terminated', 'Failed', 'TimedOut', 'Canceled')"
+)
+_MAX_LOST_RUNS = 1000
+_NEARLY_USED = 0.9  # the threshold of the alerts
+_MAX_CONCURRENT_CALLS = 8
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class FleetMetricsCollector:
+    """Refreshes the metrics of all sources at regular times, one source after the other.
+
+    If a source cannot be read, its metrics keep their values, and `observed_timestamp_seconds` shows how old
+    they are.
+
+    Args:
+        sources: Functions that refresh the metrics of one source, by the name of the source.
+        metrics: Metrics of the process.
+        every_seconds: Pause between two refreshes.
+        now: Returns the current time.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, Refresh],
+        metrics: Metrics,
+        *,
+        every_seconds: float,
+        now: Callable[[], datetime] = _now,
+    ) -> None:
+        self._sources, self._metrics = sources, metrics
+        self._every, self._now = every_seconds, now
+        self._failing: set[str] = set()
+
+    async def run(self) -> None:
+        """Refresh the metrics of all sources again and again, until cancelled."""
+        while True:
+            await self.refresh()
+            await asyncio.sleep(self._every)
+
+    async def refresh(self) -> None:
+        """Refresh all sources once. An unavailable database or Temporal server is logged, not raised."""
+        for source, refresh in self._sources.items():
+            try:
+                await refresh(self._now())
+            except (DatabaseUnavailable, RPCError) as error:
+                if source not in self._failing:
+                    extra = {"source": source, "error": str(error)}
+                    logger.warning("fleet metrics cannot be refreshed", extra=extra)
+                self._failing.add(source)
+            else:
+                self._failing.discard(source)
+                self._metrics.observed_at.labels(source).set(self._now().timestamp())
+
+
+class LiveBatchCollector:
+    """Shows live batches in metrics: their number, age and lines, their slack, and the demand of deadlines.
+
+    The slack is the time between the forecast end of a batch and its deadline. The demand is the number of
+    lines that are due soon, and the rate at which they have to be settled. Each refresh replaces all series
+    of a metric, so that ended batches leave no series behind.
+    """
+
+    def __init__(self, table: LiveBatches, metrics: Metrics) -> None:
+        self._table, self._metrics = table, metrics
+        self._throughput = ThroughputHistory()
+        self.models: frozenset[str] = frozenset()  # with lines left, as of the last refresh
+        self.batches: frozenset[str] = frozenset()  # ids of the live batches, as of the last refresh
+
+    async def refresh(self, now: datetime) -> None:
+        """Read the live batches and set their gauges.
+
+        Raises:
+            DatabaseUnavailable: the database does not answer; the gauges keep their values.
+        """
+        batches = await self._table.live()
+        lines_left = await self._table.lines_left()
+        lines_due = await self._table.lines_due(now)
+        self.batches = frozenset(batch.id for batch in batches)
+        self._show_statuses(batches, now)
+        self._show_models(lines_left)
+        self._show_demand(lines_due, now)
+        self._show_tenants(batches, now)
+
+    def _show_statuses(self, batches: Sequence[LiveBatch], now: datetime) -> None:
+        metrics = self._metrics
+        for status in _LIVE_STATUSES:
+            entered = [batch.entered_at for batch in batches if batch.status is status]
+            oldest = (now - min(entered)).total_seconds() if entered else 0.0
+            metrics.jobs.labels(status).set(len(entered))
+            metrics.oldest_job_age.labels(status).set(max(oldest, 0.0))
+        settled = sum(batch.settled for batch in batches)
+        metrics.items.labels("settled").set(settled)
+        metrics.items.labels("pending").set(sum(batch.lines for batch in batches) - settled)
+        metrics.past_deadline.set(sum(batch.deadline < now for batch in batches))
+
+    def _show_models(self, lines_left: dict[str, int]) -> None:
+        metrics = self._metrics
+        self.models = metrics.models.required = frozenset(lines_left)
+        by_label = Counter[tuple[str]]()
+        for model, lines in lines_left.items():
+            by_label[metrics.models(model),] += lines
+        metrics.model_lines_left.replace(by_label)
+
+    def _show_demand(self, lines_due: Sequence[ModelDeadline], now: datetime) -> None:
+        metrics = self._metrics
+        due = defaultdict[str, list[DueLines]](list)
+        for each in lines_due:
+            seconds_left = (each.deadline - now).total_seconds()
+            due[metrics.models(each.model)].append(DueLines(seconds_left, each.lines))
+        metrics.model_required_rate.replace({(model,): required_rate(lines) for model, lines in due.items()})
+        metrics.model_lines_due.replace(
+            {
+                (model, horizon): lines_within(lines, seconds)
+                for model, lines in due.items()
+                for horizon, seconds in HORIZONS.items()
+            }
+        )
+
+    def _show_tenants(self, batches: Sequence[LiveBatch], now: datetime) -> None:
+        """Set the numbers of batches and lines and the least slack by tenant.
+
+        Only the tenants with the most lines left have a label value of their own; all others share one.
+        """
+        metrics = self._metrics
+        dispatching = [batch for batch in batches if batch.status is not BatchStatus.CANCELLING]
+        slack = {batch.id: self._slack(batch, now) for batch in dispatching}
+        self._throughput.retain(slack)
+        metrics.at_risk.set(sum(seconds < 0 for seconds in slack.values()))
+        left = Counter[str]()
+        for batch in batches:
+            left[batch.tenant] += batch.lines - batch.settled
+        labelled = top_names(left, metrics.tenants.limit)
+        jobs, lines, least_slack = Counter[str](), Counter[str](), dict[str, float]()
+        for batch in batches:
+            tenant = batch.tenant if batch.tenant in labelled else OTHER
+            jobs[tenant] += 1
+            lines[tenant] += batch.lines - batch.settled
+            if batch.id in slack:
+                least_slack[tenant] = min(slack[batch.id], least_slack.get(tenant, slack[batch.id]))
+        for family, values in (
+            (metrics.tenant_jobs, jobs),
+            (metrics.tenant_lines_left, lines),
+            (metrics.deadline_slack, least_slack),
+        ):
+            family.clear()
+            for tenant, value in values.items():
+                family.labels(tenant).set(value)
+
+    def _slack(self, batch: LiveBatch, now: datetime) -> float:
+        """Return the seconds from the forecast end of the batch to its deadline; negative if it is late."""
+        started_at = batch.in_progress_at or batch.created_at
+        remaining = remaining_seconds(
+            remaining=batch.lines - batch.settled if batch.in_progress_at else 1,
+            settled=batch.settled,
+            elapsed=max((now - started_at).total_seconds(), 0.0),
+            speed=self._throughput.record(batch.id, batch.settled, now.timestamp()),
+        )
+        return (batch.deadline - now).total_seconds() - remaining
+
+
+class EndedRunLookup(Protocol):
+    """Looks up workflow runs of batches in Temporal.
+
+    All methods raise RPCError if Temporal does not answer.
+    """
+
+    async def with_ended_run(self) -> frozenset[str]:
+        """Return the ids of batches with a run that failed, timed out, or was cancelled or terminated."""
+        ...
+
+    async def is_open(self, batch_id: str) -> bool:
+        """Return True if the latest run of the batch is running, False if it ended or does not exist."""
+        ...
+
+
+class TemporalEndedRuns(EndedRunLookup):
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def with_ended_run(self) -> frozenset[str]:
+        found = self._client.list_workflows(_LOST_RUNS_QUERY, limit=_MAX_LOST_RUNS)
+        return frozenset([run.id async for run in found])
+
+    async def is_open(self, batch_id: str) -> bool:
+        try:
+            run = await self._client.get_workflow_handle(batch_id).describe()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return False
+            raise
+        return run.status in (WorkflowExecutionStatus.RUNNING, None)
+
+
+class LostRunCollector:
+    """Counts the live batches whose workflow was ended from outside.
+
+    Nothing processes these batches any longer.
+    """
+
+    def __init__(self, runs: EndedRunLookup, live: LiveBatchCollector, metrics: Metrics) -> None:
+        """Create the collector. It checks the batches that the last refresh of `live` found."""
+        self._runs, self._live, self._metrics = runs, live, metrics
+
+    async def refresh(self, now: datetime) -> None:
+        """Look up the runs of the live batches, and set the gauge of batches without a run.
+
+        Raises:
+            RPCError: Temporal does not answer; the gauge keeps its value.
+        """
+        live = self._live.batches
+        suspected = sorted(await self._runs.with_ended_run() & live) if live else []
+        lost = [batch_id for batch_id in suspected if not await self._runs.is_open(batch_id)]
+        self._metrics.without_run.set(len(lost))
+
+
+class MaintenanceCollector:
+    """Shows when retention and audits last succeeded, and how many differences the last audit found."""
+
+    def __init__(self, retention: RetentionTable, audits: AuditsTable, metrics: Metrics) -> None:
+        self._retention, self._audits, self._metrics = retention, audits, metrics
+
+    async def refresh(self, now: datetime) -> None:
+        """Read the last results of retention and audits, and set their gauges.
+
+        Raises:
+            DatabaseUnavailable: the database does not answer; the gauges keep their values.
+        """
+        metrics = self._metrics
+        for kind, at in (await self._retention.successes()).items():
+            metrics.retention_succeeded_at.labels(kind).set(at.timestamp())
+        found = await self._audits.latest()
+        for kind, (count, _) in found.items():
+            metrics.audit_differences.labels(kind, "left").set(count.left)
+            metrics.audit_differences.labels(kind, "repaired").set(count.found - count.left)
+        if found:
+            metrics.audited_at.set(min(audited.at for audited in found.values()).timestamp())
+
+
+class TokenBudgetCollector:
+    """Shows how much of today's token budgets is used, and counts the budgets that are nearly or fully used.
+
+    Tenants and organizations that have used the largest fraction of their budgets get series of their own.
+    Teams, users and keys are only counted, because their names and ids must not become labels. `default` is
+    the budget of tenants without one of their own; `0` means no limit.
+    """
+
+    def __init__(self, table: QuotasTable, groups: BudgetGroupsTable, default: int, metrics: Metrics) -> None:
+        self._table, self._groups, self._default, self._metrics = table, groups, default, metrics
+
+    async def refresh(self, now: datetime) -> None:
+        """Read the budgets and today's usage, and set their gauges.
+
+        Raises:
+            DatabaseUnavailable: the database does not answer; the gauges keep their values.
+        """
+        own = {row.tenant: row.own.tokens_per_day for row in await self._table.all()}
+        keys, groups = await self._table.key_budgets(), await self._groups.limited()
+        used, used_by_key = Counter[str](), Counter[str]()
+        if self._default or any(own.values()) or any(keys.values()) or groups:
+            for spent in await self._table.tokens_of_others("", now.astimezone(UTC).date()):
+                used[spent.tenant] += spent.tokens
+                used_by_key[spent.key_id] += spent.tokens
+        self._show_organizations([row for row in groups if row.kind is GroupKind.ORGANIZATION], used)
+        self._show_tenants(own, used)
+        for kind in (GroupKind.TEAM, GroupKind.USER):
+            fractions = [
+                sum(used_by_key[key] for key in row.members) / row.tokens_per_day
+                for row in groups
+                if row.kind is kind and row.tokens_per_day
+            ]
+            self._count(kind, fractions)
+        self._count("key", [used_by_key[key] / limit for key, limit in keys.items() if limit])
+
+    def _show_organizations(self, found: Sequence[BudgetGroupRow], used: Counter[str]) -> None:
+        metrics = self._metrics
+        budgets = {row.name: row.tokens_per_day for row in found if row.tokens_per_day}
+        spent = {row.name: sum(used[tenant] for tenant in row.members) for row in found}
+        fractions = {name: spent[name] / budget for name, budget in budgets.items()}
+        labelled = top_names(fractions, metrics.tenants.limit)
+        metrics.organization_budget.replace({(name,): budgets[name] for name in labelled})
+        metrics.organization_spent.replace({(name,): spent[name] for name in labelled})
+        self._count("organization", fractions.values())
+
+    def _show_tenants(self, own: Mapping[str, int | None], used: Counter[str]) -> None:
+        metrics = self._metrics
+        budgets: dict[str, int] = {}
+        for tenant in used.keys() | own.keys():
+            budget = own.get(tenant)
+            if limit := self._default if budget is None else budget:
+                budgets[tenant] = limit
+        fractions = {tenant: used[tenant] / budget for tenant, budget in budgets.items()}
+        labelled = top_names(fractions, metrics.tenants.limit)
+        metrics.tenant_budget.replace({(tenant,): budgets[tenant] for tenant in labelled})
+        metrics.tenant_spent.replace({(tenant,): used[tenant] for tenant in labelled})
+        self._count("tenant", fractions.values())
+
+    def _count(self, owner: str, fractions: Collection[float]) -> None:
+        self._metrics.budgets_exhausted.labels(owner).set(sum(used >= 1 for used in fractions))
+        self._metrics.budgets_short.labels(owner).set(sum(used > _NEARLY_USED for used in fractions))
+
+
+class QueueCollector:
+    """Shows depth, age and pollers of the task queues: the fixed ones, and one for each model.
+
+    `models` returns the models in the registry and those that live batches wait for. Some models share one
+    label value, because batches may name any number of models. The queues of these models are left out.
+    """
+
+    def __init__(
+        self, describe: DescribeQueue, models: Callable[[], frozenset[str]], metrics: Metrics
+    ) -> None:
+        self._describe, self._models, self._metrics = describe, models, metrics
+
+    async def refresh(self, now: datetime) -> None:
+        """Read the state of each queue from Temporal, and set the gauges.
+
+        Raises:
+            RPCError: Temporal does not answer; the gauges keep their values.
+        """
+        label_of = self._metrics.models
+        models = [model for model in self._models() if label_of(model) == model]
+        labels = [(CONTROL_QUEUE, ""), (IO_QUEUE, ""), (DISPATCH_QUEUE, "")]
+        labels += [(inference_queue(safe_name(model)), model) for model in sorted(models)]
+        semaphore = asyncio.Semaphore(_MAX_CONCURRENT_CALLS)
+
+        async def describe(queue: str) -> QueueReport:
+            async with semaphore:
+                return await self._describe(queue)
+
+        reports = await asyncio.gather(*(describe(queue) for queue, _ in labels))
+        metrics = self._metrics
+        for family in (metrics.queue_depth, metrics.queue_oldest_age, metrics.queue_pollers):
+            family.clear()
+        for (queue, model), report in zip(labels, reports, strict=True):
+            metrics.queue_depth.labels(queue, model).set(report.backlog)
+            metrics.queue_oldest_age.labels(queue, model).set(report.oldest_seconds)
+            metrics.queue_pollers.labels(queue, model).set(report.pollers)

@@ -1,0 +1,138 @@
+"""Forecasts of live batches, made by control workers: for the API, for metrics and for Temporal's Web UI."""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple, Protocol
+
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from batchwright.contracts.batch import BatchForecast
+from batchwright.database.database import Database
+from batchwright.database.tables.forecasts import ForecastRow, LiveWork
+from batchwright.rules.dispatch.batch_forecast import (
+    Forecaster,
+    RemainingTime,
+    is_news,
+    window_fit,
+)
+from batchwright.rules.dispatch.work_shares import UnsettledWork
+from batchwright.rules.worker_stats import FRESH_AGE
+from batchwright.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+_SIGNAL_TIMEOUT = timedelta(seconds=2)
+_NO_ANSWER = (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
+
+
+class ForecastSignal(Protocol):
+    """Sends a forecast to the batch's workflow."""
+
+    async def __call__(self, batch_id: str, forecast: BatchForecast) -> bool:
+        """Return False if Temporal does not answer. A workflow that refuses the signal is left alone."""
+        ...
+
+
+class _Batch(NamedTuple):
+    tenant: str
+    priority: int
+    created_at: datetime
+    deadline: datetime
+
+
+class ForecastCollector:
+    """Forecasts all live batches, stores the forecasts, and shows them as metrics.
+
+    All control workers make the same forecasts. One of them stores them, and reports changes to workflows.
+    """
+
+    def __init__(self, database: Database, metrics: Metrics, report: ForecastSignal) -> None:
+        self._database, self._metrics, self._report = database, metrics, report
+        self._forecaster = Forecaster()
+        self._reported: dict[str, BatchForecast] = {}
+
+    async def refresh(self, now: datetime) -> None:
+        """Forecast all live batches once.
+
+        Raises:
+            DatabaseUnavailable: the database does not answer; nothing changes.
+        """
+        work = await self._database.forecasts.work(now)
+        traffic = await self._database.workers.traffic(FRESH_AGE)
+        self._forecaster.observe([_unsettled(each) for each in work], traffic, now.timestamp())
+        batches = {
+            each.batch_id: _Batch(each.tenant, each.priority, each.created_at, each.deadline) for each in work
+        }
+        rows = [
+            ForecastRow(batches[batch_id].tenant, batch_id, _forecast(remaining, batches[batch_id], now))
+            for batch_id, remaining in self._forecaster.remaining().items()
+        ]
+        self._show(rows, batches, now)
+        written = await self._database.forecasts.publish(rows, now)
+        self._reported = {id: forecast for id, forecast in self._reported.items() if id in batches}
+        for row in rows:
+            if row.batch_id in written and not await self._report_news(row, batches[row.batch_id]):
+                break  # the next refresh reports the others: while Temporal is down, metrics must go on
+
+    def _show(self, rows: Sequence[ForecastRow], batches: dict[str, _Batch], now: datetime) -> None:
+        counts = Counter[tuple[str, str]]()
+        slack: dict[tuple[str], float] = {}
+        for row in rows:
+            batch = batches[row.batch_id]
+            priority = str(batch.priority)
+            counts[priority, row.forecast.window] += 1
+            left = (batch.deadline - now).total_seconds() - row.forecast.p90_seconds
+            slack[priority,] = min(left, slack.get((priority,), left))
+        self._metrics.forecast_batches.replace(counts)
+        self._metrics.forecast_slack.replace(slack)
+
+    async def _report_news(self, row: ForecastRow, batch: _Batch) -> bool:
+        before, window = self._reported.get(row.batch_id), batch.deadline - batch.created_at
+        if before is not None and not is_news(before, row.forecast, window):
+            return True
+        if not await self._report(row.batch_id, row.forecast):
+            return False
+        self._reported[row.batch_id] = row.forecast
+        return True
+
+
+def _unsettled(work: LiveWork) -> UnsettledWork:
+    return UnsettledWork(
+        tenant=work.tenant,
+        batch_id=work.batch_id,
+        model=work.model,
+        settled=work.settled,
+        left=work.lines_left,
+        began=work.in_progress_at.timestamp(),
+        weight=work.weight,
+        priority=work.priority,
+    )
+
+
+def _forecast(remaining: RemainingTime, batch: _Batch, now: datetime) -> BatchForecast:
+    seconds_left = (batch.deadline - now).total_seconds()
+    return BatchForecast(
+        made_at=now,
+        lines_per_second=round(remaining.lines_per_second, 3),
+        lines_ahead=round(remaining.lines_ahead),
+        p50_seconds=round(remaining.p50, 1),
+        p90_seconds=round(remaining.p90, 1),
+        window=window_fit(remaining, seconds_left),
+    )
+
+
+def temporal_forecast_signal(client: Client) -> ForecastSignal:
+    """Return a function that sends the signal `forecast` to the batch's workflow."""
+
+    async def send(batch_id: str, forecast: BatchForecast) -> bool:
+        workflow = client.get_workflow_handle(batch_id)
+        try:
+            await workflow.signal("forecast", forecast, rpc_timeout=_SIGNAL_TIMEOUT)
+        except RPCError as error:
+            logger.info("forecast not delivered", extra={"batch_id": batch_id, "error": error.message})
+            return error.status not in _NO_ANSWER
+        return True
+
+    return send

@@ -1,0 +1,365 @@
+"""Interceptors, which run around every activity: metrics, bounded retries, waiting reasons.
+
+A step is one kind of activity, such as ingestion or a slice. A step that fails for a known reason, such as an
+unavailable database, is retried for as long as it may take. An unknown exception would probably occur again
+in every attempt. The step therefore fails for good, and its batch with it, once MAX_UNEXPECTED_FAILURES
+attempts have ended with such an exception.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, FailureError
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ActivityOutboundInterceptor,
+    ExecuteActivityInput,
+    Interceptor,
+)
+
+from batchwright.activities.errors import failure, failure_of
+from batchwright.activities.services.waiting_reasons import WaitingReasons
+from batchwright.background import log_failure
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.errors import FAILURE_SENTENCES, Failure
+from batchwright.contracts.execution import RELEASED, SliceRequest
+from batchwright.contracts.finalization import FinalizeRequest, FinalizeResult
+from batchwright.contracts.ingestion import IngestResult
+from batchwright.contracts.openai import BatchStatus
+from batchwright.telemetry.labels import OTHER
+from batchwright.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+INGEST, SLICE, FINALIZE, END = "ingest", "run_slice", "finalize", "end"
+_BATCH_STATUS = {INGEST: "validating", SLICE: "in_progress", FINALIZE: "finalizing"}
+# Labels of a recovered step by the status that its batch ended with: status before, outcome.
+_RECOVERED_ENDS = {
+    BatchStatus.COMPLETED: ("finalizing", "finalized"),
+    BatchStatus.CANCELLED: ("cancelling", "cancelled"),
+    BatchStatus.EXPIRED: ("in_progress", "expired"),
+}
+
+MAX_UNEXPECTED_FAILURES = 5
+# Heartbeat detail: how many attempts of the step so far ended with an unknown exception.
+_FAILURE_COUNT_PREFIX = "unexpected failures: "
+
+_INPUT_BLOCKED = "its input cannot be prepared now"
+_LINES_BLOCKED = "its lines cannot be sent now"
+_FILES_BLOCKED = "its files cannot be written now"
+_EXPLAINED_FAILURES = (Failure.STORAGE_UNAVAILABLE, Failure.DATABASE_UNAVAILABLE, Failure.DEFERRED)
+_NO_FAILURES = (Failure.CANCEL_ACCEPTED, Failure.TURN_OVER, Failure.OWNERSHIP_LOST)
+_UNEXPLAINED = "an unexpected error, which is in the worker's log"
+# Tenants read it. The failing dependency and its error are in the worker's log and its `/readyz`.
+_UNAVAILABLE = "object storage or the database does not answer"
+_WATCH_INTERVAL_SECONDS = 1.0
+_RUNNING_VALID_SECONDS = 5.0  # while the attempt runs, the reason is reported again and again
+_RETRY_VALID_SECONDS = 60.0  # the longest pause between two attempts
+_WHOLE_BATCH = ""  # used instead of a model's name
+
+
+# --- metrics
+
+
+class ActivityMetricsInterceptor(Interceptor):
+    """Records metrics of every activity attempt: slots in use, failures, takeovers from lost workers."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        return ActivityMetricsInbound(next, self._metrics)
+
+
+def register_slot_gauges(metrics: Metrics, slots: Callable[[], int]) -> None:
+    """Register the gauges of all slots and of the fraction in use. They are computed at each scrape.
+
+    Args:
+        metrics: Metrics of the process.
+        slots: Returns how many activities the process can run at the same time.
+    """
+
+    def saturation() -> float:
+        total = slots()
+        return metrics.active_workers.only.value / total if total else 0.0
+
+    metrics.total_workers.set_function(slots)
+    metrics.saturation.set_function(saturation)
+
+
+class _HeartbeatRecorder(ActivityOutboundInterceptor):
+    """Keeps the details of the last heartbeat.
+
+    A failed attempt sends a final heartbeat. It must repeat these details, because it replaces the last
+    heartbeat.
+    """
+
+    def __init__(self, next: ActivityOutboundInterceptor) -> None:
+        super().__init__(next)
+        self.last: tuple[object, ...] = ()
+
+    def heartbeat(self, *details: object) -> None:
+        self.last = details
+        super().heartbeat(*details)
+
+
+class ActivityMetricsInbound(ActivityInboundInterceptor):
+    """Runs one attempt of an activity, records its metrics, and translates exceptions into failures."""
+
+    def __init__(self, next: ActivityInboundInterceptor, metrics: Metrics) -> None:
+        super().__init__(next)
+        self._metrics = metrics
+        self._heartbeats: _HeartbeatRecorder | None = None
+
+    def init(self, outbound: ActivityOutboundInterceptor) -> None:
+        self._heartbeats = _HeartbeatRecorder(outbound)
+        super().init(self._heartbeats)
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> object:
+        info = activity.info()
+        self._step, self._is_retry = info.activity_type, info.attempt > 1
+        self._is_of_batch = self._step in (*_BATCH_STATUS, END)
+        is_lost = self._is_retry and RELEASED not in info.heartbeat_details
+        self._took_over = is_lost and self._is_of_batch
+        self._unexpected = previous_failures(info.heartbeat_details)
+        slots = 1 if self._step in _BATCH_STATUS else 0  # `end` takes no slot
+        self._metrics.active_workers.inc(slots)
+        try:
+            result: object = await super().execute_activity(input)
+        except (FailureError, asyncio.CancelledError) as error:
+            self._on_failure(error)
+            raise
+        except Exception as error:
+            translated = translate_error(error, self._step, self._unexpected + 1)
+            self._unexpected += translated.type == Failure.UNEXPECTED
+            self._on_failure(translated)
+            raise translated from error
+        finally:
+            self._metrics.active_workers.dec(slots)
+        if self._took_over:
+            self._metrics.recoveries.labels(*_recovery(result)).inc()
+        if self._step == FINALIZE and self._is_retry:
+            self._metrics.finalization_retries.labels("success").inc()
+        return result
+
+    def _on_failure(self, error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            self._count_release(None)
+            return
+        kind = None  # stays None if the failure is unknown
+        if isinstance(error, ApplicationError) and error.type in list(Failure):
+            kind = Failure(error.type)
+        if kind is Failure.OWNERSHIP_LOST:
+            self._metrics.step_failures.labels(self._step, kind).inc()
+            return
+        last = self._heartbeats.last if self._heartbeats else ()
+        activity.heartbeat(*last, *failure_count_details(self._unexpected), RELEASED)
+        is_benign = isinstance(error, ApplicationError) and error.category is ApplicationErrorCategory.BENIGN
+        if is_benign:
+            self._count_release(None)
+        else:
+            self._count_failure(error, kind)
+        if self._took_over:
+            action = "re_enqueued" if is_benign else "error"
+            self._metrics.recoveries.labels(_BATCH_STATUS.get(self._step, "unknown"), action).inc()
+
+    def _count_failure(self, error: BaseException, kind: Failure | None) -> None:
+        self._metrics.step_failures.labels(self._step, kind or OTHER).inc()
+        if not self._is_of_batch:
+            return
+        if self._step == FINALIZE and self._is_retry:
+            self._metrics.finalization_retries.labels("error").inc()
+        if not (isinstance(error, ApplicationError) and error.non_retryable):
+            is_transient = kind is Failure.DATABASE_UNAVAILABLE
+            self._count_release("db_transient" if is_transient else "system_error")
+
+    def _count_release(self, reason: str | None) -> None:
+        """Count an attempt that ends unfinished, so that Temporal schedules the step again.
+
+        Args:
+            reason: Value of the metric's label. It is None after a cancel, or at the end of a slice's limited
+                turn. The attempt then counts only if the worker is shutting down.
+        """
+        if activity.is_worker_shutdown() and self._is_of_batch:
+            reason = "guard_shutdown"
+        if reason is not None:
+            self._metrics.jobs_processed.labels("re_enqueued", reason).inc()
+
+
+def _recovery(result: object) -> tuple[str, str]:
+    """Return the metric labels of a step that succeeded after a worker took it over from a lost worker.
+
+    The first label is the status of its batch during the step, the second one is the outcome.
+    """
+    match result:
+        case IngestResult(failed=failed):
+            return "validating", "failed" if failed else "re_enqueued"
+        case FinalizeResult(status=status):
+            return _RECOVERED_ENDS.get(status, ("in_progress", "failed"))
+        case BatchStatus():  # result of `end`: the batch was never ingested
+            return _RECOVERED_ENDS.get(result, ("validating", "failed"))
+        case _:
+            return "in_progress", "re_enqueued"
+
+
+# --- bounded retries of unknown exceptions
+
+
+def previous_failures(details: Sequence[object]) -> int:
+    """Return how many attempts of the step so far ended with an unknown exception.
+
+    Args:
+        details: Heartbeat details of the previous attempt, which contain this count if it is not 0.
+    """
+    counts = [detail.removeprefix(_FAILURE_COUNT_PREFIX) for detail in details if isinstance(detail, str)]
+    return max((int(count) for count in counts if count.isdecimal()), default=0)
+
+
+def failure_count_details(failures: int) -> tuple[str, ...]:
+    """Return the heartbeat details that pass the count of failures on to the next attempt; empty for 0."""
+    return (f"{_FAILURE_COUNT_PREFIX}{failures}",) if failures else ()
+
+
+def translate_error(error: Exception, step: str, failures: int) -> ApplicationError:
+    """Return the failure to raise instead of an exception that the step's own code has not translated.
+
+    An error of a known kind, such as an unavailable database, becomes the failure of this kind. Every other
+    error is logged and becomes an unexpected failure.
+
+    Args:
+        error: The exception that ended the attempt.
+        step: Name of the activity, for the log.
+        failures: Number of attempts that ended with an unknown exception, this one included. If it reaches
+            MAX_UNEXPECTED_FAILURES, an unexpected failure is not retried.
+    """
+    if (kind := failure_of(error)) is not None:
+        return failure(kind, str(error))
+    is_last = failures >= MAX_UNEXPECTED_FAILURES
+    logger.error(
+        "a step failed with an unexpected exception",
+        exc_info=error,
+        extra={"step": step, "failures": failures, "is_retried": not is_last},
+    )
+    return ApplicationError(
+        f"An internal error ended {failures} attempts ({type(error).__name__}). "
+        "The operator finds its traceback in the workers' log under the id of the batch.",
+        type=Failure.UNEXPECTED,
+        non_retryable=is_last,
+        next_retry_delay=timedelta(seconds=2 ** (failures - 1)),
+    )
+
+
+# --- waiting reasons
+
+
+class WaitingReasonInterceptor(Interceptor):
+    """Reports why a batch waits: a step failed and is retried, or its worker cannot reach a dependency.
+
+    `failing` returns, as text, which required dependencies the worker cannot reach now; empty if it reaches
+    all.
+    """
+
+    def __init__(self, reasons: WaitingReasons, failing: Callable[[], str] = str) -> None:
+        self._reasons, self._failing = reasons, failing
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        return WaitingReasonInbound(next, self._reasons, self._failing)
+
+
+class WaitingReasonInbound(ActivityInboundInterceptor):
+    """Runs one attempt of an activity, and reports its failure as the reason why its batch or model waits."""
+
+    def __init__(
+        self, next: ActivityInboundInterceptor, reasons: WaitingReasons, failing: Callable[[], str]
+    ) -> None:
+        super().__init__(next)
+        self._reasons, self._failing = reasons, failing
+        self._is_reported = False
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> object:
+        match input.args:
+            case [BatchOrder() as order]:
+                return await self._run_batch_step(order, _INPUT_BLOCKED, input)
+            case [FinalizeRequest(order=order)]:
+                return await self._run_batch_step(order, _FILES_BLOCKED, input)
+            case [SliceRequest() as request]:
+                return await self._run_slice(request, input)
+            case _:
+                return await super().execute_activity(input)
+
+    async def _run_slice(self, request: SliceRequest, input: ExecuteActivityInput) -> object:
+        """Run an attempt of a slice, and report its failure as the reason why the model of the batch waits.
+
+        A deferral (no backend of the model accepts requests now) is not reported here, because the slice
+        reports it itself. The slice also clears the reason when it continues.
+        """
+        try:
+            return await super().execute_activity(input)
+        except Exception as error:
+            is_deferred = isinstance(error, ApplicationError) and error.type == Failure.DEFERRED
+            if not is_deferred and (reason := _waiting_reason(error)):
+                sentence = f"{_LINES_BLOCKED}: {reason}"
+                self._reasons.report(
+                    request.tenant, request.batch_id, request.model, sentence, _RETRY_VALID_SECONDS
+                )
+            raise
+
+    async def _run_batch_step(self, order: BatchOrder, blocked: str, input: ExecuteActivityInput) -> object:
+        self._order, self._blocked = order, blocked
+        watching = asyncio.create_task(self._watch())
+        watching.add_done_callback(log_failure)
+        try:
+            result: object = await super().execute_activity(input)
+        except Exception as error:
+            if isinstance(error, ApplicationError) and error.type == Failure.OVER_QUOTA:
+                self._publish(error.message, _RETRY_VALID_SECONDS)
+            elif reason := _waiting_reason(error):
+                self._report(reason, _RETRY_VALID_SECONDS)
+            raise
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        if self._is_reported or activity.info().attempt > 1:
+            self._clear()
+        return result
+
+    async def _watch(self) -> None:
+        """Report unavailable dependencies while an attempt runs, and clear the report once they respond.
+
+        This is needed because an attempt may wait for a dependency for a long time without failing.
+        """
+        while True:
+            await asyncio.sleep(_WATCH_INTERVAL_SECONDS)
+            if self._failing():
+                self._report(_UNAVAILABLE, _RUNNING_VALID_SECONDS)
+            elif self._is_reported:
+                self._clear()
+
+    def _report(self, reason: str, valid_seconds: float) -> None:
+        self._publish(f"{self._blocked}: {reason}", valid_seconds)
+
+    def _publish(self, sentence: str, valid_seconds: float) -> None:
+        self._is_reported = True
+        self._reasons.report(self._order.tenant, self._order.batch_id, _WHOLE_BATCH, sentence, valid_seconds)
+
+    def _clear(self) -> None:
+        self._is_reported = False
+        self._reasons.clear(self._order.tenant, self._order.batch_id, _WHOLE_BATCH)
+
+
+def _waiting_reason(error: Exception) -> str:
+    """Return, in words for tenants, why the step waits for its next attempt.
+
+    Return an empty string if there is no next attempt. Also return an empty string if `error` is no failure,
+    for example if it only ends a slice's turn (the limited time of one attempt).
+    """
+    if not isinstance(error, ApplicationError):
+        return _UNEXPLAINED
+    if error.non_retryable or error.type in _NO_FAILURES:
+        return ""
+    if error.type and error.type in _EXPLAINED_FAILURES:
+        return FAILURE_SENTENCES[error.type].removesuffix(".")
+    return _UNEXPLAINED

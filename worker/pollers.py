@@ -1,0 +1,264 @@
+"""Polls the task queues of slices (parts of a batch's lines) for the models that live batches need.
+
+`RequiredModels` finds those models, `PollerSupervisor` starts and stops a poller for each of their queues.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from datetime import timedelta
+from typing import Protocol
+
+from temporalio.service import RPCError
+from temporalio.worker import Worker
+
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.temporal import TemporalConnection
+
+logger = logging.getLogger(__name__)
+IDLE_SECONDS = 120.0
+REFRESH_SECONDS = 0.5  # the first slice of a newly required model waits this long for a poller
+_HEALTH_CHECK_TIMEOUT = timedelta(seconds=3)
+_HEALTH_CHECK_INTERVAL_SECONDS = 0.5
+
+
+class QueuePoller(Protocol):
+    """Polls one task queue and runs its activities.
+
+    It is the part of temporalio's Worker that is used here.
+    """
+
+    async def run(self) -> None: ...
+
+    async def shutdown(self) -> None: ...
+
+
+PollerFactory = Callable[[], QueuePoller]
+
+
+class QueueLimiter(Protocol):
+    """Applies the rate limits of task queues on the Temporal server."""
+
+    async def sync(self, polled: Collection[str]) -> None: ...
+
+
+class UnlistedModels(Protocol):
+    """Part of the registry: models that batches use, but that no backend lists."""
+
+    def retain_unlisted(self, awaited: Collection[str]) -> None: ...
+
+
+class RequiredModels:
+    """Tracks the models that live batches need, because only the queues of these models are polled.
+
+    Args:
+        read: Returns the models of the batches that send lines now.
+        idle_seconds: How long a model stays required after `read` last returned it, so that the next batch
+            finds a poller.
+        clock: Returns the current time in seconds.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Awaitable[Collection[str]]],
+        idle_seconds: float = IDLE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read, self._idle, self._clock = read, idle_seconds, clock
+        self._last_read: dict[str, float] = {}
+
+    @property
+    def models(self) -> list[str]:
+        """Models that are required as of the last `refresh`.
+
+        The models that `read` returned come first, in its order. They are followed by models that `read` no
+        longer returns but that stay required for `idle_seconds`.
+        """
+        return [*self._last_read]
+
+    async def refresh(self) -> None:
+        """Read the models from the database. While it is unavailable, `models` stays unchanged."""
+        try:
+            models = await self._read()
+        except DatabaseUnavailable:  # DependencyMonitor reports it
+            return
+        now = self._clock()
+        seen = {
+            **dict.fromkeys(models, now),
+            **{model: self._last_read[model] for model in self._last_read.keys() - set(models)},
+        }
+        self._last_read = {model: at for model, at in seen.items() if now - at < self._idle or at == now}
+
+
+class PollerSupervisor:
+    """Starts and stops pollers, so that the queues of the required models are polled, and no others.
+
+    Args:
+        pollers: The running pollers.
+        create: Returns, for a set of models, the functions that create the pollers, by task queue.
+        required: Provides the models that live batches need.
+        limiter: Sets the rate limit of a queue before the queue is polled.
+        registry: Drops models that no live batch needs and no backend lists.
+        until_ready: Returns when lines may be sent. No queue is polled before.
+    """
+
+    def __init__(
+        self,
+        pollers: "QueuePollers",
+        create: Callable[[frozenset[str]], Mapping[str, PollerFactory]],
+        *,
+        required: RequiredModels,
+        limiter: QueueLimiter,
+        registry: UnlistedModels,
+        until_ready: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._pollers, self._create, self._until_ready = pollers, create, until_ready
+        self._required, self._limiter, self._registry = required, limiter, registry
+
+    async def run(
+        self, *, only: Collection[str] = (), limit: int, every_seconds: float = REFRESH_SECONDS
+    ) -> None:
+        """Poll the queues of the required models, forever.
+
+        The rate limit of a queue is set before it is polled.
+
+        Args:
+            only: Models to serve; empty means all models.
+            limit: Maximum number of polled models. It is needed because tenants choose the names of models,
+                and each polled model costs a thread and one of the polls that Temporal allows in a namespace.
+            every_seconds: Pause between two rounds.
+        """
+        await self._until_ready()
+        while True:
+            await self._required.refresh()
+            models = self._required.models
+            served = [model for model in models if not only or model in only]
+            wanted = self._create(frozenset(served[:limit]))
+            if wanted.keys() - set(self._pollers.queues):
+                await self._limiter.sync(wanted.keys())
+            self._pollers.set_queues(wanted)
+            self._registry.retain_unlisted(models)
+            await asyncio.sleep(every_seconds)
+
+
+class QueuePollers:
+    """Starts and drains pollers. There is at most one per task queue, because the SDK allows no more."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, tuple[QueuePoller, asyncio.Task[None]]] = {}
+        self._draining: dict[str, asyncio.Task[None]] = {}
+        self._failures: asyncio.Queue[Exception] = asyncio.Queue()
+
+    @property
+    def queues(self) -> list[str]:
+        return sorted(self._running)
+
+    def set_queues(self, wanted: Mapping[str, PollerFactory]) -> None:
+        """Poll exactly these queues: start the missing pollers, and drain all others in the background.
+
+        A queue that is still draining gets no poller in this call, but in a later one.
+        """
+        for queue in sorted(self._running.keys() - wanted.keys()):
+            self._stop(queue)
+        for queue in sorted(wanted.keys() - self._running.keys() - self._draining.keys()):
+            poller = wanted[queue]()
+            self._running[queue] = (poller, asyncio.create_task(self._run(poller)))
+            logger.info("started polling a task queue", extra={"task_queue": queue})
+
+    async def wait_for_failure(self) -> None:
+        """Wait until any poller fails, and raise its exception."""
+        raise await self._failures.get()
+
+    async def shutdown(self) -> None:
+        """Drain all pollers, and return when all of them have ended."""
+        for queue in self.queues:
+            self._stop(queue)
+        await asyncio.gather(*self._draining.values())
+
+    async def _run(self, poller: QueuePoller) -> None:
+        try:
+            await poller.run()
+        except Exception as error:  # any failure of a poller ends the process
+            self._failures.put_nowait(error)
+
+    def _stop(self, queue: str) -> None:
+        poller, running = self._running.pop(queue)
+        self._draining[queue] = asyncio.create_task(self._drain(queue, poller, running))
+        logger.info("stopped polling a task queue", extra={"task_queue": queue})
+
+    async def _drain(self, queue: str, poller: QueuePoller, running: asyncio.Task[None]) -> None:
+        try:
+            await poller.shutdown()
+            await running
+        except Exception as error:  # as in `_run`
+            self._failures.put_nowait(error)
+        finally:
+            del self._draining[queue]
+
+
+class ReconnectingWorker:
+    """Runs a Temporal worker that waits for the server at the start and moves to a replaced connection.
+
+    Once it drains, it stays on the connection that it has.
+    """
+
+    def __init__(self, worker: Worker, connection: TemporalConnection) -> None:
+        self._worker, self._connection = worker, connection
+        self._replacements = connection.replacements
+        self._stopping = asyncio.Event()
+        self._is_started = False
+
+    async def run(self) -> None:
+        """Wait until the server answers, then poll until `shutdown` is called.
+
+        The wait is needed because the SDK's worker fails if it starts while the server is unreachable, and a
+        failed worker cannot be run again. An error of the SDK's worker is raised unchanged.
+        """
+        if not await self._wait_for_server():
+            return
+        self._is_started = True
+        self._connection.on_replace.add(self._reconnect)
+        if self._connection.replacements != self._replacements:
+            self._reconnect()
+        try:
+            await self._worker.run()
+        finally:
+            self._connection.on_replace.discard(self._reconnect)
+
+    async def shutdown(self) -> None:
+        self._stopping.set()
+        if not self._is_started:
+            return
+        # A worker that has shut down must not get a new connection: the SDK's core would abort the process.
+        self._connection.on_replace.discard(self._reconnect)
+        await self._worker.shutdown()
+
+    async def _wait_for_server(self) -> bool:
+        """Wait for the server. Return True when it answers, False if `shutdown` is called before."""
+        is_logged = False
+        while not self._stopping.is_set():
+            try:
+                await self._worker.client.service_client.check_health(timeout=_HEALTH_CHECK_TIMEOUT)
+            except RPCError as error:
+                if not is_logged:
+                    logger.warning(
+                        "a task queue is not polled yet: Temporal does not answer",
+                        extra={"task_queue": self._worker.task_queue, "error": error.message},
+                    )
+                is_logged = True
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), _HEALTH_CHECK_INTERVAL_SECONDS)
+            else:
+                return True
+        return False
+
+    def _reconnect(self) -> None:
+        try:
+            self._worker.client = self._worker.client
+        except ValueError as error:
+            logger.error(
+                "a task queue is still polled over the old connection to Temporal",
+                extra={"task_queue": self._worker.task_queue, "error": str(error)},
+            )

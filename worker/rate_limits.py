@@ -1,0 +1,182 @@
+"""Applies the rates in effect as Temporal's rate limits on the task queues of slices.
+
+Every worker that runs slices does this, and all of them set the same limits.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from typing import NamedTuple, Protocol
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, UpdateTaskQueueConfigRequest
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from batchwright.inference.rate_limits import FleetRates
+from batchwright.rules.dispatch.rate_limits import Pacing
+from batchwright.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+IDENTITY = "batchwright"  # marks the limits that we set: limits set by others are never removed
+SYNC_SECONDS = 5.0
+_CHECK_SECONDS = 60.0  # a limit that was read or set is not read again for so long
+_RPC_TIMEOUT = timedelta(seconds=5)
+_ACTIVITIES = TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
+
+
+class QueueRateLimit(NamedTuple):
+    turns_per_second: float
+    is_ours: bool
+
+
+class QueueRateLimits(Protocol):
+    """Reads and sets rate limits of task queues.
+
+    All methods raise RPCError if Temporal fails or does not answer.
+    """
+
+    async def get(self, queue: str) -> QueueRateLimit | None: ...
+
+    async def set(self, queue: str, turns_per_second: float | None) -> None:
+        """Set the queue's limit, in slice attempts that may start per second; None removes the limit."""
+        ...
+
+
+class TemporalRateLimits(QueueRateLimits):
+    """Reads and sets the rate limits of task queues on the Temporal server."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def get(self, queue: str) -> QueueRateLimit | None:
+        described = await self._client.workflow_service.describe_task_queue(
+            DescribeTaskQueueRequest(
+                namespace=self._client.namespace,
+                task_queue=TaskQueue(name=queue),
+                task_queue_type=_ACTIVITIES,
+                report_config=True,
+            ),
+            timeout=_RPC_TIMEOUT,
+        )
+        found = described.config.queue_rate_limit
+        if not found.HasField("rate_limit"):
+            return None
+        is_ours = found.metadata.update_identity == IDENTITY
+        return QueueRateLimit(found.rate_limit.requests_per_second, is_ours)
+
+    async def set(self, queue: str, turns_per_second: float | None) -> None:
+        update = UpdateTaskQueueConfigRequest.RateLimitUpdate(reason=IDENTITY)
+        if turns_per_second is not None:
+            update.rate_limit.requests_per_second = turns_per_second
+        request = UpdateTaskQueueConfigRequest(
+            namespace=self._client.namespace,
+            identity=IDENTITY,
+            task_queue=queue,
+            task_queue_type=_ACTIVITIES,
+            update_queue_rate_limit=update,
+        )
+        await self._client.workflow_service.update_task_queue_config(request, timeout=_RPC_TIMEOUT)
+
+
+class RateLimitSync:
+    """Keeps the rate limits of the slice queues on the Temporal server equal to the rates in effect.
+
+    A limit that an operator set by hand is kept, unless a configured rate is in effect for its queue.
+    """
+
+    def __init__(
+        self,
+        rates: FleetRates,
+        limits: QueueRateLimits,
+        metrics: Metrics,
+        *,
+        every_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rates, self._limits, self._metrics = rates, limits, metrics
+        self._every, self._clock = every_seconds, clock
+        self._known: dict[str, tuple[float | None, float]] = {}  # by queue: its limit, when it was checked
+        self._polled: Collection[str] | None = None
+        self._last_error = ""
+        self._lock = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Apply the rates again and again, until cancelled."""
+        while True:
+            await self.sync()
+            await asyncio.sleep(self._every)
+
+    async def sync(self, polled: Collection[str] | None = None) -> None:
+        """Refresh the rates and apply them to the server's limits.
+
+        Failures are logged, and the next call tries again.
+
+        Args:
+            polled: Queues that the process polls from now on; None means those of the last call. A queue
+                without a rate is checked only if it is polled. Before the first call with `polled`, all
+                queues are checked.
+        """
+        async with self._lock:
+            self._polled = self._polled if polled is None else frozenset(polled)
+            await self._rates.try_refresh()
+            queues = {
+                queue: pacing
+                for queue, pacing in self._rates.queues().items()
+                if pacing or self._polled is None or queue in self._polled
+            }
+            gauge = self._metrics.rate
+            gauge.clear()
+            for model, queue, pacing in self._rates.in_effect():
+                gauge.labels(model, queue).set(pacing.requests_per_second)
+            results = await asyncio.gather(*(self._sync(queue, pacing) for queue, pacing in queues.items()))
+            self._known = {queue: known for queue, known in self._known.items() if queue in queues}
+            if all(results):
+                self._last_error = ""
+
+    async def _sync(self, queue: str, pacing: Pacing | None) -> bool:
+        """Apply the rate of one queue, unless its limit was checked a short time ago.
+
+        Return True if the limit is right, False if the server refused it or did not answer.
+        """
+        wanted = pacing.turns_per_second if pacing else None
+        known, checked_at = self._known.get(queue, (None, float("-inf")))
+        if known == wanted and self._clock() - checked_at < _CHECK_SECONDS:
+            return True
+        try:
+            await self._apply(queue, wanted)
+        except RPCError as error:
+            self._log_failure(error, is_limited=wanted is not None)
+            return False
+        self._known[queue] = (wanted, self._clock())
+        return True
+
+    async def _apply(self, queue: str, wanted: float | None) -> None:
+        found = await self._limits.get(queue)
+        if wanted is None:
+            if found is not None and found.is_ours:
+                await self._limits.set(queue, None)
+                logger.info("task queue rate limit removed", extra={"queue": queue})
+        # The server stores single precision.
+        elif found is None or not math.isclose(found.turns_per_second, wanted, rel_tol=1e-6):
+            await self._limits.set(queue, wanted)
+            logger.info("task queue rate limit set", extra={"queue": queue, "turns_per_second": wanted})
+
+    def _log_failure(self, error: RPCError, *, is_limited: bool) -> None:
+        """Log a failure to read or set a limit. The same error is logged only once.
+
+        Failures for queues that need no limit are not logged.
+        """
+        if error.message == self._last_error or not is_limited:
+            return
+        self._last_error = error.message
+        message = (
+            "Temporal cannot limit task queues: turns keep their rates, but the total rate is not limited"
+        )
+        if error.status is RPCStatusCode.UNIMPLEMENTED:
+            message += "; upgrade the Temporal server"
+        logger.warning(message, extra={"error": error.message})

@@ -1,0 +1,108 @@
+"""Slots of a task queue of slices: the worker polls the queue while it wants another slice."""
+
+import asyncio
+import contextlib
+import threading
+import time
+
+from temporalio.worker import (
+    CustomSlotSupplier,
+    FixedSizeSlotSupplier,
+    SlotMarkUsedContext,
+    SlotPermit,
+    SlotReleaseContext,
+    SlotReserveContext,
+    WorkerTuner,
+)
+
+from batchwright.activities.services.slice_demand import SliceDemand
+
+_POLL_CHECK_SECONDS = 0.02  # how often a reserved slot is looked at
+_DEMAND_CHECK_SECONDS = 0.05  # how often the demand is computed, which costs more
+_MAX_POLL_SECONDS = 120.0  # Temporal's polls end after a minute
+
+
+class SliceSlots(CustomSlotSupplier):
+    """Gives the SDK a slot for an activity while the worker wants another slice.
+
+    A free slot lets the SDK poll. The SDK calls `mark_slot_used` and `release_slot` on any thread. When a
+    poller stops, the SDK also cancels the task that runs `reserve_slot`, on a thread of its own.
+    """
+
+    def __init__(self, queue: str, demand: SliceDemand) -> None:
+        """Create the slots of one task queue. `queue` names it as in `SliceDemand`."""
+        self._queue, self._demand = queue, demand
+        self._polls_until = 0.0  # a slot is reserved and not used yet, at the latest until this time
+        self._reserved: SlotPermit | None = None
+
+    def tuner(self) -> WorkerTuner:
+        """Return the tuner of a worker that runs only activities, with these slots."""
+        unused = FixedSizeSlotSupplier(1)
+        return WorkerTuner.create_composite(
+            workflow_supplier=unused,
+            activity_supplier=self,
+            local_activity_supplier=unused,
+            nexus_supplier=unused,
+        )
+
+    async def reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit:
+        # The SDK reserves the next slot while it still polls with the last one, which counts only when used.
+        while True:
+            if self._is_polling():
+                await _pause(_POLL_CHECK_SECONDS)
+            elif not self._demand.wants_another(self._queue):
+                await _pause(_DEMAND_CHECK_SECONDS)
+            else:
+                break
+        self._reserved, self._polls_until = SlotPermit(), time.monotonic() + _MAX_POLL_SECONDS
+        return self._reserved
+
+    def _is_polling(self) -> bool:
+        return self._reserved is not None and time.monotonic() < self._polls_until
+
+    def try_reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit | None:
+        return None  # only for activities that their workflow's worker runs at once, which slices never are
+
+    def mark_slot_used(self, ctx: SlotMarkUsedContext) -> None:
+        self._demand.take(self._queue, ctx.permit)
+        self._forget(ctx.permit)
+
+    def release_slot(self, ctx: SlotReleaseContext) -> None:
+        self._demand.release(self._queue, ctx.permit)
+        self._forget(ctx.permit)
+
+    def _forget(self, permit: SlotPermit) -> None:
+        if permit is self._reserved:
+            self._reserved = None
+
+
+class _Pause(asyncio.Future[None]):
+    """Future that a task awaits, and that another thread may cancel together with the task.
+
+    An ordinary future schedules a callback in the event loop when it is cancelled. This is not safe on other
+    threads.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread, self._task = threading.get_ident(), asyncio.current_task()
+
+    def cancel(self, msg: object = None) -> bool:
+        if threading.get_ident() == self._thread or self._task is None:
+            return super().cancel(msg)
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            self.get_loop().call_soon_threadsafe(self._task.cancel, msg)
+        return True
+
+    def end(self) -> None:
+        if not self.done():
+            self.set_result(None)
+
+
+async def _pause(seconds: float) -> None:
+    pause = _Pause()
+    timer = pause.get_loop().call_later(seconds, pause.end)
+    try:
+        await pause
+    finally:
+        timer.cancel()

@@ -1,0 +1,206 @@
+"""Finds out why batches wait: no worker polls their queue, a rate limits them, or other slices are ahead."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from temporalio.service import RPCError
+
+from batchwright.activities.services.waiting_reasons import ReasonSignal
+from batchwright.contracts.batch import WaitingReason
+from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.temporal_names import IO_QUEUE, inference_queue
+from batchwright.database.database import Database
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.records import ModelBacklog
+from batchwright.database.tables.waiting_reasons import WaitingRow, WaitingSource
+from batchwright.rules.dispatch.rate_limits import Pacing
+from batchwright.rules.ids import safe_name
+from batchwright.rules.worker_stats import (
+    FRESH_AGE,
+    is_polled,
+    polled_queues,
+    running_models,
+    unpolled_reason,
+)
+from batchwright.temporal.task_queues import DescribeQueue, QueueReport
+
+logger = logging.getLogger(__name__)
+_INTERVAL_SECONDS = 2.5
+_STALLED_SECONDS = 5.0  # a model that settles a line at least this often does not wait
+_VALID_SECONDS = 30.0
+_KEEP_EXPIRED = timedelta(hours=1)
+_OWN_SLICES_STALLED = (
+    "its running slices have received no response recently, and its other slices wait for them"
+)
+_BatchModel = tuple[str, str, str]  # tenant, batch, model; an empty model stands for the whole batch
+# A worker that reads and writes files does the next step of a batch with one of these statuses.
+_NEEDS_IO_WORKER = (BatchStatus.VALIDATING, BatchStatus.FINALIZING, BatchStatus.CANCELLING)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class ModelRates(Protocol):
+    def pacing_of(self, model: str) -> Pacing | None: ...
+
+    def queue_of(self, model: str) -> str:
+        """Return the task queue that the model shares with other models; empty if it has its own queue."""
+        ...
+
+
+class WaitingReasonMonitor:
+    """Writes the waiting reasons of the fleet to the database, and reports changes to the batch workflows.
+
+    All control workers find the same reasons. Only the worker that is first to write a change reports it.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        describe_queue: DescribeQueue,
+        rates: ModelRates,
+        report: ReasonSignal,
+        now: Callable[[], datetime] = _now,
+    ) -> None:
+        self._database, self._describe_queue, self._rates = database, describe_queue, rates
+        self._report, self._now = report, now
+        self._progress: dict[_BatchModel, tuple[int, datetime]] = {}  # lines left, and since when
+
+    async def run(self) -> None:
+        """Refresh the reasons again and again, until cancelled."""
+        while True:
+            try:
+                await self.refresh()
+            except (DatabaseUnavailable, RPCError) as error:
+                logger.info("waiting reasons cannot be refreshed", extra={"error": str(error)})
+            await asyncio.sleep(_INTERVAL_SECONDS)
+
+    async def refresh(self) -> None:
+        """Find all reasons once, write and report those that changed, and clear those that no longer apply.
+
+        Raises:
+            DatabaseUnavailable: the database does not answer.
+            RPCError: Temporal does not answer.
+        """
+        now = self._now()
+        workers = await self._database.workers.heartbeats(FRESH_AGE)
+        polled = polled_queues(worker.stats for worker in workers)
+        reasons = await self._model_reasons(polled, running_models(worker.stats for worker in workers), now)
+        if IO_QUEUE not in polled:
+            reasons |= await self._file_reasons(now)
+        for key, reason in reasons.items():
+            await self._publish(key, reason, now)
+        for row in await self._database.waiting.get(WaitingSource.FLEET, now):
+            key = (row.tenant, row.batch_id, row.model)
+            if key not in reasons and await self._database.waiting.clear(*key, WaitingSource.FLEET):
+                await self._report(row.batch_id, WaitingReason(model=row.model, fleet_wide=True))
+        await self._database.waiting.delete_expired(now - _KEEP_EXPIRED)
+
+    async def _file_reasons(self, now: datetime) -> dict[_BatchModel, str]:
+        """Return a waiting reason for each live batch whose next step reads or writes files.
+
+        It is called only if no worker polls the queue of such steps.
+        """
+        reason = unpolled_reason(IO_QUEUE)
+        return {
+            (batch.tenant, batch.id, ""): reason
+            for batch in await self._database.fleet.live()
+            if batch.status in _NEEDS_IO_WORKER or batch.deadline <= now
+        }
+
+    async def _model_reasons(
+        self, polled: Collection[str], running: Collection[tuple[str, str]], now: datetime
+    ) -> dict[_BatchModel, str]:
+        """Return a waiting reason for each model of a batch whose lines wait, by batch and model.
+
+        Args:
+            polled: Task queues that at least one worker polls.
+            running: Batch id and model of each running slice.
+            now: Current time.
+        """
+        backlogs = await self._database.fleet.backlogs(now)
+        stalled = self._find_stalled(backlogs, now)
+        queues = [
+            self._rates.queue_of(backlog.model) or inference_queue(safe_name(backlog.model))
+            for backlog in backlogs
+        ]
+        batches = {(queue, backlog.batch_id) for queue, backlog in zip(queues, backlogs, strict=True)}
+        batches_in_queue = Counter(queue for queue, _ in batches)
+        reports: dict[str, QueueReport] = {}
+        reasons: dict[_BatchModel, str] = {}
+        for backlog, queue in zip(backlogs, queues, strict=True):
+            if not is_polled(queue, polled):
+                reasons[_key(backlog)] = unpolled_reason(queue)
+            elif _key(backlog) in stalled:
+                if queue not in reports:
+                    reports[queue] = await self._describe_queue(queue)
+                is_running = (backlog.batch_id, backlog.model) in running
+                waits_for_own = is_running or batches_in_queue[queue] == 1
+                reason = self._queue_reason(
+                    backlog.model, reports[queue].backlog, waits_for_own=waits_for_own
+                )
+                if reason:
+                    reasons[_key(backlog)] = reason
+        return reasons
+
+    def _find_stalled(self, backlogs: list[ModelBacklog], now: datetime) -> set[_BatchModel]:
+        """Return the models of batches that have not settled a line for `_STALLED_SECONDS`."""
+        before, self._progress = self._progress, {}
+        for backlog in backlogs:
+            left, since = before.get(_key(backlog), (backlog.lines_left, now))
+            is_unchanged = left == backlog.lines_left
+            self._progress[_key(backlog)] = (backlog.lines_left, since if is_unchanged else now)
+        patience = timedelta(seconds=_STALLED_SECONDS)
+        return {key for key, (_, since) in self._progress.items() if now - since >= patience}
+
+    def _queue_reason(self, model: str, depth: int, *, waits_for_own: bool) -> str:
+        """Return why the slices of a stalled model wait in their queue.
+
+        Return an empty string if no slice waits there, because running slices report their own reasons.
+
+        Args:
+            model: Name of the model.
+            depth: Number of slices that wait in the queue.
+            waits_for_own: True if the batch has running slices, or if no other batch has slices in the queue.
+        """
+        if not depth:
+            return ""  # its slices run, and report their own reasons
+        pacing = self._rates.pacing_of(model)
+        if pacing is not None:
+            return f"limited by a rate of {pacing.requests_per_second:g} requests per second"
+        return _OWN_SLICES_STALLED if waits_for_own else _behind(depth)
+
+    async def _publish(self, key: _BatchModel, reason: str, now: datetime) -> None:
+        tenant, batch_id, model = key
+        row = WaitingRow(
+            tenant=tenant,
+            batch_id=batch_id,
+            model=model,
+            source=WaitingSource.FLEET,
+            reason=reason,
+            since=now,
+            until=now + timedelta(seconds=_VALID_SECONDS),
+        )
+        if await self._database.waiting.report(row):
+            logger.info("batch blocked", extra={"batch_id": batch_id, "model": model, "reason": reason})
+            await self._report(
+                batch_id, WaitingReason(model=model, reason=reason, since=now, fleet_wide=True)
+            )
+
+
+def _behind(slices: int) -> str:
+    """Return the reason of a batch that waits behind `slices` other slices.
+
+    The number is rounded down to a power of ten, so that the reason seldom changes.
+    """
+    least = 10 ** (len(str(slices)) - 1)
+    return f"behind {least:,} or more other slices in its queue" if least > 1 else "behind a few other slices"
+
+
+def _key(backlog: ModelBacklog) -> _BatchModel:
+    return backlog.tenant, backlog.batch_id, backlog.model

@@ -1,0 +1,324 @@
+"""Wiring: builds the Temporal workers of each role, and the objects that their activities share.
+
+No other module creates the real dependencies.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from functools import partial
+
+from temporalio.client import Client
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.worker import Worker, WorkerDeploymentConfig
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from batchwright.activities.audit.activity import Auditing
+from batchwright.activities.audit.runs import TemporalBatchRunSource
+from batchwright.activities.execution.activity import Execution
+from batchwright.activities.execution.context import WorkerContext
+from batchwright.activities.execution.lease import temporal_heartbeat
+from batchwright.activities.finalization.activity import Finalization
+from batchwright.activities.ingestion.activity import Ingestion
+from batchwright.activities.lifecycle import Lifecycle
+from batchwright.activities.retention.activity import Retention
+from batchwright.activities.services.authorization import CachedPermissions
+from batchwright.activities.services.callbacks import CallbackWatch
+from batchwright.activities.services.progress import ProgressReporter
+from batchwright.activities.services.slice_demand import MAX_SLICES
+from batchwright.activities.services.tenant_shares import StoredShares
+from batchwright.activities.services.token_budgets import TokenBudgets
+from batchwright.activities.services.waiting_reasons import WaitingReasons, temporal_reason_signal
+from batchwright.contracts import temporal_names
+from batchwright.database.database import Database
+from batchwright.inference.rate_limits import FleetRates
+from batchwright.inference.registry import BackendRegistry
+from batchwright.rules.dispatch.rate_limits import ALL_MODELS
+from batchwright.rules.ids import safe_name
+from batchwright.settings import Settings, SettingsError
+from batchwright.storage.base import Storage
+from batchwright.storage.observed import StorageComponent, for_component
+from batchwright.telemetry.metrics import Metrics
+from batchwright.temporal import TemporalConnection
+from batchwright.temporal.task_queues import describe_queue
+from batchwright.worker.fleet_metrics import (
+    FleetMetricsCollector,
+    LiveBatchCollector,
+    LostRunCollector,
+    MaintenanceCollector,
+    QueueCollector,
+    TemporalEndedRuns,
+    TokenBudgetCollector,
+)
+from batchwright.worker.forecasts import ForecastCollector, temporal_forecast_signal
+from batchwright.worker.interceptors import ActivityMetricsInterceptor, WaitingReasonInterceptor
+from batchwright.worker.pollers import PollerFactory, ReconnectingWorker
+from batchwright.worker.slice_slots import SliceSlots
+from batchwright.worker.waiting_reasons import WaitingReasonMonitor
+from batchwright.workflows.audit import AuditWorkflow
+from batchwright.workflows.batch import BatchWorkflow
+from batchwright.workflows.model_run import ModelRunWorkflow
+from batchwright.workflows.retention import RetentionWorkflow
+
+# Cancel and pause requests arrive with a heartbeat. By default the SDK would delay them by up to a minute.
+_HEARTBEAT_INTERVAL = timedelta(seconds=1)
+_OBSERVE_SECONDS = 15.0  # pause between two refreshes of the fleet metrics
+# Slices get these requests with heartbeats of their own; the SDK's heartbeats only show that they are alive.
+_SLICE_HEARTBEAT_INTERVAL = timedelta(seconds=15)
+WORKFLOWS = (BatchWorkflow, ModelRunWorkflow, RetentionWorkflow, AuditWorkflow)
+
+
+class Role(StrEnum):
+    CONTROL = "control"  # workflows, and ends of batches without files
+    IO = "io"  # ingestion, finalization, retention, audits
+    INFERENCE = "inference"  # slices
+
+
+def parse_roles(text: str) -> Sequence[Role]:
+    """Parse a list of roles such as `control,io,inference`; each role is returned once.
+
+    Raises:
+        ValueError: a name is not a role, or the list is empty. The message names the problem.
+    """
+    chosen = [part.strip() for part in text.split(",") if part.strip()]
+    for name in chosen:
+        if name not in list(Role):
+            raise ValueError(f"--roles: {name!r} is not a role; choose from {', '.join(Role)}")
+    if not chosen:
+        raise ValueError(f"--roles names no role; choose from {', '.join(Role)}")
+    return [Role(name) for name in dict.fromkeys(chosen)]
+
+
+@dataclass(frozen=True)
+class WorkerResources:
+    """The connections and stores of one worker process, from which its activities are built."""
+
+    temporal: Client
+    connection: TemporalConnection  # the connection of `temporal`
+    database: Database
+    storage: Storage
+    registry: BackendRegistry
+    rates: FleetRates
+    settings: Settings
+    metrics: Metrics
+
+
+def build_control_worker(resources: WorkerResources) -> Worker:
+    kept = timedelta(days=resources.settings.partial_file_retention_days)
+    lifecycle = Lifecycle(resources.database, resources.metrics, resources.storage, kept)
+    return Worker(
+        resources.temporal,
+        task_queue=temporal_names.CONTROL_QUEUE,
+        workflows=WORKFLOWS,
+        workflow_runner=workflow_sandbox(),
+        activities=[lifecycle.end],
+        graceful_shutdown_timeout=_drain_timeout(resources.settings),
+        deployment_config=deployment_config(resources.settings),
+        interceptors=[ActivityMetricsInterceptor(resources.metrics)],
+    )
+
+
+def build_io_worker(resources: WorkerResources, failing: Callable[[], str]) -> Worker:
+    """Build the Temporal worker that runs ingestion, finalization, retention and audits.
+
+    Args:
+        failing: Returns the required dependencies that fail now, with their errors; empty if all respond.
+    """
+    database, storage, settings, metrics = (
+        resources.database,
+        resources.storage,
+        resources.settings,
+        resources.metrics,
+    )
+    ingestion = Ingestion(database, storage, resources.registry, settings, metrics, resources.rates)
+    finalization = Finalization(database, storage, settings, metrics)
+    collector = for_component(storage, StorageComponent.COLLECTOR)
+    retention = Retention(database, collector, settings, metrics)
+    auditing = Auditing(database, collector, TemporalBatchRunSource(resources.temporal), settings)
+    waiting = WaitingReasons(temporal_reason_signal(resources.temporal), database.waiting)
+    return Worker(
+        resources.temporal,
+        task_queue=temporal_names.IO_QUEUE,
+        activities=[ingestion.ingest, finalization.finalize, retention.sweep, auditing.audit],
+        max_concurrent_activities=settings.io_slots,
+        max_heartbeat_throttle_interval=_HEARTBEAT_INTERVAL,
+        default_heartbeat_throttle_interval=_HEARTBEAT_INTERVAL,
+        graceful_shutdown_timeout=_drain_timeout(settings),
+        deployment_config=deployment_config(settings),
+        interceptors=[ActivityMetricsInterceptor(metrics), WaitingReasonInterceptor(waiting, failing)],
+    )
+
+
+class InferenceWorkers:
+    """Creates the Temporal workers that run slices (parts of a batch's lines), one for each task queue.
+
+    These workers share the request permits, the circuit breakers and the memory budget of the process.
+    """
+
+    def __init__(
+        self, resources: WorkerResources, progress: ProgressReporter, blocking: Callable[[], str]
+    ) -> None:
+        """Create what all workers of the process share.
+
+        Args:
+            resources: Connections and stores of the process.
+            progress: Receives the progress of the slices.
+            blocking: Returns why the process accepts no slices now: the required dependencies that are
+                unavailable. Empty while it accepts slices.
+        """
+        self._resources = resources
+        quotas, groups = resources.database.quotas, resources.database.budget_groups
+        budgets = TokenBudgets(quotas, groups, resources.settings.quotas.tokens_per_day)
+        window = timedelta(seconds=resources.settings.max_window_seconds)
+        self.permissions = CachedPermissions(quotas, budgets, window)
+        self.shares = StoredShares(quotas, resources.database.fleet, worker_id())
+        self.callbacks = CallbackWatch(resources.database.callbacks, resources.settings)
+        self.context = WorkerContext(
+            storage=resources.storage,
+            routers=resources.registry,
+            progress=progress,
+            metrics=resources.metrics,
+            settings=resources.settings,
+            waiting_reasons=WaitingReasons(
+                temporal_reason_signal(resources.temporal), resources.database.waiting
+            ),
+            heartbeat=partial(temporal_heartbeat, resources.temporal),
+            rates=resources.rates,
+            permissions=self.permissions,
+            shares=self.shares,
+            callbacks=self.callbacks,
+            is_cancelled=self._is_cancelled,
+            missing_dependencies=blocking,
+        )
+        self._execution = Execution(self.context)
+
+    @property
+    def running(self) -> Mapping[tuple[str, str], int]:
+        """Number of slices that run in this process, by batch id and model."""
+        return self._execution.running
+
+    def poller_factories(self, models: frozenset[str]) -> dict[str, PollerFactory]:
+        """Return the functions that create pollers, by the name of the task queue to poll.
+
+        The queues are those of `models` and always the dispatch queue. While there is a rate limit for all
+        models together, models without a rate of their own send their slices to the dispatch queue.
+        """
+        queues = {temporal_names.inference_queue(safe_name(model)): model for model in models}
+        queues[temporal_names.DISPATCH_QUEUE] = ALL_MODELS
+        return {queue: partial(self._build_worker, queue, model) for queue, model in queues.items()}
+
+    async def _is_cancelled(self, tenant: str, batch_id: str) -> bool:
+        row = await self._resources.database.batches.get(tenant, batch_id)
+        return row is not None and row.cancel_requested_at is not None
+
+    def _build_worker(self, queue: str, model: str) -> ReconnectingWorker:
+        """Build the worker of one task queue. `model` is `ALL_MODELS` for the dispatch queue."""
+        settings = self._resources.settings
+        worker = Worker(
+            self._resources.temporal,
+            task_queue=queue,
+            activities=[self._execution.run_slice],
+            tuner=SliceSlots(model, self.context.demand).tuner(),
+            # One is enough because slices are rare, and the server bounds the polls of a namespace.
+            max_concurrent_activity_task_polls=1,
+            max_heartbeat_throttle_interval=_SLICE_HEARTBEAT_INTERVAL,
+            default_heartbeat_throttle_interval=_SLICE_HEARTBEAT_INTERVAL,
+            graceful_shutdown_timeout=_drain_timeout(settings),
+            deployment_config=deployment_config(settings),
+            interceptors=[
+                ActivityMetricsInterceptor(self._resources.metrics),
+                WaitingReasonInterceptor(self.context.waiting_reasons),
+            ],
+        )
+        return ReconnectingWorker(worker, self._resources.connection)
+
+
+def build_fleet_metrics(resources: WorkerResources) -> FleetMetricsCollector:
+    """Build the collector of fleet metrics, which control workers use to refresh the metrics of the fleet."""
+    database, registry, metrics = resources.database, resources.registry, resources.metrics
+    live = LiveBatchCollector(database.fleet, metrics)
+    lost_runs = LostRunCollector(TemporalEndedRuns(resources.temporal), live, metrics)
+    forecasts = ForecastCollector(database, metrics, temporal_forecast_signal(resources.temporal))
+    maintenance = MaintenanceCollector(database.retention, database.audits, metrics)
+    default_budget = resources.settings.quotas.tokens_per_day
+    budgets = TokenBudgetCollector(database.quotas, database.budget_groups, default_budget, metrics)
+    queues = QueueCollector(
+        partial(describe_queue, resources.temporal), lambda: registry.known_models | live.models, metrics
+    )
+    sources = {
+        "batches": live.refresh,
+        "forecasts": forecasts.refresh,
+        "runs": lost_runs.refresh,  # after `batches`: it checks the live batches
+        "retention": maintenance.refresh,
+        "budgets": budgets.refresh,
+        "queues": queues.refresh,
+    }
+    return FleetMetricsCollector(sources, metrics, every_seconds=_OBSERVE_SECONDS)
+
+
+def build_waiting_reason_monitor(resources: WorkerResources) -> WaitingReasonMonitor:
+    """Build the monitor that finds out why batches wait. Control workers use it."""
+    return WaitingReasonMonitor(
+        resources.database,
+        partial(describe_queue, resources.temporal),
+        resources.rates,
+        temporal_reason_signal(resources.temporal),
+    )
+
+
+def count_slots(settings: Settings, roles: Sequence[Role], queues: Sequence[str]) -> int:
+    """Return how many ingestions, finalizations and slices this process can run at the same time.
+
+    Args:
+        settings: Settings with the slots per role.
+        roles: Roles of the process.
+        queues: Task queues of slices that the process polls now.
+    """
+    return (settings.io_slots if Role.IO in roles else 0) + MAX_SLICES * len(queues)
+
+
+def deployment_config(settings: Settings) -> WorkerDeploymentConfig | None:
+    """Return the configuration of Worker Deployment Versioning, or None if the settings name no deployment.
+
+    With versioning, a batch stays on the build of the workers that started it. The configuration achieves
+    this with the default `PINNED`, because the workflows declare no behavior of their own (decision 0006).
+
+    Raises:
+        SettingsError: the settings name a deployment without a build, or a build without a deployment.
+    """
+    name, build = settings.deployment_name, settings.build_id
+    if bool(name) != bool(build):
+        missing = "BUILD_ID" if name else "DEPLOYMENT_NAME"
+        raise SettingsError(
+            f"BATCHWRIGHT_{missing} is missing: BATCHWRIGHT_DEPLOYMENT_NAME ({name!r}) and "
+            f"BATCHWRIGHT_BUILD_ID ({build!r}) go together."
+        )
+    if not name:
+        return None
+    return WorkerDeploymentConfig(
+        version=WorkerDeploymentVersion(deployment_name=name, build_id=build),
+        use_worker_versioning=True,
+        default_versioning_behavior=VersioningBehavior.PINNED,
+    )
+
+
+def workflow_sandbox() -> SandboxedWorkflowRunner:
+    """Return the runner that executes workflow code in the SDK's sandbox, with its default restrictions.
+
+    The modules of `batchwright` are imported only once and are shared by all workflow runs. The sandbox would
+    otherwise import them again for each run (decision 0060).
+    """
+    restrictions = SandboxRestrictions.default.with_passthrough_modules("batchwright")
+    return SandboxedWorkflowRunner(restrictions=restrictions)
+
+
+def worker_id() -> str:
+    """Return the id under which this process stores its heartbeats."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _drain_timeout(settings: Settings) -> timedelta:
+    return timedelta(seconds=settings.drain_seconds)

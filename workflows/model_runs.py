@@ -1,0 +1,117 @@
+"""The model runs of one batch, which are child workflows: start, pause, stop and await them."""
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+
+from temporalio import workflow
+from temporalio.exceptions import ChildWorkflowError, FailureError, WorkflowAlreadyStartedError
+from temporalio.workflow import ChildWorkflowHandle
+
+with workflow.unsafe.imports_passed_through():
+    from batchwright.contracts.batch import BatchOrder
+    from batchwright.contracts.execution import ModelRun, ModelRunResult
+    from batchwright.contracts.ingestion import IngestResult, ModelShare
+    from batchwright.contracts.temporal_names import CONTROL_QUEUE, model_run_id
+    from batchwright.workflows.failures import cause_of, sentence_for_tenant
+    from batchwright.workflows.model_run import ModelRunWorkflow
+
+
+class DesiredState(Enum):
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+
+
+_SIGNALS = {
+    DesiredState.RUNNING: ModelRunWorkflow.resume,
+    DesiredState.PAUSED: ModelRunWorkflow.pause,
+    DesiredState.STOPPED: ModelRunWorkflow.stop,
+}
+
+_OpenRun = ChildWorkflowHandle[ModelRunWorkflow, ModelRunResult]
+
+
+class ModelRuns:
+    """Starts one model run (a child workflow) per model, and tells the runs whether to run, pause or stop.
+
+    No change of this desired state is lost, even if it comes while another one is being sent.
+
+    Args:
+        order: Order of the batch.
+        desired_state: Returns the desired state; it is called after every event of the workflow.
+        on_end: Called when a run ends, with its result and an empty string, or with None and the error.
+    """
+
+    def __init__(
+        self,
+        order: BatchOrder,
+        *,
+        desired_state: Callable[[], DesiredState],
+        on_end: Callable[[ModelShare, ModelRunResult | None, str], None],
+    ) -> None:
+        self._order = order
+        self._desired_state = desired_state
+        self._on_end = on_end
+        self._open: dict[str, _OpenRun] = {}
+        self._last_sent: dict[str, DesiredState] = {}
+
+    async def run_all(self, ingested: IngestResult) -> None:
+        """Run each model in its own child workflow, and return when all these workflows have ended."""
+        runs = [asyncio.create_task(self._run(share, ingested.ingest_prefix)) for share in ingested.models]
+        all_runs = asyncio.gather(*runs)
+        while not all_runs.done():
+            await workflow.wait_condition(lambda: all_runs.done() or bool(self._out_of_date()))
+            await asyncio.gather(
+                *(self._send_state(model, self._open[model]) for model in self._out_of_date())
+            )
+        all_runs.result()
+
+    async def _run(self, share: ModelShare, prefix: str) -> None:
+        data = {"tenant": self._order.tenant, "model": share.model, "lines": share.lines}
+        result, error = None, ""
+        try:
+            result = await self._run_child(share, prefix)
+        except (ChildWorkflowError, WorkflowAlreadyStartedError) as failure:
+            error = sentence_for_tenant(failure)
+            workflow.logger.error("model run error", extra={"model": share.model, "error": cause_of(failure)})
+        self._open.pop(share.model, None)
+        if result is None:
+            workflow.logger.warning("model run failed", extra={**data, "error": error})
+        else:
+            counts = {"completed": result.completed, "failed": result.failed, "finished": result.finished}
+            workflow.logger.info("model run ended", extra={**data, **counts})
+        self._on_end(share, result, error)
+
+    async def _run_child(self, share: ModelShare, prefix: str) -> ModelRunResult:
+        """Run one model in a child workflow and return its result.
+
+        Raises:
+            ChildWorkflowError: the run failed, or was cancelled or terminated.
+            WorkflowAlreadyStartedError: a workflow with the run's id exists already.
+        """
+        paused = self._desired_state() is DesiredState.PAUSED
+        child = await workflow.start_child_workflow(
+            ModelRunWorkflow.run,
+            ModelRun.of(self._order, share, prefix, paused=paused),
+            id=model_run_id(self._order.batch_id, share.safe_model),
+            task_queue=CONTROL_QUEUE,
+            static_summary=f"{share.lines} lines for {share.model}",
+            static_details=f"{share.slices} slices of `{self._order.batch_id}`, planned under `{prefix}`",
+        )
+        self._last_sent[share.model] = DesiredState.PAUSED if paused else DesiredState.RUNNING
+        self._open[share.model] = child
+        data = {"tenant": self._order.tenant, "model": share.model, "lines": share.lines}
+        workflow.logger.info("model run started", extra={**data, "slices": share.slices})
+        return await child
+
+    def _out_of_date(self) -> list[str]:
+        state = self._desired_state()
+        return [model for model in self._open if self._last_sent[model] != state]
+
+    async def _send_state(self, model: str, run: _OpenRun) -> None:
+        self._last_sent[model] = state = self._desired_state()
+        try:
+            await run.signal(_SIGNALS[state])
+        except FailureError:
+            workflow.logger.info("model run ended before its signal", extra={"state": state.value})

@@ -1,0 +1,294 @@
+"""Scheduler of the slices of one model: it keeps a limited number of them scheduled until the run ends.
+
+A slice is a part of the model's lines. It is sent by an activity in turns of limited time. Each turn is an
+attempt of the activity.
+"""
+
+import asyncio
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, RetryState
+from temporalio.exceptions import TimeoutError as TemporalTimeout
+
+with workflow.unsafe.imports_passed_through():
+    from batchwright.contracts.batch import ModelProgress
+    from batchwright.contracts.errors import Failure
+    from batchwright.contracts.execution import (
+        ExecutionActivities,
+        ModelRun,
+        ModelRunResult,
+        SliceRequest,
+        SliceResult,
+    )
+    from batchwright.rules.deadline import Deadline
+    from batchwright.workflows.failures import cause_of, sentence_for_tenant
+    from batchwright.workflows.options import DEADLINE_STOP_MARGIN, MIN_STOP_WAIT, STOP_MARGIN, slice_options
+
+# Progress is reported to the batch at most this often, and about 20 times a run.
+_PROGRESS_EVERY = timedelta(seconds=10)
+_PROGRESS_STEPS = 20
+
+# Slices scheduled at once grow with the fleet, because a slice runs on one worker until its last response.
+# The maximum bounds the events that continue-as-new and a pause add to the history.
+_SLICES_PER_WORKER = 4
+_MAX_OUTSTANDING = 256
+
+
+class SliceScheduler:
+    """Schedules the slices of one model run by number, and reports progress to the batch's workflow.
+
+    Signal handlers only set state; `work` acts on it. When the workflow's history is long, the run continues
+    as new with its state as input.
+    """
+
+    def __init__(self, run: ModelRun) -> None:
+        self._run = run
+        self._deadline = Deadline.of(run.deadline, run.policy.expiry_grace_seconds)
+        self._unfinished = list(run.unfinished_slices)
+        self._next = run.next_slice
+        self._paused = run.paused
+        self._stopping = run.stopping
+        self._scheduled: dict[int, workflow.ActivityHandle[SliceResult]] = {}
+        self._cancelled: set[int] = set()  # cancelled by this scheduler; used for membership only
+        self._expired = run.expired_slices  # slices that the deadline ended before they were finished
+        self._completed, self._failed = run.completed, run.failed
+        self._failure: ActivityError | None = None
+        self._ended = False
+        self._last_report = (workflow.now(), self._done)
+
+    def stop(self) -> None:
+        """Cancel the scheduled slices and end the run. A second call has no effect."""
+        self._stopping = True
+
+    def pause(self) -> None:
+        """Cancel the scheduled slices, and schedule none until `resume`. The deadline does not move."""
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+
+    @property
+    def progress(self) -> ModelProgress:
+        run = self._run
+        return ModelProgress(model=run.model, lines=run.lines, slices=run.slices, slices_done=self._done)
+
+    async def work(self) -> ModelRunResult:
+        """Run the slices until all are done, the run is stopped, or the deadline passes. Return the counts.
+
+        Raises:
+            ApplicationError: a slice failed permanently.
+        """
+        while not self._ending and self._has_work():
+            if self._paused:
+                await self._pause()
+            elif self._should_continue_as_new():
+                await self._continue_as_new()
+            else:
+                self._fill()
+                await self._report_progress()
+                await workflow.wait_condition(self._should_wake)
+        await self._stop()
+        self._ended = True
+        self._update_details()
+        if self._failure is not None:
+            raise self._permanent_failure(self._failure)
+        finished = self._done == self._run.slices
+        return ModelRunResult(finished=finished, completed=self._completed, failed=self._failed)
+
+    # State
+
+    @property
+    def _ending(self) -> bool:
+        return self._stopping or self._failure is not None
+
+    @property
+    def _schedulable(self) -> bool:
+        """True if slices are left to schedule and the deadline has not passed."""
+        slices_left = bool(self._unfinished) or self._next < self._run.slices
+        return slices_left and not self._deadline.passed(workflow.time())
+
+    @property
+    def _done(self) -> int:
+        return self._next - len(self._unfinished) - len(self._scheduled) - self._expired
+
+    def _has_work(self) -> bool:
+        return bool(self._scheduled) or self._schedulable
+
+    def _has_room(self) -> bool:
+        by_workers = min(_MAX_OUTSTANDING, _SLICES_PER_WORKER * self._run.workers)
+        return len(self._scheduled) < max(self._run.policy.outstanding_slices, by_workers)
+
+    def _should_wake(self) -> bool:
+        """Return True if the main loop has something to do.
+
+        Temporal calls this after every event of the workflow, so it must be cheap.
+        """
+        if self._ending or self._paused or not self._has_work():
+            return True
+        return self._schedulable and (self._has_room() or self._should_continue_as_new())
+
+    def _should_continue_as_new(self) -> bool:
+        """Return True if the workflow's history is too long and slices are left to schedule."""
+        if not self._schedulable:
+            return False
+        limit, info = self._run.policy.continue_as_new_events, workflow.info()
+        return info.is_continue_as_new_suggested() or 0 < limit <= info.get_current_history_length()
+
+    # Scheduling
+
+    def _fill(self) -> None:
+        while self._schedulable and self._has_room():
+            if self._unfinished:
+                self._start(self._unfinished.pop(0))
+            else:
+                self._next += 1
+                self._start(self._next - 1)
+        self._update_details()
+
+    def _start(self, number: int) -> None:
+        handle = workflow.start_activity_method(
+            ExecutionActivities.run_slice,
+            SliceRequest.of(self._run, number),
+            **slice_options(self._run, number, workflow.now()),
+        )
+        self._scheduled[number] = handle
+        handle.add_done_callback(lambda ended: self._on_end(number, ended))
+
+    def _on_end(self, number: int, ended: "asyncio.Task[SliceResult]") -> None:
+        del self._scheduled[number]
+        error = None if ended.cancelled() else ended.exception()
+        result = None if ended.cancelled() or error is not None else ended.result()
+        if result is not None and result.workers and result.workers != self._run.workers:
+            self._run = self._run.model_copy(update={"workers": result.workers})
+        if result is not None and result.finished:
+            self._completed += result.completed
+            self._failed += result.failed
+        elif result is not None and result.target_queue:
+            self._move(number, result.target_queue)
+        elif number in self._cancelled:
+            self._unfinished.append(number)  # after a cancel, any outcome only means that the attempt ended
+        elif isinstance(error, ActivityError) and not _ran_out_of_time(error):
+            self._unfinished.append(number)
+            self._failure = self._failure or error
+        else:
+            self._expired += 1
+        self._cancelled.discard(number)
+        self._update_details()
+
+    def _move(self, number: int, queue: str) -> None:
+        """Schedule this slice and all following ones on the task queue `queue`.
+
+        Slices that are already scheduled on the old queue move at their next turn (attempt).
+        """
+        self._unfinished.append(number)
+        queue_changes = self._run.queue_changes + (queue != self._run.queue)
+        self._begin_generation(queue=queue, queue_changes=queue_changes)
+
+    def _begin_generation(self, **changes: object) -> None:
+        """Start a new generation of slice attempts, because Temporal will count the attempts from 1 again.
+
+        Attempts of a higher generation count as newer. `changes` are fields of the run that change at the
+        same time.
+        """
+        generation = self._run.generation + 1
+        self._run = self._run.model_copy(update={"generation": generation, **changes})
+
+    # Cancelling slices
+
+    def _cancel_all(self) -> None:
+        for number, handle in list(self._scheduled.items()):
+            if number not in self._cancelled:
+                self._cancelled.add(number)
+                handle.cancel()
+
+    async def _pause(self) -> None:
+        self._cancel_all()
+        self._update_details()
+        await workflow.wait_condition(lambda: not self._paused or self._ending or not self._has_work())
+        self._begin_generation()
+
+    async def _stop(self) -> None:
+        """Cancel the scheduled slices and wait until they return.
+
+        The wait is limited, because a worker may be dead: to the time that requests in flight may still take
+        (grace), and a margin.
+        """
+        self._cancel_all()
+        if not self._scheduled:
+            return
+        now = workflow.time()
+        grace = min(self._run.policy.cancel_grace_seconds, self._deadline.grace_remaining(now))
+        margin = DEADLINE_STOP_MARGIN if self._deadline.passed(now) else STOP_MARGIN
+        # Slices know the deadline. If it passed long ago, no worker is running them, so the wait is short.
+        max_wait = max(timedelta(seconds=grace) + margin, MIN_STOP_WAIT)
+        await self._wait_until_returned(max_wait, "grace of the stopped slices")
+
+    async def _wait_until_returned(self, max_wait: timedelta, summary: str) -> None:
+        was_ending = self._ending
+        try:
+            await workflow.wait_condition(
+                lambda: not self._scheduled or self._ending != was_ending,
+                timeout=max_wait,
+                timeout_summary=summary,
+            )
+        except TimeoutError:
+            return
+
+    def _permanent_failure(self, error: ActivityError) -> ApplicationError:
+        data = {"model": self._run.model, "error": cause_of(error)}
+        workflow.logger.error("slice failed", extra=data)
+        return ApplicationError(sentence_for_tenant(error), type=Failure.MODEL_RUN_FAILED, non_retryable=True)
+
+    # Over several histories
+
+    async def _continue_as_new(self) -> None:
+        """Wait until the scheduled slices have returned, then continue as new with the state of this run.
+
+        Do not continue if the run is to end, or if no slices are left.
+        """
+        turn = timedelta(seconds=self._run.policy.slice_seconds)
+        await self._wait_until_returned(turn, "turn of the last slices of this run")
+        if not self._ending:
+            self._cancel_all()
+            await workflow.wait_condition(lambda: not self._scheduled or self._ending)
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        if self._ending or not self._schedulable:
+            return
+        state = {
+            "next_slice": self._next,
+            "unfinished_slices": sorted(self._unfinished),
+            "generation": self._run.generation + 1,
+            "completed": self._completed,
+            "failed": self._failed,
+            "expired_slices": self._expired,
+            "paused": self._paused,
+            "stopping": self._stopping,
+        }
+        workflow.continue_as_new(self._run.model_copy(update=state))
+
+    # Reporting
+
+    async def _report_progress(self) -> None:
+        parent, (at, done) = workflow.info().parent, self._last_report
+        step = max(1, self._run.slices // _PROGRESS_STEPS)
+        if parent is None or workflow.now() - at < _PROGRESS_EVERY or self._done - done < step:
+            return
+        self._last_report = (workflow.now(), self._done)
+        try:
+            handle = workflow.get_external_workflow_handle(parent.workflow_id)
+            await handle.signal("progress", self.progress)
+        except FailureError:
+            workflow.logger.warning("progress signal failed")
+
+    def _update_details(self) -> None:
+        done = f"{self._done} of {self._run.slices} slices done"
+        if self._ended:
+            return workflow.set_current_details(f"**ended**, {done}")
+        state = "paused" if self._paused else "stopping" if self._ending else "running"
+        workflow.set_current_details(f"**{state}**, {done}, {len(self._scheduled)} scheduled")
+
+
+def _ran_out_of_time(error: ActivityError) -> bool:
+    """Return True if the error is a timeout. Slices time out only at the deadline of the batch."""
+    return error.retry_state == RetryState.TIMEOUT or isinstance(error.cause, TemporalTimeout)
