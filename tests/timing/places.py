@@ -31,14 +31,11 @@ _SEEN_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Awaited:
-    """A batch, and the file with the output of `batchwright watch` for it.
-
-    The file is None if it is not watched.
-    """
+    """A batch, and the file with the output of `batchwright watch` for it."""
 
     id: str
     tenant: str
-    watched: Path | None
+    watched: Path
 
 
 @dataclass
@@ -66,22 +63,17 @@ class ObservedStack(Scene):
                 self.workers[role] = await self.fleet.start(role)
 
     @asynccontextmanager
-    async def batch(self, lines: Lines, *, is_watched: bool = True) -> AsyncGenerator[Awaited]:
-        """Submit a batch, and yield it. It is cancelled at the end.
-
-        Args:
-            is_watched: Run `batchwright watch` for it.
-        """
+    async def batch(self, lines: Lines) -> AsyncGenerator[Awaited]:
+        """Submit a batch, run `batchwright watch` for it, and yield it. It is cancelled at the end."""
         batch = await submit(self.client, lines)
         log = self.logs / f"{batch.id}.log"
-        watching = await self._watch(batch.id, log) if is_watched else None
+        watching = await self._watch(batch.id, log)
         try:
-            yield Awaited(batch.id, self.tenant, log if is_watched else None)
+            yield Awaited(batch.id, self.tenant, log)
         finally:
-            if watching is not None:
-                with suppress(ProcessLookupError):
-                    watching.kill()
-                await watching.wait()
+            with suppress(ProcessLookupError):
+                watching.kill()
+            await watching.wait()
             await self.backend.heal()
             with suppress(ConflictError):
                 await self.client.batches.cancel(batch.id)
@@ -174,7 +166,6 @@ class ObservedStack(Scene):
         return "\n".join((await batchwright(*command)).stdout)
 
     async def _watched(self, batch: Awaited) -> str:
-        assert batch.watched is not None
         return batch.watched.read_text()
 
     async def _details(self, batch: Awaited) -> str:

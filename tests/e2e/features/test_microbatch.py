@@ -49,8 +49,8 @@ async def test_lines_share_requests_and_keep_their_own_answers_through_a_killed_
     lines = [line(number) for number in range(LINES)]
     with dev("--workers", "2", data=None, **SETTINGS) as stack:
         async with stack.client() as client:
-            await stack.faults(model=MODEL, kind="hang", rate=0.2)  # so that the batch runs until the kill
-            await stack.faults(model=MODEL, kind="slow", seconds=0.3, rate=1.0)
+            await stack.faults(model=MODEL, kind="slow", seconds=0.3, count=LINES // SHARE // 2)
+            await stack.faults(model=MODEL, kind="hold")  # the rest, until the kill
             batch = await submit(client, lines, endpoint="/v1/embeddings")
             await settled(client, batch.id, 100)
             stack.kill("worker")
