@@ -117,7 +117,7 @@ async def behind_others(stack: ObservedStack) -> AsyncGenerator[Wait]:
     The worker may already have taken the slice of the later batch, which is smaller and goes first. Then the
     slice runs without a permit.
     """
-    async with _running(stack, load().model_in_flight), stack.batch(_FEW) as batch:
+    async with _all_permits_used(stack), stack.batch(_FEW) as batch:
         running = "its running slices have received no response recently"
         yield Wait(batch, ("behind ", running), time.time())
 
@@ -125,7 +125,7 @@ async def behind_others(stack: ObservedStack) -> AsyncGenerator[Wait]:
 @asynccontextmanager
 async def alone_with_a_slow_backend(stack: ObservedStack) -> AsyncGenerator[Wait]:
     """The batch's own requests use all permits, and the backend does not answer for now."""
-    async with _running(stack, load().model_in_flight) as (batch, _):
+    async with _all_permits_used(stack) as batch:
         yield Wait(batch, ("its running slices have received no response recently",), time.time())
 
 
@@ -228,6 +228,17 @@ async def _running(stack: ObservedStack, least: int = 1) -> AsyncGenerator[tuple
     async with stack.backend.hold() as hold, stack.batch(lines) as batch:
         await until(are_sent)
         yield batch, hold
+
+
+@asynccontextmanager
+async def _all_permits_used(stack: ObservedStack) -> AsyncGenerator[Awaited]:
+    """Submit a batch whose requests use all permits of a new worker, and yield it.
+
+    A worker that received many responses a moment ago might take all slices of the batch, so that none waits.
+    """
+    await stack.staff(_STEERS, _WRITES)
+    async with _running(stack, load().model_in_flight) as (batch, _):
+        yield batch
 
 
 def _set_rate(stack: ObservedStack, rate: float | None) -> None:
