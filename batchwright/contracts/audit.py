@@ -8,25 +8,30 @@ WORKFLOW = "AuditWorkflow"
 
 
 class AuditOrder(Message):
-    """Request for an audit. A setting of the worker decides whether the audit repairs differences."""
+    """Start argument of an audit.
+
+    A worker setting decides if the audit repairs the differences that it finds.
+    """
 
 
 class AuditCount(Message):
-    """Differences of one kind: how many an audit found, and how many it left unrepaired."""
+    """Number of differences of one kind that an audit found, and how many of them it did not repair."""
 
     found: int = 0
     left: int = 0
 
 
 class AuditResult(Message):
+    """Result of an audit: how much it compared, and the differences that it found."""
+
     rows: int  # live batches that were compared
     runs: int
     files: int
-    counts: dict[str, AuditCount]  # by kind
+    counts: dict[str, AuditCount]  # by kind of difference
 
 
 class AuditActivities:
-    """Declaration of the activity, so that workflows can call it without importing its implementation.
+    """Declares the activity `audit`, so that workflows can call it without importing its implementation.
 
     It is implemented in `activities/audit/activity.py`.
     """

@@ -6,13 +6,13 @@ from enum import StrEnum
 from batchwright.contracts.message import Message
 from batchwright.contracts.openai import BatchStatus, Endpoint, Profile, Usage
 
-MIN_PRIORITY, DEFAULT_PRIORITY, MAX_PRIORITY = 1, 3, 5  # of a batch; the highest number is the most urgent
+MIN_PRIORITY, DEFAULT_PRIORITY, MAX_PRIORITY = 1, 3, 5  # of a batch; the greatest number is the most urgent
 
 
 class Caller(Message):
-    """The creator of a batch: the id of its API key, and the headers that are passed on to backends.
+    """The caller who created a batch: the id of its API key, and request headers to pass on to backends.
 
-    It never contains a credential.
+    Neither field contains a credential.
     """
 
     key_id: str = ""  # id of the API key; empty if there was none
@@ -20,9 +20,9 @@ class Caller(Message):
 
 
 class BatchPolicy(Message):
-    """Operator settings for one batch.
+    """Operator settings that apply to one batch.
 
-    They are copied at its start, because workflows must not read settings.
+    They are copied when the batch is created, because workflows must not read settings.
     """
 
     profile: Profile = Profile.RELAXED
@@ -30,30 +30,30 @@ class BatchPolicy(Message):
     expiry_grace_seconds: float = 5.0
     finalize_patience_seconds: float = 86_400.0
     heartbeat_timeout_seconds: float = 30.0
-    slice_seconds: float = 30.0  # length of a slice's turn
+    slice_seconds: float = 30.0  # length of a turn, which is one attempt to send a slice
     outstanding_slices: int = 32  # slices scheduled at once per model, unless the model has many workers
     fairness_key: str = ""  # fairness key of the batch's slices in Temporal; empty for the tenant's name
-    # Weight of the tenant that was set at run time before the batch was created; None for the order's weight.
+    # Weight of the tenant, if it was set at run time before the batch was created; None: `BatchOrder.weight`.
     fairness_weight: float | None = None
     deduplicate: bool = False  # send equal requests only once
     caller: Caller = Caller()
-    # History length at which a model run continues as new; `0`: when the server suggests it.
+    # Number of history events after which a model run continues as new; `0`: when the server suggests it.
     continue_as_new_events: int = 0
 
     def weight_or(self, default: float) -> float:
-        """Return the weight that was set at run time, or `default` if none was."""
+        """Return the tenant's weight that was set at run time, or `default` if none was set."""
         return default if self.fairness_weight is None else self.fairness_weight
 
 
 class RerunKind(StrEnum):
-    """How a batch was created from another one that has ended."""
+    """The ways to create a new batch from an ended batch: retry its failed lines, or resume it."""
 
     RETRY = "retry"  # its input is the failed lines of the other batch
     RESUME = "resume"  # same input; it takes over the results of the other batch
 
 
 class SourceBatch(Message):
-    """The batch from which another one was created."""
+    """The ended batch from which a new batch was created."""
 
     batch_id: str
     kind: RerunKind
@@ -75,19 +75,19 @@ class BatchOrder(Message):
     deadline: datetime
     metadata: dict[str, str] | None = None
     output_expires_after_seconds: int | None = None
-    weight: float = 1.0  # of the tenant, from the settings
+    weight: float = 1.0  # weight of the tenant, from the settings
     priority: int = DEFAULT_PRIORITY  # relative to other batches of the tenant
     policy: BatchPolicy = BatchPolicy()
     origin: SourceBatch | None = None
 
     @property
     def fairness_weight(self) -> float:
-        """Weight by which Temporal shares the workers between the tenants."""
+        """Weight of the tenant in Temporal. A greater weight gets a greater share of the workers."""
         return self.policy.weight_or(self.weight)
 
 
 class BatchResult(Message):
-    """Result of a batch's workflow: the final status and counts. The batch's row has the same values."""
+    """Result of a batch's workflow: final status, counts and token usage, as in the batch's database row."""
 
     status: BatchStatus
     total: int = 0
@@ -97,7 +97,7 @@ class BatchResult(Message):
 
 
 class ModelCounts(Message):
-    """Lines of one model in a batch, and how many of them have settled so far."""
+    """Number of lines of one model in a batch, and how many of them have a final result so far."""
 
     model: str
     lines: int
@@ -107,17 +107,17 @@ class ModelCounts(Message):
 
 
 class ErrorExample(Message):
-    """One of several lines that failed with the same code. The message is cut to 300 characters."""
+    """Example of a failed line: its `custom_id`, and its error message, cut to 300 characters."""
 
     custom_id: str = ""
     message: str = ""
 
 
 class ErrorCount(Message):
-    """Number of failed lines with the same error code, and one of them as an example.
+    """Number of failed lines of a batch with the same error code, with one of these lines as an example.
 
-    `code` is the `error.code` of these lines in the error file, or `http_` and the status if the backend
-    answered, for example `http_400`. `model` is null if the lines are counted over several models.
+    `code` is the `error.code` of these lines in the error file. If the backend responded, it is `http_` and
+    the status, for example `http_400`. `model` is null if the lines of all models are counted together.
     """
 
     code: str
@@ -127,10 +127,11 @@ class ErrorCount(Message):
 
 
 class WaitingReason(Message):
-    """Why a model's slices wait, as reported by a worker. An empty `reason` means that they no longer wait.
+    """Reason why the lines of one model wait, as a worker reports it.
 
-    An empty `model` stands for the whole batch. A reason normally ends when lines of the model are settled. A
-    `fleet_wide` reason stays until it is cleared.
+    An empty `reason` means that the lines no longer wait. An empty `model` stands for all models of the
+    batch. A reason normally ends when lines of the model get results. A reason with `fleet_wide` does not end
+    then: a worker clears it.
     """
 
     model: str
@@ -140,28 +141,29 @@ class WaitingReason(Message):
 
 
 class WindowFit(StrEnum):
-    """Whether a batch will be done within its completion window, by its forecast."""
+    """Forecast for a batch: in time for its completion window, at risk, or late."""
 
-    FITS = "fits"  # with a probability of 90 %
-    AT_RISK = "at_risk"  # more likely than not
+    FITS = "fits"  # in time with a probability of at least 90 %
+    AT_RISK = "at_risk"  # in time with a probability of 50 % to 90 %
     LATE = "late"
 
 
 class BatchForecast(Message):
-    """Forecast of when the last line of a batch is settled, as of `made_at`.
+    """Forecast of when the last line of a batch gets its result, as calculated at `made_at`.
 
-    Half of the batches are done within `p50_seconds`, and 90 % within `p90_seconds`.
+    The batch will be done within `p50_seconds` after `made_at` with a probability of 50 %, and within
+    `p90_seconds` with a probability of 90 %.
     """
 
     made_at: datetime
-    lines_per_second: float  # of this batch at present
+    lines_per_second: float  # present rate of this batch
     lines_ahead: int  # lines of other batches that are sent before this batch's last line
     p50_seconds: float
     p90_seconds: float
     window: WindowFit
 
     def seconds_left(self, at: datetime) -> tuple[float, float]:
-        """Return how much of `p50_seconds` and `p90_seconds` is left at the time `at`, each at least 0."""
+        """Return the seconds from `at` until the p50 and the p90 forecast, each at least 0."""
         age = (at - self.made_at).total_seconds()
         return max(self.p50_seconds - age, 0.0), max(self.p90_seconds - age, 0.0)
 

@@ -1,7 +1,7 @@
 """Error codes and error types that one process writes and another one reads.
 
-LineCode    the `error.code` of a line in the error file that has no HTTP response
-Failure     the `type` of an activity's ApplicationError; Temporal retries all except those in NEVER_RETRIED
+LineCode    `error.code` in the error file of a line that got no HTTP response
+Failure     `type` of an ApplicationError that an activity raises; Temporal retries all except NEVER_RETRIED
 """
 
 from enum import StrEnum

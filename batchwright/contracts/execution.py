@@ -1,7 +1,8 @@
 """Messages and activity of the execution phase, which sends the lines of a batch.
 
-Each model of a batch has a model run, which is a child workflow. It starts an activity for each slice, a part
-of the model's lines. An activity sends lines for a limited time, its turn; a later turn continues the slice.
+Each model of a batch has a model run, which is a child workflow. The model run starts an activity for each
+slice, which is a part of the model's lines. One attempt of the activity sends lines for a limited time, its
+turn. The next turn continues the slice.
 """
 
 from datetime import datetime
@@ -21,7 +22,7 @@ RELEASED = "released"
 class ModelRun(Message):
     """Start argument of a model run, the workflow that schedules the slices of one model of a batch.
 
-    The fields after `policy` are kept when the workflow continues as new.
+    The fields after `policy` hold the state of the workflow when it continues as new.
     """
 
     batch_id: str
@@ -31,7 +32,7 @@ class ModelRun(Message):
     endpoint: Endpoint
     ingest_prefix: str  # key prefix of the objects that ingestion committed
     model: str
-    safe_model: str  # the model as a part of object keys and queue names
+    safe_model: str  # the model's name in a form that object keys and queue names allow
     lines: int
     slices: int
     created_at: datetime | None = None
@@ -39,7 +40,7 @@ class ModelRun(Message):
     policy: BatchPolicy = BatchPolicy()
 
     next_slice: int = 0
-    unfinished_slices: list[int] = []  # scheduled before and not finished; they are scheduled first
+    unfinished_slices: list[int] = []  # slices to schedule first: they were scheduled but have not finished
     generation: int = 0
     expired_slices: int = 0  # slices that the deadline ended early
     completed: int = 0
@@ -47,16 +48,17 @@ class ModelRun(Message):
     paused: bool = False
     stopping: bool = False
 
-    queue: str = ""  # task queue of its slices; empty for the model's own
+    queue: str = ""  # task queue of the slices; empty for the model's own queue
     queue_changes: int = 0  # how often the queue has changed
     workers: int = 0  # workers that served the queue when a slice last ended; 0 if none has ended
 
     @classmethod
     def of(cls, order: BatchOrder, share: ModelShare, ingest_prefix: str, *, paused: bool = False) -> Self:
-        """Return the start argument of the run of one model of the batch `order`.
+        """Return the start argument of the model run for the model of `share`, in the batch of `order`.
 
-        `share` is the model's part of the lines. Its objects are in storage under the key prefix
-        `ingest_prefix`.
+        Args:
+            ingest_prefix: key prefix in storage of the objects that ingestion wrote for the batch.
+            paused: True if the batch is paused.
         """
         return cls(
             batch_id=order.batch_id,
@@ -80,7 +82,7 @@ class ModelRun(Message):
 class SliceRequest(Message):
     """Request to send the lines of one slice, which is a part of the lines of one model.
 
-    `generation` increases whenever Temporal counts the slice's attempts from 1 again.
+    `generation` increases whenever Temporal counts the attempts of the slice from 1 again.
     """
 
     batch_id: str
@@ -124,9 +126,9 @@ class SliceRequest(Message):
 
 
 class SliceResult(Message):
-    """Counts of the lines of a slice that are settled so far.
+    """Counts of the lines of one slice that have a final result so far.
 
-    `finished` is True once every line is settled.
+    `finished` is True once all lines of the slice have a final result.
     """
 
     finished: bool = False
@@ -144,7 +146,7 @@ class SliceResult(Message):
 class ModelRunResult(Message):
     """Result of a model run: counts of the lines in its finished slices.
 
-    `finished` is True if all slices are finished. These counts are not the batch's final counts.
+    `finished` is True if all slices are finished. The batch's final counts may differ from these counts.
     """
 
     finished: bool
@@ -153,7 +155,7 @@ class ModelRunResult(Message):
 
 
 class ExecutionActivities:
-    """Declaration of the activity, so that workflows can call it without importing its implementation.
+    """Declares the activity `run_slice`, so that workflows can call it without importing its implementation.
 
     It is implemented in `activities/execution/activity.py`.
     """

@@ -1,4 +1,4 @@
-"""Messages and activities that end a batch: with its files (finalization), or without files."""
+"""Messages and activities that end a batch, with or without output files."""
 
 from temporalio import activity
 
@@ -12,7 +12,7 @@ from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
 class FinalizeRequest(Message):
     """Request to write the output and error files of a batch, and then to end the batch with `status`.
 
-    A line without a result is written to the error file with the error code `missing_line_code`.
+    A line without a result gets the error code `missing_line_code` in the error file.
     """
 
     order: BatchOrder
@@ -21,13 +21,13 @@ class FinalizeRequest(Message):
     total: int
     status: BatchStatus
     missing_line_code: LineCode = LineCode.BATCH_FAILED
-    errors: list[ValidationError] = []  # why the batch was failed, if it was
+    errors: list[ValidationError] = []  # why the batch failed; empty if it did not fail
 
 
 class FinalizeResult(Message):
-    """Final status and counts of the batch, as its row has them.
+    """Final status and counts of the batch, as they are in its database row.
 
-    They can differ from the request, because an earlier attempt may have ended the batch already.
+    They differ from the request if an earlier attempt has already ended the batch.
     """
 
     status: BatchStatus
@@ -38,7 +38,7 @@ class FinalizeResult(Message):
 
 
 class FinalizationActivities:
-    """Declaration of the activity, so that workflows can call it without importing its implementation.
+    """Declares the activity `finalize`, so that workflows can call it without importing its implementation.
 
     It is implemented in `activities/finalization/activity.py`.
     """
@@ -52,10 +52,10 @@ class EndRequest(Message):
     """Request to end the batch with `status` and the counts known so far, without writing its files.
 
     Attributes:
-        keep_results: True keeps the results in storage until retention deletes them, so that the batch can be
-            resumed.
-        files_pending: True if the files are written later. False for a batch that already ended with pending
-            files means that its files will never be written.
+        keep_results: True to keep the results in storage until retention deletes them, so that the batch can
+            be resumed.
+        files_pending: True if the files will be written later. In a second request for the same batch, False
+            means that they will never be written.
         errors: why the batch failed, or why its files are missing.
     """
 
@@ -67,12 +67,12 @@ class EndRequest(Message):
 
 
 class LifecycleActivities:
-    """Declaration of the activity, so that workflows can call it without importing its implementation.
+    """Declares the activity `end`, so that workflows can call it without importing its implementation.
 
     It is implemented in `activities/lifecycle.py`.
     """
 
     @activity.defn
     async def end(self, request: EndRequest) -> BatchStatus:
-        """End the batch and return its status. A batch that had already ended keeps its status."""
+        """End the batch and return its status. If the batch has already ended, its status does not change."""
         raise NotImplementedError

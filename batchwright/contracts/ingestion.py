@@ -7,23 +7,26 @@ from batchwright.contracts.message import Message
 
 
 class ModelShare(Message):
-    """One model's part of a batch, as ingestion planned it. `lines` is the number of lines in its slices."""
+    """The part of a batch's input that is for one model, as ingestion planned it.
+
+    `lines` is the number of lines in the slices.
+    """
 
     model: str
-    safe_model: str  # the model as a part of object keys and queue names
+    safe_model: str  # the model's name in a form that object keys and queue names allow
     lines: int
     slices: int
-    queue: str = ""  # first task queue of its slices; empty for the model's own
+    queue: str = ""  # first task queue of the slices; empty for the model's own queue
     resumed_completed: int = 0  # lines with results copied from the source batch; they are in no slice
     resumed_failed: int = 0
     duplicates: int = 0  # lines that get the results of equal lines; they are in no slice either
 
 
 class IngestResult(Message):
-    """Result of ingestion. The objects under the key prefix `ingest_prefix` are the batch's plan.
+    """Result of ingestion. The batch's plan is stored in the objects under the key prefix `ingest_prefix`.
 
-    Objects of other attempts do not count. `failed` means that the input is invalid; the batch's row then
-    already has the status `failed`, and `ingest_prefix` is empty.
+    Objects of other attempts have other prefixes and are ignored. `failed` is True if the input is invalid.
+    The batch's row then already has the status `failed`, and `ingest_prefix` is empty.
     """
 
     failed: bool = False
@@ -33,11 +36,11 @@ class IngestResult(Message):
     unserved: int = 0  # lines settled by ingestion because no backend serves their model
     resumed: int = 0  # lines with results copied from the source batch
     error_count: int = 0  # validation errors
-    deadline_passed: bool = False  # then at least one model was planned without slices
+    deadline_passed: bool = False  # True if at least one model was planned without slices
 
 
 class IngestionActivities:
-    """Declaration of the activity, so that workflows can call it without importing its implementation.
+    """Declares the activity `ingest`, so that workflows can call it without importing its implementation.
 
     It is implemented in `activities/ingestion/activity.py`.
     """

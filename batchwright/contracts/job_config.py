@@ -1,4 +1,4 @@
-"""Registry settings of models whose requests run as jobs, so that the backend returns the result later."""
+"""Registry settings of models whose requests run as jobs: the backend accepts a job, and responds later."""
 
 import re
 from typing import Literal
@@ -13,7 +13,11 @@ _FIELD = r"^([^.\s]+(\.[^.\s]+)*)?$"
 
 
 class JobConfig(RegistryEntry):
-    """Job settings of a model. Dots in field names lead into objects. `{id}` in a path is the job's id."""
+    """Job settings of a model.
+
+    A field name with dots, such as `data.id`, is the path to a field in nested objects. `{id}` in a URL path
+    stands for the id of the job.
+    """
 
     submit_endpoint: str = Field(
         default="", max_length=512, description="path to submit jobs; unset: the line's own `url`"

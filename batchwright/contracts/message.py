@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Message(BaseModel):
-    """Base class of messages, which cannot be changed after their creation.
+    """Base class of messages between processes. A message cannot be changed after its creation.
 
     Processes of different versions exchange messages. Therefore unknown fields are ignored, and a new field
     must have a default.

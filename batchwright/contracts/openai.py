@@ -54,7 +54,7 @@ class Profile(StrEnum):
 
 
 class Quota(StrEnum):
-    """Name of a quota, as the API and the settings use it."""
+    """Names of the quotas, as used in the API and in the settings."""
 
     LIVE_BATCHES = "live_batches"
     STORED_BYTES = "stored_bytes"
@@ -65,16 +65,16 @@ class Quota(StrEnum):
 
 
 class OverQuota(StrEnum):
-    """What happens to a batch that would exceed the tenant's quota of enqueued lines or tokens."""
+    """Choices for a batch that would exceed its tenant's quota of enqueued lines or tokens."""
 
     FAIL = "fail"
-    WAIT = "wait"  # it stays in validation until the quota allows it
+    WAIT = "wait"  # the batch stays in validation until the quota allows it
 
 
 class GroupKind(StrEnum):
-    """Kind of a budget group.
+    """Kind of a budget group, whose members share a daily token budget.
 
-    Members of an organization are tenants. Members of a team or a user are API keys of one tenant.
+    The members of an organization are tenants. The members of a team or a user are API keys of one tenant.
     """
 
     ORGANIZATION = "organization"
@@ -83,7 +83,7 @@ class GroupKind(StrEnum):
 
 
 class Usage(Message):
-    """Sum of the tokens that backends reported. A missing number counts as zero."""
+    """Number of tokens used, as reported by backends. A number that a backend did not report counts as 0."""
 
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -104,7 +104,10 @@ class Usage(Message):
 
 
 class ValidationError(Message):
-    """One error of a failed batch, as in `errors.data` of the batch object. `line` counts from 1."""
+    """One error of a failed batch, as in `errors.data` of the batch object.
+
+    `line` is the line number in the input file, starting at 1. It is None if the error is not about one line.
+    """
 
     code: str
     message: str

@@ -1,4 +1,7 @@
-"""Objects of OpenAI's API as it returns them. Every key is always present; times are Unix seconds."""
+"""Objects of OpenAI's API as Batchwright returns them. Every key is always present.
+
+Times are Unix seconds.
+"""
 
 from typing import Literal
 
@@ -90,7 +93,10 @@ class UsageObject(ApiObject):
 
 
 class WaitingObject(ApiObject):
-    """Why a batch waits. `model` is null for the whole batch; `since` is null if the start is not known."""
+    """Reason why a batch waits.
+
+    `model` is null if the whole batch waits. `since` is null if the start of the wait is not known.
+    """
 
     model: str | None
     reason: str
@@ -98,11 +104,12 @@ class WaitingObject(ApiObject):
 
 
 class ForecastObject(ApiObject):
-    """When the last line of a batch will be settled, as forecast at `made_at`.
+    """Forecast of when the last line of a batch gets its result, as calculated at `made_at`.
 
-    The remaining seconds count from now. `window` is `fits` if the batch will be done within its completion
-    window with a probability of 90 %, `at_risk` if that is more likely than not, and otherwise `late`.
-    `lines_ahead` are lines of other batches that will be sent before the last line of this one.
+    The remaining seconds count from now. `window` compares the forecast with the batch's completion window:
+    `fits` if the batch is in time with a probability of 90 % or more, `at_risk` with 50 % to 90 %, and
+    otherwise `late`. `lines_ahead` is the number of lines of other batches that will be sent before the last
+    line of this batch.
     """
 
     window: WindowFit
@@ -114,15 +121,18 @@ class ForecastObject(ApiObject):
 
 
 class BatchExtension(ApiObject):
-    """Extensions of OpenAI's batch object. `paused` and `waiting` are null once the batch has ended.
+    """Fields that Batchwright adds to OpenAI's batch object.
 
-    `forecast` is null unless the batch is in progress and its rate is known; lists of batches leave it out.
-    `origin` is the ended batch that this one retries or resumes. If `deduplicate` is true, identical requests
-    are sent once; `duplicates` of a model counts the lines that share the response of another line.
-    `priority` is from 1 to 5, where 5 is the most urgent.
-    `files_pending` is true if the batch ended before its files were written: poll until it is false, then
-    read the files and the counts. `errors_summary` counts the failed lines by code and model, those with the
-    most lines first.
+    - `paused` and `waiting` are null once the batch has ended.
+    - `forecast` is null unless the batch is in progress and its rate is known. Lists of batches have no
+      forecast.
+    - `origin` is the ended batch that this batch retries or resumes.
+    - If `deduplicate` is true, identical requests are sent once. `duplicates` of a model counts the lines
+      that get the response of an identical line.
+    - `priority` is from 1 to 5. 5 is the most urgent.
+    - `files_pending` is true if the batch has ended but its files are not written yet. Poll until it is
+      false, then read the files and the counts.
+    - `errors_summary` counts the failed lines by code and model, largest count first.
     """
 
     models: list[ModelCounts]
@@ -172,12 +182,15 @@ class BatchObject(ApiObject):
 
     @property
     def waiting(self) -> list[WaitingObject]:
-        """Reasons why the batch waits, empty if it does not wait."""
+        """Reasons why the batch waits. The list is empty if it does not wait."""
         return self.x_batchwright.waiting or []
 
 
 class ModelObject(ApiObject):
-    """`created` is always 0: backends do not report a stable creation time."""
+    """A model that batches can use.
+
+    `created` is always 0, because backends report no stable creation time.
+    """
 
     id: str
     object: Literal["model"] = "model"

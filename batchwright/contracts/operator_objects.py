@@ -1,4 +1,4 @@
-"""Objects that the API returns to operators, and the limits that it returns to every caller."""
+"""Objects of the API for operators, and the limits that every caller can read."""
 
 from datetime import datetime
 from typing import Literal
@@ -51,7 +51,7 @@ class LimitsObject(BaseModel):
 
 
 class DefaultQuotas(BaseModel):
-    """Quotas of tenants that have none of their own. `0` means no limit."""
+    """Quotas for tenants without quotas of their own. `0` means no limit."""
 
     live_batches: int
     stored_bytes: int
@@ -62,10 +62,10 @@ class DefaultQuotas(BaseModel):
 
 
 class QuotaObject(BaseModel):
-    """A tenant's own quotas, weight and cap. 0 means no limit.
+    """Quotas, weight and cap that were set for one tenant. `0` means no limit.
 
-    null means the default. For `models` it means all models, for `max_in_flight` no cap,
-    and for rates of requests to backends no limit.
+    `null` means that nothing was set, so the default applies: every model for `models`, no cap for
+    `max_in_flight`, and no limit for `backend_requests_per_minute` and `backend_tokens_per_minute`.
     """
 
     tenant: str
@@ -94,9 +94,9 @@ class QuotaList(BaseModel):
 
 
 class RateObject(BaseModel):
-    """An effective rate limit in requests/s.
+    """A rate limit that applies now, in requests per second. `0` means no limit.
 
-    0 means no limit; `model` is null for the limit over all models.
+    `model` is null for the limit over all models together.
     """
 
     model: str | None
@@ -114,7 +114,7 @@ class RateList(BaseModel):
 
 
 class OperatorBatch(BatchObject):
-    """A batch as its tenant sees it, and its tenant."""
+    """A batch as its tenant sees it, together with the name of the tenant."""
 
     tenant: str
 
@@ -128,7 +128,7 @@ class OperatorBatchPage(BaseModel):
 
 
 class TenantBatchCounts(BaseModel):
-    """Numbers of batches of one tenant, by status. A status without batches is left out."""
+    """Numbers of batches of one tenant, by status. Statuses without batches are left out."""
 
     tenant: str
     statuses: dict[BatchStatus, int]
@@ -138,7 +138,7 @@ class TenantBatchCounts(BaseModel):
 
 
 class BatchCountsObject(BaseModel):
-    """Numbers of batches over all tenants: those that are live, and those that ended since `ended_since`."""
+    """Numbers of batches of all tenants. Ended batches count only if they ended after `ended_since`."""
 
     object: Literal["batch_counts"] = "batch_counts"
     statuses: dict[BatchStatus, int]
@@ -150,7 +150,11 @@ class BatchCountsObject(BaseModel):
 
 
 class DeadLetterError(BaseModel):
-    """`status_code` is that of the last HTTP response. `code` is set if there was none."""
+    """Last error of a line that failed after its last attempt.
+
+    `status_code` is the status of the last HTTP response. If there was no response, it is null and `code` is
+    set.
+    """
 
     status_code: int | None
     code: str | None
@@ -160,7 +164,8 @@ class DeadLetterError(BaseModel):
 class DeadLetterObject(BaseModel):
     """A line that failed after its last attempt.
 
-    `id` is its id in the error file, `retried_as` the batch that retries it.
+    `id` is the id of the line in the error file. `retried_as` is the batch that retries the line; null if
+    there is none.
     """
 
     id: str
@@ -190,9 +195,9 @@ class DeletedDeadLetter(BaseModel):
 
 
 class DeadLetterRetryObject(BaseModel):
-    """`batch_id` is the batch that retries the dead letters of `origin`.
+    """Result of retrying the dead letters of one batch, `origin`.
 
-    If it is null, `refused` says why.
+    `batch_id` is the new batch that retries them. If it is null, `refused` is the reason.
     """
 
     tenant: str
@@ -202,7 +207,10 @@ class DeadLetterRetryObject(BaseModel):
 
 
 class DeadLetterRetryPage(BaseModel):
-    """If `has_more` is true, call again with `after` set to `last_id`."""
+    """Results of retrying the dead letters of several batches.
+
+    If `has_more` is true, call again with `after` set to `last_id`.
+    """
 
     object: Literal["list"] = "list"
     data: list[DeadLetterRetryObject]
@@ -211,7 +219,10 @@ class DeadLetterRetryPage(BaseModel):
 
 
 class RequestStats(BaseModel):
-    """Completed requests. Each retry counts, and so does each line that shares a request with others."""
+    """Numbers of completed requests. Each retry counts.
+
+    Each line of a request that several lines share counts.
+    """
 
     total: int
     success: int
@@ -232,7 +243,7 @@ class ModelStats(BaseModel):
 
 
 class StatsObject(BaseModel):
-    """Totals of all live workers, each since its start."""
+    """Totals of all live workers. Each worker counts from its start."""
 
     object: Literal["stats"] = "stats"
     uptime_seconds: int = Field(description="uptime of the API process that responds")
@@ -254,7 +265,7 @@ class BackendObject(BaseModel):
 
 
 class ModelSettingsObject(BaseModel):
-    """A model with its effective settings."""
+    """A model with the settings that apply to it, and where each setting comes from."""
 
     model: str
     source: Literal["file", "change", "listing"]
@@ -267,7 +278,10 @@ class ModelSettingsObject(BaseModel):
 
 
 class RegisteredBackend(BaseModel):
-    """A backend of a model. `model` is the model's name at the backend, null if it is the same."""
+    """A backend of a model.
+
+    `model` is the model's name at this backend; null if the name is the same.
+    """
 
     url: str
     weight: float
@@ -275,7 +289,11 @@ class RegisteredBackend(BaseModel):
 
 
 class RegisteredModel(BaseModel):
-    """A model of the registry. `source` is the registry file, a run-time change, or a backend's listing."""
+    """A model in the registry.
+
+    `source` says how the model was registered: in the registry file, by a change at run time, or because a
+    backend lists it.
+    """
 
     model: str
     source: ModelSource

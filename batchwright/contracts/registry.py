@@ -1,6 +1,6 @@
 """Schema of the registry: models, their backends, retries and limits.
 
-The registry file and changes at run time have the same schema. No entry inherits settings from another one.
+The registry file and changes at run time have the same schema. No model inherits settings from another model.
 """
 
 import ipaddress
@@ -44,7 +44,7 @@ RESERVED_HEADERS = frozenset(
 
 
 def _check_address(url: str) -> None:
-    """Check the host, the port and the path of an HTTP URL. Raises ValueError if it cannot be used."""
+    """Raise ValueError if the host, the port or the path of an HTTP URL is invalid."""
     found = _HTTP_URL.fullmatch(url)
     if found is None or int(found[3] or 1) not in range(1, 65_536):
         raise ValueError("it must be ASCII with a host and an optional port from 1 to 65535")
@@ -62,7 +62,7 @@ def _check_address(url: str) -> None:
 
 
 def check_host_name(name: str) -> None:
-    """Check a host name. Raises ValueError if a part of it is empty or too long for DNS."""
+    """Raise ValueError if a part of a host name, between two dots, is empty or too long for DNS."""
     name.encode("idna").decode("idna")
 
 
@@ -73,7 +73,10 @@ ModelSource = Literal["file", "change", "listing"]
 
 
 class BackendConfig(RegistryEntry):
-    """One backend URL of a model. Unset timeouts are those of the settings."""
+    """One backend of a model: its URL, and how requests are sent to it.
+
+    A timeout that is not set has the value of the corresponding setting.
+    """
 
     url: str = Field(max_length=2048, description="URL of the backend, with or without `/v1`")
     weight: float = Field(
@@ -171,7 +174,7 @@ class BackendConfig(RegistryEntry):
 
 
 class RetryConfig(RegistryEntry):
-    """Retries of a model's lines. Unset values are those of the settings."""
+    """Retries of a model's lines. A field that is not set has the value of the corresponding setting."""
 
     max_attempts: int | None = Field(
         default=None,
@@ -194,7 +197,7 @@ class RetryConfig(RegistryEntry):
 
 
 class LimitConfig(RegistryEntry):
-    """Limits of a model: requests in flight, shared requests, and rates per minute."""
+    """Limits of a model: requests in flight, lines per shared request, and rates per minute."""
 
     in_flight: int | None = Field(
         default=None, ge=1, description="requests in flight per worker; unset: `BATCHWRIGHT_MODEL_IN_FLIGHT`"
@@ -270,7 +273,7 @@ class ModelConfig(RegistryEntry):
 
 
 class GatewayConfig(BackendConfig):
-    """One backend for all models, whatever their names."""
+    """A gateway: one backend that serves all models, whatever their names."""
 
     any_model: bool = Field(
         default=True,
@@ -286,7 +289,7 @@ class GatewayConfig(BackendConfig):
 
 
 class RegistryConfig(RegistryEntry):
-    """The registry: either one gateway for all models, or the backends of each model."""
+    """The registry: either one gateway for all models, or models with their own backends."""
 
     gateway: GatewayConfig | None = Field(
         default=None, description="one backend that serves all models; not together with `models`"
@@ -307,10 +310,10 @@ class RegistryConfig(RegistryEntry):
 
 
 def describe_duplicate_backend(backends: Sequence[BackendConfig], model: str = "") -> str:
-    """Return a message about the first backend that is listed twice, or "" if there is none.
+    """Return a message about the first backend that occurs twice in `backends`, or "" if all are different.
 
-    Two entries are the same backend if they have the same URL, model and credentials. `model` is the default
-    model name for entries without one; "" if it is not known.
+    Two backends are the same if they have the same URL, model and credentials. `model` is the model name of
+    backends that configure none; "" if it is not known.
     """
     found = _first_duplicate(
         (
@@ -336,14 +339,17 @@ def _first_duplicate(items: Iterable[_Item]) -> _Item | None:
 
 
 class ModelNameConflict(ValueError):
-    """Names, aliases or fallbacks of models conflict. The message says which ones, and how to resolve it."""
+    """The name, an alias or a fallback of a model conflicts with another model.
+
+    The message names the conflict and how to resolve it.
+    """
 
 
 def check_model_names(models: dict[str, ModelConfig], elsewhere: frozenset[str] = frozenset()) -> None:
     """Check that every alias belongs to one model only, and that every fallback is another known model.
 
-    `elsewhere` has names of models that are served but not registered; they may be fallbacks. Raises
-    ModelNameConflict if the names conflict.
+    `elsewhere` has the names of other models that may be fallbacks. They are served, but not in `models`.
+    Raises ModelNameConflict if a check fails.
     """
     owners: dict[str, str] = {}
     for name, model in models.items():
@@ -366,9 +372,9 @@ def check_model_names(models: dict[str, ModelConfig], elsewhere: frozenset[str] 
 
 
 def check_header_name(name: str) -> None:
-    """Check the name of a configured header.
+    """Raise ValueError if a header cannot be configured.
 
-    Raises ValueError if it is invalid, is used for credentials, or is set by Batchwright itself.
+    Its name may be invalid, belong to a header for credentials, or belong to a header that Batchwright sets.
     """
     if not _HEADER_NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a header name")

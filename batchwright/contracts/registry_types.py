@@ -1,4 +1,4 @@
-"""Base types of registry entries. Durations are seconds, or text such as `90s` or `5m`."""
+"""Base types of the registry's models. A duration is a number of seconds, or text such as `90s` or `5m`."""
 
 import re
 from typing import Annotated
@@ -11,7 +11,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 
 
 def _parse_duration(value: object) -> object:
-    """Return a text such as `5m` as seconds, here 300.0. Return a number unchanged.
+    """Return text such as `5m` as a number of seconds, here 300.0. Return a number unchanged.
 
     Raises ValueError for any other text and for booleans.
     """
@@ -32,6 +32,6 @@ PositiveDuration = Annotated[Duration, Field(gt=0)]
 
 
 class RegistryEntry(BaseModel):
-    """Base of all registry entries; unknown keys are rejected."""
+    """Base class of everything in the registry. Unknown keys are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -1,6 +1,6 @@
 """Messages and activity of retention, which deletes expired data.
 
-A run has one sweep for each kind of data. A sweep has one or more turns, each an activity.
+A retention run has one sweep for each kind of data. A sweep has one or more turns. Each turn is one activity.
 """
 
 from datetime import datetime
@@ -22,7 +22,7 @@ class RetentionKind(StrEnum):
     METADATA = "metadata"  # rows of batches and uploads that ended long ago
     KEYS = "keys"  # idempotency keys
     UNFINISHED = "unfinished"  # unfinished writes of crashed processes
-    ORPHANS = "orphans"  # objects that no row names
+    ORPHANS = "orphans"  # objects that no database row refers to
     LOST = "lost"  # rows of files whose object is gone
 
 
@@ -37,7 +37,7 @@ LITTER_KINDS = [RetentionKind.UNFINISHED, RetentionKind.ORPHANS, RetentionKind.L
 
 
 class SweepPosition(Message):
-    """Position at which the next turn of a sweep continues. The default is the start of a sweep."""
+    """Position at which the next turn of a sweep continues. The default is the start of the sweep."""
 
     at: datetime | None = None
     tenant: str = ""
@@ -60,9 +60,9 @@ class DeletionCount(Message):
 
 
 class SweepRequest(Message):
-    """Request for one turn of a sweep, which deletes data of one kind from `position` on.
+    """Request for one turn of a sweep, which deletes data of one kind, starting at `position`.
 
-    `so_far` has the counts of the earlier turns. If `dry_run` is True, data is only counted.
+    `so_far` has the counts of the earlier turns. If `dry_run` is True, data is counted but not deleted.
     """
 
     kind: RetentionKind
@@ -73,7 +73,10 @@ class SweepRequest(Message):
 
 
 class SweepResult(Message):
-    """Counts of a sweep so far, and the position of its next turn, which is None after the last one."""
+    """Counts of a sweep so far, and the position of its next turn.
+
+    The position is None after the last turn.
+    """
 
     deleted: DeletionCount
     position: SweepPosition | None = None
@@ -82,7 +85,8 @@ class SweepResult(Message):
 class RetentionOrder(Message):
     """Start argument of a retention run.
 
-    When the run continues as new, it has the remaining `kinds`, and the counts and errors so far.
+    When the run continues as new, `kinds`, `deleted` and `errors` are the remaining kinds of data and the
+    results so far.
     """
 
     kinds: list[RetentionKind] = EXPIRED_KINDS
@@ -95,7 +99,7 @@ class RetentionOrder(Message):
 
 
 class RetentionResult(Message):
-    """Result of a retention run: counts for each kind of data, and a sentence for each kind that failed."""
+    """Result of a retention run: counts for each kind of data, and one sentence for each kind that failed."""
 
     deleted: list[DeletionCount]
     errors: list[str] = []
@@ -103,7 +107,7 @@ class RetentionResult(Message):
 
 
 class RetentionActivities:
-    """Declaration of the activity, so that workflows can call it without importing its implementation.
+    """Declares the activity `sweep`, so that workflows can call it without importing its implementation.
 
     It is implemented in `activities/retention/activity.py`.
     """

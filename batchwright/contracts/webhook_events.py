@@ -1,4 +1,4 @@
-"""Webhook events about the end of batches, in OpenAI's format. They are not sent by this module."""
+"""Events about the end of batches, in OpenAI's webhook format. This module does not send them."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -16,7 +16,10 @@ class EventType(StrEnum):
 
     @classmethod
     def of(cls, status: BatchStatus) -> "EventType":
-        """Return the event type for a batch that has ended. Raises ValueError for any other status."""
+        """Return the event type for the end of a batch.
+
+        Raises ValueError if `status` is not a final status.
+        """
         return cls(f"batch.{status}")
 
 
@@ -25,7 +28,7 @@ class EventData(Message):
 
 
 class BatchEvent(Message):
-    """Event about the end of a batch. `created_at` is when the batch ended, in Unix seconds."""
+    """Event about the end of a batch. `created_at` is the time of the end, in Unix seconds."""
 
     id: str
     object: Literal["event"] = "event"
@@ -35,7 +38,7 @@ class BatchEvent(Message):
 
 
 def batch_event(event_id: str, batch_id: str, status: BatchStatus, ended_at: datetime) -> BatchEvent:
-    """Return the event about the end of a batch. Raises ValueError if `status` is not a final one."""
+    """Return the event about the end of a batch. Raises ValueError if `status` is not a final status."""
     return BatchEvent(
         id=event_id,
         type=EventType.of(status),
