@@ -1,4 +1,4 @@
-"""The database as other packages use it: one Protocol per table, implemented in PostgreSQL or in memory."""
+"""Access to the database. Each table has a Protocol, which is implemented in PostgreSQL and in memory."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -32,7 +32,7 @@ class DatabaseServer(Protocol):
     """Connection to the database server, which all tables share."""
 
     async def check(self) -> None:
-        """Send a query to the database. Raises DatabaseUnavailable if there is no answer."""
+        """Send a query to the database. Raises DatabaseUnavailable if it does not answer."""
         ...
 
     async def close(self) -> None: ...
@@ -71,7 +71,7 @@ class Database:
     quotas: QuotasTable
 
     async def check(self) -> None:
-        """Send a query to the database. Raises DatabaseUnavailable if there is no answer."""
+        """Send a query to the database. Raises DatabaseUnavailable if it does not answer."""
         await self.server.check()
 
     async def close(self) -> None:

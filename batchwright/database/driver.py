@@ -1,4 +1,4 @@
-"""Types for the parts of the database driver asyncpg that are used here, because asyncpg has none."""
+"""Type declarations for asyncpg, the database driver, which has none of its own."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
@@ -61,13 +61,13 @@ async def connect(database_url: str) -> DatabaseConnection:
 
 
 async def create_driver_pool(database_url: str, size: int) -> Pool:
-    """Create a pool of at most `size` connections, which are opened when they are needed.
+    """Create a pool of at most `size` connections. A connection is opened when it is first needed.
 
-    - It keeps no minimum of open connections, because in an outage asyncpg would log a traceback every second
-      for each connection that it fails to add.
-    - It sends no reset statement when a connection is released, because the settings, locks and cursors of
-      this product end with their transaction.
-    - It sends session settings in a statement, except the name and the time zone, because poolers such as
+    - The pool has no minimum size. With a minimum, asyncpg would log a traceback every second for each
+      connection that it cannot open in an outage.
+    - The pool sends no reset statement when a connection is released. All settings, locks and cursors of this
+      product end with their transaction.
+    - Session settings are sent in a statement, except the name and the time zone, because poolers such as
       PgBouncer refuse unknown startup parameters.
     """
     return await asyncpg.create_pool(  # pyright: ignore[reportUnknownMemberType, reportReturnType]
@@ -83,10 +83,10 @@ async def create_driver_pool(database_url: str, size: int) -> Pool:
 
 
 async def _configure(session: Session) -> None:
-    """Set up a new connection: no JIT compilation, and a time limit for idle transactions.
+    """Configure a new connection: turn off JIT compilation, and limit the time of idle transactions.
 
-    If a machine disappears in the middle of a transaction, the time limit ends the transaction and so
-    releases its locks.
+    If a client disappears in the middle of a transaction, the time limit ends the transaction and releases
+    its locks.
     """
     await session.execute(f"SET jit = off; SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
 

@@ -3,14 +3,14 @@
 DatabaseError
   DatabaseUnavailable   the database does not answer now; the caller retries (Temporal retries activities)
     OutcomeUnknown      the connection was lost after the statement was sent, so it may have been executed
-  SchemaMismatch        the tables are not those that this version needs; the message says what to run
-  MigrationFailed       one migration could not be applied; the migrations before it are applied
-  UnknownCursor         the object `after` which a list should continue does not exist
+  SchemaMismatch        the tables do not fit this version of the code; the message names the command to run
+  MigrationFailed       a migration failed and was rolled back; earlier migrations stay applied
+  UnknownCursor         a list cannot continue after the id `after`, because no such object exists
   UnknownBatch          the batch to change has no row
-  FileInUse             a live batch reads the file
+  FileInUse             a batch that has not ended reads the file
   UnknownUpload         the tenant has no such upload
-  UploadClosed          the upload accepts no parts: it is completed, cancelled or expired
-  UploadFull            one more part would exceed the limit of parts or bytes
+  UploadClosed          the upload accepts no parts, because it is completed, cancelled or expired
+  UploadFull            the upload would exceed the limit of parts or bytes with one more part
   UnknownTenant         the tenant of a new API key, team or user does not exist
   UnknownBudgetGroup    the budget group to change does not exist
   UnknownApiKey         the new member of a team or user is not an API key of the tenant
@@ -22,11 +22,14 @@ from batchwright.rules.quotas import BudgetGroup
 
 
 class DatabaseError(Exception):
-    """Base of all errors of the database."""
+    """Base class of all errors of the database."""
 
 
 class DatabaseUnavailable(DatabaseError):
-    """The database does not answer, or cannot execute the statement now. The call can be repeated later."""
+    """The database does not answer, or cannot execute the statement now.
+
+    The caller can repeat the call later.
+    """
 
 
 class OutcomeUnknown(DatabaseUnavailable):
@@ -117,9 +120,9 @@ class InOtherOrganization(DatabaseError):
 
 
 class VersionConflict(DatabaseError):
-    """The model does not have a version that the caller expected, so nothing was changed.
+    """The version of the model is not one that the caller expects, so nothing was changed.
 
-    `present` is the model's current version; `0` if the model was never changed at run time.
+    `present` is the current version of the model; `0` if the model was never changed at run time.
     """
 
     def __init__(self, model: str, present: int) -> None:

@@ -1,6 +1,6 @@
-"""Apply missing migrations, or check whether a database answers and its tables fit. For operators.
+"""Apply missing migrations, or check if a database answers and its tables fit this version. For operators.
 
-An advisory lock makes concurrent runs wait for each other.
+An advisory lock in PostgreSQL makes concurrent runs wait for each other.
 """
 
 from collections.abc import AsyncGenerator
@@ -28,6 +28,8 @@ _INSERT = "INSERT INTO migrations (name, checksum, breaking) VALUES ($1, $2, $3)
 
 
 class DatabaseInspection(NamedTuple):
+    """Version and time of a PostgreSQL server, and how its tables differ from those of this version."""
+
     where: str  # host and database, without user and password
     version: str
     now: datetime
@@ -55,7 +57,7 @@ async def migrate(database_url: str) -> list[str]:
 
 
 async def pending(database_url: str) -> list[str]:
-    """Return the names of the migrations that `migrate` would apply, without changing anything.
+    """Return the names of the migrations that `migrate` would apply. Changes nothing.
 
     Raises SchemaMismatch and DatabaseUnavailable in the same cases as `migrate`.
     """
@@ -68,7 +70,7 @@ async def missing_names(session: driver.Session) -> list[str]:
 
 
 async def inspect(database_url: str) -> DatabaseInspection:
-    """Return the version and the time of the PostgreSQL server, and whether the tables fit this version.
+    """Return the version and time of the PostgreSQL server, and if its tables fit this version of the code.
 
     Raises DatabaseUnavailable if PostgreSQL does not answer.
     """

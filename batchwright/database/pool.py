@@ -1,4 +1,7 @@
-"""Connection pool to PostgreSQL that translates driver errors and waits for a server that is starting."""
+"""Connection pool to PostgreSQL.
+
+It translates the driver's errors, and can wait for a server that is starting.
+"""
 
 import asyncio
 import logging
@@ -18,10 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class StorableSession(Session):
-    """Database session.
-
-    In the arguments of statements, it replaces characters that PostgreSQL cannot store.
-    """
+    """Database session that replaces characters in arguments if PostgreSQL cannot store them."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -40,10 +40,10 @@ class StorableSession(Session):
 
 
 class ConnectionPool:
-    """Connection pool that raises this package's exceptions instead of the driver's, except for SQL errors.
+    """Connection pool to PostgreSQL. It translates errors of the driver to exceptions of this package.
 
-    DatabaseUnavailable means that nothing was executed. Its subclass OutcomeUnknown means that the response
-    was lost and a COMMIT may have been applied.
+    Errors in the SQL are not translated. DatabaseUnavailable means that nothing was executed. Its subclass
+    OutcomeUnknown means that the response was lost, so a COMMIT may have been executed.
     """
 
     def __init__(self, pool: driver.Pool, database_url: str) -> None:
@@ -77,20 +77,20 @@ class ConnectionPool:
                         yield StorableSession(connection)
 
     async def check(self) -> None:
-        """Send a query to the database. Raises DatabaseUnavailable if there is no answer."""
+        """Send a query to the database. Raises DatabaseUnavailable if it does not answer."""
         await self.fetchrow("SELECT 1")
 
     async def contact(self) -> None:
-        """Connect and run one query. Errors of asyncpg are raised untranslated."""
+        """Connect and run one query. Raises asyncpg's own exceptions."""
         async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
             await connection.execute("SELECT 1")
 
     def patient(
         self, seconds: float, failures: tuple[type[Exception], ...] = (DatabaseUnavailable,)
     ) -> AsyncRetrying:
-        """Return a retrier that repeats a call for up to `seconds` while it raises one of `failures`.
+        """Return a retrier: it repeats a call that raises one of `failures`, for up to `seconds`.
 
-        After that time it raises the last error.
+        After `seconds`, it raises the latest exception.
         """
         return AsyncRetrying(
             retry=retry_if_exception_type(failures),
@@ -103,7 +103,7 @@ class ConnectionPool:
         )
 
     async def close(self) -> None:
-        """Close all connections when their queries have ended, but after at most QUERY_SECONDS."""
+        """Close all connections once their queries have ended. Wait at most QUERY_SECONDS for the queries."""
         try:
             async with asyncio.timeout(QUERY_SECONDS):
                 await self._pool.close()
@@ -112,11 +112,11 @@ class ConnectionPool:
 
 
 async def open_connection_pool(database_url: str, *, size: int, patience_seconds: float) -> ConnectionPool:
-    """Open a pool of at most `size` connections, and return it once PostgreSQL has answered a query.
+    """Open a pool of at most `size` connections. Return when PostgreSQL has answered a first query.
 
     Raises:
         DatabaseUnavailable: PostgreSQL did not answer within `patience_seconds`, or it rejected the user, the
-            password or the database of the URL.
+            password or the database name in the URL.
     """
     where = address(database_url)
     with translated(where):
@@ -130,7 +130,7 @@ async def open_connection_pool(database_url: str, *, size: int, patience_seconds
 
 
 def address(database_url: str) -> str:
-    """Return the part `host:port/database` of the URL, without user and password, for messages."""
+    """Return `host:port/database` of a database URL, without user and password, for use in messages."""
     parts = urlsplit(database_url)
     return parts.netloc.rpartition("@")[2] + parts.path
 
@@ -162,7 +162,7 @@ def translated(
 
 
 def _reason(error: BaseException) -> str:
-    """Return why PostgreSQL does not answer: the error's text, or its class if the text is empty."""
+    """Return why PostgreSQL does not answer: the error's text, or the name of its class if it has no text."""
     if isinstance(error, ConnectionRefusedError):
         return "the connection was refused"
     return str(error).rstrip(".") or type(error).__name__

@@ -1,4 +1,4 @@
-"""Open the PostgreSQL database of a process, with one connection pool for all tables."""
+"""Opens the PostgreSQL database of a process, with one connection pool for all tables."""
 
 from batchwright.database.database import Database
 from batchwright.database.errors import SchemaMismatch

@@ -1,4 +1,4 @@
-"""Types of the values that are read from the tables or written to them."""
+"""Types of the rows that are read from the tables or written to the tables."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,10 +29,10 @@ class FileRow(Message):
 
 
 class BatchRow(Message):
-    """A batch as it is stored: what was ordered, its status, the times of its changes, its counts and files.
+    """Row of a batch: the order that created it, its status, times, counts and files.
 
-    `status` is never `cancelling`. The API shows `cancelling` for a live batch that has
-    `cancel_requested_at`.
+    `status` is never `cancelling`. The API shows `cancelling` for a batch that has `cancel_requested_at` and
+    has not ended.
     """
 
     order: BatchOrder
@@ -49,14 +49,14 @@ class BatchRow(Message):
     errors: list[ValidationError] = []
     models: list[ModelCounts] = []
     total: int = 0
-    completed: int = 0  # of a live batch: as the workers last reported it, at most 5 s ago
+    completed: int = 0  # in a batch that has not ended: as the workers last reported it, at most 5 s ago
     failed: int = 0
     usage: Usage = Usage()
     results_kept_until: datetime | None = None  # set if the batch failed without files
     files_pending_until: datetime | None = None  # set if the batch ended before its files were written
     ingestion_began_at: datetime | None = None
     errors_summary: list[ErrorCount] = []  # failed lines by code and model, most lines first
-    ingestion_errors: list[ErrorCount] = []  # those that failed in ingestion
+    ingestion_errors: list[ErrorCount] = []  # lines that failed in ingestion
     forecast: BatchForecast | None = None  # only if it was read together with the waiting reasons
 
     @property
@@ -66,7 +66,7 @@ class BatchRow(Message):
 
 
 class EndedBatch(NamedTuple):
-    """Result of a call that ends a batch or adds its files: its current row, and whether the call changed it.
+    """A batch after a call that should end it or add its files, and whether this call changed the row.
 
     `moved` is False if the call changed nothing, for example because the batch had already ended.
     """
@@ -76,11 +76,11 @@ class EndedBatch(NamedTuple):
 
 
 class SliceProgress(Message):
-    """Totals of one slice, which is a part of a model's lines: settled lines, errors and tokens used so far.
+    """Report of a worker about one slice, which is a part of a model's lines: lines done, errors, tokens.
 
-    `number` identifies the slice within its model. A report is newer if (`generation`, `attempt`) is greater,
-    and an older report never replaces a newer one. `generation` rises whenever attempts are counted from 1
-    again.
+    All numbers are totals since the slice started. `number` identifies the slice within its model. The report
+    with the greater (`generation`, `attempt`) is the newer one. An older report never replaces a newer one.
+    `generation` rises when attempts are counted from 1 again.
     """
 
     tenant: str
@@ -92,14 +92,14 @@ class SliceProgress(Message):
     completed: int
     failed: int
     usage: Usage = Usage()
-    errors: list[ErrorCount] = []  # without the model
+    errors: list[ErrorCount] = []  # their `model` is None
 
 
 class BatchOutcome(Message):
-    """End of a batch: its final status, counts, files and dead letters (lines that failed for good).
+    """Values to store at the end of a batch: final status, counts, files and dead letters.
 
-    `models` has the final counts of the models that have slices. If it is None, the counts that the workers
-    reported last become final.
+    Dead letters are lines that failed after their last attempt. `models` has the final counts of the models
+    that have slices. If it is None, the counts that workers reported last become the final ones.
     """
 
     status: BatchStatus
@@ -115,7 +115,7 @@ class BatchOutcome(Message):
 
 
 class RateChange(Message):
-    """Rate limit of a model that was set at run time, in requests per second. `0` means that it has no limit.
+    """Rate limit of one model that was set at run time, in requests per second. `0` means no limit.
 
     An empty `model` stands for the limit over all models together.
     """
@@ -128,8 +128,8 @@ class RateChange(Message):
 class ModelChange(Message):
     """Change of one model at run time: the model was registered, changed or removed.
 
-    `config` is a whole registry entry, `patch` only the settings that change. Both are None if the model was
-    removed. `version` rises with every change; `0` stands for a model without a change.
+    `config` is a complete registry entry; `patch` has only the changed settings. Both are None if the model
+    was removed. `version` rises with each change. A model that was never changed has version 0.
     """
 
     model: str
@@ -147,7 +147,7 @@ class ModelChange(Message):
 class LiveBatch:
     """Counts and times of a batch that has not ended.
 
-    `status` is the one that users see: `cancelling` after a cancel request.
+    `status` is the status that users see. It is `cancelling` after a cancel request.
     """
 
     tenant: str
@@ -163,7 +163,7 @@ class LiveBatch:
 
 @dataclass(frozen=True)
 class ModelBacklog:
-    """Number of lines of one model that workers have not settled yet, in a batch that is being sent."""
+    """Number of lines of one model that still need a final result, in a batch whose lines are being sent."""
 
     tenant: str
     batch_id: str
@@ -172,12 +172,12 @@ class ModelBacklog:
     deadline: datetime
     priority: int
     created_at: datetime
-    is_paused: bool = False  # by a user
+    is_paused: bool = False  # True if a user has paused the batch
 
 
 @dataclass(frozen=True)
 class ModelDeadline:
-    """How many lines of one model workers have yet to settle until `deadline`, over all batches."""
+    """Number of lines of one model that still need a final result by `deadline`, in all batches together."""
 
     model: str
     deadline: datetime
@@ -200,7 +200,7 @@ class WorkerHeartbeat(Message):
 
     id: str  # host:pid
     stats: dict[str, float]
-    registry: str = ""  # fingerprint of the registry that it uses
+    registry: str = ""  # fingerprint of the model registry that the worker uses
     beat_at: datetime
     started_at: datetime | None = None
 
@@ -212,10 +212,10 @@ class TenantRow(Message):
 
 
 class BudgetGroupRow(Message):
-    """A budget group, whose members share a number of tokens per day.
+    """A budget group, whose members share a daily token budget.
 
-    An organization has tenants as members, by name, and its own `tenant` is empty. A team or user has API
-    keys of `tenant` as members, by id. `tokens_per_day` is None if the group has no budget.
+    If the group is an organization, `members` are names of tenants, and `tenant` is empty. If it is a team or
+    a user, `members` are ids of API keys of `tenant`. `tokens_per_day` is None if the group has no budget.
     """
 
     kind: GroupKind
@@ -231,7 +231,7 @@ class BudgetGroupRow(Message):
 
 
 class ApiKeyRow(Message):
-    """An API key without its secret or hash. It is safe to show and to log."""
+    """An API key without its secret and without the hash of the secret. It is safe to show and to log."""
 
     id: str
     tenant: str
@@ -242,7 +242,7 @@ class ApiKeyRow(Message):
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
-    tokens_per_day: int | None = None  # `None` and `0`: no budget of its own
+    tokens_per_day: int | None = None  # None or 0: the key has no budget of its own
     max_in_flight: int | None = None  # requests in flight in the whole fleet; None: no cap
 
 
@@ -268,8 +268,8 @@ class StoredApiKey(Message):
 class UploadRow(Message):
     """A file that a client uploads in parts.
 
-    `status` is the stored status, which can be `pending` after the upload has expired. `status_at` returns
-    the status that users see.
+    `status` is the stored status. It can stay `pending` after the upload has expired. `status_at` returns the
+    status that users see.
     """
 
     id: str
@@ -288,7 +288,7 @@ class UploadRow(Message):
     def status_at(self, now: datetime) -> UploadStatus:
         """Return the status that users see at the time `now`.
 
-        A pending upload becomes `expired` with time.
+        It is `expired` if the stored status is `pending` and `expires_at` has passed.
         """
         return "expired" if self.status == "pending" and self.expires_at <= now else self.status
 
@@ -306,8 +306,8 @@ class IdempotencyClaim(Message):
     """An idempotency key that a successful request has used.
 
     Attributes:
-        operation: the kind of the request (batches, files or uploads).
-        fingerprint: digest of the request.
+        operation: kind of object that the request created: batches, files or uploads.
+        fingerprint: digest of the request, to detect another request with the same key.
         made: the object that the request created, as JSON.
     """
 

@@ -1,4 +1,4 @@
-"""Read the named queries and the migrations from the SQL files of this package."""
+"""Reads the named queries and the migrations from the SQL files of this package."""
 
 import hashlib
 import re
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class Migration(NamedTuple):
-    """A file with SQL that changes the tables.
+    """An SQL file that changes the tables.
 
-    `checksum` is its SHA-256. `breaking` is True if older versions of Batchwright cannot use the changed
-    tables.
+    `checksum` is the SHA-256 of the file. `breaking` is True if older versions of Batchwright cannot use the
+    changed tables.
     """
 
     name: str
@@ -26,9 +26,10 @@ class Migration(NamedTuple):
 
 
 def queries(kind: Callable[..., T], table: str) -> T:
-    """Read the SQL statements of a table, and return them as an instance of the dataclass `kind`.
+    """Return the SQL statements of a table as an instance of the dataclass `kind`.
 
-    In the file `queries/<table>.sql`, the statement after a line `-- name: x` becomes the field `x`.
+    The statements are in the file `queries/<table>.sql`. The statement after a line `-- name: x` becomes the
+    field `x`.
 
     Raises:
         TypeError: the fields of `kind` differ from the names in the file.
@@ -40,13 +41,13 @@ def queries(kind: Callable[..., T], table: str) -> T:
 
 
 def migrations() -> list[Migration]:
-    """Return all migrations in the order in which they are applied."""
+    """Return all migrations of this package, in the order in which they are applied."""
     folder = files("batchwright.database").joinpath("migrations")
     found = [file for file in folder.iterdir() if file.name.endswith(".sql")]
     return sorted(migration_of(file.name, file.read_bytes()) for file in found)
 
 
 def migration_of(name: str, content: bytes) -> Migration:
-    """Return the migration in a file, given the file's name and content."""
+    """Return the migration for a file with this name and content."""
     sql = content.decode()
     return Migration(name, sql, hashlib.sha256(content).hexdigest(), _BREAKING in sql)

@@ -1,4 +1,4 @@
-"""Table of the differences that the latest audit found between rows, workflow runs and files, by kind."""
+"""Table with the results of the latest audit, which compares rows, workflow runs and files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from batchwright.database.sql import queries
 
 
 class RecordedAudit(NamedTuple):
-    """Differences of one kind: how many the latest audit found, and when that audit ended.
+    """Number of differences of one kind that the latest audit found, and the time when it ended.
 
-    Before the first audit, the counts are zero and `at` is when the table was created.
+    Before the first audit, the counts are 0, and `at` is the time when the table was created.
     """
 
     counted: AuditCount
@@ -22,14 +22,14 @@ class RecordedAudit(NamedTuple):
 
 class AuditsTable(Protocol):
     async def record(self, counts: Mapping[str, AuditCount], at: datetime) -> None:
-        """Store the counts of an audit that ended at the time `at`, by kind of difference.
+        """Store the differences that an audit found, as counts by kind of difference.
 
-        Counts of a later audit are not replaced.
+        The audit ended at `at`. Nothing changes if the stored counts are from a later audit.
         """
         ...
 
     async def latest(self) -> Mapping[str, RecordedAudit]:
-        """Return how many differences between tables and storage the latest audit found, by kind."""
+        """Return the result of the latest audit, by kind of difference."""
         ...
 
 

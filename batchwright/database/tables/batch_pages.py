@@ -28,7 +28,7 @@ class PostgresBatchPages:
     async def page(
         self, tenant: str, *, limit: int, after: str | None, filters: BatchFilters
     ) -> tuple[list[BatchRow], bool]:
-        """Return what `BatchesTable.page` returns."""
+        """Return one page of a tenant's batches, as described in `BatchesTable.page`."""
         records = await self._records(tenant, limit + 1, after, filters)
         return [parse_batch(record) for record in records[:limit]], len(records) > limit
 

@@ -1,7 +1,7 @@
-"""Convert records of the table of batches to BatchRow and back, and combine counts by model.
+"""Convert records of the table of batches to BatchRow, and combine the counts of a batch by model.
 
-A batch's row counts only the lines that got their result from ingestion. The workers' counts of all other
-lines are in another table, and are added when the row of a live batch is read.
+The row of a batch counts only lines that got their result during ingestion. Workers report the counts of all
+other lines in another table. These counts are added when the row of a live batch is read.
 """
 
 from datetime import datetime
@@ -25,9 +25,9 @@ from batchwright.rules.results.error_tally import ErrorTally
 
 
 def overlay_counts(models: list[ModelCounts], reported: list[ModelCounts]) -> list[ModelCounts]:
-    """Return `models`, but with the numbers of completed and failed lines from `reported`, model by model.
+    """Return `models` with the completed and failed lines that `reported` has for the same models.
 
-    Models that are only in `reported` come last.
+    Models that are only in `reported` are added at the end.
     """
     by_name = {count.model: count for count in reported}
     counts: list[ModelCounts] = []
@@ -41,9 +41,9 @@ def overlay_counts(models: list[ModelCounts], reported: list[ModelCounts]) -> li
 def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -> list[ModelCounts]:
     """Return the final counts of a batch by model.
 
-    The counts of models in `planned` are taken from there. Lines of all other models have their result from
-    ingestion, so each of them that is not completed counts as failed. If `planned` is None, return `models`
-    unchanged.
+    A model in `planned` gets its counts from `planned`. A model that is not in `planned` has no slices:
+    ingestion gave all its lines a result, and all that are not completed have failed. If `planned` is None,
+    `models` is returned unchanged.
     """
     if planned is None:
         return models
@@ -57,7 +57,7 @@ def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -
 
 
 def add_reported(row: BatchRow, reported: list[ModelCounts], errors: list[ErrorCount]) -> BatchRow:
-    """Return the row of a live batch, with the counts and errors added that workers have reported."""
+    """Return the row of a live batch with the counts and errors that workers reported added to it."""
     own = {count.model: count for count in row.models}
     return row.model_copy(
         update={
@@ -72,7 +72,7 @@ def add_reported(row: BatchRow, reported: list[ModelCounts], errors: list[ErrorC
 def _sum(reported: ModelCounts, own: ModelCounts | None) -> ModelCounts:
     if own is None:
         return reported
-    if own.completed + own.failed >= own.lines:  # ingestion settled all lines, so the model has no slices
+    if own.completed + own.failed >= own.lines:  # all lines have results from ingestion, and no slices
         return own
     counts = {"completed": reported.completed + own.completed, "failed": reported.failed + own.failed}
     return reported.model_copy(update=counts)
@@ -86,7 +86,7 @@ _WAITING = TypeAdapter(list[WaitingRow])
 
 
 class _Columns(BaseModel):
-    """Columns of the table of batches, by name. JSON columns are read as text and parsed here."""
+    """Columns of a record of the table of batches. JSON columns are read as text and parsed here."""
 
     tenant: str
     batch_id: str = Field(alias="id")
@@ -144,7 +144,10 @@ class _Columns(BaseModel):
 
 
 def parse_batch(record: Row) -> BatchRow:
-    """Return the batch in a record. The counts of a live batch include those that workers reported."""
+    """Return the batch in a database record.
+
+    The counts of a live batch include those that workers reported.
+    """
     columns = _Columns.model_validate(dict(record.items()))
     row = BatchRow.model_validate(columns, from_attributes=True)
     if row.status.is_terminal:
@@ -153,7 +156,7 @@ def parse_batch(record: Row) -> BatchRow:
 
 
 def parse_waiting(rows: str | None) -> list[WaitingRow]:
-    """Return the waiting reasons in a JSON array. None stands for an empty array."""
+    """Return the waiting reasons in a JSON array. If `rows` is None, return an empty list."""
     return [] if rows is None else _WAITING.validate_json(rows)
 
 

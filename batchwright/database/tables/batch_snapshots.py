@@ -1,4 +1,4 @@
-"""Snapshots of many batches, read with one query, for the API's event streams."""
+"""Reads the present state of many batches with one query, for the API's event streams."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class BatchSnapshot(NamedTuple):
 
 class BatchSnapshots(Protocol):
     async def read(self, keys: Collection[BatchKey], at: datetime) -> dict[BatchKey, BatchSnapshot]:
-        """Return the snapshots of these batches at the time `at`. Batches that do not exist are left out."""
+        """Return the state of the batches `keys` at the time `at`. Batches that do not exist are left out."""
         ...
 
 
@@ -37,9 +37,9 @@ class BatchSnapshotQueries:
 
 
 class PostgresBatchSnapshots(BatchSnapshots):
-    """Reads snapshots, and parses only those that differ from the previous call.
+    """Reads snapshots of batches. It parses only the records that have changed since the previous call.
 
-    Most batches have not changed since the last second, and parsing takes longer than the query.
+    Parsing takes longer than the query, and most batches do not change within a second.
     """
 
     def __init__(self, connections: ConnectionPool) -> None:

@@ -1,4 +1,4 @@
-"""Table of batches. A status changes only if the earlier status is the expected one."""
+"""Table of batches. Each change of a status requires a certain earlier status."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,8 +33,8 @@ from batchwright.rules.json_text import storable_json
 class BatchesTable(Protocol):
     """Batches of all tenants. A batch is live until it has ended.
 
-    Methods that change the status return True if they changed the row. They return False if the row did not
-    have the required status, for example at a repeated call. The times in a row never decrease.
+    A method that changes the status returns True if it changed the row. It returns False if the row did not
+    have the required status, for example in a repeated call. Times in a row never decrease.
     """
 
     async def upsert(self, order: BatchOrder) -> BatchRow:
@@ -51,35 +51,36 @@ class BatchesTable(Protocol):
     ) -> tuple[BatchRow, list[WaitingRow]] | None:
         """Return a batch with its forecast, and the reasons why it waits at the time `at`, sorted by model.
 
-        Return None if there is no such batch.
+        Return None if the tenant has no such batch.
         """
         ...
 
     async def page(
         self, tenant: str, *, limit: int, after: str | None, filters: BatchFilters = NO_FILTERS
     ) -> tuple[list[BatchRow], bool]:
-        """Return at most `limit` batches of a tenant, the newest first, and True if there are more.
+        """Return at most `limit` batches of a tenant, newest first, and True if more follow.
 
-        Only batches that meet all conditions of `filters` are returned. `after` is the id of the last batch
-        of the page before; None for the first page. Raises UnknownCursor if the tenant has no such batch.
+        `filters` selects the batches. `after` is the id of the last batch of the previous page; None for the
+        first page. Raises UnknownCursor if the tenant has no batch `after`.
         """
         ...
 
     async def count_live(self, tenant: str) -> int: ...
 
     async def fairness_key(self, tenant: str, at: datetime) -> str:
-        """Return the fairness key for a batch that is created at the time `at`; empty for the tenant's name.
+        """Return the fairness key for a batch that is created at `at`.
 
-        Temporal shares the capacity of a task queue fairly between fairness keys. Batches of a tenant that
-        run at the same time have the same key. After a batch was cancelled or has expired, the tenant gets a
-        new key. Temporal has charged the unsent slices of that batch to the old key.
+        Empty means that the tenant's name is the key. Temporal shares the capacity of a task queue fairly
+        between fairness keys. All batches of a tenant that run at the same time have the same key. After a
+        batch is cancelled or expires, the tenant gets a new key, because Temporal has charged the unsent
+        slices of that batch to the old key.
         """
         ...
 
     async def request_cancel(self, tenant: str, batch_id: str, at: datetime) -> BatchRow | None:
-        """Set `cancel_requested_at` if the batch is live and has none.
+        """Set `cancel_requested_at` of a live batch to `at`, if it is not set yet.
 
-        Return the current row, or None if there is no such batch.
+        Return the current row, or None if the tenant has no such batch.
         """
         ...
 
@@ -102,25 +103,25 @@ class BatchesTable(Protocol):
 
         Args:
             total: number of lines of the input.
-            models: counts by model.
+            models: counts of lines by model.
             at: time of the change.
-            unserved: lines that failed in ingestion, for example because no backend serves the model.
-            completed: lines that ingestion completed, with results copied from another batch.
-            began_at: when a worker began to read the input.
-            errors: the failed lines by code and model.
+            unserved: lines that failed in ingestion, for example because no backend serves their model.
+            completed: lines that ingestion completed with results from another batch.
+            began_at: time when a worker began to read the input.
+            errors: numbers of failed lines by code and model.
         """
         ...
 
     async def add_attempt(self, tenant: str, batch_id: str, prefix: str, size: int) -> None:
-        """Add `size` bytes to the tenant's stored bytes, which are limited by a quota.
+        """Count objects of a batch as stored bytes of its tenant. A quota limits the stored bytes.
 
-        The bytes are objects below the key prefix `prefix`, written by an attempt of ingestion. They count
-        until `remove_attempt` is called or the batch ends.
+        An attempt of ingestion wrote these objects below the key prefix `prefix`; their total is `size`
+        bytes. They count until `remove_attempt` is called or the batch ends.
         """
         ...
 
     async def remove_attempt(self, tenant: str, batch_id: str, prefix: str) -> None:
-        """Undo `add_attempt`, because the objects below the key prefix `prefix` were deleted."""
+        """Undo `add_attempt` after the objects below the key prefix `prefix` were deleted."""
         ...
 
     async def fail_validation(
@@ -138,25 +139,25 @@ class BatchesTable(Protocol):
         ...
 
     async def start_finalizing(self, tenant: str, batch_id: str, at: datetime) -> bool:
-        """Change the status from `in_progress` to `finalizing`, while the files are written.
+        """Change the status from `in_progress` to `finalizing`, the phase in which the files are written.
 
         Return True, or False without a change if the status is not `in_progress`.
         """
         ...
 
     async def finish(self, tenant: str, batch_id: str, outcome: BatchOutcome, at: datetime) -> EndedBatch:
-        """End a live batch with the files, counts and usage of `outcome`, in one transaction. Return the row.
+        """End a live batch with the files, counts and token usage of `outcome`, in one transaction.
 
-        The row is unchanged if the batch has already ended, or if it would end as completed shortly after a
-        cancel request. Raises UnknownBatch if the batch has no row.
+        Return the row. It is unchanged if the batch has already ended, or if it would end as completed
+        shortly after a cancel request. Raises UnknownBatch if the batch has no row.
         """
         ...
 
     async def add_files(self, tenant: str, batch_id: str, outcome: BatchOutcome) -> EndedBatch:
-        """Add files, counts and usage to a batch that ended before its files were written. Return the row.
+        """Add files, counts and token usage to a batch that ended before its files were written.
 
-        The row is unchanged if no files of the batch are pending. Raises UnknownBatch if the batch has no
-        row.
+        Return the row. It is unchanged if the batch has no pending files. Raises UnknownBatch if the batch
+        has no row.
         """
         ...
 
@@ -169,14 +170,14 @@ class BatchesTable(Protocol):
         total: int = 0,
         keep_until: datetime | None = None,
     ) -> EndedBatch:
-        """Record that the pending files of an ended batch will never be written. Return the row.
+        """Record that the pending files of an ended batch will never be written.
 
-        The row is unchanged if no files of the batch are pending. Raises UnknownBatch if the batch has no
-        row.
+        Return the row. It is unchanged if the batch has no pending files. Raises UnknownBatch if the batch
+        has no row.
 
         Args:
-            errors: why the files cannot be written. They replace the batch's errors.
-            total: number of lines of the input, if known. A greater stored number stays.
+            errors: why the files cannot be written. They replace the errors of the batch.
+            total: number of lines of the input; 0 if unknown. A greater stored number does not change.
             keep_until: time until which results stay in storage; None if they are not kept.
         """
         ...
@@ -191,13 +192,14 @@ class BatchesTable(Protocol):
         keep_until: datetime | None = None,
         files_until: datetime | None = None,
     ) -> EndedBatch:
-        """End a live batch without files, with the counts that the workers reported last. Return the row.
+        """End a live batch without files. Its final counts are those that the workers reported last.
 
-        The row is unchanged if the batch has already ended. Raises UnknownBatch if the batch has no row.
+        Return the row. It is unchanged if the batch has already ended. Raises UnknownBatch if the batch has
+        no row.
 
         Args:
             status: final status.
-            errors: why the batch ended, if it failed.
+            errors: why the batch failed; empty if it did not fail.
             at: time of the end.
             keep_until: time until which results stay in storage; None if they are not kept.
             files_until: time until which `add_files` may add the files; None if the batch gets no files.
@@ -259,7 +261,7 @@ class PostgresBatches(BatchesTable):
             return await self._row(session, order.tenant, order.batch_id)
 
     async def get(self, tenant: str, batch_id: str) -> BatchRow | None:
-        if not batch_id.isprintable():  # PostgreSQL stores no NUL, so no row can match
+        if not batch_id.isprintable():  # PostgreSQL stores no NUL characters, so no row can match
             return None
         record = await self._connections.fetchrow(self._sql.get, tenant, batch_id)
         return None if record is None else parse_batch(record)
@@ -407,7 +409,7 @@ class PostgresBatches(BatchesTable):
         return await self._connections.fetchrow(sql, *args) is not None
 
     async def _locked(self, session: Session, tenant: str, batch_id: str) -> BatchRow:
-        """Lock the row against other changes until the transaction ends, and return it."""
+        """Return the row of a batch. Other transactions cannot change the row until this transaction ends."""
         await session.fetchrow(self._sql.lock, tenant, batch_id)
         return await self._row(session, tenant, batch_id)
 

@@ -1,4 +1,4 @@
-"""Table of callbacks, which are HTTP requests by which backends report that a job has ended."""
+"""Table of callbacks: HTTP requests with which backends report the end of a job."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,8 @@ from batchwright.database.sql import queries
 class ReceivedCallback(NamedTuple):
     """A callback from a backend.
 
-    `body` is None if it was too large to store. `size` is its length in bytes, stored or not.
+    `body` is None if it was too large to store. `size` is the length of the body in bytes, even if it was not
+    stored.
     """
 
     id: str
@@ -21,27 +22,30 @@ class ReceivedCallback(NamedTuple):
 
 
 class CallbacksTable(Protocol):
-    """Received callbacks. Only the first callback with an id is stored; later ones are refused."""
+    """Received callbacks. Only the first callback with an id is stored.
+
+    Later callbacks with this id are refused.
+    """
 
     async def accept(self, id: str, body: bytes | None, size: int, expires_at: datetime) -> bool:
-        """Store a callback and return True. Return False if there was a callback with this id before.
+        """Store a callback and return True. If the id was used before, store nothing and return False.
 
         Args:
             id: id of the callback, from the token in its URL.
             body: None if it is too large to store.
-            size: length of the body in bytes, stored or not.
+            size: length of the body in bytes, even if it is not stored.
             expires_at: time after which the callback may be deleted.
         """
         ...
 
     async def get(self, ids: Sequence[str]) -> list[ReceivedCallback]:
-        """Return the received callbacks with these ids. Those whose bodies were cleared are left out."""
+        """Return the received callbacks with these ids, except those whose bodies were cleared."""
         ...
 
     async def clear_bodies(self, ids: Sequence[str]) -> None:
-        """Delete the bodies of these callbacks.
+        """Delete the bodies of the callbacks with these ids.
 
-        Their ids stay, so that repeated callbacks are still refused.
+        The ids stay, so that repeated callbacks are refused.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Tables of dead letters (lines that failed after their last attempt) and of the batches that retry them."""
+"""Tables of dead letters, which are lines that failed after their last attempt, and of their retries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _INSERT_CHUNK = 1_000
 class StoredDeadLetter(NamedTuple):
     """A dead letter (a line that failed after its last attempt) with its tenant and batch.
 
-    `retry` is the order (start argument) of the batch that retries the line; None if no batch does.
+    `retry` is the start argument of the batch that retries the line; None if no batch retries it.
     """
 
     tenant: str
@@ -35,7 +35,7 @@ class StoredDeadLetter(NamedTuple):
 class DeadLettersTable(Protocol):
     """Dead letters: lines that failed after their last attempt. Other batches can retry them.
 
-    They are deleted together with the row of their batch.
+    The dead letters of a batch are deleted together with the row of the batch.
     """
 
     async def get(self, id: str) -> StoredDeadLetter | None: ...
@@ -43,12 +43,12 @@ class DeadLettersTable(Protocol):
     async def page(
         self, *, tenant: str | None, batch_id: str | None, limit: int, after: str | None
     ) -> tuple[list[StoredDeadLetter], bool]:
-        """Return at most `limit` dead letters, the newest first, and True if there are more.
+        """Return at most `limit` dead letters, newest first, and True if more follow.
 
         Args:
             tenant: return only dead letters of this tenant; None for all tenants.
             batch_id: return only dead letters of this batch; None for all batches.
-            after: id of the last dead letter of the page before; None for the first page.
+            after: id of the last dead letter of the previous page; None for the first page.
 
         Raises UnknownCursor if there is no dead letter `after`.
         """
@@ -59,37 +59,40 @@ class DeadLettersTable(Protocol):
     ) -> list[tuple[str, str]]:
         """Return (tenant, batch id) of batches with dead letters that can be retried, sorted by batch id.
 
-        A dead letter can be retried if no batch retries it, or if that batch was never started.
+        A dead letter can be retried if it is not assigned to a batch that retries it, or if that batch was
+        never started.
 
         Args:
             tenant: return only batches of this tenant; None for all tenants.
             batch_id: return only this batch; None for all batches.
+            limit: greatest number of batches to return.
             after: return only batches with a greater id.
         """
         ...
 
     async def unretried_ids(self, tenant: str, batch_id: str) -> list[str]:
-        """Return the ids of a batch's dead letters that no other batch retries, in the order of the input."""
+        """Return the ids of a batch's dead letters that no batch retries yet, in the order of the input."""
         ...
 
     async def unstarted_retries(self, tenant: str, batch_id: str) -> list[BatchOrder]:
-        """Return the orders of retries of this batch that were created but not started."""
+        """Return the orders of batches that were created to retry lines of this batch but never started."""
         ...
 
     async def claim(self, ids: Sequence[str], order: BatchOrder, file: FileRow) -> bool:
-        """Assign dead letters to a new batch that will retry them, and insert its input file. Return True.
+        """Assign dead letters to a new batch that will retry them, and insert the input file of that batch.
 
-        Return False and change nothing if a dead letter is already assigned or no longer exists.
+        Return True. If a dead letter is already assigned or no longer exists, change nothing and return
+        False.
 
         Args:
-            ids: dead letters of the batch that `order.origin` names.
+            ids: ids of dead letters of the batch that `order.origin` names.
             order: start argument of the new batch.
-            file: row of the new batch's input file.
+            file: row of the input file of the new batch.
         """
         ...
 
     async def delete(self, id: str) -> bool:
-        """Delete a dead letter. Return True, or False if it does not exist."""
+        """Delete a dead letter. Return True, or False if there is no dead letter with this id."""
         ...
 
 
@@ -111,7 +114,7 @@ class DeadLetterQueries:
 
 
 class _AlreadyClaimed(Exception):
-    """Rolls back the transaction of `claim`, because a dead letter is not available."""
+    """Raised to roll back the transaction of `claim`, because a dead letter is assigned or gone."""
 
 
 class PostgresDeadLetters(DeadLettersTable):
@@ -123,7 +126,7 @@ class PostgresDeadLetters(DeadLettersTable):
     async def insert_by(
         self, session: Session, tenant: str, batch_id: str, dead_letters: Sequence[DeadLetter]
     ) -> None:
-        """Insert a batch's dead letters within the caller's transaction, which also inserts its files."""
+        """Insert the dead letters of a batch in the caller's transaction."""
         for start in range(0, len(dead_letters), _INSERT_CHUNK):
             some = _DEAD_LETTERS.dump_json(list(dead_letters[start : start + _INSERT_CHUNK])).decode()
             await session.execute(self._sql.insert, tenant, batch_id, storable_json(some))

@@ -20,11 +20,12 @@ _PARSE_INLINE_LIMIT = 500  # rows, which take about 5 ms
 class FilesTable(Protocol):
     """Files of tenants.
 
-    The methods treat an expired file as if it did not exist, unless it is the input of a live batch.
+    The methods treat an expired file as if it did not exist. Exception: the input of a live batch does not
+    expire.
     """
 
     async def insert(self, row: FileRow) -> None:
-        """Insert a row. A second insert of the same row changes nothing."""
+        """Insert a row. If the same row exists already, nothing changes."""
         ...
 
     async def get(self, tenant: str, file_id: str) -> FileRow | None: ...
@@ -32,22 +33,22 @@ class FilesTable(Protocol):
     async def page(
         self, tenant: str, *, purpose: str | None, limit: int, ascending: bool, after: str | None
     ) -> tuple[list[FileRow], bool]:
-        """Return at most `limit` files of a tenant, and True if there are more.
+        """Return at most `limit` files of a tenant, and True if more follow.
 
         Args:
             purpose: return only files with this purpose; None for all files.
-            ascending: True for the oldest first, False for the newest first.
-            after: id of the last file of the page before; None for the first page.
+            ascending: True for oldest first, False for newest first.
+            after: id of the last file of the previous page; None for the first page.
 
         Raises UnknownCursor if the tenant has no file `after`.
         """
         ...
 
     async def delete(self, tenant: str, file_id: str) -> FileRow | None:
-        """Delete the row of a file and return it. The caller then deletes the object in storage.
+        """Delete the row of a file and return it. The caller must then delete the object in storage.
 
-        Return None if the file does not exist or has expired. Raises FileInUse if it is the input of a batch
-        that has not ended or still waits for its output files.
+        Return None if the file does not exist or has expired. Raises FileInUse if the file is the input of a
+        batch that has not ended or has pending files.
         """
         ...
 
@@ -76,7 +77,7 @@ class PostgresFiles(FilesTable):
             await self.insert_by(session, row)
 
     async def insert_by(self, session: Session, row: FileRow) -> None:
-        """Insert a row in the caller's open transaction."""
+        """Insert a row in the caller's transaction."""
         await session.execute(
             self._sql.insert,
             row.tenant,
@@ -123,14 +124,17 @@ class PostgresFiles(FilesTable):
 
 
 async def _file_rows(records: Sequence[Row]) -> list[FileRow]:
-    """Return the files in the records. If there are many, parse them in a thread."""
+    """Return the files in the records.
+
+    Many records are parsed in a thread, so that the event loop stays free.
+    """
     if len(records) <= _PARSE_INLINE_LIMIT:
         return list(map(_parse_file, records))
     return await asyncio.to_thread(lambda: list(map(_parse_file, records)))
 
 
 async def position_of(session: Session, sql: str, tenant: str, after: str) -> tuple[datetime, str]:
-    """Return creation time and id of the row with the id `after`, which are its position in a list.
+    """Return the creation time and the id of the row with the id `after`, which are its position in a list.
 
     `sql` selects the creation time by tenant and id. Raises UnknownCursor if it finds no row.
     """

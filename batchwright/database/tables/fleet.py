@@ -1,4 +1,4 @@
-"""Queries over the live batches of all tenants, for metrics and for the choice of the queues to poll."""
+"""Queries over the live batches of all tenants, for metrics and to choose the task queues to poll."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,24 +12,27 @@ from batchwright.database.tables.waiting_reasons import WaitingSource
 
 
 class LiveBatches(Protocol):
-    """Queries over the batches of all tenants that have not ended. No tenant sees the results."""
+    """Queries over the live batches of all tenants, which are those that have not ended.
+
+    Only operators and workers may see the results.
+    """
 
     async def live(self) -> list[LiveBatch]:
-        """Return the batches that have not ended, with their counts and times."""
+        """Return all batches that have not ended, with their counts and times."""
         ...
 
     async def backlogs(self, now: datetime) -> list[ModelBacklog]:
-        """Return the number of lines that workers have not settled yet, for each batch in progress and model.
+        """Return the lines that still need a final result, counted for each batch in progress and each model.
 
-        Models without such lines and batches with a cancel request are left out.
+        Models without such lines are left out. So are batches with a cancel request.
         """
         ...
 
     async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
-        """Return the models of batches in progress, in the order in which to poll their queues.
+        """Return the models of batches in progress, in the order in which workers should poll their queues.
 
-        The value of a model has a number for each tenant: its batches that have unsettled lines of this model
-        and may send them now, as in `lines_due`. The value is empty if no batch may send lines.
+        The value of a model maps each tenant to the number of its batches with lines for this model that may
+        be sent now, as in `lines_due`. The value is empty if no lines may be sent.
 
         The order is fair to tenants: the first model of every tenant comes before the second model of any
         tenant. Within a tenant, models of older batches come first. Models with an empty value come last.
@@ -37,17 +40,17 @@ class LiveBatches(Protocol):
         ...
 
     async def lines_left(self) -> dict[str, int]:
-        """Return how many lines of live batches have no result yet, by model.
+        """Return the number of lines of live batches that have no result yet, by model.
 
         Models without such lines are left out.
         """
         ...
 
     async def lines_due(self, now: datetime) -> list[ModelDeadline]:
-        """Return how many lines the workers have yet to settle, by model and deadline.
+        """Return the number of lines that still need a final result, by model and deadline.
 
-        Only batches whose lines may be sent now count. Batches that are paused, cancelled, past their
-        deadline, or not in the phase of sending are left out.
+        Only batches whose lines may be sent now count. A batch does not count if it is paused, cancelled,
+        past its deadline, or not in the phase of sending.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Table of forecasts, which say when each live batch will be done, and the query for the work left."""
+"""Table of forecasts of when each live batch will be done, and a query for the work that is left."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from batchwright.database.tables.waiting_reasons import WaitingSource
 
 
 class LiveWork(NamedTuple):
-    """Lines of one model of a batch in progress: how many are settled, and how many are left to workers.
+    """Lines of one model in a batch in progress: how many have a final result, and how many are left.
 
     `weight` is the present weight of the tenant.
     """
@@ -37,18 +37,19 @@ class ForecastRow(NamedTuple):
 
 class ForecastsTable(Protocol):
     async def work(self, at: datetime) -> list[LiveWork]:
-        """Return how many lines workers have yet to settle, by batch and model, for all tenants.
+        """Return the number of lines that still need a final result, by batch and model, for all tenants.
 
-        Only batches whose lines may be sent now count. Batches that are paused, cancelled, past their
-        deadline, or not in the phase of sending are left out.
+        Only batches whose lines may be sent now count. A batch does not count if it is paused, cancelled,
+        past its deadline, or not in the phase of sending.
         """
         ...
 
     async def publish(self, rows: Sequence[ForecastRow], at: datetime) -> frozenset[str]:
-        """Store the forecasts of batches in progress. Return the ids of the batches whose row was written.
+        """Store forecasts of batches in progress. Return the ids of the batches whose forecast was stored.
 
-        A row is written only if the stored forecast is at least ten seconds older. So if several control
-        workers make forecasts, only one of them writes the rows. If it ends, another one takes over.
+        A forecast is stored only if the previous one of the batch is at least ten seconds older than `at`.
+        Therefore only one control worker stores forecasts, even if several make them. If that worker ends,
+        another one takes over.
         """
         ...
 

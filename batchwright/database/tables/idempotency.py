@@ -13,9 +13,9 @@ from batchwright.database.tables.uploads import PostgresUploads
 
 
 class IdempotencyTable(Protocol):
-    """Idempotency keys of successful requests, each with the object that its request created.
+    """Idempotency keys of successful requests, each with the object that the request created.
 
-    The methods ignore keys that have expired: those created at the time of the argument `since` or earlier.
+    Expired keys are ignored: those created at the time `since` or earlier.
     """
 
     async def find(
@@ -25,14 +25,14 @@ class IdempotencyTable(Protocol):
     async def claim(
         self, claim: IdempotencyClaim, since: datetime, row: FileRow | UploadRow | None = None
     ) -> IdempotencyClaim | None:
-        """Store an idempotency key and insert `row`, in one transaction. Return None.
+        """Store an idempotency key and insert `row` in one transaction, and return None.
 
         If the key is already stored, change nothing and return the stored claim.
 
         Args:
-            claim: the key, with the request's fingerprint and the object that the request creates.
+            claim: the key, the fingerprint of the request, and the object that the request creates.
             since: a key that was created at this time or earlier has expired and is replaced.
-            row: file or upload that the request creates; None if it creates neither.
+            row: file or upload that the request creates; None if it creates something else.
         """
         ...
 

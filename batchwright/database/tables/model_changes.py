@@ -1,4 +1,4 @@
-"""Table of changes of the model registry at run time: models were registered, changed or removed."""
+"""Table of changes of the model registry at run time: models that were registered, changed or removed."""
 
 import json
 import logging
@@ -24,8 +24,8 @@ Check = Callable[[list[ModelChange]], None]
 class ModelChangesTable(Protocol):
     """Changes of the model registry at run time, at most one for each model. They apply to all tenants.
 
-    Each method that writes first calls `check` with all changes as they would be afterwards. If `check`
-    raises an exception, nothing is written. Concurrent writes are applied one after the other.
+    Before each write, `check` is called with all changes as they would be after the write. If `check` raises
+    an exception, nothing is written. Concurrent writes are applied one after the other.
     """
 
     async def all(self) -> list[ModelChange]: ...
@@ -38,16 +38,16 @@ class ModelChangesTable(Protocol):
         check: Callable[[list[ModelChange]], None],
         expected: Sequence[int] | None = None,
     ) -> list[ModelChange]:
-        """Store a whole registry entry for a model, or remove the model if `config` is None.
+        """Store a complete registry entry for a model, or remove the model if `config` is None.
 
         Return the stored changes of all models.
 
         Args:
-            check: called with all resulting changes; raises an exception to reject them.
-            expected: versions of the model that the caller accepts; None for any. A model that was never
-                changed has version 0.
+            check: receives all resulting changes; raises an exception to reject them.
+            expected: versions of the model that the caller accepts; None for any version. A model that was
+                never changed has version 0.
 
-        Raises VersionConflict if the model's current version is not one of `expected`.
+        Raises VersionConflict if the current version of the model is not in `expected`.
         """
         ...
 
@@ -59,12 +59,15 @@ class ModelChangesTable(Protocol):
         check: Callable[[list[ModelChange]], None],
         expected: Sequence[int] | None = None,
     ) -> list[ModelChange]:
-        """Replace the change of a model by the result of `merge`. Return all changes.
+        """Replace the stored change of a model by the result of `merge`. Return the changes of all models.
 
-        `merge` receives the latest change, or None if the model has none. It returns a whole entry, or a dict
-        of the settings to change. An empty dict deletes the change.
+        Args:
+            merge: receives the stored change of the model, or None if it has none. Returns a complete
+                registry entry, or a dict with only the settings to change. An empty dict deletes the change.
+            check: receives all resulting changes; raises an exception to reject them.
+            expected: versions of the model that the caller accepts; None for any version.
 
-        Raises VersionConflict if the model's current version is not one of `expected`.
+        Raises VersionConflict if the current version of the model is not in `expected`.
         """
         ...
 
@@ -74,9 +77,10 @@ class ModelChangesTable(Protocol):
         check: Callable[[list[ModelChange]], None],
         expected: Sequence[int] | None = None,
     ) -> list[ModelChange]:
-        """Delete the change of a model, so that its configured entry applies again. Return all other changes.
+        """Delete the change of a model, so that its configuration from the registry file applies again.
 
-        Raises VersionConflict if the model's current version is not one of `expected`.
+        Return the changes of all other models. Raises VersionConflict if the current version of the model is
+        not in `expected`.
         """
         ...
 

@@ -15,13 +15,13 @@ from batchwright.database.tables.batch_records import parse_batch
 
 @dataclass(frozen=True)
 class BatchFilters:
-    """Selects batches. A field that is None selects all of them.
+    """Conditions that select batches. A condition that is None selects all batches.
 
     Args:
-        statuses: Statuses as users see them, which include `cancelling`.
-        model: Only batches with lines for this model. Their input has been read.
-        forecast: Only batches with this forecast.
-        forecast_since: Forecasts that are not newer are ignored.
+        statuses: statuses as users see them, including `cancelling`.
+        model: select batches that have lines for this model. Their input must have been read.
+        forecast: select batches with this forecast.
+        forecast_since: forecasts made at this time or earlier are ignored.
     """
 
     forecast_since: datetime
@@ -33,9 +33,9 @@ class BatchFilters:
 
 @dataclass(frozen=True)
 class BatchCount:
-    """Number of batches of one tenant with the same status.
+    """Number of batches of one tenant that have the same status.
 
-    `oldest` is the time at which the oldest one was created; None for ended batches.
+    `oldest` is the creation time of the oldest of these batches; None if the status is final.
     """
 
     tenant: str
@@ -47,27 +47,27 @@ class BatchCount:
 
 
 class OperatorBatches(Protocol):
-    """Queries over the batches of all tenants. No tenant sees the results."""
+    """Queries over the batches of all tenants. Only operators may see the results."""
 
     async def owner(self, batch_id: str) -> str | None:
-        """Return the tenant of a batch; None if there is no such batch."""
+        """Return the tenant of a batch, or None if there is no such batch."""
         ...
 
     async def page(
         self, filters: BatchFilters, *, limit: int, ascending: bool, after: str | None
     ) -> tuple[list[BatchRow], bool]:
-        """Return at most `limit` batches sorted by id, which is the order of creation, and True for more.
+        """Return at most `limit` batches, sorted by id (the order of creation), and True if more follow.
 
         Args:
-            ascending: True for the oldest first, False for the newest first.
-            after: id of the last batch of the page before; None for the first page.
+            ascending: True for oldest first, False for newest first.
+            after: id of the last batch of the previous page; None for the first page.
         """
         ...
 
     async def counts(self, *, forecast_since: datetime, ended_since: datetime) -> list[BatchCount]:
-        """Count the live batches, and those that ended after `ended_since`, by tenant and status.
+        """Return numbers of batches by tenant and status: live batches, and those ended after `ended_since`.
 
-        Forecasts that are not newer than `forecast_since` are ignored.
+        Forecasts that were made at `forecast_since` or earlier are ignored.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Table of progress: how many lines are settled in each slice, as reported by the workers."""
+"""Table of progress: how many lines of each slice have a final result, as reported by the workers."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,12 +15,16 @@ class ProgressTable(Protocol):
     async def record(self, rows: list[SliceProgress]) -> None:
         """Store the latest totals of slices.
 
-        Totals are ignored if the batch has ended, or if a newer attempt of the slice has already reported.
+        The totals of a slice are ignored if its batch has ended, or if a newer attempt of the slice has
+        reported already.
         """
         ...
 
     async def totals(self, tenant: str, batch_id: str) -> list[ModelCounts]:
-        """Return how many lines of a batch are settled so far, by model. Empty if there is no such batch."""
+        """Return how many lines of a batch are completed and failed so far, by model.
+
+        The list is empty if there is no such batch.
+        """
         ...
 
 

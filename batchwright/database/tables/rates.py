@@ -12,7 +12,7 @@ from batchwright.database.sql import queries
 
 
 class RatesTable(Protocol):
-    """Rate limits by model. They apply to all tenants together."""
+    """Rate limits of models. A limit applies to the requests of all tenants together."""
 
     async def all(self) -> list[RateChange]: ...
 
@@ -23,12 +23,13 @@ class RatesTable(Protocol):
         at: datetime,
         check: Callable[[list[RateChange]], None],
     ) -> list[RateChange]:
-        """Set the rate limit of a model, and return all rate limits that are set at run time.
+        """Set the rate limit of a model. Return all rate limits that are set at run time.
 
         Args:
             model: name of the model; empty for the limit over all models.
-            requests_per_second: the limit. `0` means no limit; None makes the configured limit apply again.
-            check: called with all resulting limits; raises an exception to reject the change.
+            requests_per_second: the limit. `0` means no limit. None deletes it, so that the configured limit
+                applies.
+            check: receives all resulting limits; raises an exception to reject the change.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Table of reruns, which are batches that retry or resume a batch that has ended."""
+"""Table of reruns: batches that retry or resume a batch that has ended."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,7 +12,7 @@ from batchwright.database.tables.files import PostgresFiles
 
 
 class RerunsTable(Protocol):
-    """Reruns: batches that retry the failed lines of an ended batch, or that resume it.
+    """Reruns: batches that retry the failed lines of an ended batch, or that resume the batch.
 
     A batch has at most one rerun of each kind.
     """
@@ -20,17 +20,17 @@ class RerunsTable(Protocol):
     async def find(self, tenant: str, origin: SourceBatch) -> BatchOrder | None: ...
 
     async def claim(self, order: BatchOrder, origin: SourceBatch, file: FileRow | None = None) -> BatchOrder:
-        """Store `order` as the rerun of a batch, insert its input file, and return the order.
+        """Store `order` as the rerun of an ended batch, insert its input file, and return `order`.
 
-        If the batch has a rerun of this kind already, change nothing and return the order of that rerun.
-        Stored results of the source batch are kept at least until the deadline of `order`.
+        If the batch already has a rerun of this kind, change nothing and return the order of that rerun.
+        Stored results of the ended batch are kept at least until the deadline of the returned order.
 
         Args:
             order: start argument of the rerun.
-            origin: batch to be rerun, and the kind of the rerun.
-            file: row of the rerun's input file; None if the rerun reads the input of the source batch.
+            origin: the ended batch, and the kind of the rerun.
+            file: row of the rerun's input file; None if the rerun reads the input file of the ended batch.
 
-        Raises UnknownBatch if the batch to be rerun has no row.
+        Raises UnknownBatch if the ended batch has no row.
         """
         ...
 

@@ -14,7 +14,7 @@ from batchwright.database.tables.batch_records import parse_batch
 
 
 class EndedItem(NamedTuple):
-    """A batch with the time at which it ended, or an upload with the time at which it expired."""
+    """A batch and the time when it ended, or an upload and the time when it expired."""
 
     tenant: str
     id: str
@@ -22,10 +22,10 @@ class EndedItem(NamedTuple):
 
 
 class StorageMark(NamedTuple):
-    """Id of this database, and when it was written to the storage as a mark.
+    """Id of this database, and the time when it was written to the storage as a mark.
 
-    The mark is an object in the storage that contains the id. It shows that the storage belongs to this
-    database. `marked_at` is None if the mark was not written yet.
+    The mark is an object that contains the id. It shows that the storage belongs to this database.
+    `marked_at` is None if the mark was not written yet.
     """
 
     id: str
@@ -33,25 +33,25 @@ class StorageMark(NamedTuple):
 
 
 class RetentionTable(Protocol):
-    """Queries that find and delete data whose retention is over. Concurrent calls are safe.
+    """Queries that find and delete expired data. Concurrent calls are safe.
 
-    A method with `after` returns a page of at most `limit` items after that position, the oldest first unless
-    stated otherwise. `remove_batch` and `remove_upload` return False if there is no such row, or if its
-    objects in storage are not deleted yet.
+    A method with `after` returns at most `limit` items that follow the position `after`. The oldest item
+    comes first unless the method states another order. `remove_batch` and `remove_upload` return False if
+    there is no such row, or if its objects are still in storage.
     """
 
     async def expired_files(self, before: datetime, after: SweepPosition, limit: int) -> list[FileRow]:
-        """Return files that expired by `before`, sorted by expiry.
+        """Return files that expired by `before`, sorted by time of expiry.
 
-        Inputs of batches that still run, or that still wait for their output files, are left out.
+        A file is left out while it is the input of a batch that has not ended or has pending output files.
         """
         ...
 
     async def remove_file(self, row: FileRow) -> bool:
-        """Delete the row of a file, and return True.
+        """Delete the row of a file. Return True if it was deleted.
 
         Return False if the row does not exist, if a batch still needs the file as its input, or if the row
-        now names another object in storage.
+        now has another storage key than `row`.
         """
         ...
 
@@ -59,19 +59,19 @@ class RetentionTable(Protocol):
         """Return batches that ended by `before` and whose intermediate objects in storage can be deleted now.
 
         Intermediate objects are, for example, the results of slices. A batch is left out if its results are
-        kept for a rerun, or if its files are still to be written.
+        kept for a rerun, or if its output files are still to be written.
         """
         ...
 
     async def record_sweep(self, batch: EndedItem, at: datetime) -> bool:
-        """Record that the intermediate objects of a batch were deleted. Delete the progress of its slices.
+        """Record that the intermediate objects of a batch were deleted at `at`.
 
-        Return False if this was recorded before.
+        Delete the progress of its slices. Return False if this deletion was recorded before.
         """
         ...
 
     async def old_batches(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
-        """Return batches that ended by `before` and have neither intermediate objects nor files."""
+        """Return batches that ended by `before` and have neither intermediate objects nor files left."""
         ...
 
     async def remove_batch(self, batch: EndedItem) -> bool: ...
@@ -83,26 +83,29 @@ class RetentionTable(Protocol):
     async def remove_upload(self, upload: EndedItem) -> bool: ...
 
     async def count_keys(self, before: datetime) -> int:
-        """Return the number of idempotency keys that were created by `before`."""
+        """Return the number of idempotency keys that were created by `before`, which can be deleted."""
         ...
 
     async def remove_keys(self, before: datetime, limit: int) -> int:
-        """Delete at most `limit` idempotency keys that were created by `before`. Return their number."""
+        """Delete at most `limit` idempotency keys that were created by `before`.
+
+        Return the number of deleted keys.
+        """
         ...
 
     async def tenants(self, after: str, limit: int) -> list[str]:
-        """Return tenants that have a file, a batch or an upload, sorted by name.
+        """Return names of tenants that have a file, a batch or an upload, sorted by name.
 
-        `after` is the last tenant of the page before, or empty for the first page.
+        `after` is the last name of the previous page; empty for the first page.
         """
         ...
 
     async def storage_keys(self, tenant: str, ids: Sequence[str]) -> dict[str, str]:
-        """Return the keys of files in object storage, by file id. Expired files are included."""
+        """Return the storage keys of files, by file id. Expired files are included."""
         ...
 
     async def open_uploads(self, tenant: str, ids: Sequence[str]) -> frozenset[str]:
-        """Return the ids, out of `ids`, of uploads whose parts are not deleted from storage yet."""
+        """Return those of `ids` that are uploads whose parts are still in storage."""
         ...
 
     # Returns the ids of batches whose objects must stay: live ones, and ended ones whose results are kept or
@@ -110,9 +113,9 @@ class RetentionTable(Protocol):
     async def live_batches(self, tenant: str) -> frozenset[str]: ...
 
     async def miscounted(self) -> list[BatchRow]:
-        """Return at most a thousand ended batches with wrong counts.
+        """Return at most 1,000 ended batches with wrong counts.
 
-        Their completed and failed lines do not add up to the total number of lines.
+        The counts are wrong if completed and failed lines do not add up to the total number of lines.
         """
         ...
 
@@ -121,7 +124,8 @@ class RetentionTable(Protocol):
     ) -> list[FileRow]:
         """Return files of a tenant that were created by `before` and have not expired at `now`, sorted by id.
 
-        `before` excludes files that are still being created. `after` is the last file id of the page before.
+        Choose `before` so that files that are still being created are left out. `after` is the last file id
+        of the previous page.
         """
         ...
 
@@ -130,16 +134,16 @@ class RetentionTable(Protocol):
     async def successes(self) -> dict[str, datetime]:
         """Return the time of the latest successful retention run, by kind of data.
 
-        For a kind without a success, it is the time at which the table was created.
+        For a kind that was never deleted successfully, it is the time when the table was created.
         """
         ...
 
     async def mark(self) -> StorageMark: ...
 
     async def record_mark(self, at: datetime) -> None:
-        """Record when the mark was written to the storage. An earlier record stays.
+        """Record that the mark, an object with the id of this database, was written to the storage at `at`.
 
-        The mark is an object with the id of this database.
+        If an earlier time is recorded already, nothing changes.
         """
         ...
 

@@ -14,21 +14,21 @@ from batchwright.database.tables.files import FIRST_POSITION, PostgresFiles
 
 
 class UploadsTable(Protocol):
-    """Uploads: files that clients send in parts. Only a `pending` upload can change."""
+    """Uploads: files that clients send in parts. Only uploads with the status `pending` can change."""
 
     async def insert(self, row: UploadRow) -> None:
-        """Insert a row. A second insert of the same row changes nothing."""
+        """Insert a row. If the same row exists already, nothing changes."""
         ...
 
     async def get(self, tenant: str, upload_id: str) -> UploadRow | None: ...
 
     async def add_part(self, part: PartRow, *, at: datetime, most_bytes: int, most_parts: int) -> None:
-        """Insert the row of a part.
+        """Insert the row of a part of an upload.
 
         Args:
-            at: current time, which decides whether the upload has expired.
-            most_bytes: limit of the total size of the upload's parts.
-            most_parts: limit of the number of the upload's parts.
+            at: current time, which decides if the upload has expired.
+            most_bytes: limit of the total size of the upload's parts, in bytes.
+            most_parts: limit of the number of parts.
 
         Raises:
             UnknownUpload: the tenant has no such upload.
@@ -38,21 +38,21 @@ class UploadsTable(Protocol):
         ...
 
     async def parts(self, tenant: str, upload_id: str, ids: list[str]) -> dict[str, PartRow]:
-        """Return the upload's parts with these ids, by id. Ids that do not exist are left out."""
+        """Return the parts of an upload that have these ids, by id. Ids that do not exist are left out."""
         ...
 
     async def complete(self, upload: UploadRow, file: FileRow, completion: str) -> UploadRow:
-        """Change the status from `pending` to `completed`, insert `file`, and return the upload's row.
+        """Change the status from `pending` to `completed`, insert `file`, and delete the rows of the parts.
 
-        The rows of the parts are deleted. If the status is not `pending`, nothing changes. `completion` is a
-        digest of the parts of the file. Raises UnknownUpload if the upload has no row.
+        Return the row of the upload. If the status is not `pending`, nothing changes. `completion` is a
+        digest of the list of parts in the file. Raises UnknownUpload if the upload has no row.
         """
         ...
 
     async def cancel(self, tenant: str, upload_id: str, at: datetime) -> UploadRow | None:
         """Change the status from `pending` to `cancelled`, and delete the rows of the parts.
 
-        Nothing changes if the upload has another status or has expired. Return the current row, or None if
+        If the upload has another status or has expired, nothing changes. Return the current row, or None if
         the tenant has no such upload.
         """
         ...
@@ -62,13 +62,12 @@ class UploadsTable(Protocol):
     ) -> list[UploadRow]:
         """Return at most `limit` uploads that expired by `before` and may still have objects in storage.
 
-        They belong to any tenant, are sorted by expiry, the oldest first, and come after the position
-        `after`.
+        The uploads of all tenants are included, sorted by time of expiry. They follow the position `after`.
         """
         ...
 
     async def record_sweep(self, upload: UploadRow, at: datetime) -> None:
-        """Record that the upload's objects in storage were deleted, and delete the rows of its parts.
+        """Record that the objects of an upload were deleted from storage, and delete the rows of its parts.
 
         If the status is `pending`, it becomes `expired`.
         """
@@ -101,7 +100,7 @@ class PostgresUploads(UploadsTable):
             await self.insert_by(session, row)
 
     async def insert_by(self, session: Session, row: UploadRow) -> None:
-        """Insert a row in the caller's open transaction."""
+        """Insert a row in the caller's transaction."""
         await session.execute(
             self._sql.insert,
             row.tenant,

@@ -11,7 +11,7 @@ from batchwright.database.sql import queries
 
 
 class WaitingSource(StrEnum):
-    """Component or person that reports a waiting reason. All workers together are one source.
+    """Origin of a waiting reason. All workers together are one source.
 
     Each source clears only its own reasons.
     """
@@ -24,7 +24,7 @@ class WaitingSource(StrEnum):
 class WaitingRow(Message):
     """Reason why a batch or one of its models waits. An empty `model` stands for the whole batch.
 
-    The reason holds since `since`. It is valid until `until`, unless it is reported again.
+    The batch has waited since `since`. The reason is valid until `until`, unless it is reported again.
     """
 
     tenant: str
@@ -38,22 +38,25 @@ class WaitingRow(Message):
 
 class WaitingReasonsTable(Protocol):
     async def report(self, waiting: WaitingRow) -> bool:
-        """Store a reason. Return True if it is new, False if the same reason is already stored and valid.
+        """Store a waiting reason. Return True if it is new.
 
-        In the second case only `until` is replaced.
+        Return False if the same reason is already stored and valid. Then only its `until` is replaced.
         """
         ...
 
     async def clear(self, tenant: str, batch_id: str, model: str, source: WaitingSource) -> bool:
-        """Delete the reason of this batch, model and source. Return True, or False if there is none."""
+        """Delete the waiting reason of a source for this batch and model.
+
+        Return True, or False if there is none. An empty `model` stands for the whole batch.
+        """
         ...
 
     async def get(self, source: WaitingSource, at: datetime) -> list[WaitingRow]:
-        """Return the reasons of one source, for all batches, that are valid at the time `at`."""
+        """Return the waiting reasons of one source that are valid at the time `at`, for all batches."""
         ...
 
     async def delete_expired(self, before: datetime) -> None:
-        """Delete the reasons whose `until` is earlier than `before`."""
+        """Delete the waiting reasons whose `until` is earlier than `before`."""
         ...
 
 

@@ -25,15 +25,15 @@ class WorkersTable(Protocol):
         traffic: Sequence[UpstreamTraffic] = (),
         started_at: datetime | None = None,
     ) -> None:
-        """Replace the stored heartbeat of a worker. Workers that have sent none for a day are deleted.
+        """Replace the stored heartbeat of a worker. Delete workers without a heartbeat for a day.
 
-        The time of the heartbeat is that of the database's clock, and so is its age in the other methods.
-        All processes therefore agree on which workers are live, even if their own clocks differ.
+        The database's clock gives the time of the heartbeat, and the other methods compare it with the same
+        clock. All processes therefore agree on which workers are live, even if their own clocks differ.
 
         Args:
             worker_id: `host:pid` of the worker process.
             stats: numbers by name: metrics, the queues that the worker polls, and the slices that it runs.
-            registry: fingerprint of the registry of models that the worker uses.
+            registry: fingerprint of the model registry that the worker uses.
             traffic: counts of the requests that the worker sent since `started_at`, by model and backend.
             started_at: start of the worker process.
         """
@@ -44,13 +44,13 @@ class WorkersTable(Protocol):
         ...
 
     async def heartbeats(self, max_age: timedelta) -> list[WorkerHeartbeat]:
-        """Return the latest heartbeat of each worker if it is at most `max_age` old, sorted by worker id."""
+        """Return the latest heartbeat of each worker that sent one within `max_age`, sorted by worker id."""
         ...
 
     async def traffic(self, max_age: timedelta) -> list[UpstreamTraffic]:
-        """Return the counts of requests by model and backend, summed over all workers.
+        """Return the counts of requests by model and backend, added up over all live workers.
 
-        A worker counts from its start. Workers whose latest heartbeat is older than `max_age` are left out.
+        Each worker counts from its start. A worker is live if its latest heartbeat is at most `max_age` old.
         """
         ...
 

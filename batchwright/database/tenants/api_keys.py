@@ -19,52 +19,50 @@ class ApiKeysTable(Protocol):
     async def insert(
         self, key: ApiKeyRow, secret_hash: SecretHash, groups: Sequence[BudgetGroup] = ()
     ) -> None:
-        """Insert an API key, and add it to `groups`, which are teams and users of its tenant.
+        """Insert an API key, and add it to `groups`, which are teams and users of the same tenant.
 
-        `secret_hash` is the hash of the key's secret. Raises UnknownTenant or UnknownBudgetGroup if the key's
+        `secret_hash` is the hash of the key's secret. Raises UnknownTenant or UnknownBudgetGroup if the
         tenant or one of the groups does not exist.
         """
         ...
 
     async def find(self, prefix: str) -> StoredApiKey | None:
-        """Return the API key with this prefix, even if it is revoked, expired or of a disabled tenant.
+        """Return the API key with this prefix, or None if there is no such key.
 
-        Return None if there is no such key.
+        A key is returned even if it is revoked or expired, or if its tenant is disabled.
         """
         ...
 
     async def all(self, tenant: str | None = None) -> list[ApiKeyRow]:
-        """Return the API keys of a tenant, or of all tenants if `tenant` is None.
-
-        Revoked keys are included.
-        """
+        """Return the API keys of a tenant, including revoked keys. None stands for all tenants."""
         ...
 
     async def revoke(self, key: str, at: datetime) -> ApiKeyRow | None:
-        """Revoke the API key with the id or prefix `key`, and return it. None if there is no such key.
+        """Revoke the API key with the id or prefix `key`, and return it. Return None if there is no such key.
 
-        If it was already revoked, the earlier time stays.
+        If the key was revoked before, the earlier time stays.
         """
         ...
 
     async def limit(
         self, key: str, *, tokens_per_day: int | None = None, max_in_flight: int | None = None
     ) -> ApiKeyRow | None:
-        """Change the limits of the API key with the id or prefix `key`: None keeps a limit, 0 removes it.
+        """Change limits of an API key, and return the key. Return None if there is no such key.
 
-        Return the key, or None if there is no such key.
+        For each limit, None means no change, and `0` removes the limit.
 
         Args:
             key: id or prefix of the key.
-            tokens_per_day: its daily token budget.
-            max_in_flight: how many of its requests may be in flight at once in the whole fleet.
+            tokens_per_day: daily token budget of the key.
+            max_in_flight: number of the key's requests that may be in flight at the same time, over all
+                workers.
         """
         ...
 
     async def record_uses(self, uses: Mapping[str, datetime]) -> None:
-        """Store when API keys were last used, as times by key id.
+        """Store the times when API keys were last used, by key id.
 
-        A time is ignored if it is less than a minute after the stored one.
+        A time is ignored if it is less than a minute later than the stored time.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Tables of budget groups: organizations, which consist of tenants, and teams and users with API keys."""
+"""Tables of budget groups: organizations with tenants as members, and teams and users with API keys."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Sequence
@@ -29,26 +29,27 @@ class GroupBudget(NamedTuple):
 
 
 class BudgetGroupsTable(Protocol):
-    """Groups whose members share a token budget per day.
+    """Budget groups. The members of a group share a daily token budget.
 
-    A tenant belongs to at most one organization, and an API key to at most one team and one user.
+    A tenant belongs to at most one organization. An API key belongs to at most one team and one user.
     """
 
     async def create(self, group: BudgetGroup, tokens_per_day: int | None, at: datetime) -> bool:
         """Create a group and return True. Return False if the group exists already.
 
-        `tokens_per_day` is None if the group has no budget. Raises UnknownTenant if the group's tenant does
-        not exist.
+        `tokens_per_day` is None if the group has no budget. Raises UnknownTenant if the group belongs to a
+        tenant that does not exist.
         """
         ...
 
     async def all(self, kind: GroupKind | None = None, tenant: str | None = None) -> list[BudgetGroupRow]:
-        """Return groups with their members, sorted by kind, tenant and name. Revoked keys stay members.
+        """Return groups with their members, sorted by kind, tenant and name.
+
+        Revoked API keys are still members.
 
         Args:
             kind: return only groups of this kind; None for all kinds.
-            tenant: return only teams and users of this tenant; None for the groups of all tenants, and the
-                organizations.
+            tenant: return only teams and users of this tenant; None for all groups.
         """
         ...
 
@@ -57,7 +58,7 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def budgets_of(self, tenant: str, key_id: str = "") -> list[GroupBudget]:
-        """Return the groups to which the tokens of a batch are charged, at most one of each kind.
+        """Return the budget groups that pay for the tokens of a batch, at most one group of each kind.
 
         `key_id` is the id of the API key that created the batch; empty if there was none.
         """
@@ -71,31 +72,31 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def add(self, group: BudgetGroup, members: Sequence[str], *, only: bool = False) -> None:
-        """Add members to a group: tenants to an organization, API keys of its tenant to a team or user.
+        """Add members to a group: tenants to an organization, or API keys of its tenant to a team or user.
 
-        An API key leaves its earlier team or user. A tenant has to be removed from its organization first.
-        After an error nothing is changed.
+        An API key leaves its earlier team or user. A tenant must first be removed from its earlier
+        organization. If an error is raised, nothing changes.
 
         Args:
             members: names of tenants, or ids of API keys.
-            only: True to remove all members that are not in `members`.
+            only: True to remove all other members.
 
         Raises:
             UnknownBudgetGroup: there is no such group.
-            UnknownApiKey: a member is not a key of the group's tenant.
+            UnknownApiKey: a member is not an API key of the group's tenant.
             InOtherOrganization: a member belongs to another organization.
         """
         ...
 
     async def remove(self, group: BudgetGroup, members: Sequence[str]) -> set[str]:
-        """Remove members from a group, and return the removed ones.
+        """Remove members from a group. Return those of `members` that were members before.
 
         Raises UnknownBudgetGroup if there is no such group.
         """
         ...
 
     async def delete(self, group: BudgetGroup) -> None:
-        """Delete a group. Its tenants or API keys stay.
+        """Delete a group. The tenants or API keys that were its members are not deleted.
 
         Raises UnknownBudgetGroup if there is no such group.
         """
@@ -156,7 +157,7 @@ class PostgresBudgetGroups(BudgetGroupsTable):
             await self._add(session, group, members)
 
     async def add_new_key(self, session: Session, group: BudgetGroup, key_id: str) -> None:
-        """Add a new API key to a group. The caller has inserted the key in the transaction of `session`.
+        """Add a new API key to a group, in the transaction in which the caller inserted the key.
 
         Raises UnknownBudgetGroup if there is no such group.
         """
@@ -178,7 +179,7 @@ class PostgresBudgetGroups(BudgetGroupsTable):
             yield session
 
     async def _lock(self, session: Session, group: BudgetGroup) -> None:
-        """Lock the members of all groups of this kind and tenant until the transaction ends.
+        """Lock the members of all groups with the kind and tenant of `group` until the transaction ends.
 
         Raises UnknownBudgetGroup if there is no such group.
         """
@@ -200,7 +201,7 @@ class PostgresBudgetGroups(BudgetGroupsTable):
 async def tokens_by_group(
     table: QuotasTable, groups: Collection[BudgetGroupRow], day: date
 ) -> list[tuple[BudgetGroupRow, int]]:
-    """Return each group with the tokens that its present members used on that day.
+    """Return each group with the number of tokens that its present members used on the day.
 
     Raises DatabaseUnavailable if the database does not answer.
     """

@@ -1,6 +1,6 @@
 """Tables of quotas, and of how much of each quota the tenants use.
 
-A tenant's enqueued lines and tokens are not stored. They are computed from its live batches.
+The enqueued lines and tokens of a tenant are not stored. They are computed from its live batches.
 """
 
 import asyncio
@@ -26,15 +26,18 @@ _NO_BATCH = ""
 
 
 class TenantQuotas(Message):
-    """Limits that were set for one tenant. None means that the configured limit applies, `0` means no limit.
+    """Limits that were set for one tenant. `0` means no limit. None means the default.
 
-    `models` are the models that the tenant may use; None allows all models. `weight` is the tenant's share
-    relative to other tenants; None means the configured weight. `max_in_flight` is how many requests of the
-    tenant may be in flight in the whole fleet; None means that there is no cap. `max_priority` is the
-    highest priority that its batches may have; None allows all. `over_quota` is what happens to a batch with
-    too many lines or tokens; None means that it fails.
-    `backend_requests_per_minute` and
-    `backend_tokens_per_minute` are what the whole fleet may send for it; None means that there is no limit.
+    The default of a quota is the configured limit.
+
+    Attributes:
+        models: models that the tenant may use. The default is all models.
+        weight: share of the tenant relative to other tenants. The default is the configured weight.
+        max_in_flight: greatest number of requests in flight in the whole fleet. The default is no cap.
+        max_priority: highest priority that the tenant's batches may have. The default allows all.
+        over_quota: what happens to a batch with too many lines or tokens. By default it fails.
+        backend_requests_per_minute: requests that all workers together may send. The default is no limit.
+        backend_tokens_per_minute: tokens of these requests. The default is no limit.
     """
 
     live_batches: int | None = None
@@ -53,7 +56,7 @@ class TenantQuotas(Message):
 
     @property
     def highest_priority(self) -> int:
-        """The highest priority that a batch of the tenant may have."""
+        """Highest priority that a batch of the tenant may have."""
         return MAX_PRIORITY if self.max_priority is None else self.max_priority
 
     def limits(self, defaults: QuotaLimits) -> QuotaLimits:
@@ -70,11 +73,15 @@ class QuotaRow(NamedTuple):
 
 
 class TenantShare(NamedTuple):
-    """The weight of one tenant, its cap on requests in flight, its rates, and the workers that share these.
+    """Weight, cap and rates of one tenant, and the workers that share the cap and the rates.
 
-    `weight` is None if none was set, `max_in_flight` is None if there is no cap. `workers` are the sorted ids
-    of the workers that run the tenant's slices; empty without a cap or a rate. The rates are what may be sent
-    to backends; None means no limit. `live_workers` is the number of all workers.
+    Attributes:
+        weight: weight of the tenant; None if none was set.
+        max_in_flight: cap on the tenant's requests in flight; None if there is no cap.
+        workers: sorted ids of the workers that run the tenant's slices; empty without a cap and rates.
+        live_workers: number of all live workers.
+        requests_per_minute: limit of requests to backends; None means no limit.
+        tokens_per_minute: limit of tokens of these requests; None means no limit.
     """
 
     tenant: str
@@ -87,9 +94,9 @@ class TenantShare(NamedTuple):
 
 
 class KeyCap(NamedTuple):
-    """The cap on requests in flight of one API key.
+    """Cap on the requests in flight of one API key, and the workers that share the cap.
 
-    `workers` are the ids of the workers that run slices of the key's batches, sorted.
+    `workers` are the sorted ids of the workers that run slices of the key's batches.
     """
 
     key_id: str
@@ -98,7 +105,7 @@ class KeyCap(NamedTuple):
 
 
 class QuotaUsage(NamedTuple):
-    """How much of each quota a tenant uses at present, one field for each member of `Quota`."""
+    """How much of each quota a tenant uses now. Each member of `Quota` has a field."""
 
     live_batches: int
     stored_bytes: int
@@ -122,7 +129,7 @@ class DailyTokens(NamedTuple):
 class KeyBudget(NamedTuple):
     """Daily token budget of an API key, and the number of tokens that the key has used today.
 
-    `limit` is None if the key has no budget of its own.
+    `limit` is None if the key has no budget.
     """
 
     limit: int | None
@@ -130,7 +137,7 @@ class KeyBudget(NamedTuple):
 
 
 class RequestCount(NamedTuple):
-    """Number of requests of a tenant in the current minute, and the seconds left of that minute."""
+    """Number of requests of a tenant in the current minute, and the seconds until the minute ends."""
 
     requests: int
     seconds_left: float
@@ -138,35 +145,36 @@ class RequestCount(NamedTuple):
 
 class QuotasTable(Protocol):
     async def get(self, tenant: str) -> TenantQuotas:
-        """Return the limits that were set for a tenant."""
+        """Return the limits that were set for a tenant. Limits that were not set are None."""
         ...
 
     async def all(self) -> list[QuotaRow]:
-        """Return the limits of all tenants for which limits were set, sorted by tenant."""
+        """Return the limits of all tenants that have some, sorted by tenant."""
         ...
 
     async def change(self, tenant: str, changes: dict[str, object], at: datetime) -> TenantQuotas:
-        """Set the limits in `changes`, and return all limits that are set for the tenant.
+        """Set the limits in `changes`, and return all limits of the tenant that are set.
 
-        A limit of None is removed, so that the configured limit applies again.
+        A key of `changes` is a field of TenantQuotas. The value None removes the limit, so that the default
+        applies.
         """
         ...
 
     async def clear(self, tenant: str) -> None:
-        """Delete all limits of a tenant, so that the configured limits apply."""
+        """Delete all limits that were set for a tenant, so that the defaults apply."""
         ...
 
     async def shares(self, max_age: timedelta) -> list[TenantShare]:
-        """Return the tenants for which a weight, a cap or a rate was set, sorted by tenant.
+        """Return the weights, caps and rates that were set for tenants, sorted by tenant.
 
-        The lists of workers contain only workers whose latest heartbeat is at most `max_age` old.
+        Only live workers are included. A worker is live if its latest heartbeat is at most `max_age` old.
         """
         ...
 
     async def key_caps(self, max_age: timedelta) -> list[KeyCap]:
-        """Return the caps on requests in flight of all API keys that have one, sorted by key id.
+        """Return the caps on requests in flight of all API keys that have a cap, sorted by key id.
 
-        Revoked keys are left out. The lists of workers contain only workers whose latest heartbeat is
+        Revoked keys are left out. Only live workers are included. A worker is live if its latest heartbeat is
         at most `max_age` old.
         """
         ...
@@ -174,10 +182,10 @@ class QuotasTable(Protocol):
     async def used(self, tenant: str) -> QuotaUsage: ...
 
     async def stored(self, tenant: str) -> int:
-        """Return how many stored bytes count for a tenant.
+        """Return the number of bytes that count as stored for a tenant.
 
-        These are its files, the announced sizes of its pending uploads, and the objects that ingestion has
-        written for its live batches.
+        The sum consists of its files, the announced sizes of its pending uploads, and the objects that
+        ingestion wrote for its live batches.
         """
         ...
 
@@ -190,77 +198,74 @@ class QuotasTable(Protocol):
         *,
         waits: bool = False,
     ) -> QuotaExcess | None:
-        """Reserve the lines and tokens `requested` for a batch that is being validated, and return None.
+        """Reserve the lines and tokens in `requested` for a batch in validation, and return None.
 
-        If one of the `limits` would be exceeded, reserve nothing and return that quota. Unsettled lines of
-        the tenant's other live batches count, too. If the batch is no longer being validated, nothing
-        changes.
+        If a limit would be exceeded, reserve nothing and return the exceeded quota. Unfinished lines of the
+        tenant's other live batches count too. If the batch is not in validation, nothing changes.
 
-        If `waits`, a batch that gets nothing is recorded as waiting, and batches that were created later get
-        nothing either until it has its reservation or has ended. A batch that waits loses the reservation of
-        an earlier attempt. A batch that has one comes before those that wait.
+        If `waits` is True, a batch that gets no reservation is recorded as waiting. Batches created later
+        must then wait until it has a reservation or has ended. A waiting batch loses the reservation of an
+        earlier attempt. Batches with a reservation come before waiting batches.
         """
         ...
 
     async def requested(self, tenant: str, batch_id: str) -> EnqueuedWork | None:
-        """Return the work for which a batch waits, or None if it does not wait for its tenant's quota."""
+        """Return the lines and tokens for which a batch waits, or None if it does not wait for a quota."""
         ...
 
     async def admit_batch(self, tenant: str, batch_id: str, most: int) -> bool:
-        """Count a new batch as live already before it has a row. Return True.
+        """Count a new batch as live before it has a row. Return True.
 
-        Return False if the tenant has `most` live batches already. The admission expires after a minute.
+        Return False if the tenant already has `most` live batches. The batch is no longer counted after a
+        minute if it still has no row.
         """
         ...
 
     async def admit_bytes(self, tenant: str, id: str, size: int, most: int) -> bool:
-        """Count `size` bytes as stored already before the new file or upload `id` has a row. Return True.
+        """Count `size` bytes as stored before the new file or upload `id` has a row. Return True.
 
-        Return False if the tenant would then have more than `most` stored bytes. The admission expires after
-        a minute.
+        Return False if the tenant would then have more than `most` stored bytes. The bytes are no longer
+        counted after a minute if there still is no row.
         """
         ...
 
     async def release(self, tenant: str, id: str) -> None:
-        """End the admission of a batch, file or upload, because it now has a row or will never get one."""
+        """End what `admit_batch` or `admit_bytes` counted, because a row exists now or will never exist."""
         ...
 
     async def key_budgets(self) -> dict[str, int]:
-        """Return the daily token budgets of all API keys that have one, by key id."""
+        """Return the daily token budgets of all API keys that have a budget, by key id."""
         ...
 
     async def key_budget(self, tenant: str, key_id: str) -> KeyBudget | None:
-        """Return the budget of an API key and the tokens that it used today.
+        """Return the daily budget of an API key, and the tokens that the key has used today.
 
         Return None if the tenant has no such key.
         """
         ...
 
     async def withdrawn_keys(self, since: datetime) -> frozenset[str]:
-        """Return the ids of API keys that were revoked or expired at the time `since` or later."""
+        """Return the ids of API keys that were revoked or have expired since the time `since`."""
         ...
 
     async def publish_tokens(self, worker: str, day: date, spent: Sequence[DailyTokens]) -> None:
-        """Store the total tokens that this worker counted on that day, by tenant and API key.
+        """Store the number of tokens that a worker has counted on a day, by tenant and API key.
 
-        A stored total never decreases.
+        A stored number never decreases.
         """
         ...
 
     async def delete_tokens(self, before: date) -> None: ...
 
     async def tokens_of_others(self, worker: str, day: date) -> list[DailyTokens]:
-        """Return the tokens that workers except `worker` counted on that day, by tenant and API key.
+        """Return the tokens that all workers except `worker` counted on a day, by tenant and API key.
 
-        If `worker` is empty, all workers are included.
+        If `worker` is empty, no worker is left out.
         """
         ...
 
     async def count_request(self, tenant: str) -> RequestCount:
-        """Count a new request of the tenant.
-
-        Return its number of requests in the current minute, over all processes.
-        """
+        """Count a new request of the tenant. Return its requests in the current minute over all processes."""
         ...
 
 
@@ -404,9 +409,9 @@ class PostgresQuotas(QuotasTable):
         *,
         waits: bool,
     ) -> QuotaExcess | None:
-        """Return the quota that does not allow the `requested` work of a batch now, or None.
+        """Return the quota that forbids the work `requested` for a batch now, or None.
 
-        If `waits`, earlier batches that wait come first.
+        If `waits` is True, a quota also forbids the work while earlier batches of the tenant wait.
         """
         waiting = await session.fetchrow(self._sql.waiting_before, tenant, batch_id) if waits else None
         used = await self._enqueued(session, tenant, batch_id)
@@ -432,10 +437,10 @@ class PostgresQuotas(QuotasTable):
 
     @asynccontextmanager
     async def _turn(self, tenant: str) -> AsyncGenerator[Session]:
-        """Open a transaction for one tenant.
+        """Open a transaction in which only this caller can reserve or admit work of the tenant.
 
-        Other reservations and admissions of the tenant wait until it ends. Callers in this process wait
-        without holding a connection. Raises DatabaseUnavailable if the wait takes longer than QUERY_SECONDS.
+        Other callers in this process wait without a database connection. Raises DatabaseUnavailable if the
+        wait takes longer than QUERY_SECONDS.
         """
         turn = self._turns.setdefault(tenant, asyncio.Lock())
         try:
@@ -494,7 +499,7 @@ def _parse_quotas(record: Row) -> TenantQuotas:
 
 
 async def tokens_by_key(table: QuotasTable, day: date) -> Counter[tuple[str, str]]:
-    """Return the tokens used on that day by (tenant, key id), summed over all workers.
+    """Return the tokens used on a day by (tenant, key id), added up over all workers.
 
     Raises DatabaseUnavailable if the database does not answer.
     """

@@ -11,7 +11,7 @@ from batchwright.database.sql import queries
 
 
 class TenantsTable(Protocol):
-    """Tenants that an operator created. Names never change, and rows are never deleted."""
+    """Tenants that an operator created. A tenant's name never changes, and its row is never deleted."""
 
     async def create(self, name: str, at: datetime) -> bool:
         """Create a tenant. Return True, or False if it exists already."""
@@ -24,9 +24,9 @@ class TenantsTable(Protocol):
         ...
 
     async def disable(self, name: str, at: datetime) -> TenantRow | None:
-        """Disable a tenant and return it, or return None if there is no such tenant.
+        """Disable a tenant and return it. Return None if there is no such tenant.
 
-        If it was already disabled, the earlier time stays.
+        If the tenant was disabled before, the earlier time stays.
         """
         ...
 
