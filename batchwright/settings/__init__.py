@@ -1,7 +1,7 @@
 """All settings with defaults and limits, one file for each subject. No other package reads the environment.
 
-The setting `x_y` is read from `BATCHWRIGHT_X_Y`; OpenTelemetry's settings keep their standard names. `load()`
-reports invalid settings before the process starts to listen.
+The setting `x_y` is read from the environment variable `BATCHWRIGHT_X_Y`. OpenTelemetry's settings keep their
+standard names. `load()` reports invalid settings before the process accepts connections.
 """
 
 import os
@@ -69,7 +69,7 @@ class Settings(
     StorageSettings,
     EnvironmentSettings,
 ):
-    """All settings of one process, read at its start and frozen."""
+    """All settings of one process. They are read when the process starts and then never change."""
 
     model_config = SettingsConfigDict(
         env_prefix="BATCHWRIGHT_", extra="ignore", frozen=True, populate_by_name=True
@@ -78,9 +78,9 @@ class Settings(
     @field_validator("*")
     @classmethod
     def _finite(cls, value: object) -> object:
-        """Reject numbers that are too large for a deadline or a database column.
+        """Raise ValueError for numbers that are too large for a deadline or a database column.
 
-        Return all other values unchanged.
+        Other values are returned unchanged.
         """
         if isinstance(value, float) and not abs(value) <= _MAX_SECONDS:
             raise ValueError(f"it must be at most {_MAX_SECONDS:,}")
@@ -90,15 +90,16 @@ class Settings(
 
 
 def from_environment(name: str) -> str:
-    """Return the value of the environment variable `name`; empty if it is not set."""
+    """Return the value of the environment variable `name`, or "" if it is not set."""
     return os.environ.get(name, "")
 
 
 def load(**overrides: object) -> Settings:
-    """Load and check all settings: `overrides` first, then the environment, then the defaults.
+    """Return all settings, checked. `overrides` come first, then the environment, then the defaults.
 
     Raises:
-        SettingsError: a setting or the registry file is invalid. The message says what is wrong.
+        SettingsError: a setting or the registry file is invalid. The message names the setting and the
+            reason.
     """
     settings = _read_settings(overrides)
     load_registry(settings)
@@ -106,9 +107,9 @@ def load(**overrides: object) -> Settings:
 
 
 def load_registry(settings: Settings) -> RegistryConfig | None:
-    """Read the registry file, and check that it fits the other settings.
+    """Return the content of the registry file, which lists models and backends.
 
-    Return None if `registry` is not set.
+    Check that it fits the settings. Return None if the setting `registry` is not set.
 
     Raises:
         SettingsError: the file is invalid, or it contradicts another setting.
@@ -136,10 +137,9 @@ def load_registry(settings: Settings) -> RegistryConfig | None:
 
 
 def require_backends(settings: Settings) -> None:
-    """Check that at least one backend is configured, because every line would fail otherwise.
+    """Raise SettingsError if no backend is configured, because every line of a batch would fail.
 
-    Raises:
-        SettingsError: neither `backends` nor `registry` is set.
+    A backend is configured in the setting `backends` or `registry`.
     """
     if not settings.backends and settings.registry is None:
         raise SettingsError(
@@ -149,7 +149,7 @@ def require_backends(settings: Settings) -> None:
 
 
 def _describe_header_conflict(config: RegistryConfig, dispatch_header: str) -> str:
-    """Return the message of a conflict between the registry's request headers; empty if there is none."""
+    """Return a message if request headers in the registry conflict with each other; otherwise ""."""
     if config.gateway is not None:
         problem = request_headers.conflict_message(config.gateway, "of the gateway", dispatch_header)
         return problem and f"gateway, headers: {problem}"

@@ -1,4 +1,4 @@
-"""Settings of running batches (grace times, plans, slices), and of the retention of their files and rows."""
+"""Settings of running batches (grace periods, plans, slices), and of how long files and rows are kept."""
 
 from pydantic import Field
 from pydantic_settings import BaseSettings

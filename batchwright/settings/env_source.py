@@ -1,4 +1,4 @@
-"""Sources of settings: the caller's overrides come first, then environment variables."""
+"""Sources of settings. The caller's overrides take precedence over environment variables."""
 
 import json
 
@@ -9,7 +9,10 @@ from batchwright.rules.json_text import unique_keys
 
 
 class EnvironmentSource(EnvSettingsSource):
-    """Reads settings from environment variables. Unlike pydantic-settings, it decodes only set variables."""
+    """Reads settings from environment variables.
+
+    Unlike pydantic-settings, it decodes only variables that are set.
+    """
 
     def prepare_field_value(
         self, field_name: str, field: FieldInfo, value: object, value_is_complex: bool
@@ -19,19 +22,19 @@ class EnvironmentSource(EnvSettingsSource):
         return super().prepare_field_value(field_name, field, value, value_is_complex)
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: str) -> object:
-        """Return the value of a list or map from its JSON text.
+        """Return the list or map that the JSON text `value` contains.
 
         Raises:
-            RepeatedKey: an object in it has a key twice.
+            RepeatedKey: a JSON object in the text has the same key twice.
             ValueError: the text is not JSON.
         """
         return json.loads(value, object_pairs_hook=unique_keys)
 
 
 class EnvironmentSettings(BaseSettings):
-    """Settings that are read only from environment variables.
+    """Settings that are read from environment variables only.
 
-    `.env` files and secret directories are not read, because that would double the time to load.
+    `.env` files and directories of secrets are not read, because reading them would double the loading time.
     """
 
     @classmethod

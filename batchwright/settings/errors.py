@@ -1,4 +1,4 @@
-"""Make the error messages of settings. Each is one sentence that says which values are valid."""
+"""Error messages of settings. Each message is one sentence that says which values are valid."""
 
 import re
 from collections.abc import Sequence
@@ -37,13 +37,13 @@ _KEY = "[key]"  # pydantic's location of a map's key
 
 
 class SettingsError(Exception):
-    """A setting is invalid. The message names the setting and says which values are valid."""
+    """A setting is invalid. The message names the setting and the valid values."""
 
 
 def describe_error(error: ErrorDetails) -> str:
     """Return what is wrong with a setting, as a sentence without a full stop.
 
-    The message does not contain the value, which may be a secret.
+    The message does not contain the value of the setting, because the value may be a secret.
     """
     within = error["loc"][1:]
     if error["type"] in ("value_error", HIDDEN_VALUE):
@@ -53,16 +53,16 @@ def describe_error(error: ErrorDetails) -> str:
 
 
 def describe_invalid_json(kind: object) -> str:
-    """Return an error message for a setting that is not valid JSON.
+    """Return the error message for a setting that is not valid JSON.
 
-    `kind` is the type of the setting, a list or a map; the message shows an example of it.
+    `kind` is the type of the setting, a list or a map. The message contains an example of that type.
     """
     form = '{"...": ...}' if str(kind).startswith("dict") else '["...", "..."]'
     return f"it is not JSON, in the form {form}"
 
 
 def describe_requirement(error: ErrorDetails) -> str:
-    """Return what a valid value must be, as the rest of a sentence that starts with "it must"."""
+    """Return the requirement that a value does not meet, as a continuation of "it must"."""
     context = {name: _plain(value) for name, value in error.get("ctx", {}).items()}
     if error["type"] == "string_pattern_mismatch":
         return _match(str(context["pattern"]))
@@ -72,9 +72,9 @@ def describe_requirement(error: ErrorDetails) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a float without a fraction as an integer, so that 0.0 is shown as 0.
+    """Return a float without a fraction as an integer, so that messages show 0 instead of 0.0.
 
-    Return other values unchanged.
+    Other values are returned unchanged.
     """
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
@@ -87,7 +87,7 @@ def _match(pattern: str) -> str:
 
 
 def _place(within: Sequence[int | str]) -> str:
-    """Return the place of an error in a setting as text: ('a', 'in_flight') becomes "in_flight of 'a'"."""
+    """Return the position of an error in a setting as text: ('a', 'in_flight') becomes "in_flight of 'a'"."""
     if not within:
         return "it"
     if within[-1] == _KEY:

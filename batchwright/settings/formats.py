@@ -10,10 +10,10 @@ from batchwright.settings.errors import HIDDEN_VALUE
 
 
 def http_url(url: str) -> str:
-    """Check an HTTP URL, and return it without a trailing slash.
+    """Return an HTTP URL without a trailing slash.
 
     Raises:
-        ValueError: the text is not an HTTP URL. The message does not contain it.
+        ValueError: the text is not an HTTP URL. The message does not contain the text.
     """
     if not url.startswith(("http://", "https://")):
         raise ValueError("it must begin with http:// or https://")
@@ -23,10 +23,10 @@ def http_url(url: str) -> str:
 
 
 def http_urls(urls: list[str]) -> list[str]:
-    """Check HTTP URLs, and return them without trailing slashes.
+    """Return HTTP URLs without trailing slashes.
 
     Raises:
-        ValueError: one is not an HTTP URL. The message contains it.
+        ValueError: a text is not an HTTP URL. The message contains the text.
     """
     for url in urls:
         if not url.startswith(("http://", "https://")):
@@ -37,10 +37,10 @@ def http_urls(urls: list[str]) -> list[str]:
 
 
 def postgres_url(url: str) -> str:
-    """Check the URL of a PostgreSQL database, and return it.
+    """Return the URL of a PostgreSQL database unchanged, if it is valid.
 
     Raises:
-        ValueError: the URL is invalid. The message does not contain it, because it may have a password.
+        ValueError: the URL is invalid. The message does not contain the URL, which may have a password.
     """
     if not url.startswith(("postgresql://", "postgres://")):
         raise ValueError("it must begin with postgresql://")
@@ -52,7 +52,7 @@ def postgres_url(url: str) -> str:
 
 
 def _has_host(url: str) -> bool:
-    """Return True if the URL has a host, and no invalid port."""
+    """Return True if the URL has a host and its port, if any, is valid."""
     try:
         parts = urlsplit(url)
         return bool(parts.hostname) and parts.port != 0
@@ -61,12 +61,12 @@ def _has_host(url: str) -> bool:
 
 
 def backend_urls(urls: list[str]) -> list[str]:
-    """Check the URLs of backends, and return them without trailing slashes.
+    """Return the URLs of backends without trailing slashes.
 
     Raises:
-        ValueError: one is not an HTTP URL.
-        PydanticCustomError: one may contain a secret. Secrets are not allowed, because metrics and logs show
-            the URLs.
+        ValueError: a text is not an HTTP URL.
+        PydanticCustomError: a URL may contain a secret, for example a password. Metrics and logs show the
+            URLs.
     """
     for url in http_urls(urls):
         place = url.split("/", 3)[2]
@@ -79,10 +79,10 @@ def backend_urls(urls: list[str]) -> list[str]:
 
 
 def check_tenant(name: str) -> str:
-    """Check a tenant's name, and return it. An empty name is allowed.
+    """Return a tenant's name unchanged, if it is valid. The empty name is valid.
 
     Raises:
-        ValueError: the name is not valid.
+        ValueError: the name is invalid.
     """
     if name and not is_tenant(name):
         raise ValueError("a tenant has 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit")
@@ -90,16 +90,20 @@ def check_tenant(name: str) -> str:
 
 
 class InvalidObjectReference(Exception):
-    """A `module:attribute` reference cannot be loaded. The message contains the reference and the reason."""
+    """An object cannot be loaded by its reference `module:attribute`.
+
+    The message has the reference and the reason.
+    """
 
 
 def load_object(reference: str) -> object:
-    """Import the object that a `module:attribute` reference names, and return it.
+    """Import and return the object that a reference of the form `module:attribute` names.
 
-    If the object is a class, return the result of calling it without arguments.
+    If the object is a class, return an instance, created without arguments.
 
     Raises:
-        InvalidObjectReference: the reference has another form, names nothing, or its import or call fails.
+        InvalidObjectReference: the reference has another form, no such object exists, or importing or calling
+            it fails.
     """
     module, colon, attribute = reference.partition(":")
     if not (module and colon and attribute):

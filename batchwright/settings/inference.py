@@ -1,4 +1,4 @@
-"""Settings of backends: where they are, how requests are sent, and when they are retried."""
+"""Settings of backends: their URLs, how requests are sent to them, and when requests are retried."""
 
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -129,12 +129,12 @@ class InferenceSettings(BaseSettings):
 
     @property
     def takes_callbacks(self) -> bool:
-        """True if backends can be given a callback URL, because both the URL and its secret are set."""
+        """True if backends can report results to a callback URL: the URL and its secret are both set."""
         return bool(self.callback_url and self.callback_secret)
 
     @property
     def passed_headers(self) -> tuple[str, ...]:
-        """Names of the headers that are passed on from a batch's creation to backends, in lower case."""
+        """Lower-case names of the request headers to pass on from the creation of a batch to the backends."""
         return parse_passed_names(self.pass_headers)
 
     @field_validator("pass_headers")
@@ -165,10 +165,9 @@ class InferenceSettings(BaseSettings):
 
 
 def _check_host(url: str) -> None:
-    """Check the host of a backend's URL.
+    """Raise ValueError if the host of a backend's URL is invalid.
 
-    Raises:
-        ValueError: the host is invalid. The message contains no other part of the URL.
+    The message contains no other part of the URL, because the URL may have a password.
     """
     try:
         host = urlsplit(url).hostname or ""

@@ -1,6 +1,6 @@
-"""Levels that say how important a setting is: needed at the start, or for tuning.
+"""Levels of importance of a setting: needed at the start, or used for tuning.
 
-They divide the settings reference. A setting without a level is rarely needed.
+The settings reference is divided by level. A setting without a level is rarely needed.
 """
 
 from pydantic.config import JsonDict

@@ -100,7 +100,7 @@ class LimitSettings(BaseSettings):
 
     @property
     def quotas(self) -> QuotaLimits:
-        """Default quotas of each tenant, which apply unless the tenant has its own."""
+        """Default quotas of every tenant. They apply unless other quotas were set for the tenant."""
         return QuotaLimits(
             live_batches=self.max_live_batches,
             stored_bytes=self.max_stored_bytes,

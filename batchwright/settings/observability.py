@@ -22,7 +22,10 @@ def variable_name(name: str) -> str:
 
 
 class Sampler(StrEnum):
-    """Which traces are kept. The parent-based samplers follow the caller's decision, if there is a caller."""
+    """Rules that select which traces are kept.
+
+    A `parentbased` rule follows the caller's decision if there is one.
+    """
 
     ALWAYS_ON = "always_on"
     ALWAYS_OFF = "always_off"
@@ -85,7 +88,7 @@ class OtelSettings(BaseSettings):
 
     @property
     def traces_url(self) -> str:
-        """URL to which spans are sent; empty if tracing is off."""
+        """URL to which trace spans are sent; empty if tracing is off."""
         if self.otel_sdk_disabled or self.otel_traces_exporter == "none":
             return ""
         base = self.otel_exporter_otlp_endpoint.rstrip("/")

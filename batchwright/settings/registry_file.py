@@ -1,4 +1,4 @@
-"""Read and check the registry file, the YAML file with the models and their backends."""
+"""Reads and checks the registry file, the YAML file that lists models and their backends."""
 
 import os
 from collections.abc import Hashable, Iterator, Sequence
@@ -31,18 +31,20 @@ _KEYS: dict[str, type[BaseModel]] = {
 
 
 class SecretUnreadable(Exception):
-    """A key or certificate cannot be read. The message says which one, and why."""
+    """An API key or a certificate cannot be read. The message names it and the reason."""
 
 
 def read_registry(path: Path, secrets_dir: Path) -> RegistryConfig:
-    """Read and check the registry file at `path`, and check that its keys and certificates can be read.
+    """Return the content of the registry file at `path`.
+
+    Check that its API keys and certificates can be read.
 
     Args:
-        secrets_dir: directory of the keys that `api_key_name` names.
+        secrets_dir: directory of the API keys that the file names with `api_key_name`.
 
     Raises:
-        SettingsError: the file, or a key or certificate in it, cannot be used. The message names the place in
-            the file and the remedy.
+        SettingsError: the file, or a key or certificate in it, cannot be used. The message names the position
+            in the file and the remedy.
     """
     try:
         with path.open("rb") as file:
@@ -70,7 +72,7 @@ def read_registry(path: Path, secrets_dir: Path) -> RegistryConfig:
 
 
 def iter_backends(config: RegistryConfig) -> Iterator[tuple[str, BackendConfig]]:
-    """Yield each backend with its place in the file, as text for messages."""
+    """Yield each backend of the registry with its position in the file, as text for messages."""
     if config.gateway is not None:
         yield "gateway", config.gateway
     for name, model in config.models.items():
@@ -79,19 +81,19 @@ def iter_backends(config: RegistryConfig) -> Iterator[tuple[str, BackendConfig]]
 
 
 def describe_first_error(error: ValidationError) -> str:
-    """Return the place and the remedy of the first error, as a sentence without a full stop."""
+    """Return position and remedy of the first error in the file, as a sentence without a full stop."""
     first = error.errors()[0]
     place = _place(first["loc"])
     return f"{place}: {describe_remedy(first)}" if place else describe_remedy(first)
 
 
 def api_key(backend: BackendConfig, secrets_dir: Path) -> str:
-    """Return the API key of a backend, from a file or an environment variable; empty if none is configured.
+    """Return the API key of a backend, from a file or an environment variable; "" if none is configured.
 
-    `secrets_dir` is the directory of the keys that `api_key_name` names.
+    `secrets_dir` is the directory of the API keys that the registry names with `api_key_name`.
 
     Raises:
-        SecretUnreadable: the key cannot be read or is not one line of printable ASCII.
+        SecretUnreadable: the key cannot be read, or it is not one line of printable ASCII.
     """
     if backend.api_key_env:
         value = os.environ.get(backend.api_key_env, "")
@@ -106,9 +108,9 @@ def api_key(backend: BackendConfig, secrets_dir: Path) -> str:
 
 
 def key_file(backend: BackendConfig, secrets_dir: Path) -> Path | None:
-    """Return the path of the file with the backend's API key, or None if the key is not in a file.
+    """Return the path of the file with the backend's API key; None if the key is not in a file.
 
-    `secrets_dir` is the directory of the keys that `api_key_name` names.
+    `secrets_dir` is the directory of the API keys that the registry names with `api_key_name`.
     """
     if backend.api_key_name:
         return secrets_dir / backend.api_key_name
@@ -116,10 +118,9 @@ def key_file(backend: BackendConfig, secrets_dir: Path) -> Path | None:
 
 
 def check_files(backend: BackendConfig, secrets_dir: Path) -> None:
-    """Check that the backend's API key and certificates can be read.
+    """Raise SecretUnreadable if the backend's API key or a certificate cannot be read.
 
-    Raises:
-        SecretUnreadable: one of them cannot be read.
+    `secrets_dir` is the directory of the API keys that the registry names with `api_key_name`.
     """
     api_key(backend, secrets_dir)
     for name in ("tls_ca_cert_file", "tls_client_cert_file", "tls_client_key_file"):
@@ -151,7 +152,7 @@ _KINDS = {"int": "a whole number", "float": "a number", "timestamp": "a date"}
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader that rejects duplicate keys."""
+    """YAML loader that rejects mappings with the same key twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         seen: set[str] = set()
@@ -168,7 +169,10 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
-        """Return the Python value of a YAML node. An invalid value raises an error with its position."""
+        """Return the Python value of a YAML node.
+
+        The error for an invalid value has its position in the file.
+        """
         try:
             return super().construct_object(node, deep)  # pyright: ignore[reportUnknownMemberType]
         except (ValueError, OverflowError):
@@ -184,7 +188,7 @@ def _describe_yaml_error(error: yaml.YAMLError) -> str:
 
 
 def _place(loc: Sequence[int | str]) -> str:
-    """Return the place of an error in the file as text, such as "models.llama.backends, entry 1, weight"."""
+    """Return the position of an error in the file as text, such as "models.llama.backends, entry 1"."""
     text = ""
     for number, part in enumerate(loc):
         if part == "[key]":
@@ -199,9 +203,10 @@ def _place(loc: Sequence[int | str]) -> str:
 
 
 def describe_remedy(error: ErrorDetails, within: Sequence[str] = ()) -> str:
-    """Return what to do about an error, as text for messages.
+    """Return how to correct an error in the registry, as text for messages.
 
-    `within` is the place in the file from which the location in the error is counted.
+    The error's own location is relative to the position `within` in the registry. The default is the whole
+    registry.
     """
     match error["type"]:
         case "extra_forbidden":
@@ -217,7 +222,7 @@ def describe_remedy(error: ErrorDetails, within: Sequence[str] = ()) -> str:
 
 
 def _known(loc: Sequence[int | str]) -> list[str]:
-    """Return the names of the keys that are valid at a place in the file."""
+    """Return the names of all keys that are valid at a position in the registry file."""
     names = [part for part in loc if isinstance(part, str)]
     if not names:
         return sorted(RegistryConfig.model_fields)

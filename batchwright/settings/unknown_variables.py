@@ -1,4 +1,4 @@
-"""Warn about environment variables that look like settings but are misspelt or were removed."""
+"""Warns about environment variables that look like settings, but are misspelt or were removed."""
 
 import logging
 import os
@@ -12,16 +12,16 @@ logger = logging.getLogger(__name__)
 
 _PREFIX = "BATCHWRIGHT_"
 _SIMILARITY = 0.85  # `BACKEND` for `BACKENDS`; not `API_SERVICE_PORT`, which Kubernetes sets, for `API_PORT`
-# Those of compose files and of tests, and the ones that Kubernetes sets for services.
+# Variables of compose files and of tests, and variables that Kubernetes sets for services.
 _NO_SETTINGS = re.compile(
     r"BATCHWRIGHT_(IMAGE|TEST_\w+|(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?))"
 )
 
 
 def unknown_variables() -> dict[str, str]:
-    """Return the `BATCHWRIGHT_` environment variables that are not settings, by name.
+    """Return the environment variables that start with `BATCHWRIGHT_` but are not settings, by name.
 
-    Each value is the setting that is probably meant; empty if no setting has a similar name.
+    Each value is the name of the most similar setting; empty if no setting has a similar name.
     """
     known = {variable_name(name) for name in Settings.model_fields}
     endings = [name.removeprefix(_PREFIX) for name in known if name.startswith(_PREFIX)]
@@ -35,7 +35,7 @@ def unknown_variables() -> dict[str, str]:
 
 
 def warn_about_unknown_variables() -> None:
-    """Log a warning for each environment variable that looks like a setting but is not."""
+    """Log a warning for each environment variable that looks like a setting but is not a setting."""
     for name, meant in unknown_variables().items():
         extra = {"variable": name, **({"meant": meant} if meant else {})}
         logger.warning("environment variable is not a setting and is ignored", extra=extra)

@@ -18,10 +18,10 @@ _MIB = 1024 * 1024
 
 
 class ModelLimits(BaseModel):
-    """Limits of one model that differ from the defaults below. The rate applies to the whole fleet.
+    """Limits of one model that replace the default limits. The rate applies to all workers together.
 
-    `inputs_per_request` is how many lines of `/v1/embeddings` may share a request. `chat_executor` is a
-    `module:attribute` that joins chats, so that they may share requests too.
+    `inputs_per_request` is the number of lines of `/v1/embeddings` that may share a request. `chat_executor`
+    is a reference `module:attribute` to code that joins chats, so that chats can share requests too.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -119,12 +119,13 @@ class WorkerSettings(BaseSettings):
     def in_flight_of(
         self, model: str, registered: int | None = None, registered_fraction: float | None = None
     ) -> int:
-        """Return how many requests of a model a worker may have in flight, at least one.
+        """Return how many requests of a model one worker may have in flight, at least 1.
 
         Args:
-            registered: limit in the model registry, which overrides the settings; None if it has none.
-            registered_fraction: the part of the limit that may be used, from 0 to 1, in the registry; None if
-                it has none.
+            registered: limit in the model registry; it overrides the settings. None if the registry has no
+                limit.
+            registered_fraction: part of the limit that may be used, from 0 to 1, in the model registry. None
+                if the registry has none.
         """
         in_flight, fraction = self.model_in_flight, self.capacity_fraction
         if own := self.models.get(model):
@@ -138,9 +139,9 @@ class WorkerSettings(BaseSettings):
 
     @property
     def rates(self) -> dict[str, float]:
-        """Rate limits that are set, in requests per second, by model.
+        """Configured rate limits by model, in requests per second.
 
-        The key `ALL_MODELS` is for all models together.
+        The key `ALL_MODELS` has the limit over all models together.
         """
         own = {name: limits.requests_per_second or 0.0 for name, limits in self.models.items()}
         return {name: rate for name, rate in [(ALL_MODELS, self.requests_per_second), *own.items()] if rate}
