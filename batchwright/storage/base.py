@@ -1,13 +1,13 @@
-"""Storage protocol: whole objects that never change, each stored under a key.
+"""Protocol of the storage. It keeps whole objects, each under a key. An object never changes.
 
 The exceptions are:
 
 StorageError           an operation failed
-  ObjectMissing        no object has this key; a retry does not help
-  StorageUnavailable   disk, network or server failed, for S3 after retries; Temporal retries the activity
-    StorageFull        no space is left
+  ObjectMissing        there is no object with this key; a retry does not help
+  StorageUnavailable   disk, network or server failed (S3: even after retries); Temporal retries the activity
+    StorageFull        there is no space left
 
-Keys are relative paths of plain characters (`is_key`), the same for every kind of storage.
+Keys are relative paths of plain characters (`is_key`). All kinds of storage have the same keys.
 """
 
 import re
@@ -40,7 +40,7 @@ class ObjectInfo(NamedTuple):
 
 
 class DatedObject(NamedTuple):
-    """An object and the time when it was written, by the clock of the storage."""
+    """An object and the time when it was written, measured by the clock of the storage."""
 
     key: str
     size: int
@@ -53,36 +53,39 @@ class ObjectWriter(Protocol):
 
 class Storage(Protocol):
     def writer(self, key: str) -> AbstractAsyncContextManager[ObjectWriter]:
-        """Open a writer for a new object, which is written piece by piece.
+        """Context manager for writing a new object piece by piece. Yields the writer.
 
-        When the context ends, the object is complete and durable. After an exception, there is no object.
+        The object is complete and durable when the block ends. If the block raises an exception, no object is
+        written.
         """
         ...
 
     async def put(self, key: str, data: bytes) -> None:
-        """Write a new object with the content `data`. When this returns, it is complete and durable."""
+        """Write a new object with the content `data`.
+
+        The object is complete and durable when the call returns.
+        """
         ...
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Yield the bytes of an object in pieces, from `start` on: at most `length` bytes.
+        """Yield the bytes of an object in pieces, from the position `start`, at most `length` bytes in total.
 
-        If `length` is None, the rest of the object is read. Raises ObjectMissing before the first piece if
-        there is no such object.
+        If `length` is None, the rest of the object is read. If there is no such object, ObjectMissing is
+        raised before the first piece.
         """
         ...
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """Return the bytes of an object from `start` on: at most `length` bytes.
+        """Return at most `length` bytes of an object, from the position `start`.
 
-        If `length` is None, the rest of the object is returned. Raises ObjectMissing if there is no such
-        object.
+        If `length` is None, return the rest of the object. Raises ObjectMissing if there is no such object.
         """
         ...
 
     async def open_file(self, key: str) -> FileIO | None:
-        """Return the object as an unbuffered open file; None if this storage has no files.
+        """Return the object as an open file without a buffer. The caller must close the file.
 
-        The caller closes the file. Raises ObjectMissing if there is no such object.
+        Return None if this kind of storage has no files. Raises ObjectMissing if there is no such object.
         """
         return None
 
@@ -91,33 +94,30 @@ class Storage(Protocol):
         ...
 
     def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        """Yield key and size of every object whose key starts with `prefix`, in the order of keys."""
+        """Yield the key and the size of every object whose key starts with `prefix`, sorted by key."""
         ...
 
     def inventory(self, prefix: str, after: str = "") -> AsyncIterator[DatedObject]:
-        """Yield the objects whose key starts with `prefix`, with the time when each was written.
+        """Yield the objects whose key starts with `prefix`, each with the time when it was written.
 
-        They are in the order of keys, and start after the key `after`.
+        The objects are sorted by key. Only keys greater than `after` are included.
         """
         ...
 
     async def delete(self, key: str) -> None:
-        """Delete an object. Nothing happens if there is no such object."""
+        """Delete an object. If there is no such object, nothing happens."""
         ...
 
     async def delete_prefix(self, prefix: str) -> int:
-        """Delete every object whose key starts with `prefix`. Return the number of objects."""
+        """Delete every object whose key starts with `prefix`. Return the number of deleted objects."""
         ...
 
     async def check(self) -> None:
-        """Check that objects can be written, read and deleted, without retries.
-
-        Raises StorageUnavailable if one of these operations fails.
-        """
+        """Raise StorageUnavailable if objects cannot be written, read or deleted. Nothing is retried."""
         ...
 
     async def sweep(self, older_than: timedelta) -> int:
-        """Delete the remains of unfinished writes that were abandoned at least `older_than` ago.
+        """Delete the remains of unfinished writes that are at least `older_than` old.
 
         Return the number of these writes. Complete objects are never deleted.
         """
@@ -135,11 +135,11 @@ def is_key(text: str) -> bool:
 
 
 def check_key(key: str) -> str:
-    """Check a key and return it unchanged.
+    """Return a key unchanged, if it is valid.
 
     Raises:
-        ValueError: the key is empty, absolute or too long, or a part of it is empty, begins with a dot or
-            contains characters that are not allowed.
+        ValueError: the key is empty, absolute or too long, or a part between slashes is empty, begins with a
+            dot or contains characters that are not allowed.
     """
     if not is_key(key):
         raise ValueError(f"{key!r} is not a storage key: keys are parts of [A-Za-z0-9._-] joined by '/'.")
@@ -147,7 +147,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Check the beginning of a key and return it unchanged. Raises ValueError if no key can start with it."""
+    """Return the beginning of a key unchanged. Raises ValueError if no valid key can start with it."""
     if len(prefix) > _MAX_KEY_CHARS or _PREFIX.fullmatch(prefix) is None:
         raise ValueError(f"{prefix!r} is not the beginning of a storage key.")
     return prefix

@@ -1,4 +1,4 @@
-"""Blocking file operations of the local storage. Their results survive a crash of the machine."""
+"""Blocking file operations of the local storage. What they write survives a crash of the machine."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from batchwright.storage.base import StorageError, StorageFull, StorageUnavailable
 
-# Only the user of the processes may read prompts and responses, regardless of the umask.
+# Only the user who runs the processes may read prompts and responses, whatever the umask is.
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MAX_RENAMES = 50  # attempts of a write whose folder is removed again and again
@@ -20,12 +20,12 @@ _MAX_RENAMES = 50  # attempts of a write whose folder is removed again and again
 def translate_os_errors(
     action: str, path: Path, *, except_for: type[OSError] | tuple[()] = ()
 ) -> Generator[None, None, None]:
-    """Context manager that raises a StorageError with path and errno instead of an OSError.
+    """Context manager that replaces an OSError by a StorageError, whose message has the path and the errno.
 
     Args:
         action: what the block does, for the message "Cannot `action` `path`".
-        path: the file or folder concerned.
-        except_for: a class of errors that are raised unchanged.
+        path: the file or folder that the block uses.
+        except_for: class of errors that are raised unchanged.
     """
     try:
         yield
@@ -64,7 +64,7 @@ def write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
 
 
 def publish(scratch: Path, target: Path, root: Path) -> None:
-    """Move the finished file `scratch` to its final path `target`, so that it survives a crash.
+    """Move the complete file `scratch` to its final path `target`. The move survives a crash of the machine.
 
     Missing folders below `root` are created.
     """
@@ -98,9 +98,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def delete_file(path: Path, root: Path) -> int:
-    """Delete the file, and then its empty parent folders below `root`. Return 1 if there was a file, else 0.
+    """Delete a file, and then its parent folders below `root` if they are empty.
 
-    Empty folders are also deleted if the file is missing. Concurrent writers are not disturbed.
+    Return 1 if the file existed, otherwise 0. Empty folders are deleted even if the file did not exist.
+    Concurrent writers are not disturbed.
     """
     removed = 1
     try:
@@ -127,7 +128,7 @@ def remove_empty_folders(folder: Path, root: Path) -> None:
 
 
 def read_exactly(fd: int, start: int, length: int) -> bytes:
-    """Return exactly `length` bytes of the file from `start`.
+    """Return exactly `length` bytes of the open file `fd`, from the position `start`.
 
     Raises OSError if the file is too short, which means that the disk is damaged.
     """
@@ -150,7 +151,7 @@ class FileEntry(NamedTuple):
 
 
 def walk_files(root: Path, prefix: str, after: str = "") -> Iterator[FileEntry]:
-    """Yield the files whose key starts with `prefix` and comes after `after`, in the order of keys."""
+    """Yield the files whose key starts with `prefix` and is greater than `after`, sorted by key."""
     folder, slash, name_prefix = prefix.rpartition("/")
     yield from _walk_folder(resolve_key(root, folder) if folder else root, folder + slash, name_prefix, after)
 
@@ -170,9 +171,9 @@ def _walk_folder(folder: Path, key: str, name_prefix: str, after: str) -> Iterat
 
 
 def _names(folder: Path, name_prefix: str) -> list[str]:
-    """Return the sorted names in a folder that start with `name_prefix`; empty if the folder does not exist.
+    """Return the sorted names in a folder that start with `name_prefix`; empty if there is no such folder.
 
-    Names of subfolders end with a slash, so that they sort like the keys below them.
+    The names of subfolders end with a slash, so that they sort like the keys below them.
     """
     try:
         with os.scandir(folder) as entries:

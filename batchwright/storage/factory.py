@@ -1,4 +1,4 @@
-"""Open the storage that the settings select: a directory or an S3 bucket."""
+"""Opens the storage that the settings select: a directory or an S3 bucket."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -18,14 +18,15 @@ _ABANDONED_AFTER = timedelta(days=1)  # no write takes that long
 async def open_storage(
     settings: Settings, metrics: Metrics, component: StorageComponent
 ) -> AsyncGenerator[Storage, None]:
-    """Open the directory or the bucket of the settings, with metrics. It is closed when the context ends.
+    """Context manager that opens the configured directory or bucket, and closes it at the end of the block.
 
     Args:
-        metrics: counts the operations.
-        component: the part of the product that uses the storage, as a label of the metrics.
+        metrics: metrics in which the operations are counted.
+        component: part of the product that uses the storage, as a label of the metrics.
 
     Raises:
-        StorageUnavailable: the directory cannot be created, or boto's own settings are wrong.
+        StorageUnavailable: the directory cannot be created, or the settings of boto (the S3 library) are
+            wrong.
     """
     place = parse_location(settings.storage) if settings.storage else LocalDirectory(settings.storage_dir)
     instrumentation = StorageInstrumentation(metrics, component)

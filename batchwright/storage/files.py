@@ -1,4 +1,4 @@
-"""Asynchronous functions for the files of objects that are being written or read."""
+"""Asynchronous functions for files of objects, which are being written or read."""
 
 import asyncio
 import os
@@ -19,9 +19,10 @@ T = TypeVar("T")
 
 
 async def run_in_thread(call: Callable[[], T]) -> T:
-    """Run a blocking call in a thread and return its result.
+    """Call a blocking function in a thread, and return its result.
 
-    If the caller is cancelled, it still waits for the call to end, because the call may be using a file.
+    If the caller is cancelled, it still waits until the function returns, because the function may use a
+    file.
     """
     running = asyncio.get_running_loop().run_in_executor(None, call)
     try:
@@ -39,9 +40,9 @@ async def run_in_thread(call: Callable[[], T]) -> T:
 
 
 class UnpublishedFile:
-    """File of a new object. It is in the scratch folder until `publish` moves it to its key.
+    """File of a new object. It is in the scratch folder until `publish` moves it to the path of its key.
 
-    Always call `discard` at the end. It deletes the file if it was not published.
+    Always call `discard` at the end. It deletes the file if `publish` was not called.
     """
 
     def __init__(self, root: Path, scratch: Path, target: Path) -> None:
@@ -59,7 +60,7 @@ class UnpublishedFile:
             disk.write_all(self._fd, data)
 
     def sync(self) -> None:
-        """Write the data to the disk, so that it survives a crash of the machine."""
+        """Flush the data to the disk (fsync), so that it survives a crash of the machine."""
         with disk.translate_os_errors("write", self._target):
             os.fdatasync(self._fd)
 
@@ -81,7 +82,7 @@ class UnpublishedFile:
 class FileWriter:
     """Buffered writer for the file of a new object.
 
-    Parts of a large file are written to the disk while the caller produces the next ones.
+    While the caller writes the next data of a large file, earlier data is flushed to the disk.
     """
 
     def __init__(self, file: UnpublishedFile) -> None:
@@ -99,12 +100,12 @@ class FileWriter:
             await self._flush()
 
     async def finish(self) -> None:
-        """Write the rest of the buffer to the file, and wait until a running sync ends."""
+        """Write the rest of the buffer to the file. Wait until a running sync has ended."""
         await self._flush()
         await self._wait_for_sync()
 
     async def abandon(self) -> None:
-        """Wait until no thread uses the file any longer. A failed sync is ignored."""
+        """Wait until no thread uses the file. Errors of a running sync are ignored."""
         with suppress(StorageError):
             await self._wait_for_sync()
 
@@ -121,14 +122,17 @@ class FileWriter:
             self._syncing, self._unsynced = asyncio.ensure_future(run_in_thread(self._file.sync)), 0
 
     async def _wait_for_sync(self) -> None:
-        """Wait until the running sync ends, if there is one. Raises StorageUnavailable if it failed."""
+        """Wait until the running sync has ended, if there is one.
+
+        Raises StorageUnavailable if the sync failed.
+        """
         syncing, self._syncing = self._syncing, None
         if syncing is not None:
             await syncing
 
 
 class OpenFile:
-    """File of an object that is being read. It stays readable even if the object is deleted."""
+    """File of an object that is being read. It can be read to the end even if the object is deleted."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -136,7 +140,7 @@ class OpenFile:
         self.size = 0
 
     def open(self) -> None:
-        """Open the file and set `size`. Raises FileNotFoundError if there is no such regular file."""
+        """Open the file and set `size`. Raises FileNotFoundError if there is no regular file at the path."""
         with suppress(NotADirectoryError):
             self._fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             found = os.fstat(self._fd)
@@ -147,7 +151,7 @@ class OpenFile:
         raise FileNotFoundError(str(self._path))
 
     def left(self, start: int, length: int | None) -> int:
-        """Return the number of bytes from `start` to the end of the file, at most `length`."""
+        """Return the number of bytes from `start` to the end of the file, but at most `length`."""
         there = max(0, self.size - start)
         return there if length is None else min(there, length)
 
@@ -155,7 +159,7 @@ class OpenFile:
         return disk.read_exactly(self._fd, start, length) if length else b""
 
     def detached(self) -> FileIO:
-        """Return the open file. The caller then has to close it, and `close` no longer has an effect."""
+        """Return the open file. From now on, the caller must close it; `close` no longer does."""
         fd, self._fd = self._fd, -1
         return FileIO(fd, "rb")
 

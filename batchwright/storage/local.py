@@ -1,4 +1,4 @@
-"""Storage in a local directory, which several processes may share. Each object is one file."""
+"""Storage in a local directory, which several processes can share. Each object is one file."""
 
 import os
 import time
@@ -28,7 +28,7 @@ _KEYS_AT_ONCE = 1000
 
 
 class LocalStorage(Storage):
-    """Storage in the directory `root`. An object's key is the path of its file.
+    """Storage in the directory `root`. The key of an object is the relative path of its file.
 
     Files of unfinished writes are in the folder `.tmp`.
 
@@ -147,7 +147,7 @@ class LocalStorage(Storage):
             await self.delete(key)
 
     async def sweep(self, older_than: timedelta) -> int:
-        """Delete the scratch files that have not changed for `older_than`. Return their number."""
+        """Delete scratch files that have not changed for `older_than`. Return the number of deleted files."""
         return await run_in_thread(lambda: self._sweep(older_than))
 
     def _sweep(self, older_than: timedelta) -> int:
@@ -175,7 +175,8 @@ class LocalStorage(Storage):
     def _reading(self, key: str) -> Generator[None, None, None]:
         """Context manager that translates errors while the object `key` is read.
 
-        A missing file raises ObjectMissing, or StorageUnavailable if the storage is not mounted.
+        If the file is missing, it raises ObjectMissing. If the whole directory is missing because the disk is
+        not mounted, it raises StorageUnavailable.
         """
         try:
             with disk.translate_os_errors("read", self._root / key, except_for=FileNotFoundError):
@@ -189,9 +190,10 @@ class LocalStorage(Storage):
             raise StorageUnavailable(f"The storage {str(self._root)!r} is missing: is it mounted?")
 
     def _walk(self, prefix: str, after: str = "") -> Iterator[disk.FileEntry]:
-        """Yield the files whose key starts with `prefix` and comes after `after`, in the order of keys.
+        """Yield the files whose key starts with `prefix` and is greater than `after`, sorted by key.
 
-        Raises StorageUnavailable if the directory is not mounted, because an empty listing would be wrong.
+        Raises StorageUnavailable if the disk of the directory is not mounted, because an empty listing would
+        be wrong.
         """
         with disk.translate_os_errors("list", self._root / check_prefix(prefix)):
             yield from disk.walk_files(self._root, prefix, after)

@@ -1,4 +1,4 @@
-"""Storage with metrics and traces: the number of operations, their duration, bytes and retries."""
+"""Storage that records metrics and traces: number of operations, duration, bytes and retries."""
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class StorageComponent(StrEnum):
-    """Part of the product that uses the storage. It is a label of the metrics."""
+    """Part of the product that uses the storage, as a label of the metrics."""
 
     API = "apiserver"
     WORKER = "processor"
@@ -39,7 +39,7 @@ class OperationStatus(StrEnum):
 
 
 class Stopwatch:
-    """Measures how long the storage itself takes. It is paused while the caller works."""
+    """Measures the time that the storage needs. It is paused while the caller does other work."""
 
     def __init__(self) -> None:
         self._before, self._since = 0.0, time.perf_counter()
@@ -58,7 +58,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Context manager for a part of a `paused` block whose time is to be counted again."""
+        """Context manager that measures the time of its block again, inside a `paused` block."""
         since = time.perf_counter()
         try:
             yield
@@ -77,10 +77,10 @@ class StorageInstrumentation:
 
     @contextmanager
     def operation(self, operation: StorageOperation, key: str = "") -> Generator[Stopwatch]:
-        """Context manager that counts an operation and records its trace span. Yields its stopwatch.
+        """Context manager that counts an operation and records its trace span. Yields the stopwatch.
 
         `key` is the object's key or a prefix, for the trace. Nothing is counted if the caller is cancelled or
-        raises another error than StorageError.
+        if the block raises an exception other than StorageError.
         """
         stopwatch = Stopwatch()
         with self._span(operation, key):
@@ -137,7 +137,7 @@ class _ObservedWriter:
 
 @asynccontextmanager
 async def _closing(items: AsyncIterator[T]) -> AsyncGenerator[AsyncIterator[T], None]:
-    """Context manager that closes an iterator at the end, even an unfinished one."""
+    """Context manager that closes an iterator at the end of its block, even if items are left."""
     try:
         yield items
     finally:
@@ -146,15 +146,15 @@ async def _closing(items: AsyncIterator[T]) -> AsyncGenerator[AsyncIterator[T], 
 
 
 def for_component(storage: Storage, component: StorageComponent) -> Storage:
-    """Return the storage with another component as label of its metrics.
+    """Return the storage with another component as the label of its metrics.
 
-    If it has no metrics, return it unchanged.
+    If `storage` records no metrics, return it unchanged.
     """
     return storage.for_component(component) if isinstance(storage, ObservedStorage) else storage
 
 
 class ObservedStorage(Storage):
-    """Storage that passes each operation to the storage `inner`, and records its metrics and trace."""
+    """Storage that passes each operation on to the storage `inner`, and records metrics and trace spans."""
 
     def __init__(self, inner: Storage, instrumentation: StorageInstrumentation) -> None:
         self._inner, self._instrumentation = inner, instrumentation

@@ -1,4 +1,4 @@
-"""Retries of storage operations over the network."""
+"""Retries of storage operations that use the network."""
 
 import asyncio
 import logging
@@ -29,12 +29,12 @@ class StorageOperation(StrEnum):
 
 
 class OperationRetries:
-    """Runs storage operations, and retries them after transient errors.
+    """Runs storage operations. It retries an operation after a transient error.
 
-    The waits between attempts are random, up to a bound that doubles each time.
+    The wait before a retry is random. Its upper limit doubles with each retry.
 
     Args:
-        patience_seconds: no attempt starts later than this after the first one.
+        patience_seconds: seconds after the first attempt in which further attempts may start.
         is_transient: returns True for an error that may be retried.
         on_retry: called for each retry.
     """
@@ -54,9 +54,10 @@ class OperationRetries:
         return OperationRetries(0, self._is_transient, self._on_retry)
 
     async def run(self, operation: StorageOperation, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Call `attempt` until it succeeds, and return its result. If no retry is left, raise the last error.
+        """Call `attempt` until it succeeds, and return its result. Raise the last error if no retry is left.
 
-        `attempt` must be safe to repeat. `operation` is the kind of operation, for metrics and logs.
+        It must be safe to call `attempt` several times. `operation` is the kind of operation, for metrics and
+        logs.
         """
 
         async def bounded() -> T:

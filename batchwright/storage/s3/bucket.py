@@ -1,4 +1,4 @@
-"""The S3 bucket of the settings, with its client, key prefix, retries and translation of errors."""
+"""The configured S3 bucket: its client, key prefix and retries, and the translation of errors."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PARTS_IN_FLIGHT = 2  # of all writers of a process together; a part has 8 MiB or more
+PARTS_IN_FLIGHT = 2  # over all writers of a process; a part has 8 MiB or more
 
 
 @dataclass(frozen=True)
 class S3Encryption:
-    """Encryption requested for each new object. By default, the bucket decides."""
+    """Encryption that S3 should use for each new object. By default, the bucket decides."""
 
     method: "ServerSideEncryptionType | None" = None
     key_id: str = ""
@@ -39,24 +39,24 @@ class S3Bucket:
         return self.place.name
 
     def at(self, key: str) -> str:
-        """Return the name of the object in the bucket: the configured prefix and the key."""
+        """Return the name of an object in the bucket: the configured prefix followed by `key`."""
         return self.place.prefix + key
 
     async def call(
         self, operation: StorageOperation, doing: str, key: str, attempt: Callable[[], Awaitable[T]]
     ) -> T:
-        """Call `attempt` and return its result. Repeat it after transient errors.
+        """Call `attempt` and return its result. Call it again after transient errors.
 
         Args:
-            operation: the kind of operation, for metrics and logs.
+            operation: kind of operation, for metrics and logs.
             doing: the action, such as `read`, for error messages.
-            key: the object's key, for error messages.
-            attempt: sends the request; it must be safe to repeat.
+            key: key of the object, for error messages.
+            attempt: sends the request. It must be safe to call it several times.
 
         Raises:
             ObjectMissing: there is no such object.
             StorageFull: no space is left.
-            StorageUnavailable: S3 refuses the request, or cannot be reached even after retries.
+            StorageUnavailable: S3 refuses the request, or S3 is unreachable even after retries.
         """
         try:
             return await self.retries.run(operation, attempt)

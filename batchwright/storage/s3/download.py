@@ -1,4 +1,4 @@
-"""Download of one object. If the connection breaks, a new one continues at the same byte."""
+"""Downloads one object. If the connection breaks, a new connection continues at the same byte."""
 
 from typing import TYPE_CHECKING, TypedDict
 
@@ -21,9 +21,9 @@ class _Range(TypedDict, total=False):
 
 
 class S3Download:
-    """Downloads an object in pieces: at most `length` bytes from `start`, or all if `length` is None.
+    """Downloads at most `length` bytes of an object, from the position `start`, piece by piece.
 
-    Always call `close` at the end.
+    If `length` is None, the rest of the object is downloaded. Always call `close` at the end.
     """
 
     def __init__(self, bucket: S3Bucket, key: str, start: int, length: int | None) -> None:
@@ -36,13 +36,13 @@ class S3Download:
         self._body: StreamingBody | None = None
 
     async def next(self) -> bytes:
-        """Return the next piece, or empty bytes at the end of the object.
+        """Return the next piece of the object, or empty bytes at the end.
 
-        Each piece except the last has PIECE bytes.
+        Each piece except the last one has PIECE bytes.
 
         Raises:
             ObjectMissing: there is no such object.
-            StorageUnavailable: retries did not help, or the object was replaced meanwhile.
+            StorageUnavailable: the download failed even after retries, or the object was replaced meanwhile.
         """
         if self._at == self._end:
             return b""
@@ -56,7 +56,10 @@ class S3Download:
             self._body = None
 
     async def _fill(self) -> None:
-        """Receive bytes until the piece is full or the object ends. After an error, a retry continues."""
+        """Receive bytes until the current piece is full or the object ends.
+
+        A repeated call after an error continues at the same byte.
+        """
         try:
             body = self._body or await self._open()
             while body is not None and (wanted := min(PIECE - len(self._piece), self._end - self._at)):

@@ -1,4 +1,4 @@
-"""Translate errors of S3 and of the network into storage errors whose message names a remedy."""
+"""Translates errors of S3 and of the network to storage errors, whose messages name a remedy."""
 
 import aiohttp
 from botocore.exceptions import (
@@ -69,9 +69,9 @@ _REMEDIES = {
 
 
 def error_code(error: BaseException) -> str:
-    """Return the error code of S3, for example NoSuchKey; empty if the error did not come from S3.
+    """Return the error code of S3, such as NoSuchKey; empty if the error did not come from S3.
 
-    For a HEAD request it is only the status, such as 404.
+    For a HEAD request the code is only the HTTP status, such as 404.
     """
     if not isinstance(error, ClientError):
         return ""
@@ -79,7 +79,7 @@ def error_code(error: BaseException) -> str:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return True if the operation may succeed when it is repeated."""
+    """Return True if a retry of the operation may succeed."""
     if isinstance(error, ClientError):
         status = _status_of(error)
         if status in (_FULL_STATUS, _NOT_IMPLEMENTED) or error_code(error) in _FULL:
@@ -98,8 +98,8 @@ def to_storage_error(error: Exception, doing: str, key: str, place: str) -> Stor
 
     Args:
         doing: the failed action, such as `read`, for the message.
-        key: the object's key; empty if the action concerns the whole storage.
-        place: the URL of the storage.
+        key: key of the object; empty if the action is about the whole storage.
+        place: URL of the storage, for the message.
     """
     code = error_code(error)
     if code in ("NoSuchKey", "404"):

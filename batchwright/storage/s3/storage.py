@@ -99,7 +99,7 @@ class S3Storage(Storage):
                 StorageOperation.RETRIEVE, "read", key, lambda: client.head_object(Bucket=bucket.name, Key=at)
             )
         except ObjectMissing:
-            await self._list_one(bucket)  # the bucket itself may be missing; a HEAD does not tell
+            await self._list_one(bucket)  # a HEAD does not tell if the bucket is missing
             raise
         return ObjectInfo(key, found["ContentLength"])
 
@@ -145,9 +145,10 @@ class S3Storage(Storage):
         return len(keys)
 
     async def check(self) -> None:
-        """Check that the bucket works by listing one key.
+        """Raise StorageUnavailable if the bucket does not work.
 
-        Every five minutes, and until it succeeds, also write, read and delete an object.
+        Each call lists one key. A call also writes, reads and deletes an object if this has not succeeded
+        within the last five minutes.
         """
         now = time.monotonic()
         if self._wrote_at is None or now - self._wrote_at >= _WRITE_CHECK_SECONDS:
@@ -167,7 +168,7 @@ class S3Storage(Storage):
         await checked.delete(key)
 
     async def _list_one(self, bucket: S3Bucket) -> None:
-        """List one key, to check the bucket. S3 returns the most helpful error messages for this request."""
+        """List one key, to check the bucket. S3 returns its most helpful error messages for this request."""
         client = bucket.client
         await bucket.call(
             StorageOperation.LIST,
@@ -177,7 +178,10 @@ class S3Storage(Storage):
         )
 
     async def sweep(self, older_than: timedelta) -> int:
-        """Abort the unfinished uploads that began at least `older_than` ago. Return their number."""
+        """Abort the unfinished uploads that began at least `older_than` ago.
+
+        Return the number of aborted uploads.
+        """
         return await sweep_uploads(self._bucket, older_than)
 
 
@@ -185,9 +189,10 @@ class S3Storage(Storage):
 async def open_s3(
     settings: Settings, place: Bucket, on_retry: Callable[[StorageOperation], None]
 ) -> AsyncGenerator[S3Storage]:
-    """Open the bucket `place`. It connects with the first request and finds credentials as boto does.
+    """Context manager that opens the bucket `place`. The first request opens the connection.
 
-    `on_retry` is called each time an operation is retried.
+    Credentials are found in the same places as boto (the S3 library) looks. `on_retry` is called each time an
+    operation is retried.
 
     Raises:
         StorageUnavailable: the profile or the region in the environment does not exist, or an address in the
@@ -213,7 +218,10 @@ def _client(settings: Settings) -> AbstractAsyncContextManager["S3Client"]:
 
 
 def _config(settings: Settings) -> AioConfig:
-    """Return the client's settings, which use only features that every S3-compatible server has."""
+    """Return the configuration of the S3 client.
+
+    It uses only features that every S3-compatible server has.
+    """
     return AioConfig(
         signature_version="s3v4",
         connect_timeout=_CONNECT_SECONDS,

@@ -1,6 +1,6 @@
-"""Write objects to S3: small ones in one request, large ones in parts.
+"""Writes objects to S3: small objects in one request, large objects in parts.
 
-S3 keeps the parts of an unfinished upload, and charges for them, until `sweep_uploads` aborts it.
+S3 keeps the parts of an unfinished upload, and charges for them, until `sweep_uploads` aborts the upload.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _ABORT_SECONDS = 10.0
 async def sweep_uploads(bucket: S3Bucket, older_than: timedelta) -> int:
     """Abort the unfinished uploads below the configured prefix that began at least `older_than` ago.
 
-    Return their number.
+    Return the number of aborted uploads.
     """
     count, horizon = 0, datetime.now(UTC) - older_than
     async for key, upload_id, started_at in _unfinished_uploads(bucket):
@@ -42,7 +42,7 @@ async def sweep_uploads(bucket: S3Bucket, older_than: timedelta) -> int:
 
 
 async def abort_upload(bucket: S3Bucket, key: str, upload_id: str) -> None:
-    """Abort an upload and delete its parts. Nothing happens if the upload has already ended."""
+    """Abort an upload and delete its parts. If the upload has already ended, nothing happens."""
 
     async def attempt() -> None:
         try:
@@ -80,10 +80,10 @@ async def _unfinished_uploads(bucket: S3Bucket) -> AsyncIterator[tuple[str, str,
 
 
 def part_size(number: int) -> int:
-    """Return the size in bytes of the part with this number, which starts at 1.
+    """Return the size in bytes of part `number` of an upload. Part numbers start at 1.
 
-    Up to 7.8 GiB all parts are equal, because some servers require that. After that they grow, so that the
-    10,000 parts that S3 allows hold 270 GiB.
+    All parts up to a total of 7.8 GiB have the same size, because some servers require that. Later parts
+    grow, so that the 10,000 parts that S3 allows hold 270 GiB.
     """
     return MIB * min(32, 8 << ((number - 1) // 1000))
 
@@ -103,9 +103,9 @@ def _encryption(bucket: S3Bucket) -> _Encryption:
 
 
 def _body(data: bytes) -> bytes | io.BytesIO:
-    """Return `data` as a request body: unchanged if it is small, otherwise as a stream.
+    """Return `data` as the body of a request: small data unchanged, large data as a stream.
 
-    A stream is sent piece by piece and so does not block the event loop.
+    A stream is sent piece by piece and therefore does not block the event loop.
     """
     return data if len(data) <= MIB else io.BytesIO(data)
 
@@ -123,18 +123,21 @@ async def put_object(bucket: S3Bucket, key: str, data: bytes) -> None:
 
 
 class S3Upload:
-    """Uploads one object piece by piece. End it with `finish`, which makes the object visible, or `abort`."""
+    """Uploads one object piece by piece. `finish` makes the object visible, `abort` discards it.
+
+    Always call one of them at the end.
+    """
 
     def __init__(self, bucket: S3Bucket, key: str) -> None:
         self._bucket, self._key = bucket, key
-        self._buffer = io.BytesIO()  # hands over its bytes without a copy
+        self._buffer = io.BytesIO()  # gives its bytes to the part without a copy
         self._id = ""  # id of the multipart upload, once it has begun
         self._mark = token_hex(16)
         self._etags: dict[int, str] = {}
         self._parts: list[asyncio.Task[None]] = []
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Add data to the buffer, and send each part that is full. Wait while too many parts are being sent.
+        """Add data to the buffer. Send each part that is full, and wait while too many parts are being sent.
 
         Raises StorageUnavailable if a part could not be sent.
         """
@@ -156,7 +159,7 @@ class S3Upload:
         await self._bucket.call(StorageOperation.STORE, "write", self._key, self._complete)
 
     async def abort(self) -> None:
-        """Delete the parts that were sent. If S3 does not respond, `sweep_uploads` deletes them later."""
+        """Delete the parts that were sent. If S3 does not respond, `sweep_uploads` will delete them later."""
         for part in self._parts:
             part.cancel()
         await asyncio.gather(*self._parts, return_exceptions=True)
@@ -207,10 +210,10 @@ class S3Upload:
         self._etags[number] = await self._bucket.call(StorageOperation.STORE, "write", self._key, attempt)
 
     async def _complete(self) -> None:
-        """Complete the upload, which makes the object visible.
+        """Complete the upload, so that the object becomes visible.
 
-        Before an error is raised, check whether the object exists, because only the response may have been
-        lost.
+        After an error, it checks if the object exists, because possibly only the response was lost. The error
+        is raised only if the object does not exist.
         """
         parts: list[CompletedPartTypeDef] = [
             {"PartNumber": number, "ETag": etag} for number, etag in sorted(self._etags.items())
