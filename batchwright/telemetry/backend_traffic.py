@@ -1,4 +1,4 @@
-"""Count every request to a backend, for /metrics and for the statistics that a worker publishes."""
+"""Counts every request to a backend, for /metrics and for the statistics that a worker publishes."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _DEFERRAL_ERRORS = {
     "authentication": "no_healthy_backend",
     "permission": "no_healthy_backend",
 }
-CHAT, GROUPED_CHAT = "concurrent", "sync_microbatch"  # modes of chats: sent alone, or perhaps in groups
+CHAT, GROUPED_CHAT = "concurrent", "sync_microbatch"  # chats are sent alone, or perhaps in groups
 
 
 @dataclass
@@ -55,10 +55,10 @@ class BackendTraffic:
         """Count completed requests that ended in the same way.
 
         Args:
-            durations: how long each request took, in seconds.
-            status: HTTP status, 0 if there was no response.
+            durations: duration of each request in seconds.
+            status: HTTP status; 0 if there was no response.
             category: kind of failure; NONE if the requests succeeded.
-            chat: how chats were sent, CHAT or GROUPED_CHAT; empty if the requests are not chats.
+            chat: CHAT or GROUPED_CHAT, which say how chats are sent; empty if the requests are not chats.
         """
         metrics, is_answered = self._metrics, category is Category.NONE
         totals = self._totals.get((model, backend))
@@ -78,7 +78,7 @@ class BackendTraffic:
             metrics.chat_seconds.labels(*labels).observe_all(durations)
 
     def record_usage(self, model: str, backend: str, usages: Sequence[TokenUsage]) -> None:
-        """Add the token counts that backends reported to the metrics."""
+        """Add the numbers of tokens that backends reported to the metrics."""
         prompts = [usage.input_tokens for usage in usages if usage.input_tokens]
         completions = [usage.output_tokens for usage in usages if usage.output_tokens]
         for kind, tokens in (("prompt", prompts), ("completion", completions)):
@@ -86,15 +86,18 @@ class BackendTraffic:
                 self._metrics.backend_request_tokens.labels(model, backend, kind).observe_all(tokens)
 
     def record_deferral(self, model: str, reason: str) -> None:
-        """Count an error if a slice was deferred because no backend could accept its requests.
+        """Count an error of a model if its slice was deferred because no backend could accept its requests.
 
-        `reason` is why the slice was deferred. For other reasons, nothing is counted.
+        `reason` is why the slice was deferred. Deferrals for other reasons are not counted.
         """
         if error_type := _DEFERRAL_ERRORS.get(reason):
             self._metrics.errors.labels(error_type, model).inc()
 
     def retain(self, models: Collection[str], backends: Collection[str]) -> None:
-        """Keep the totals of these models and backends. Merge all other totals under the name `other`."""
+        """Keep separate totals for these models and backends only.
+
+        Add all other totals under the name `other`.
+        """
         for key in [key for key in self._totals if key[0] not in models or key[1] not in backends]:
             self._fold(self._totals.pop(key), key[0] if key[0] in models else OTHER)
         for model, backend in [key for key in self._removed if key[0] not in {*models, OTHER}]:
@@ -103,7 +106,7 @@ class BackendTraffic:
     def snapshot(self, pending: dict[tuple[str, str], int]) -> list[UpstreamTraffic]:
         """Return the totals since the process started, for every model and backend with requests.
 
-        `pending` is the number of requests in flight, by model and backend.
+        `pending` has the number of requests in flight, by model and backend.
         """
         keys = {*self._totals, *self._removed, *(key for key, count in pending.items() if count)}
         return [self._upstream_traffic(*key, pending.get(key, 0)) for key in sorted(keys)]
@@ -131,7 +134,7 @@ class BackendTraffic:
 
 
 def _status_label(status: int) -> str:
-    """Return the label value of an HTTP status: the status itself, `none` for 0, `other` if invalid."""
+    """Return the label for an HTTP status: the status itself, `none` for 0, or `other` if it is invalid."""
     if not status:
         return "none"
     return str(status) if 100 <= status <= 599 else OTHER

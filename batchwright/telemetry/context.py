@@ -1,4 +1,4 @@
-"""Fields of the current work, such as the batch id, which are added to every log entry and span."""
+"""Fields of the current work, such as the batch id. They are added to every log entry and trace span."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -10,13 +10,16 @@ _NONE: Mapping[str, FieldValue] = {}
 
 
 def current_fields() -> Mapping[str, FieldValue]:
-    """Return the fields that apply to the current code, from all enclosing `bind_fields` blocks."""
+    """Return the fields that all enclosing `bind_fields` blocks have set."""
     return _fields.get() or _NONE
 
 
 @contextmanager
 def bind_fields(**fields: FieldValue) -> Generator[None]:
-    """Context manager that adds fields to all log entries and spans of its block, even in other tasks."""
+    """Context manager that adds fields to all log entries and trace spans of its block.
+
+    Tasks that are started in the block have the fields too.
+    """
     token = _fields.set({**current_fields(), **fields})
     try:
         yield
@@ -25,7 +28,7 @@ def bind_fields(**fields: FieldValue) -> Generator[None]:
 
 
 def add_fields(**fields: FieldValue) -> None:
-    """Add fields to the innermost enclosing `bind_fields` block. Do nothing if there is none."""
+    """Add fields to the innermost enclosing `bind_fields` block. If there is none, nothing happens."""
     bound = _fields.get()
     if bound is not None:
         bound.update(fields)

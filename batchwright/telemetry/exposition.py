@@ -1,6 +1,6 @@
-"""Build the response to GET /metrics from our metrics and those of the Temporal SDK.
+"""Builds the response to GET /metrics from the metrics of Batchwright and of the Temporal SDK.
 
-The SDK serves its metrics on a loopback port of its own.
+The SDK serves its metrics itself, on a port of the loopback address.
 """
 
 import asyncio
@@ -22,7 +22,10 @@ _RESPONSE_HEAD = re.compile(rb"HTTP/1\.1 200 .*\r\ncontent-length: *(\d+)\r\n", 
 
 
 def free_sdk_address() -> str:
-    """Return an address `host:port` for the SDK's metrics server, with a port that is free now."""
+    """Return an address `host:port` for the SDK's metrics server.
+
+    The port is free at the time of the call.
+    """
     with socket.socket() as found:
         found.bind((LOOPBACK, 0))
         return f"{LOOPBACK}:{found.getsockname()[1]}"
@@ -31,7 +34,7 @@ def free_sdk_address() -> str:
 class SdkMetricsClient:
     """Reads the metrics of the Temporal SDK over one keep-alive connection.
 
-    If the address is empty, there are no SDK metrics.
+    If its address is empty, the SDK serves no metrics.
     """
 
     def __init__(self, address: str = "") -> None:
@@ -40,10 +43,10 @@ class SdkMetricsClient:
         self._turn = asyncio.Lock()  # concurrent scrapes share the connection one after the other
 
     async def fetch(self, on_sent: Callable[[], None] = lambda: None) -> bytes:
-        """Return the SDK's metrics as text, or nothing if its server does not answer within a few seconds.
+        """Return the SDK's metrics as text.
 
-        If the server has closed the connection, the request is sent a second time. `on_sent` is called each
-        time the request was sent.
+        The text is empty if its server does not answer within a few seconds. If the server has closed the
+        connection, the request is sent a second time. `on_sent` is called each time the request was sent.
         """
         if not self._address:
             return b""
@@ -72,9 +75,9 @@ class SdkMetricsClient:
     async def _exchange(
         self, reader: StreamReader, writer: StreamWriter, on_sent: Callable[[], None]
     ) -> bytes:
-        """Send the request, and return the body of the response.
+        """Send the request and return the body of the response.
 
-        If the response is incomplete, close the connection.
+        Close the connection if the response is incomplete.
         """
         self._connection = None
         try:
@@ -92,7 +95,7 @@ class SdkMetricsClient:
 
 
 async def render_metrics(metrics: Metrics, sdk: SdkMetricsClient) -> bytes:
-    """Return our metrics, followed by the SDK's metrics if its server answers."""
+    """Return the metrics of Batchwright, followed by those of the SDK if its server answers."""
     parts: list[bytes] = []
 
     def render() -> None:

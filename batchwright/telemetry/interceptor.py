@@ -1,6 +1,6 @@
-"""Temporal interceptors: they pass traces on through workflows, and add log fields to activities.
+"""Temporal interceptors. They pass traces on through workflows, and add log fields to activities.
 
-Workflows only pass a header on and create no spans, because a replay would create the spans again.
+Workflows only pass a header on. They create no trace spans, because a replay would create the spans again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _CARRIER = TypeAdapter(dict[str, str])
 
 
 class TelemetryInterceptor(client.Interceptor, worker.Interceptor):
-    """Interceptor for a Temporal client and for every worker that uses this client."""
+    """Interceptor for a Temporal client and for every worker that uses the client."""
 
     def intercept_client(self, next: client.OutboundInterceptor) -> client.OutboundInterceptor:
         return _ClientOutbound(next)
@@ -79,7 +79,7 @@ class _WorkflowInbound(worker.WorkflowInboundInterceptor):
 
 
 class _WorkflowOutbound(worker.WorkflowOutboundInterceptor):
-    """Copies the trace header of a workflow to every activity and workflow that it starts."""
+    """Copies the trace header of a workflow to every activity and child workflow that it starts."""
 
     def start_activity(self, input: worker.StartActivityInput) -> workflow.ActivityHandle[object]:
         input.headers = _with_trace_header(input.headers)
@@ -97,9 +97,9 @@ class _WorkflowOutbound(worker.WorkflowOutboundInterceptor):
 
 
 def fields_of(arguments: Sequence[object]) -> dict[str, FieldValue]:
-    """Return the log fields, such as the batch id, from the argument of an activity or workflow.
+    """Return the log fields, such as the batch id, that the argument of an activity or workflow contains.
 
-    The result is empty for arguments of other types.
+    The result is empty if the argument has an unknown type.
     """
     match arguments:
         case [BatchOrder() as order]:
@@ -132,7 +132,7 @@ def _file_field(arguments: Sequence[object]) -> dict[str, FieldValue]:
 
 
 def _carrier_of(headers: Mapping[str, Payload]) -> dict[str, str]:
-    """Return the trace headers that came with an activity; empty if there are no valid ones."""
+    """Return the trace headers that an activity received; empty if it received no valid headers."""
     if _HEADER not in headers:
         return {}
     try:

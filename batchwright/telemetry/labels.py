@@ -1,4 +1,4 @@
-"""Limit the number of different label values, so that the number of metric series stays small."""
+"""Limits the number of different label values, so that the number of metric series stays small."""
 
 from collections.abc import Collection, Mapping
 
@@ -7,9 +7,10 @@ MODEL_LABELS = ("model", "from_model", "to_model")
 
 
 class BoundedLabel:
-    """Returns the label for a value: the value itself for the first `limit` values, `other` for all others.
+    """Callable that returns the label for a value.
 
-    A value keeps its label for the life of the process. Use this for counters, which must never decrease.
+    The first `limit` values get their own label, all others `other`. A value keeps its label as long as the
+    process runs. Use this for counters, which must never decrease.
     """
 
     def __init__(self, limit: int) -> None:
@@ -26,10 +27,10 @@ class BoundedLabel:
 
 
 class ModelLabels:
-    """Returns the label for a model name, for all metrics of the process.
+    """Callable that returns the label for a model name, for all metrics of the process.
 
-    Each model in the registry has its own label. At most `limit` other models have their own label at a time.
-    All further models share the label `other`.
+    Each model in the registry has its own label. Of all other models, at most `limit` have their own label at
+    a time, and the rest share the label `other`.
     """
 
     def __init__(self, limit: int) -> None:
@@ -48,21 +49,21 @@ class ModelLabels:
 
     @property
     def unlisted(self) -> frozenset[str]:
-        """Models outside the registry that have a label of their own now."""
+        """Models that have their own label now but are not in the registry."""
         return frozenset(self._unlisted)
 
     def set_listed(self, models: Collection[str]) -> None:
-        """Set the names of the models in the registry. Each gets its own label."""
+        """Set the names of the models in the registry, so that each has its own label."""
         self._listed = frozenset(models)
         self._unlisted -= self._listed
 
     def release(self, model: str) -> None:
-        """Free the label of a model that is not in the registry, so that another model can have one."""
+        """Free the label of a model that is not in the registry, so that another model can get one."""
         self._unlisted.discard(model)
 
 
 def top_names(weights: Mapping[str, float], limit: int) -> frozenset[str]:
-    """Return the `limit` names with the largest weights. The result may differ each time.
+    """Return the `limit` names with the greatest weights. Calls with other weights may return other names.
 
     Use it only for gauges whose series are all replaced at each refresh.
     """

@@ -1,7 +1,7 @@
 """Logs on stderr, as text for people or as JSON for machines. Messages are constant; data is in `extra`.
 
-Every entry also has the fields of the current work (`context.py`) and the ids of the current span. Secrets
-are redacted.
+Every entry also has the fields of the current work (`context.py`) and the ids of the current trace span.
+Secrets are redacted.
 """
 
 import logging
@@ -52,7 +52,10 @@ _TRAILING_FIELDS = {
 
 
 def configure_logging(settings: Settings, stream: TextIO | None = None) -> None:
-    """Replace the logging configuration of this process. Entries go to `stream`, by default to stderr."""
+    """Replace the logging configuration of this process.
+
+    Log entries go to `stream`, or to stderr if it is None.
+    """
     out = stream or sys.stderr
     handler = logging.StreamHandler(out)
     handler.addFilter(_add_context)
@@ -71,9 +74,9 @@ def configure_logging(settings: Settings, stream: TextIO | None = None) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """Formats an entry as `time level message key=value ...`, with a traceback below if there is one.
+    """Formats a log entry as `time level message key=value ...`, with the traceback below if there is one.
 
-    Long ids come last, so that they can be cut off.
+    Long ids are at the end of the line, where a narrow terminal cuts them off.
     """
 
     def __init__(self, redact: Redactor, *, is_terminal: bool) -> None:
@@ -81,7 +84,7 @@ class TextFormatter(logging.Formatter):
         self._redact, self._is_terminal = redact, is_terminal
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        """Return the local time, with the date unless the output is a terminal."""
+        """Return the local time of the entry. The date is added unless the output is a terminal."""
         time = datetime.fromtimestamp(record.created)
         return time.strftime("%H:%M:%S" if self._is_terminal else "%Y-%m-%d %H:%M:%S")
 
@@ -99,7 +102,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonLinesFormatter(JsonFormatter):
-    """Formats an entry as one JSON object per line. Times are in UTC."""
+    """Formats a log entry as one JSON object per line. Times are in UTC."""
 
     def __init__(self, redact: Redactor) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
@@ -119,9 +122,9 @@ class JsonLinesFormatter(JsonFormatter):
 
 
 def _add_context(record: logging.LogRecord) -> bool:
-    """Add the fields of the current work and the ids of the current span to an entry that has none.
+    """Add the fields of the current work and the ids of the current trace span to an entry that has none.
 
-    Always return True, because this is a logging filter that keeps every entry.
+    This is a logging filter. It always returns True, so that no entry is dropped.
     """
     fields = current_fields() or _workflow_fields(record)
     spans = tracing.spans()
@@ -131,9 +134,9 @@ def _add_context(record: logging.LogRecord) -> bool:
 
 
 def _workflow_fields(record: logging.LogRecord) -> Mapping[str, str]:
-    """Return the batch id of an entry that workflow code wrote; empty for other entries.
+    """Return the batch id of a log entry that workflow code wrote; empty for other entries.
 
-    The id comes from the fields of Temporal's SDK, because workflow code runs in other threads.
+    The id comes from fields that Temporal's SDK adds, because workflow code runs in other threads.
     """
     for name in ("temporal_workflow", "temporal_activity"):
         info = getattr(record, name, None)

@@ -52,13 +52,14 @@ class Metrics(
 ):
     """The metrics of one process. They are created once and passed to all code that counts.
 
-    A metric with labels has no series until something is counted. A metric without labels starts at 0.
+    A metric with labels has no series until it is counted for the first time. A metric without labels starts
+    at 0.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None, *, tenants: int = _TENANTS) -> None:
         """Create all metrics.
 
-        Only the first `tenants` tenants have a label value of their own; others share one.
+        Only the first `tenants` tenants have their own label value. All later tenants share one label value.
         """
         self.registry = registry or CollectorRegistry()
         self.tenants = BoundedLabel(tenants)
@@ -71,7 +72,7 @@ class Metrics(
         self._process = ProcessMetrics(self.registry)
 
     def render_parts(self) -> list[bytes]:
-        """Return all metrics in Prometheus text format, as parts for the caller to join."""
+        """Return all metrics in Prometheus text format, in several parts for the caller to join."""
         for refresh in self.before_scrape:
             refresh()
         return [*[family.text() for family in self._families], self._process.text()]
@@ -80,9 +81,9 @@ class Metrics(
         return b"".join(self.render_parts())
 
     def remove_series(self, label: str, value: str) -> None:
-        """Remove every series with this label value. A series that is counted again starts at 0.
+        """Remove every series whose label `label` has this value. If it is counted again, it starts at 0.
 
-        For the label `model`, series with the labels `from_model` and `to_model` are removed, too.
+        If `label` is `model`, the labels `from_model` and `to_model` are compared too.
         """
         names = MODEL_LABELS if label == "model" else (label,)
         for name in names:

@@ -1,4 +1,4 @@
-"""Redact secrets in texts. Secrets in the settings are found by their value, others by their form."""
+"""Redacts secrets in texts. It finds configured secrets by their value, and others by their form."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -37,7 +37,7 @@ _SECRET_NAME = re.compile(rf"{_NAMES}|(?:proxy-)?authorization", re.IGNORECASE)
 
 
 class Redactor:
-    """Callable that replaces secrets in a text by `***`.
+    """Callable that returns a text with `***` in place of secrets.
 
     It finds the secrets that it was created with, and other text that looks like a secret.
     """
@@ -54,7 +54,7 @@ class Redactor:
     def value(self, value: object, name: str = "") -> object:
         """Return the value of a log field with all secrets redacted.
 
-        If `name`, the name of the field, sounds like a secret, the whole value is redacted.
+        If `name`, the name of the field, suggests a secret, the whole value is redacted.
         """
         match value:
             case None | bool() | int() | float():
@@ -89,10 +89,11 @@ def _secrets_in(settings: Settings) -> Iterator[str]:
 
 
 def _secret_parts(name: str, text: str) -> Iterator[str]:
-    """Yield the secrets in the text of a secret setting.
+    """Yield the secrets in `text`, the value of the secret setting `name`.
 
-    These are the values of headers, or the keys that the text refers to. If the text contains neither, it is
-    yielded as a whole. For a URL nothing is yielded, because `_url_passwords` yields its password.
+    The secrets are the values of headers in the text, or the keys that the text refers to. If there are
+    neither, the whole text is the secret. For a URL nothing is yielded, because `_url_passwords` yields its
+    password.
     """
     if name.endswith("_headers"):
         for pair in text.split(","):
@@ -117,9 +118,9 @@ def _texts(value: object) -> list[str]:
 
 
 def _url_passwords(text: str) -> Iterator[str]:
-    """Yield the password of a URL, both as written and with its escapes decoded.
+    """Yield the password of a URL, as written and with its percent escapes decoded.
 
-    A password that equals the user name is left out, because the user name would be redacted everywhere.
+    A password that equals the user name is left out, because the user name would then be redacted everywhere.
     """
     if "://" not in text:
         return

@@ -1,4 +1,4 @@
-"""Export spans in the background, and count the spans that are lost."""
+"""Exports trace spans in the background, and counts the spans that are lost."""
 
 import logging
 import os
@@ -30,7 +30,7 @@ OnSpansDropped = Callable[[str, int], None]  # reason, number of spans
 
 
 class PresetIdGenerator(RandomIdGenerator):
-    """Generates random ids for spans. Within a `preset` block, it returns the given ids instead.
+    """Generates random ids for trace spans. Within a `preset` block, it returns the given ids instead.
 
     The root span of a batch needs given ids, because it is created last, when other spans already refer to
     it.
@@ -57,7 +57,7 @@ class PresetIdGenerator(RandomIdGenerator):
 
 
 class CountingSpanExporter(OTLPSpanExporter):
-    """Exporter that counts the spans that could not be sent, and logs the first failure and the recovery."""
+    """Exporter that counts the spans that it could not send. It logs the first failure and the recovery."""
 
     def __init__(self, url: str, on_dropped: OnSpansDropped) -> None:
         super().__init__(url)
@@ -83,7 +83,7 @@ class CountingSpanExporter(OTLPSpanExporter):
 
 
 class CountingSpanProcessor(BatchSpanProcessor):
-    """The SDK's queue and export thread. A span that does not fit into the queue is dropped and counted."""
+    """Queue and export thread of the SDK. If the queue is full, a new span is dropped and counted."""
 
     def __init__(self, exporter: CountingSpanExporter, on_dropped: OnSpansDropped) -> None:
         super().__init__(
@@ -104,9 +104,9 @@ class CountingSpanProcessor(BatchSpanProcessor):
 
 
 class _LastErrors(logging.Handler):
-    """Log handler that keeps OpenTelemetry's last two messages instead of printing them.
+    """Log handler that keeps the last two messages of OpenTelemetry instead of printing them.
 
-    If an export fails, these messages are about its last attempt and its final failure.
+    If an export fails, they are about its last attempt and its final failure.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class SpanProvider(TracerProvider):
     exporter: CountingSpanExporter
 
     def close(self) -> None:
-        """Send the queued spans, and block for at most a few seconds. Spans left after that are lost."""
+        """Send the queued spans, waiting at most a few seconds. Spans that are left then are lost."""
         closing = Thread(target=self.shutdown, daemon=True)
         closing.start()
         closing.join(_CLOSE_SECONDS)
@@ -172,7 +172,7 @@ def build_sampler(settings: Settings) -> sampling.Sampler:
 
 
 def _resource(service: str) -> Resource:
-    """Return the attributes of this process for every span.
+    """Return the attributes that every span of this process has.
 
     OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence.
     """

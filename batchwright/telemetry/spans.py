@@ -1,4 +1,4 @@
-"""Create all spans of a trace: API calls, batches, activities, requests to backends, storage operations."""
+"""Creates all spans of a trace: API calls, batches, activities, requests to backends, storage operations."""
 
 import random
 from collections.abc import Generator, Mapping
@@ -38,7 +38,7 @@ TraceHeaders = list[tuple[bytes, bytes]]
 class _ActivityTrace(NamedTuple):
     """Trace of the current activity. Its span is the parent of the spans of the activity's requests.
 
-    The trace is stored here, because OpenTelemetry's own lookup of the current span is slow.
+    It is stored here, because OpenTelemetry's own search for the current span is slow.
     """
 
     batch: BatchTrace
@@ -51,7 +51,7 @@ _activity: ContextVar[_ActivityTrace | None] = ContextVar("activity", default=No
 
 
 class Spans:
-    """Creates the spans of one process. `tracing.spans()` returns the instance."""
+    """Creates the trace spans of one process. `tracing.spans()` returns the instance."""
 
     def __init__(self, provider: SpanProvider, ids: PresetIdGenerator, settings: Settings) -> None:
         self._provider = provider
@@ -64,7 +64,7 @@ class Spans:
     # The current span
 
     def current_ids(self) -> Mapping[str, str]:
-        """Return `trace_id` and `span_id` of the current span as log fields; empty without a current span."""
+        """Return `trace_id` and `span_id` of the current span as log fields; empty if there is none."""
         context = trace.get_current_span().get_span_context()
         if not context.is_valid:
             return {}
@@ -82,12 +82,15 @@ class Spans:
     def set_attributes(self, **fields: FieldValue) -> None:
         """Set attributes of the current span.
 
-        The names of log fields are translated to names of attributes.
+        `fields` are log fields; their names are translated to attribute names.
         """
         trace.get_current_span().set_attributes(span_attributes(fields))
 
     def record_error(self, error: BaseException, span: Span | None = None) -> None:
-        """Record the type and the redacted message of an error on `span`, by default on the current span."""
+        """Record the type and the redacted message of an error on `span`.
+
+        If it is None, use the current span.
+        """
         span = span or trace.get_current_span()
         if span.is_recording():
             name, message = type(error).__name__, self._redact(str(error))[:_MAX_ERROR_CHARACTERS]
@@ -104,8 +107,8 @@ class Spans:
     def api_call(self, method: str, path: str, headers: Mapping[str, str]) -> Generator["ApiCallSpan"]:
         """Context manager that creates the span of an API call.
 
-        Yields the span, to record the response in it. The span belongs to the caller's trace if `headers`
-        name one. Secrets in the path are redacted.
+        Yields the span, which also records the response. The span belongs to the caller's trace if `headers`
+        identify one. Secrets in the path are redacted.
         """
         with self._tracer.start_as_current_span(
             method,
@@ -121,7 +124,7 @@ class Spans:
 
     @contextmanager
     def activity(self, name: str, batch_id: str, carrier: Mapping[str, str]) -> Generator[Span]:
-        """Context manager that creates the span of an activity attempt, below its batch's span.
+        """Context manager that creates the span of an attempt of an activity, as a child of the batch's span.
 
         Args:
             name: type of the activity.
@@ -145,10 +148,10 @@ class Spans:
                 _activity.reset(token)
 
     def record_reenqueue(self, reason: str) -> None:
-        """Record that the current slice continues in a later turn, a new run of the slice on a worker.
+        """Record that the current turn has ended and that the slice will continue in a later turn.
 
-        The record is a span in a trace of its own, linked to the current span. `reason` says why the turn
-        ended.
+        A slice is a part of a batch; a turn is one run of the slice on a worker. The record is a span in a
+        trace of its own, linked to the current span. `reason` says why the turn ended.
         """
         turn = trace.get_current_span()
         if turn.is_recording():
@@ -157,12 +160,12 @@ class Spans:
             self._tracer.start_span("re-enqueue", Context(), attributes=attributes, links=links).end()
 
     def record_batch(self, error: str, **fields: FieldValue) -> None:
-        """Record the root span of the current batch, which lasts from its creation until now.
+        """Record the root span of the current batch, from the creation of the batch until now.
 
-        Nothing is recorded outside of an activity.
+        Outside of an activity, nothing is recorded.
 
         Args:
-            error: message if the batch failed, otherwise empty.
+            error: error message if the batch failed, otherwise empty.
             fields: attributes of the span, in addition to the current log fields.
         """
         current = _activity.get()
@@ -180,7 +183,7 @@ class Spans:
         span.end()
 
     def request(self, path: bytes, host: str, port: int, request_id: str) -> "RequestSpan":
-        """Return the span of one request to a backend. Use it as a context manager around the request."""
+        """Return the span of one request to a backend, a context manager to use around the request."""
         current = _activity.get()
         if current is None:
             return RequestSpan(None, [], self._redact)
@@ -203,12 +206,12 @@ class Spans:
         return RequestSpan(span, _trace_headers(span), self._redact)
 
     def storage_operation(self, operation: str, component: str, key: str) -> Span | None:
-        """Start the span of a storage operation, and return it. The caller ends it.
+        """Start the span of a storage operation and return it. The caller must end it.
 
         Return None if there is no current trace.
 
         Args:
-            operation: such as `get`, for the name of the span.
+            operation: kind of operation, such as `get`, for the name of the span.
             component: part of Batchwright that uses the storage.
             key: key of the object.
         """
@@ -233,9 +236,9 @@ class ApiCallSpan:
 
 
 class RequestSpan:
-    """Context manager for the span of a request to a backend. Requests that are not sampled get no span.
+    """Context manager for the span of a request to a backend. A request that is not sampled gets no span.
 
-    `headers` are the HTTP headers that carry the trace to the backend.
+    `headers` are the HTTP headers that pass the trace to the backend.
     """
 
     __slots__ = ("_redact", "_span", "headers")
@@ -247,9 +250,9 @@ class RequestSpan:
         """Record how the request ended.
 
         Args:
-            status: HTTP status, 0 if there was no response.
-            outcome: kind of failure; `none` for a success.
-            error: message; empty if the line has its result.
+            status: HTTP status; 0 if there was no response.
+            outcome: kind of failure; `none` if the request succeeded.
+            error: error message; empty if the line has its final result.
         """
         if self._span is None:
             return
@@ -268,20 +271,18 @@ class RequestSpan:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         if self._span is not None:
-            if (
-                kind is not None
-            ):  # the worker aborted it: the turn ended, or the batch, or its deadline passed
+            if kind is not None:  # the worker aborted it: the turn or the batch ended, or the deadline passed
                 self._span.set_attribute("batchwright.request.outcome", "aborted")
             self._span.end()
 
 
 def span_attributes(fields: Mapping[str, FieldValue]) -> dict[str, FieldValue]:
-    """Return log fields as span attributes, under the attributes' names."""
+    """Return log fields as span attributes. Their names are translated to attribute names."""
     return {_ATTRIBUTE_NAMES.get(name) or f"batchwright.{name}": value for name, value in fields.items()}
 
 
 def _trace_headers(span: Span) -> TraceHeaders:
-    """Return the HTTP headers that carry a span to another process (W3C Trace Context)."""
+    """Return the HTTP headers that identify a span to another process (W3C Trace Context)."""
     context = span.get_span_context()
     value = b"00-%032x-%016x-%02x" % (context.trace_id, context.span_id, context.trace_flags)
     headers = [(b"traceparent", value)]

@@ -1,7 +1,7 @@
 """Ids of the trace of a batch.
 
 The root span is recorded last, when the batch ends. Its id is derived from the batch id, so that other spans
-can name it as their parent before it is recorded.
+can name the root span as their parent before it is recorded.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ class BatchTrace(NamedTuple):
 
     @property
     def context(self) -> Context:
-        """Context in which all spans of the batch are created as children of its root span."""
+        """Trace context in which all spans of the batch are created, as children of the root span."""
         return trace.set_span_in_context(NonRecordingSpan(self.root), Context())
 
 
@@ -32,9 +32,9 @@ def batch_trace(batch_id: str, caller: Context, sampler: Sampler) -> BatchTrace:
     """Return the trace of a batch. Its ids are the same in every process.
 
     Args:
-        caller: trace of the API call that created the batch, which the batch continues. If the call was not
-            traced, the trace id is derived from the batch id.
-        sampler: decides whether the trace is recorded.
+        caller: trace of the API call that created the batch; the batch continues this trace. If the call was
+            not traced, the trace id is derived from the batch id.
+        sampler: decides if the trace is recorded.
     """
     parent = trace.get_current_span(caller).get_span_context()
     trace_id = parent.trace_id if parent.is_valid else _digest(batch_id, 16)
@@ -51,7 +51,10 @@ def batch_trace(batch_id: str, caller: Context, sampler: Sampler) -> BatchTrace:
 
 
 def batch_created_ns(batch_id: str) -> int:
-    """Return the creation time in a batch id, in nanoseconds since 1970; the current time if it has none."""
+    """Return the creation time that a batch id contains, in nanoseconds since 1970.
+
+    If the id contains no time, return the current time.
+    """
     if not is_batch_id(batch_id):
         return time.time_ns()
     return int(batch_id.removeprefix("batch_")[:12], 16) * 1_000_000

@@ -1,4 +1,4 @@
-"""Switch tracing on if a collector is configured. Otherwise OpenTelemetry is not even imported."""
+"""Turns tracing on if a collector is configured. Otherwise OpenTelemetry is not even imported."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -15,21 +15,22 @@ _open: "Spans | None" = None
 
 
 def spans() -> "Spans | None":
-    """Return the object that creates the spans of this process, or None while tracing is off."""
+    """Return the object that creates the trace spans of this process; None while tracing is off."""
     return _open
 
 
 def record_error(error: BaseException) -> None:
-    """Record an error on the current span. Do nothing while tracing is off."""
+    """Record an error on the current trace span. Nothing happens while tracing is off."""
     if _open is not None:
         _open.record_error(error)
 
 
 @asynccontextmanager
 async def open_tracing(settings: Settings, service: str, metrics: Metrics) -> AsyncGenerator[None]:
-    """Switch tracing on until the block ends, then send the remaining spans for at most a few seconds.
+    """Context manager that turns tracing on for its block. Nothing happens if no collector is configured.
 
-    Nothing happens if no collector is configured. If the collector fails, spans are lost and counted.
+    At the end, the remaining spans are sent, for at most a few seconds. If the collector fails, spans are
+    lost and counted.
     """
     global _open
     if not settings.traces_url:

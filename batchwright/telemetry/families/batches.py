@@ -1,4 +1,4 @@
-"""Metrics of batches and of their steps. The worker that runs a step counts it."""
+"""Metrics of batches and their steps. The worker that runs a step counts it."""
 
 from batchwright.telemetry.families.factory import LONG_SECONDS, MetricFactory
 

@@ -1,6 +1,6 @@
-"""Metrics of the whole fleet: live batches, task queues, tenants, budgets, retention and audits.
+"""Metrics of all workers together: live batches, task queues, tenants, budgets, retention and audits.
 
-All control workers report the same numbers, which they read from the database and from Temporal.
+Every control worker reports the same numbers, because it reads them from the database and from Temporal.
 """
 
 from batchwright.telemetry.families.factory import MetricFactory

@@ -1,4 +1,4 @@
-"""Metrics that every process has: API responses, object storage, background tasks, lost spans."""
+"""Metrics that every process has: API responses, object storage, background tasks, lost trace spans."""
 
 from importlib.metadata import version
 

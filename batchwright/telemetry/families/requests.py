@@ -8,7 +8,7 @@ _JOB_LABELS = ("model", "kind")
 
 
 class RequestMetrics:
-    """Metrics of the requests of lines, by model: limits, results, retries, deferrals, tokens."""
+    """Metrics of requests by model: limits, results, retries, deferrals and tokens."""
 
     def __init__(self, create: MetricFactory) -> None:
         self._create_limits(create)
@@ -134,7 +134,7 @@ class RequestMetrics:
 class TrafficMetrics:
     """Metrics of all requests to backends, by model and backend.
 
-    Chats are also counted by how they were sent.
+    Chats are also counted by how they are sent: each one alone, or in groups.
     """
 
     def __init__(self, create: MetricFactory) -> None:
@@ -213,7 +213,7 @@ class JobMetrics:
 
 
 class MicrobatchMetrics:
-    """Metrics of shared requests, which send several lines at once."""
+    """Metrics of shared requests, each of which has several lines of a batch."""
 
     def __init__(self, create: MetricFactory) -> None:
         self._create_lines(create)

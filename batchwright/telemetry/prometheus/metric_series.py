@@ -1,4 +1,4 @@
-"""Series of counters, gauges and histograms. A series holds the values for one set of labels."""
+"""Series of counters, gauges and histograms. A series has the values for one combination of label values."""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
@@ -13,12 +13,12 @@ _BOUND_PLACEHOLDER = "\ud801"  # stands for a bucket's bound; like NUMBER_PLACEH
 
 
 class FamilyState:
-    """State that all series of one metric family (one metric name) share. Any thread may update a series.
+    """State that all series of one metric share. Any thread may update a series.
 
     Attributes:
-        is_stale: True if a value changed since the last scrape.
-        has_callbacks: True if at each scrape, a function is called for the value of some series.
-        numbers: values of all histograms of the family, in the order in which they appear in the text.
+        is_stale: True if a value has changed since the last scrape.
+        has_callbacks: True if the value of some series comes from a function that is called at each scrape.
+        numbers: values of all histograms, in the order in which they appear in the text.
     """
 
     __slots__ = ("has_callbacks", "is_stale", "lock", "numbers")
@@ -35,7 +35,7 @@ class MetricSeries(ABC):
         self.id, self.state = id, state
 
     def template(self) -> str:
-        """Return the text lines of the series, with placeholders instead of its values."""
+        """Return the text lines of the series, with placeholders for its values."""
         return self.id.line()
 
     @abstractmethod
@@ -93,9 +93,9 @@ class GaugeSeries(MetricSeries):
         self.inc(-amount)
 
     def set_function(self, callback: Callable[[], float]) -> None:
-        """Call `callback` at each scrape for the value of the gauge.
+        """Take the value of the gauge from `callback`, which is called at each scrape.
 
-        The function must not update a series of the same family.
+        The function must not update a series of the same metric.
         """
         self._callback = callback
         self.state.has_callbacks = True
@@ -109,9 +109,9 @@ class GaugeSeries(MetricSeries):
 
 
 class HistogramSeries(MetricSeries):
-    """Series of a histogram: the cumulative counts of its buckets, and the number and sum of all values.
+    """Series of a histogram: the cumulative counts of its buckets, and the number and the sum of all values.
 
-    The numbers are part of the list `FamilyState.numbers`, which all series of the family share.
+    The numbers are stored in the list `FamilyState.numbers`, which all series of the metric share.
     """
 
     __slots__ = ("_bounds", "_les", "_numbers", "_start", "_sum_at")
@@ -125,9 +125,9 @@ class HistogramSeries(MetricSeries):
         self.move(state.numbers)
 
     def move(self, numbers: list[float]) -> None:
-        """Move the values of the series to the end of another list, `numbers`, and keep them there.
+        """Copy the values of the series to the end of the list `numbers`, and use that copy from now on.
 
-        The caller holds the lock.
+        The caller must hold the lock.
         """
         own = self._numbers[self._start : self._sum_at + 1]
         self._numbers, self._start = numbers, len(numbers)
@@ -150,7 +150,7 @@ class HistogramSeries(MetricSeries):
             state.is_stale = True
 
     def observe_all(self, amounts: Sequence[float]) -> None:
-        """Observe many values at once, faster than with `observe`."""
+        """Observe many values in one call, which is faster than calling `observe` for each."""
         state, ordered, below = self.state, sorted(amounts), 0
         with state.lock:
             numbers, end = self._numbers, self._sum_at
@@ -164,7 +164,7 @@ class HistogramSeries(MetricSeries):
 
     @contextmanager
     def time(self) -> Generator[None]:
-        """Measure the duration of the block, and observe it in seconds."""
+        """Context manager that measures the duration of its block, and observes it in seconds."""
         started = perf_counter()
         try:
             yield

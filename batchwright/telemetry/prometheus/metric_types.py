@@ -1,9 +1,9 @@
 """Counters, gauges and histograms that produce the Prometheus text format quickly.
 
 A metric family is all series of one metric name. Names and labels are formatted once, when a series is added.
-A scrape formats only the numbers, and only in families with changed numbers. prometheus_client would build
-every line again, which takes tens of milliseconds for thousands of series. A family still is a collector of
-prometheus_client.
+A scrape formats only the numbers, and only in families whose numbers have changed. prometheus_client would
+build every line again, which takes tens of milliseconds for thousands of series. A family still is a
+collector of prometheus_client.
 """
 
 from abc import abstractmethod
@@ -28,7 +28,7 @@ _Key = TypeVar("_Key", bound=tuple[str, ...])
 
 
 class MetricFamily(Collector, Generic[_Series]):
-    """All series of one metric name. A family without labels has exactly one series, from the start."""
+    """All series of one metric name. A metric without labels has exactly one series from the start."""
 
     kind = ""
 
@@ -53,17 +53,19 @@ class MetricFamily(Collector, Generic[_Series]):
 
     @property
     def only(self) -> _Series:
-        """The only series of a family without labels.
+        """The only series of a metric without labels.
 
         Raises:
-            ValueError: the family has labels.
+            ValueError: the metric has labels.
         """
         if self._only is None:
             raise ValueError(f"{self.name} has labels: pass values for {', '.join(self.label_names)}.")
         return self._only
 
     def labels(self, *values: object) -> _Series:
-        """Return the series with these label values, in the order of the label names. Create it if necessary.
+        """Return the series with these label values, in the order of the label names.
+
+        Create it if it is missing.
 
         Raises:
             ValueError: the number of values differs from the number of labels.
@@ -73,18 +75,18 @@ class MetricFamily(Collector, Generic[_Series]):
         return series if series is not None else self._add(key)
 
     def remove_by_labels(self, labels: Mapping[str, str]) -> None:
-        """Remove every series that has all of these labels."""
+        """Remove every series that has all labels in `labels`."""
         wanted = [(self.label_names.index(name), value) for name, value in labels.items()]
         with self._state.lock:
             self._remove([key for key in self._series if all(key[place] == value for place, value in wanted)])
 
     def clear(self) -> None:
-        """Remove all series, except the only series of a family without labels."""
+        """Remove all series. If the metric has no labels, its only series stays."""
         with self._state.lock:
             self._remove([key for key in self._series if key])
 
     def text(self) -> bytes:
-        """Return the family in Prometheus text format. Only one thread may call this at a time."""
+        """Return the metric in Prometheus text format. Only one thread at a time may call it."""
         if self._state.is_stale or self._state.has_callbacks:
             self._text = self._render()
         return self._text
@@ -101,7 +103,7 @@ class MetricFamily(Collector, Generic[_Series]):
 
     @abstractmethod
     def _numbers(self) -> list[float]:
-        """Return the values of all series in the order of the text. The caller holds the lock."""
+        """Return the values of all series, in the order of the text. The caller must hold the lock."""
 
     def _add(self, key: tuple[str, ...]) -> _Series:
         if len(key) != len(self.label_names) or not key:
@@ -116,7 +118,7 @@ class MetricFamily(Collector, Generic[_Series]):
             return self._series[key]
 
     def _remove(self, keys: Sequence[tuple[str, ...]]) -> None:
-        """Remove the series with these label values. The caller holds the lock."""
+        """Remove the series with these label values. The caller must hold the lock."""
         for key in keys:
             del self._series[key]
             self._template, self._state.is_stale = None, True
@@ -164,7 +166,7 @@ class Gauge(MetricFamily[GaugeSeries]):
         self.only.set_function(callback)
 
     def replace(self, values: Mapping[_Key, float]) -> None:
-        """Set the values of all series, by label values. Remove all other series."""
+        """Set the values of series, by label values. All other series are removed."""
         for key, value in values.items():
             (self._series.get(key) or self.labels(*key)).set(value)
         if len(self._series) > len(values):
@@ -187,7 +189,7 @@ class Histogram(MetricFamily[HistogramSeries]):
 
     @contextmanager
     def time(self) -> Generator[None]:
-        """Measure the duration of the block, and observe it in seconds."""
+        """Context manager that measures the duration of its block, and observes it in seconds."""
         with self.only.time():
             yield
 

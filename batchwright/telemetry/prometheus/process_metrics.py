@@ -24,7 +24,7 @@ _GARBAGE = {
 class ProcessMetrics:
     """Metrics of the process, with the names that prometheus_client uses.
 
-    On systems without /proc there are no metrics of memory, CPU and open files.
+    Systems without /proc have no metrics of memory, CPU and open files.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -63,7 +63,7 @@ class ProcessMetrics:
 
 
 def _read(path: str) -> bytes:
-    """Return up to 4096 bytes of a file, unbuffered, which is faster than `open`."""
+    """Return up to 4,096 bytes of a file. Reading without a buffer is faster than `open`."""
     file = os.open(path, os.O_RDONLY)
     try:
         return os.read(file, 4096)

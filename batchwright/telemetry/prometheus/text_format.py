@@ -1,4 +1,4 @@
-"""Produce the Prometheus text format. Names and labels are formatted once, numbers at each scrape."""
+"""Produces the Prometheus text format. Names and labels are formatted once, numbers at each scrape."""
 
 import math
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ class MetricSample(NamedTuple):
 
 
 class SeriesId(NamedTuple):
-    """Identity of a series: its metric name and its labels."""
+    """Identifies a series by its metric name and its labels."""
 
     name: str
     labels: dict[str, str]
 
     def line(self, suffix: str = "", number: str = NUMBER_PLACEHOLDER, **more: str) -> str:
-        """Return one line of the series in Prometheus text format. The labels are sorted by name.
+        """Return one line of text for the series, in Prometheus text format. The labels are sorted by name.
 
         Args:
-            suffix: appended to the metric name, such as `_bucket`.
-            number: text in place of the value, by default a placeholder.
+            suffix: end of the metric name, such as `_bucket`.
+            number: text to use as the value; by default a placeholder.
             more: additional labels.
         """
         labels = sorted({**self.labels, **more}.items())
@@ -40,7 +40,7 @@ class TextTemplate:
     """Text with placeholders for numbers. All numbers are formatted in one call, which is fast."""
 
     def __init__(self, text: str) -> None:
-        """Split the text at its placeholders. `text` contains one NUMBER_PLACEHOLDER for each number.
+        """Split the text at its placeholders. Each NUMBER_PLACEHOLDER in `text` stands for one number.
 
         Raises:
             UnicodeEncodeError: a label value contains a character that UTF-8 cannot represent.
@@ -56,7 +56,7 @@ class TextTemplate:
 
 
 def _format_numbers(numbers: Sequence[float]) -> list[bytes]:
-    """Return each number as the shortest text that stands for exactly this number."""
+    """Return each number as the shortest text that represents exactly this number."""
     formatted = orjson.dumps(numbers)[1:-1]
     if b"n" in formatted:  # null: JSON has no infinity and no NaN
         return [orjson.dumps(n) if math.isfinite(n) else _format_special(n) for n in numbers]
