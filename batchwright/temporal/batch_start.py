@@ -1,4 +1,4 @@
-"""Start the workflow of a batch."""
+"""Starts the workflow of a batch."""
 
 from datetime import UTC, timedelta
 
@@ -22,9 +22,10 @@ _SAFETY_MARGIN = timedelta(days=7)
 
 
 async def start_batch(client: Client, order: BatchOrder) -> bool:
-    """Start the workflow of a batch, unless it is already running. `order` describes the batch.
+    """Start the workflow of the batch that `order` describes, unless the workflow runs already.
 
-    Return True if it is running now, False if it has already ended. Raises RPCError if the call fails.
+    Return True if the workflow runs now, False if it has already ended. Raises RPCError if a call of Temporal
+    fails.
     """
     finalizing = timedelta(seconds=order.policy.finalize_patience_seconds)
     try:
@@ -38,7 +39,7 @@ async def start_batch(client: Client, order: BatchOrder) -> bool:
             execution_timeout=order.deadline - order.created_at + finalizing + _SAFETY_MARGIN,
             static_summary=f"{order.endpoint} within {order.completion_window}, for tenant {order.tenant}",
             search_attributes=_search_attributes(order),
-            # Model runs inherit it, so that many of one tenant do not delay the batches of another tenant.
+            # Model runs inherit it: many model runs of one tenant do not delay batches of another tenant.
             priority=Priority(fairness_key=order.tenant, fairness_weight=order.fairness_weight),
             rpc_timeout=_RPC_TIMEOUT,
         )

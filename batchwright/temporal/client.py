@@ -1,4 +1,4 @@
-"""Create clients of Temporal. All code uses `connect` or `open_connection` for this."""
+"""Creates clients of Temporal. All other code gets its clients from `connect` or `open_connection`."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -29,12 +29,13 @@ DATA_CONVERTER = pydantic_data_converter
 
 @retry(retry=retry_if_exception_type(ValueError), stop=stop_after_attempt(5), reraise=True)
 def observed_runtime() -> tuple[Runtime, str]:
-    """Create the runtime of Temporal's SDK. Return it and the host:port at which it serves its metrics.
+    """Create a runtime of Temporal's SDK that serves its metrics.
 
-    Call it once in a process, before the first client is created.
+    Return it and the `host:port` of the metrics. Call it once in a process, before the first client is
+    created.
     """
     address = free_sdk_address()
-    # As in all our metrics, durations are in seconds, and names contain units and `_total`.
+    # As in Batchwright's own metrics, durations are in seconds, and names contain units and `_total`.
     prometheus = PrometheusConfig(
         bind_address=address, counters_total_suffix=True, unit_suffix=True, durations_as_seconds=True
     )
@@ -52,11 +53,13 @@ def observed_runtime() -> tuple[Runtime, str]:
 
 
 async def connect(settings: Settings, *, runtime: Runtime | None = None, lazy: bool = False) -> Client:
-    """Return a client of the namespace in the settings. It keeps its credentials even if their files change.
+    """Return a Temporal client for the namespace in the settings.
+
+    The client does not notice changes of its credential files; use `open_connection` for that.
 
     Args:
-        runtime: the SDK's runtime; None for its default.
-        lazy: connect only at the first call.
+        runtime: the SDK's runtime; None for the default runtime.
+        lazy: True to connect only at the first call.
 
     Raises:
         TemporalUnavailable: Temporal does not answer. This is not raised if `lazy` is True.
@@ -69,9 +72,10 @@ async def connect(settings: Settings, *, runtime: Runtime | None = None, lazy: b
 async def open_connection(
     settings: Settings, *, runtime: Runtime | None = None, lazy: bool = False
 ) -> tuple[Client, TemporalConnection]:
-    """Return a client and its connection. `TemporalConnection.run` then applies changed credentials.
+    """Return a Temporal client and its connection, which can replace changed credentials.
 
-    Arguments and exceptions are those of `connect`.
+    `TemporalConnection.run` reads the credential files again and again. The arguments and exceptions are
+    those of `connect`.
     """
     converter = data_converter(settings)
     connection = await TemporalConnection.open(settings, runtime=runtime, lazy=lazy)
@@ -85,10 +89,10 @@ async def open_connection(
 
 
 def data_converter(settings: Settings) -> DataConverter:
-    """Return the converter for payloads.
+    """Return the converter for payloads in Temporal: arguments and results of workflows and activities.
 
-    If the settings have keys, it encrypts payloads and failure messages. Raises SettingsError if a payload
-    key cannot be read or is invalid.
+    If payload keys are configured, it encrypts payloads and failure messages. Raises SettingsError if a
+    payload key cannot be read or is invalid.
     """
     codec = build_codec(settings)
     if not settings.payload_keys:
@@ -101,6 +105,6 @@ def data_converter(settings: Settings) -> DataConverter:
 
 
 def check(settings: Settings) -> None:
-    """Check the files and keys that `connect` needs. Raises SettingsError if one cannot be used."""
+    """Raise SettingsError if a file or key that `connect` needs cannot be used."""
     credentials.read(settings)
     build_codec(settings)

@@ -1,7 +1,7 @@
-"""Encrypt and decrypt the payloads of Temporal with AES-256-GCM, in the format of Temporal's own samples.
+"""Encrypts and decrypts payloads in Temporal with AES-256-GCM, in the format of Temporal's own samples.
 
-The metadata of an encrypted payload has the encoding `binary/encrypted` and the id of its key. Its data is a
-nonce of 12 bytes and the encrypted original payload. Unencrypted payloads are read unchanged.
+The metadata of an encrypted payload has the encoding `binary/encrypted` and the id of the key. The data is a
+nonce of 12 bytes, followed by the encrypted payload. Unencrypted payloads are read unchanged.
 """
 
 import base64
@@ -29,7 +29,7 @@ _NONCE_BYTES = 12
 
 
 class PayloadDecryptionError(Exception):
-    """A payload cannot be decrypted in this process. The message names the key."""
+    """This process cannot decrypt a payload. The message names the key of the payload."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class PayloadKey:
 
 
 class EncryptionCodec(PayloadCodec):
-    """Codec that encrypts payloads with the first of `keys`, and decrypts them with any of the keys."""
+    """Codec that encrypts payloads with the first of `keys`. It can decrypt payloads of all `keys`."""
 
     def __init__(self, keys: Sequence[PayloadKey]) -> None:
         self._first = keys[0]
@@ -65,18 +65,18 @@ class EncryptionCodec(PayloadCodec):
 
 
 class KeylessCodec(PayloadCodec):
-    """Codec of a process without keys. It encrypts nothing, and rejects encrypted payloads."""
+    """Codec of a process without payload keys. It does not encrypt, and it rejects encrypted payloads."""
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
         return list(payloads)
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Return the payloads unchanged. Raises PayloadDecryptionError if one is encrypted."""
+        """Return the payloads unchanged. Raises PayloadDecryptionError if a payload is encrypted."""
         return decrypt_payloads(payloads, {})
 
 
 def decrypt_payloads(payloads: Iterable[Payload], keys: Mapping[str, PayloadKey]) -> list[Payload]:
-    """Return the payloads, with the encrypted ones decrypted. `keys` are the known keys by id.
+    """Return all payloads, decrypted if they are encrypted. `keys` has the known keys by id.
 
     Raises PayloadDecryptionError if a key is missing or a payload is damaged.
     """
@@ -84,7 +84,7 @@ def decrypt_payloads(payloads: Iterable[Payload], keys: Mapping[str, PayloadKey]
 
 
 def build_codec(settings: Settings) -> PayloadCodec:
-    """Return the codec for Temporal's payloads. It encrypts them if the settings name keys.
+    """Return the codec for payloads in Temporal. It encrypts payloads if payload keys are configured.
 
     Raises SettingsError if a key cannot be read or is invalid.
     """
@@ -93,10 +93,10 @@ def build_codec(settings: Settings) -> PayloadCodec:
 
 
 def load_keys(settings: Settings) -> list[PayloadKey]:
-    """Return the keys that BATCHWRIGHT_PAYLOAD_KEYS refers to, in the same order.
+    """Return the payload keys in the setting BATCHWRIGHT_PAYLOAD_KEYS, in the order of the setting.
 
     Raises:
-        SettingsError: a key cannot be read or is invalid. The message has the key's id, never its value.
+        SettingsError: a key cannot be read or is invalid. The message has the id of the key, never its value.
     """
     references = parse_key_references(settings.payload_keys)
     return [PayloadKey.of(reference.id, _decode_secret(reference)) for reference in references]

@@ -1,4 +1,4 @@
-"""Connection of a Temporal client. When its credentials change, it is replaced while the client is in use."""
+"""Connection of a Temporal client. It is replaced when its credentials change; the client stays in use."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ _REFRESH_SECONDS = 2.0
 
 
 class TemporalConnection:
-    """Connection to Temporal that is replaced when the content of the credential files changes."""
+    """Connection to Temporal. It is replaced when the content of the credential files changes."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class TemporalConnection:
         """Connect to Temporal and return the connection.
 
         Args:
-            runtime: the SDK's runtime; None for its default.
-            lazy: connect only at the first call.
+            runtime: the SDK's runtime; None for the default runtime.
+            lazy: True to connect only at the first call.
 
         Raises:
             TemporalUnavailable: Temporal does not answer. This is not raised if `lazy` is True.
@@ -56,15 +56,15 @@ class TemporalConnection:
         return cls(settings, service, found, runtime)
 
     async def run(self) -> None:
-        """Refresh the credentials every few seconds, forever."""
+        """Call `refresh` every few seconds until cancelled."""
         while True:
             await self.refresh()
             await asyncio.sleep(_REFRESH_SECONDS)
 
     async def refresh(self) -> None:
-        """Read the credentials. If they have changed, replace the connection or its API key.
+        """Read the credential files again. If they have changed, replace the connection or its API key.
 
-        If that fails, the old connection stays in use, and the next call tries again.
+        If this fails, the old connection stays in use, and the next call tries again.
         """
         try:
             found = await asyncio.to_thread(credentials.read, self._settings)
@@ -78,7 +78,10 @@ class TemporalConnection:
             self._last_error = ""
 
     async def _apply(self, found: Credentials) -> None:
-        """Use the credentials `found` from now on. Raises RuntimeError if no connection can be made."""
+        """Use the credentials `found` from now on.
+
+        Raises RuntimeError if no connection can be made with them.
+        """
         if found.tls == self._credentials.tls:
             self.service.update_api_key(found.api_key)
             logger.info("Temporal API key replaced")
@@ -95,7 +98,7 @@ class TemporalConnection:
 class ReplaceableService(ServiceClient):
     """Sends the calls of a client over the current connection.
 
-    When the connection is replaced, running calls end on the old one.
+    When the connection is replaced, calls that are running end on the old connection.
     """
 
     def __init__(self, config: ConnectConfig, current: ServiceClient) -> None:

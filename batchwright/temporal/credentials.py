@@ -1,4 +1,4 @@
-"""Credentials of a connection to Temporal: certificates and API key, from the settings and their files."""
+"""Credentials of a Temporal connection: certificates and API key, from the settings and their files."""
 
 import os
 from collections.abc import Callable
@@ -20,9 +20,9 @@ _Parsed = TypeVar("_Parsed")
 
 @dataclass(frozen=True)
 class Credentials:
-    """TLS settings and API key of a connection.
+    """TLS settings and API key for a connection to Temporal.
 
-    If they differ from the earlier ones, a new connection is needed.
+    If two objects differ, the second one needs a new connection.
     """
 
     tls: TLSConfig | None = None
@@ -37,7 +37,7 @@ class Credentials:
 
 
 def read(settings: Settings) -> Credentials:
-    """Return the credentials from the settings and their files. Reading the files blocks the caller.
+    """Return the credentials from the settings and the files that they name. The call blocks while it reads.
 
     Raises:
         SettingsError: a file cannot be read or is invalid. The message names the setting and the file.

@@ -1,4 +1,4 @@
-"""Translate errors of Temporal into sentences that name the address and the remedy."""
+"""Translates errors of Temporal to exceptions whose messages name the address and the remedy."""
 
 import re
 
@@ -27,15 +27,15 @@ _CLOSED = re.compile(r"call error after connection: .*(transport error|operation
 
 
 class TemporalUnavailable(Exception):
-    """Temporal does not answer, or it refuses the call. The message names the address."""
+    """Temporal does not answer, or refuses the call. The message names the address."""
 
 
 class TemporalNotSetUp(TemporalUnavailable):
-    """Temporal answers, but the namespace or something in it is missing. The message names the remedy."""
+    """Temporal answers, but the namespace or a search attribute is missing. The message names the remedy."""
 
 
 def from_connect_error(settings: Settings, error: RuntimeError) -> TemporalUnavailable:
-    """Return the exception to raise instead of `error`, with which the SDK failed to connect."""
+    """Return the exception to raise if the SDK fails to connect with `error`."""
     text = str(error)
     if _REFUSED.search(text):
         return TemporalUnavailable(
@@ -48,7 +48,7 @@ def from_connect_error(settings: Settings, error: RuntimeError) -> TemporalUnava
 
 
 def from_rpc_error(settings: Settings, error: RPCError) -> TemporalUnavailable:
-    """Return the exception to raise instead of `error`, with which a call of Temporal failed."""
+    """Return the exception to raise if a call of Temporal fails with `error`."""
     where = f"Temporal at {settings.temporal_address}"
     if error.status in (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED):
         return TemporalUnavailable(f"{where} refuses access: {_check(settings)}.")
@@ -63,7 +63,7 @@ def from_rpc_error(settings: Settings, error: RPCError) -> TemporalUnavailable:
 def is_unknown_namespace(error: RPCError) -> bool:
     """Return True if the error means that the namespace does not exist.
 
-    The status NOT_FOUND alone is not enough, because unknown workflows have it, too.
+    The status NOT_FOUND is not enough, because it is also the status for unknown workflows.
     """
     return error.status is RPCStatusCode.NOT_FOUND and "namespace" in error.message.lower()
 

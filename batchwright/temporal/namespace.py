@@ -1,4 +1,4 @@
-"""Check the Temporal namespace: how long it keeps ended workflows, and which search attributes it has."""
+"""Checks the Temporal namespace: how long it keeps ended workflows, and its search attributes."""
 
 from datetime import timedelta
 
@@ -26,13 +26,13 @@ REQUIRED_ATTRIBUTES: SearchAttributeTypes = {
 
 
 class Namespace:
-    """The namespace of one client. Its methods change nothing."""
+    """Reads the configuration of a client's namespace, and changes nothing."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client, self._settings = client, settings
 
     async def retention(self) -> timedelta | None:
-        """Return how long ended workflows are kept; None if the namespace does not exist.
+        """Return how long the namespace keeps ended workflows; None if the namespace does not exist.
 
         Raises RPCError if the call fails.
         """
@@ -74,13 +74,13 @@ class Namespace:
         return dict(listed.custom_attributes)
 
     async def _compare(self) -> tuple[list[str], list[str]]:
-        """Return the names of missing search attributes, and a sentence for each one with a wrong type."""
+        """Return the names of missing search attributes, and a sentence for each that has a wrong type."""
         try:
             found = await self.attributes()
         except RPCError as error:
             if error.status not in _NOT_ALLOWED:
                 raise
-            # These credentials may not list search attributes, but may search by them.
+            # These credentials may not list search attributes, but they may search by them.
             return [name for name in REQUIRED_ATTRIBUTES if not await self._is_searchable(name)], []
         missing = [name for name in REQUIRED_ATTRIBUTES if name not in found]
         return missing, type_conflicts(found)
@@ -99,9 +99,9 @@ class Namespace:
 
 
 def type_conflicts(found: SearchAttributeTypes) -> list[str]:
-    """Return a sentence, without a full stop, for each search attribute of a wrong type.
+    """Return one sentence, without a full stop, for each search attribute that has a wrong type.
 
-    `found` are the types of the search attributes by name.
+    `found` has the types of the namespace's search attributes by name.
     """
     return [
         f"The search attribute {name} is {type_name(found[name])} and must be {type_name(kind)}"
@@ -111,6 +111,6 @@ def type_conflicts(found: SearchAttributeTypes) -> list[str]:
 
 
 def type_name(kind: IndexedValueType.ValueType) -> str:
-    """Return the type's name as Temporal's command line shows it, such as KeywordList for KEYWORD_LIST."""
+    """Return the type's name as Temporal's command line shows it: KeywordList for KEYWORD_LIST."""
     name = IndexedValueType.Name(kind).removeprefix("INDEXED_VALUE_TYPE_")
     return "".join(word.capitalize() for word in name.split("_"))

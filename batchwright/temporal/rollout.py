@@ -1,4 +1,7 @@
-"""Builds of our workers in Temporal's Worker Deployment Versioning. New batches go to the current build."""
+"""Builds of workers, as Temporal's Worker Deployment Versioning knows them.
+
+New batches use the current build.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,9 +29,10 @@ _OPEN_BATCHES_QUERY = (
 
 @dataclass(frozen=True)
 class Build:
-    """A build of the workers, with the number of live batches that need it.
+    """A build of the workers, with the number of live batches that need workers of this build.
 
-    `status` is Temporal's word: current, ramping, draining (it has open runs), drained, inactive or created.
+    `status` is Temporal's word: current, ramping, draining (some runs are still open), drained, inactive or
+    created.
     """
 
     build: str
@@ -39,13 +43,13 @@ class Build:
 
 
 class RolloutRefused(Exception):
-    """Temporal does not accept a build as the current one. The message has the reason and the remedy."""
+    """Temporal does not make a build the current one. The message has the reason and the remedy."""
 
 
 async def list_builds(client: Client, deployment: str) -> Sequence[Build]:
-    """Return the builds of a deployment, the newest first. Raises RPCError if a call of Temporal fails.
+    """Return the builds of a worker deployment, newest first. Raises RPCError if a call of Temporal fails.
 
-    The list is empty if no worker with a build id has ever polled.
+    The list is empty if no worker with a build id has ever connected.
     """
     info = await _describe_deployment(client, deployment)
     if info is None:
@@ -67,16 +71,18 @@ async def list_builds(client: Client, deployment: str) -> Sequence[Build]:
 
 
 async def make_current(client: Client, deployment: str, build: str, *, lacking_queues: bool = False) -> str:
-    """Send new batches to workers of this build. Return the id of the build that was current before, or "".
+    """Make a build the current one, so that its workers get all new batches.
+
+    Return the id of the build that was current before, or "" if there was none.
 
     Args:
-        deployment: the name of the deployment.
-        build: the id of the build; empty for the workers without a build id.
-        lacking_queues: True accepts a build that polls fewer task queues than the current one.
+        deployment: name of the worker deployment.
+        build: id of the build; empty for workers without a build id.
+        lacking_queues: True to accept a build that polls fewer task queues than the current build.
 
     Raises:
         RolloutRefused: no worker of the build polls, or the build lacks task queues.
-        RPCError: the call failed for another reason.
+        RPCError: a call of Temporal failed for another reason.
     """
     request = SetWorkerDeploymentCurrentVersionRequest(
         namespace=client.namespace,

@@ -1,4 +1,4 @@
-"""Temporal schedules that start retention and audit. `setup temporal` creates all of SCHEDULES."""
+"""Temporal schedules that start retention and audit. `batchwright setup temporal` creates them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,9 +64,9 @@ SCHEDULES: tuple[PlannedSchedule, ...] = (
 
 
 async def ensure_schedule(client: Client, planned: PlannedSchedule) -> bool:
-    """Create the schedule, or update it if it exists. Return True if it was created.
+    """Create a schedule, or update it if it exists. Return True if it was created.
 
-    A schedule that an operator has paused stays paused.
+    If an operator has paused the schedule, it stays paused.
     """
     try:
         await client.create_schedule(planned.id, planned.schedule)

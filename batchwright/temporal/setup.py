@@ -1,4 +1,4 @@
-"""Set up a Temporal namespace for batches. It is safe to repeat."""
+"""Prepares a Temporal namespace for batches. The steps can be repeated safely."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
@@ -61,18 +61,18 @@ class SetupStep:
 
 
 class _NotVisible(TemporalUnavailable):
-    """A server of the cluster does not know the new namespace or search attribute yet."""
+    """A server of the Temporal cluster does not know the new namespace or search attribute yet."""
 
     def __init__(self) -> None:
         super().__init__("Temporal does not show the new namespace or attributes yet: retry in a minute.")
 
 
 async def set_up(client: Client, settings: Settings) -> AsyncGenerator[SetupStep]:
-    """Set up the namespace of the client, and yield each step when it is complete.
+    """Prepare the namespace of the client for batches. Yield each step when it is complete.
 
     Raises:
-        TemporalNotSetUp: these credentials may not change the namespace, or a search attribute has the wrong
-            type. The message names the remedy.
+        TemporalNotSetUp: the credentials do not allow a change of the namespace, or a search attribute has
+            the wrong type. The message names the remedy.
         TemporalUnavailable: Temporal does not answer or refuses a call.
     """
     setup = _Setup(client, settings)
@@ -87,7 +87,7 @@ async def set_up(client: Client, settings: Settings) -> AsyncGenerator[SetupStep
 
 
 class _Setup:
-    """The steps of `set_up`. Each raises RPCError if a call of Temporal fails."""
+    """Steps of `set_up`. Each step raises RPCError if a call of Temporal fails."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client, self._settings = client, settings
@@ -190,7 +190,7 @@ class _Setup:
 
 
 def is_cloud(address: str) -> bool:
-    """Return True if the host of the address belongs to Temporal Cloud."""
+    """Return True if the address is one of Temporal Cloud."""
     host = address.rpartition(":")[0].lower().rstrip(".")
     return host.endswith((".tmprl.cloud", ".temporal.io"))
 

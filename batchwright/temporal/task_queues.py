@@ -1,4 +1,4 @@
-"""Read the statistics of Temporal's task queues, and the time of its server."""
+"""Reads statistics of Temporal's task queues, and the time of Temporal's server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -29,9 +29,9 @@ class QueueReport:
 
     Attributes:
         backlog: approximate number of waiting tasks.
-        oldest_seconds: age of the oldest waiting task.
-        pollers: number of pollers of all workers.
-        limit: configured rate limit in turns (runs of a slice) per second; None if there is none.
+        oldest_seconds: age of the oldest waiting task, in seconds.
+        pollers: number of pollers in all workers.
+        limit: configured rate limit in turns (runs of a slice) per second; None if there is no limit.
     """
 
     name: str
@@ -47,7 +47,7 @@ DescribeQueue = Callable[[str], Awaitable[QueueReport]]  # raises RPCError
 async def describe_queue(client: Client, queue: str) -> QueueReport:
     """Return the statistics of a task queue. Raises RPCError if the call fails.
 
-    They count activity tasks, except in the control queue, where they count workflow tasks.
+    The statistics count activity tasks. For the control queue they count workflow tasks.
     """
     found = await _describe(client, queue)
     stats, effective = found.stats, found.effective_rate_limit
@@ -64,10 +64,10 @@ async def describe_queue(client: Client, queue: str) -> QueueReport:
 
 
 async def server_time(client: Client) -> datetime | None:
-    """Return the time of Temporal's server, at most half a second old; None if it cannot be determined.
+    """Return the time of Temporal's server, at most half a second old; None if it cannot be found out.
 
-    The function polls a queue that is used for nothing else, and reads the time that the server recorded for
-    the poll. It takes at most 5 s. Raises RPCError if a call fails.
+    The function sends a poll to an unused queue, and reads the time that the server recorded for the poll. It
+    takes at most 5 s. Raises RPCError if a call fails.
     """
     queue = f"batchwright-clock-{token_hex(8)}"
     request = PollActivityTaskQueueRequest(
