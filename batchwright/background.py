@@ -1,4 +1,4 @@
-"""Background tasks of a process. A task that ends is restarted.
+"""Runs background tasks of a process, and restarts each task that ends.
 
 Health checks report a task that keeps failing. For a task that runs once and is never awaited, use
 `log_failure` as its done callback.
@@ -12,12 +12,15 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
 _STEADY_SECONDS = 30.0
-_MAX_ERROR_CHARACTERS = 300  # characters of an error
+_MAX_ERROR_CHARACTERS = 300  # of an error that is reported
 _Work = Callable[[], Coroutine[None, None, None]]
 
 
 class BackgroundTaskFailing(Exception):
-    """A background task ended and has not run steadily since. The message has the task's name and error."""
+    """A background task ended, and has not run without failure for long enough since then.
+
+    The message has the name and the error of the task.
+    """
 
 
 def _no_report(name: str, error: str) -> None:
@@ -25,10 +28,10 @@ def _no_report(name: str, error: str) -> None:
 
 
 class BackgroundTasks:
-    """Runs the endless tasks of one process, and restarts each one that ends.
+    """Runs the endless tasks of one process, and restarts each task that ends.
 
-    The pause before a restart is `first_pause` seconds at first, and doubles up to a minute. `check` raises
-    an error until the restarted task has run for `steady_seconds`.
+    The first restart comes after `first_pause` seconds. Each further pause is twice as long, up to a minute.
+    `check` raises an error until the restarted task has run for `steady_seconds`.
 
     Args:
         report: called with the name and the error of each task that ended.
@@ -50,20 +53,16 @@ class BackgroundTasks:
         self._errors: dict[str, str] = {}
 
     def start(self, name: str, work: _Work, *, may_return: bool = False) -> None:
-        """Run `work` in the background until `stop` is called, and call it again whenever it ends.
+        """Run `work` in the background until `stop` is called. Each time `work` ends, it is called again.
 
-        With `may_return`, `work` is not called again after it returned without an exception.
+        If `may_return` is True, `work` is not called again after it has returned without an exception.
         """
         self._started(name)
         running = self._run_forever(name, work, may_return=may_return)
         self._tasks.append(asyncio.create_task(running, name=name))
 
     async def check(self) -> None:
-        """Check that all tasks run.
-
-        Raises:
-            BackgroundTaskFailing: a task ended and has not run steadily since.
-        """
+        """Raise BackgroundTaskFailing if a task ended and has not run for `steady_seconds` since then."""
         if self._errors:
             raise BackgroundTaskFailing("; ".join(f"{name}: {error}" for name, error in self._errors.items()))
 
@@ -98,7 +97,7 @@ class BackgroundTasks:
             await asyncio.sleep(self._on_failed(name, error))
 
     def _on_failed(self, name: str, error: BaseException | None) -> float:
-        """Log and report that a task ended. Return the seconds until it is started again."""
+        """Log and report that a task ended. Return the seconds to wait before the task is started again."""
         failures = self._failures.get(name, 0)
         self._failures[name] = failures + 1
         message = (
@@ -118,9 +117,9 @@ class BackgroundTasks:
 
 
 def log_failure(task: asyncio.Task[None]) -> None:
-    """Log the exception of a finished task at once.
+    """Log the exception of a finished task, if it raised one.
 
-    Use it as the done callback of a task that is never awaited.
+    Use this as the done callback of a task that is never awaited.
     """
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.error("a background task failed", exc_info=error, extra={"task": task.get_name()})

@@ -1,7 +1,7 @@
-"""End a process without the interpreter's finalization.
+"""Ends a process without the finalization of the Python interpreter.
 
-Finalization can abort a process whose work is done (SIGABRT), because threads of the Temporal SDK may still
-run. It also takes up to a second.
+Threads of the Temporal SDK may still run then. Finalization could abort the process (SIGABRT) although its
+work is done, and can take up to a second.
 """
 
 import logging
@@ -14,7 +14,7 @@ _EXIT_WRITE_FAILED = 120  # the interpreter's own code in this case
 
 
 def run_and_exit(main: Callable[[], object]) -> Never:
-    """Call `main` and exit with its result, as `sys.exit` would, but without `atexit` functions.
+    """Call `main` and exit the process with its result as `sys.exit` would, but without `atexit` functions.
 
     If `main` raises an exception, the exception is printed and the exit code is 1.
     """
@@ -29,7 +29,7 @@ def run_and_exit(main: Callable[[], object]) -> Never:
 
 
 def exit_now(code: int) -> Never:
-    """Flush logs and output, then end the process at once with this exit code."""
+    """Flush logs and output, and end the process at once with the exit code `code`."""
     logging.shutdown()
     flushed = [_flush(stream) for stream in (sys.stdout, sys.stderr)]
     os._exit(code if all(flushed) else code or _EXIT_WRITE_FAILED)

@@ -1,7 +1,8 @@
-"""Exit 0 when an API or a worker answers in this container; each argument is PORT or PORT/PATH.
+"""Exits with 0 if the API or the worker in this container answers, otherwise with 1.
 
-Without arguments: whichever of the API's and a worker's ports the environment names, at /healthz. A container
-runs one of the two, so one answer is enough. Standard library only: it runs every few seconds.
+Each argument is PORT or PORT/PATH. Without arguments, the ports of API and worker are read from the
+environment, and the path is /healthz. A container runs only one of the two, so one answer is enough. The
+script uses only the standard library, because it runs every few seconds.
 """
 
 import http.client
@@ -13,7 +14,10 @@ _PORTS = ("BATCHWRIGHT_API_PORT", "BATCHWRIGHT_METRICS_PORT")
 
 
 def answers(target: str) -> bool:
-    """Return True if GET of `8000/readyz` (or `8000`, at /healthz) returns 200."""
+    """Return True if the response to GET of `target`, such as `8000/readyz`, has the status 200.
+
+    If `target` is only a port, the path is /healthz.
+    """
     port, _, path = target.partition("/")
     connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=_SECONDS)
     try:
