@@ -38,17 +38,17 @@ class Execution(ExecutionActivities):
 
     @activity.defn
     async def run_slice(self, request: SliceRequest) -> SliceResult:
-        """Send the unsettled lines of the slice, for one turn.
+        """Send the slice's lines that have no stored result, for one turn. Return the counts of the slice.
 
-        A line is settled when its result is in a stored segment. A settled line is never sent again, even if
-        any process is killed.
+        A turn is one attempt of this activity, limited in time. A line with a stored result is never sent
+        again, even if processes are killed.
 
-        Return the slice's counts if no other turn is needed. In the result, `finished` is True if every line
-        is settled. It is False if the slice was cancelled or its deadline has passed. If the rates have
-        changed and the slice has to run on another task queue, the result has only `target_queue`, its name.
+        In the result, `finished` is True if every line has a stored result, and False if the slice was
+        cancelled or its deadline has passed. If the slice must run on another task queue, because the rates
+        have changed, the result has only `target_queue`, the name of that queue.
 
         Raises:
-            TurnOver, Deferred: not an error; some lines are still unsettled. Temporal starts the next turn
+            TurnOver, Deferred: not an error; some lines have no result yet. Temporal starts the next turn
                 later, and this worker can run another slice in the meantime.
             OwnershipLost: another attempt runs the slice now.
             StorageUnavailable: storage does not respond; retried.
@@ -91,11 +91,12 @@ def require_dependencies(worker: WorkerContext, request: SliceRequest) -> None:
 def require_share(worker: WorkerContext, request: SliceRequest) -> None:
     """Check that this worker may send requests to a backend of the model. If not, report why the slice waits.
 
-    The limit of a backend for the whole fleet is divided between the workers. A worker has no part of it if
-    the worker has just started, or if there are more workers than requests allowed.
+    A backend's limit for the whole fleet is divided between the workers. A worker gets no part if it has just
+    started, or if there are more workers than allowed requests.
 
     Raises:
-        Deferred: benign; the slice returns to its queue, because another worker has a part.
+        Deferred: benign; this worker has no part. The slice returns to its queue, because another worker has
+            one.
     """
     if worker.has_share(request.model) or Deadline.of(request.deadline).passed(time.time()):
         return
@@ -108,13 +109,14 @@ def require_share(worker: WorkerContext, request: SliceRequest) -> None:
 
 
 def require_need(held: HeldSlice, request: SliceRequest) -> None:
-    """Check that the worker needs this slice, which may have come in a search for a slice of another tenant.
+    """Check that the worker still needs the slice. If not, give the slice back to its queue.
 
-    A slice whose last attempt crashed runs nevertheless, because an attempt that ends here would hide the
-    crash from the next one.
+    A worker does not need the slice if it looked for a slice of another tenant and the queue returned this
+    slice instead. A slice whose last attempt crashed always runs, because a new attempt that ends early would
+    hide the crash.
 
     Raises:
-        TurnOver: benign; the slice returns to its queue, behind those of the other tenants.
+        TurnOver: benign; the slice returns to its queue, behind the slices of the other tenants.
     """
     info = activity.info()
     if not held.is_surplus or Deadline.of(request.deadline).passed(time.time()):
@@ -125,11 +127,11 @@ def require_need(held: HeldSlice, request: SliceRequest) -> None:
 
 
 async def target_queue(rates: EffectiveRates, request: SliceRequest) -> str:
-    """Return the task queue on which the slice has to run from now on; empty if it is on that queue already.
+    """Return the name of the task queue to which the slice must move; empty if it is on the right queue.
 
-    The model's rate limits decide which queue this is, so a changed limit may move a running slice. During a
-    rollout, workers with different settings could send a slice back and forth. Therefore each further move of
-    slices of this run has to wait longer.
+    The model's rate limits decide which queue is right, so a changed limit can move a running slice. After
+    the first move, each further move of the model run's slices waits longer. Otherwise workers with different
+    settings, for example during a rollout, could move a slice back and forth.
 
     Raises:
         TurnOver: benign; the slice has to wait before it moves. The next turn checks the rates again.
@@ -146,8 +148,8 @@ async def target_queue(rates: EffectiveRates, request: SliceRequest) -> str:
 async def _run_attempt(attempt: SliceAttempt) -> SliceResult:
     """Run the attempt in its own task and return its result.
 
-    If the activity is cancelled, the attempt is asked to stop but not interrupted, so that it can store its
-    results.
+    If the activity is cancelled, the attempt is asked to stop but is not interrupted, so that it can store
+    its results.
     """
     running = asyncio.create_task(attempt.run())
     while not running.done():

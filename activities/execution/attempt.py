@@ -55,7 +55,7 @@ from batchwright.telemetry import tracing
 logger = logging.getLogger(__name__)
 _COMPACT_BETWEEN_TURNS = 8  # number of segments
 _POLL_SECONDS = 0.1
-_LAST_REPORT_SECONDS = 3.0  # a hanging database does not hold up a finished slice
+_LAST_REPORT_SECONDS = 3.0  # limit for the last report, in case the database hangs
 _REASONS = {
     HeartbeatReply.CANCEL_REQUESTED: StopReason.CANCELLED,
     HeartbeatReply.PAUSED: StopReason.SHUTDOWN,
@@ -66,7 +66,7 @@ _REASONS = {
 class SliceAttempt:
     """One attempt of the activity `run_slice`.
 
-    It runs in its own task, so that a cancelled activity does not interrupt it while it stores results.
+    The attempt runs in its own task, so that it can still store its results when the activity is cancelled.
     """
 
     def __init__(self, worker: WorkerContext, request: SliceRequest, held: HeldSlice) -> None:
@@ -83,8 +83,8 @@ class SliceAttempt:
             attempt_history(info.attempt, info.heartbeat_details), request.generation
         )
         self._dispatcher: SliceDispatcher | None = None
-        self._blocked_seconds = 0.0  # time until a line may be sent, when the turn ended
-        self._unsettled = 0  # number of lines without a result when the turn ended
+        self._blocked_seconds = 0.0  # at the turn's end: seconds until a line may be sent
+        self._unsettled = 0  # at the turn's end: number of lines without a result
         self._stop = StopSignal(
             deadline=Deadline.of(request.deadline, request.expiry_grace_seconds),
             cancel_grace=request.cancel_grace_seconds,
@@ -127,7 +127,7 @@ class SliceAttempt:
     # Stopping
 
     def cancelled(self) -> None:
-        """Stop the turn because the SDK has cancelled the activity. The SDK says for which reason."""
+        """Stop the turn because the activity was cancelled. The Temporal SDK provides the reason."""
         details = activity.cancellation_details()
         if details is not None and details.cancel_requested:
             self._stop_turn(StopReason.CANCELLED)
@@ -168,7 +168,7 @@ class SliceAttempt:
             return await self._read_and_send(record, router)
         finally:
             budget.release(memory)
-            self._held.memory = None  # it no longer waits for memory, if it got none
+            self._held.memory = None  # the slice no longer waits for memory
 
     async def _read_and_send(self, record: SliceRecord, router: ModelRouter) -> StopReason:
         storage, request = self._worker.storage, self._request
@@ -178,7 +178,7 @@ class SliceAttempt:
         try:
             reason = await self._send(queue, router)
         except Exception:
-            await self._writer.flush()  # settled lines stay settled, whatever failed
+            await self._writer.flush()  # keep the results that have arrived, even after an error
             raise
         if reason is not StopReason.LEASE_LOST:
             await self._writer.flush_with_retry(self._may_still_store)
@@ -224,25 +224,27 @@ class SliceAttempt:
                 outcomes.attempts.mark_sending(line, "")
 
     def _may_still_store(self) -> bool:
-        """Return True if results that could not be stored may be stored in another try.
+        """Return True if the attempt may try again to store results.
 
-        No try starts later than `LAST_FLUSH_SECONDS` after the grace period, because the workflow stops
-        waiting soon afterwards. There is also no other try if another attempt owns the slice.
+        Return False if another attempt owns the slice, or if more than `LAST_FLUSH_SECONDS` have passed since
+        the end of the grace period. The workflow stops waiting soon after that time.
         """
         has_time = self._stop.grace_remaining() > -LAST_FLUSH_SECONDS
         return has_time and self._stop.reason is not StopReason.LEASE_LOST
 
     async def _compact(self, reason: StopReason, lines: int) -> None:
-        """Merge the slice's small segments, the stored objects with its results, into one if there are many.
+        """Merge the small segments of the slice into one segment if there are many.
 
-        It does nothing if the turn was stopped, because finalization may already be reading the segments.
+        A segment is a stored object with results. Nothing is merged if the turn was stopped, because
+        finalization may already be reading the segments.
 
         Args:
+            reason: why the turn ended.
             lines: number of lines of the slice.
         """
         if reason not in (StopReason.COMPLETED, StopReason.TURN_EXPIRED) or self._stop.reason is not None:
             return
-        # Merging a finished slice is worth it if full segments would be at most half as many.
+        # Merge a finished slice only if this at least halves the number of its segments.
         if reason is StopReason.COMPLETED:
             min_segments = 2 * math.ceil(lines / FLUSH_RESULTS)
         else:
@@ -272,7 +274,7 @@ class SliceAttempt:
     def _result(self, reason: StopReason) -> SliceResult:
         """Return the counts of the slice if no other turn follows.
 
-        `finished` is True if every line is settled.
+        In the counts, `finished` is True if every line has a stored result.
 
         Raises:
             ApplicationError: another turn follows (benign), or another attempt owns the slice.

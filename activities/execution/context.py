@@ -65,7 +65,7 @@ class WorkerContext:
     demand: SliceDemand = field(init=False)
     deferrals: DeferralMetrics = field(init=False)
     senders: MicrobatchSenders = field(init=False)
-    quarantine_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # one such line at a time
+    quarantine_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # held to send one
     hooks: PreCallHooks = field(init=False)
     traffic: BackendTraffic = field(init=False)
     _shown: dict[str, ModelRouter] = field(default_factory=dict[str, ModelRouter])
@@ -103,11 +103,11 @@ class WorkerContext:
             metrics.tenant_limited_seconds.labels(metrics.tenants(tenant), limit).inc(seconds)
 
     def set_fleet_shares(self, in_flight: Mapping[str, int], rates: Mapping[str, Rates]) -> None:
-        """Set this process's part of limits for the whole fleet.
+        """Set which part of each fleet-wide limit this process may use.
 
         Args:
-            in_flight: requests in flight, by the backend's URL.
-            rates: requests and tokens per minute, by model.
+            in_flight: maximum number of requests in flight, by backend URL.
+            rates: maximum requests and tokens per minute, by model.
         """
         self.permits.backends.set_shares(in_flight)
         self.permits.limits.set_model_rates(rates)
@@ -115,7 +115,7 @@ class WorkerContext:
     def _model_limit(self, model: str) -> int:
         """Return how many requests to the model may be in flight.
 
-        The registry's limit, if any, overrides the settings.
+        A limit in the registry of models overrides the limit in the settings.
         """
         router = self.routers.router_for(model)
         if router is None:
@@ -129,7 +129,7 @@ class WorkerContext:
     def has_share(self, model: str) -> bool:
         """Return True if this worker may send requests to at least one backend of the model.
 
-        Also return True if the model has no backend.
+        Return True as well if the model has no backend.
         """
         urls = self.urls_of(model)
         return not urls or any(self.permits.backends.has_share(url) for url in urls)
@@ -140,9 +140,9 @@ class WorkerContext:
         return [] if router is None else router.urls
 
     def router(self, model: str) -> ModelRouter | None:
-        """Return the router that selects backends for the model. None if no backend serves the model.
+        """Return the router that selects backends for the model; None if no backend serves the model.
 
-        The first call for a model also starts to show its metrics.
+        The first call for a model also adds the model's metrics to /metrics.
         """
         found = self.routers.router_for(model)
         if found is not None and self._shown.get(model) is not found:
@@ -151,7 +151,10 @@ class WorkerContext:
         return found
 
     def retain(self, models: Collection[str], urls: Collection[str]) -> None:
-        """Keep only the state of these models and backend URLs. All others were removed from the registry."""
+        """Drop the state of all models not in `models` and of all backends not in `urls`.
+
+        Call this when models or backends were removed from the registry.
+        """
         self.permits.retain_only(models, urls)
         self.demand.retain_only(models)
         routers = [router for model in models if (router := self.routers.router_for(model))]
@@ -166,7 +169,7 @@ class WorkerContext:
     def _show(self, model: str, router: ModelRouter) -> None:
         metrics, permits = self.metrics, self.permits
         if metrics.models(model) != model:
-            return  # its label is shared with other models: a gauge would show only one of them
+            return  # several models have this label, and a gauge would show only one of them
         metrics.model_in_flight.labels(model).set_function(lambda: permits.used_by(model))
         metrics.model_in_flight_max.labels(model).set_function(lambda: permits.limit_of(model))
         metrics.circuit_open.labels(model).set_function(lambda: router.is_open)

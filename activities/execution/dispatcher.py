@@ -19,9 +19,9 @@ _TICK_SECONDS = 0.25
 class SliceDispatcher:
     """Send loop of one turn of a slice.
 
-    One line at a time waits for a permit, which is the right to have one request in flight. The code that
-    releases a permit calls `_on_permit`, which sends the waiting line at once. `run` does what is less
-    urgent: it selects the line that waits for a permit, sends quarantined lines, and ends the turn.
+    One line at a time waits for a permit, the right to have one request in flight. When another request
+    releases a permit, `_on_permit` sends the waiting line at once. The loop in `run` does the rest: it
+    selects the line that waits for a permit, sends quarantined lines, and ends the turn.
     """
 
     def __init__(self, turn: SliceTurn) -> None:
@@ -38,8 +38,8 @@ class SliceDispatcher:
         self._permit_request = PermitRequest(*place, self._on_permit, request.caller.key_id, request.priority)
         self._opened_at = time.monotonic()
         self._started_at: float | None = None  # when the first line was sent
-        self._is_exclusive = False  # a quarantined line is in flight: no other line is sent
-        self._must_track = False  # the next lines have to be recorded before they are sent
+        self._is_exclusive = False  # True while a quarantined line is in flight; no other line is sent
+        self._must_track = False  # True if the next lines must be recorded before they are sent
         self._ticker: asyncio.TimerHandle | None = None
 
     @property
@@ -47,7 +47,7 @@ class SliceDispatcher:
         return self._started_at is not None
 
     async def run(self) -> StopReason:
-        """Send lines until the turn ends, and return why it ended. At the return, no request is in flight.
+        """Send lines until the turn ends, and return why it ended. No request is in flight afterwards.
 
         Raises:
             PlanDamaged: a line cannot be read.
@@ -63,7 +63,10 @@ class SliceDispatcher:
         return reason
 
     def wake(self) -> None:
-        """Make the loop check at once whether the turn has to stop, instead of at its next tick."""
+        """Make the send loop check at once whether the turn has to stop.
+
+        Otherwise it checks at its next tick.
+        """
         if not self._may_send_now():
             self._leave_queue()
         self._state.wake.set()
@@ -71,7 +74,7 @@ class SliceDispatcher:
     async def forget_jobs(self) -> None:
         """Delete the stored callbacks of finished jobs.
 
-        Call it when the results of their lines are stored.
+        Call this after the results of the jobs are stored.
         """
         await self._executor.jobs.forget()
 
@@ -90,10 +93,10 @@ class SliceDispatcher:
                 await self._rest(min(self._blocked_seconds() or _TICK_SECONDS, _TICK_SECONDS))
 
     async def _drain(self, reason: StopReason) -> StopReason:
-        """Wait for the requests in flight to finish, for as long as `reason` allows.
+        """Wait for the requests in flight to end, for as long as `reason` allows. Return the final reason.
 
-        Return the final reason: COMPLETED if all lines are settled, or a more urgent reason that came
-        meanwhile.
+        The final reason is COMPLETED if all lines have a result. It differs from `reason` as well if a more
+        urgent reason came up while waiting.
         """
         self._held.drain()
         self._queue.free_lines(sent.line for sent in self._state.in_flight)
@@ -131,12 +134,12 @@ class SliceDispatcher:
         self._ticker = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
 
     def _free_memory(self) -> None:
-        """Give back the memory of lines that have their results."""
+        """Release the memory of lines that have a result."""
         if self._held.memory is not None:
             self._turn.worker.budget.shrink(self._held.memory, self._queue.bytes)
 
     async def _rest(self, seconds: float) -> None:
-        """Wait until `wake` is set, for at most `seconds`.
+        """Wait until `wake` is set, but at most `seconds`.
 
         If it was set since the last call, return at once.
         """
@@ -164,12 +167,12 @@ class SliceDispatcher:
         return StopReason.DEFERRED if is_blocked else None
 
     def _is_time_over(self) -> bool:
-        """Return True if the turn has used its time, and another slice waits for its place.
+        """Return True if the turn has used its time and another slice waits for its place on the worker.
 
-        The time starts with the first line that is sent. If the turn cannot send any line, for example
-        because other slices of the batch get the permits first, it is over after the same time without a
-        line. On the queue that models share, the time is shorter for a slice that waits for a cap or a rate,
-        if the worker has enough others that wait for it.
+        The time starts with the first line that is sent. A turn that cannot send any line ends after the same
+        time, for example if other slices of the batch get all permits. On a queue that several models share,
+        the time is shorter for a slice that waits for a cap or a rate, if the worker runs enough other slices
+        that wait for the same limit.
         """
         now = time.monotonic()
         if self._started_at is None:
@@ -185,12 +188,15 @@ class SliceDispatcher:
         return limit is not None and self._demand.is_spare(self._held, limit)
 
     def _count_ready(self) -> int:
-        """Return how many lines of the slice could be sent now, if they had permits.
+        """Return how many lines of the slice could be sent now if they had permits.
 
-        The worker takes other slices if this number is low. If the tenant is at a cap or a rate, the result
-        is 0, so that the worker takes slices of other tenants. On a queue that models share, the same holds
-        for a rate of the model. But if this worker already runs more than a few slices of the tenant, these
-        limits are ignored, so that the worker takes no further slices.
+        If this number is low, the worker takes another slice from its queue. The result is therefore 0 in two
+        cases, so that the worker takes slices that can send lines:
+
+        - The tenant has reached a cap or a rate.
+        - The model has reached a rate, and the slice is on a queue that several models share.
+
+        If this worker already runs more than a few slices of the tenant, both cases are ignored.
         """
         if self._is_exclusive or self._held.is_yielding:
             return 0
@@ -206,9 +212,9 @@ class SliceDispatcher:
         return int(max(0, ready))
 
     def _blocked_seconds(self) -> float:
-        """Return the seconds for which no line can be sent; 0 if one may be sent now.
+        """Return the seconds until a line may be sent; 0 if a line may be sent now.
 
-        The reasons are lines that wait for a retry, open circuits, and the rate limit.
+        Lines may have to wait for a retry, for a circuit breaker, or for the rate limit.
         """
         return max(self._queue.wait(), self._router.wait_seconds(self._tenant), self._pacer.delay())
 
@@ -226,7 +232,7 @@ class SliceDispatcher:
     def _may_send_now(self) -> bool:
         """Return True if a line may be sent.
 
-        It is called right before each send and checks all conditions.
+        Call this right before each send, because it checks all conditions.
         """
         return (
             self._stop.reason is None
@@ -239,10 +245,10 @@ class SliceDispatcher:
     # The queue for permits
 
     def _queue_next(self) -> None:
-        """Take the next line from the queue and let it wait for a permit.
+        """Take the next line from the queue and request a permit for it.
 
-        If a permit is free, the line is sent at once. If crash tracking is on, a line stays in the queue
-        until it is recorded as one that is about to be sent.
+        If a permit is free, the line is sent at once. While crash tracking is on, the line stays in the queue
+        until the tracking has recorded that it is about to be sent.
         """
         line = None if self._is_exclusive else self._queue.next()
         if line is None:
@@ -261,7 +267,7 @@ class SliceDispatcher:
             self._queue.push_front(line)
 
     def _on_permit(self, permit: Permit) -> None:
-        """Send the line that waited for this permit, and let the next line wait for one.
+        """Send the line that waited for this permit, and request a permit for the next line.
 
         The limiter calls this method, possibly from the code of another turn and in that turn's context. The
         method must therefore not raise or log.
@@ -291,9 +297,9 @@ class SliceDispatcher:
     # Lines that may no longer be sent
 
     def _reject_waiting_line(self) -> None:
-        """Check the line that waits for a permit. If it may no longer be sent, settle it with an error.
+        """Settle the line that waits for a permit with an error if the line may no longer be sent.
 
-        The lines after it are settled in the same way, up to the first one that may be sent.
+        The lines after it are settled in the same way, up to the first line that may be sent.
         """
         line = self._state.waiting_line
         if line is None or not self._authorizer.denial_reason(has_job=line.attempt.job is not None):
@@ -305,7 +311,7 @@ class SliceDispatcher:
             self._queue.push_front(line)
 
     def _reject_if_denied(self, line: SliceLine) -> bool:
-        """If the line may no longer be sent, settle it with an error and return True.
+        """Return True if the line may no longer be sent, and settle it with an error.
 
         Otherwise return False.
         """
@@ -319,7 +325,7 @@ class SliceDispatcher:
     # Lines that may crash a worker
 
     async def _track_next_lines(self) -> None:
-        """Store which lines are sent next.
+        """Store which lines will be sent next.
 
         If the worker crashes, the next attempt quarantines these lines, because one of them may be the cause.
         """
@@ -332,13 +338,13 @@ class SliceDispatcher:
             self._queue.push_front(line)
 
     async def _send_quarantined(self) -> bool:
-        """Send the next quarantined line, which may have crashed a worker, and wait until it has an outcome.
+        """Send the next quarantined line and wait for its outcome. Return True if a line was handled.
 
-        It is sent only while no other line of the slice is in flight, and while no other slice of this
-        process sends such a line.
+        A quarantined line may have crashed a worker. It is sent only while no other line of the slice is in
+        flight and no other slice of this process sends a quarantined line.
 
-        Return False if no quarantined line can be sent now, otherwise True. The result is also True if the
-        line may no longer be sent and was settled with an error.
+        Return False if no quarantined line can be sent now. A line that may no longer be sent is settled with
+        an error, and the result is True.
         """
         state, lock = self._state, self._turn.worker.quarantine_lock
         if state.in_flight or state.waiting_line or lock.locked() or not self._can_dispatch(time.monotonic()):

@@ -25,12 +25,13 @@ from batchwright.telemetry.backend_traffic import CHAT, GROUPED_CHAT
 
 
 class RequestExecutor:
-    """Sends lines that have a permit, the right to have one request in flight.
+    """Sends the lines that have a permit, the right to have one request in flight.
 
-    `submit` sends a line in one of two ways. If nothing has to be awaited, it uses the fast path: it sends
-    the request at once, and handles the response in the callback that reads it (`_try_send_now`,
-    `_on_response`). A task for each request would cost more than all the rest. Everything else runs in a task
-    of the pool (`_execute`): hooks, jobs, microbatches, probes, and the handling of an unsuccessful response.
+    `submit` sends a line in one of two ways. On the fast path, nothing has to be awaited: the request is sent
+    at once, and the callback that reads the response handles it (`_try_send_now`, `_on_response`). All other
+    lines run in a task of the pool (`_execute`): lines with hooks, jobs, microbatches or probes, and lines
+    whose request failed. The fast path exists because a task for each request would cost more than everything
+    else.
     """
 
     def __init__(self, turn: SliceTurn) -> None:
@@ -42,15 +43,14 @@ class RequestExecutor:
         self._headers, self._has_hooks = forwarded_headers(turn.request), bool(turn.worker.hooks)
         # Hooks and trace spans enclose a request, so a task awaits it.
         self._always_awaits = self._has_hooks or tracing.spans() is not None
-        self._microbatched: dict[str, bool] = {}  # by model, which is the slice's own or a fallback
+        self._microbatched: dict[str, bool] = {}  # by model: the slice's model and its fallbacks
         self._chat_label = CHAT if self._endpoint is Endpoint.CHAT_COMPLETIONS else ""
         self._pool = TaskPool(self._execute, self._complete)
 
     def submit(self, line: SliceLine, permit: Permit) -> bool:
-        """Send the line and return True.
+        """Send the line and return True. If no backend may get it now, requeue it and return False.
 
-        If no backend may get the line now, put it back into the queue and return False. The permit is
-        released when the request ends, or at once if the result is False.
+        The permit is released when the request ends. If the result is False, the permit is already released.
 
         Raises:
             PlanDamaged: the line cannot be read.
@@ -85,7 +85,10 @@ class RequestExecutor:
         return True
 
     async def cancel_all(self) -> None:
-        """Cancel all requests in flight and release what they hold. Do not call `submit` afterwards."""
+        """Cancel all requests in flight, and release their permits and memory.
+
+        Do not call `submit` afterwards.
+        """
         in_flight = self._state.in_flight
         for sent in in_flight:
             if sent.exchange is not None:
@@ -107,7 +110,7 @@ class RequestExecutor:
         return found
 
     def _complete(self, sent: InFlightRequest) -> None:
-        """Release the memory and the permit that the request held.
+        """Release the memory and the permit of the request.
 
         Releasing the permit sends the next waiting line.
         """
@@ -141,8 +144,8 @@ class RequestExecutor:
     def _on_response(self, sent: InFlightRequest, outcome: Outcome) -> None:
         """Handle a response of the fast path. A success settles the line at once.
 
-        A failure, or a response while the circuit is open, continues in a task. This method runs in a
-        callback outside any task, so it must not raise or log.
+        A failure, or a response that arrives while the circuit is open, is handled in a task. This method
+        must not raise or log, because it runs in a callback outside any task.
         """
         upstream, sent.exchange = sent.dispatch.upstream, None
         try:
@@ -198,10 +201,10 @@ class RequestExecutor:
         return outcome
 
     async def _send_until_accepted(self, sent: InFlightRequest) -> Outcome:
-        """Send the line to one backend after another until one accepts it. Return the outcome.
+        """Send the line to one backend after another until a backend accepts it. Return the outcome.
 
-        A backend that is unavailable or rejects Batchwright's API key does not accept the line. If no other
-        backend is left, the last outcome is returned.
+        A backend that is unavailable or rejects Batchwright's API key has not accepted the line. If no
+        backend accepts it, the outcome of the last one is returned.
         """
         request: OutboundRequest | Outcome = sent.request
         if self._has_hooks:
@@ -220,9 +223,10 @@ class RequestExecutor:
             outcome = None
 
     async def _call_hooks(self, request: OutboundRequest) -> OutboundRequest | Outcome:
-        """Call the hooks, functions of the deployment that may change or reject a request before it is sent.
+        """Call the operator's hooks for the request. Return the request as the hooks changed it.
 
-        Return the request as the hooks changed it, or the outcome that a hook gave the line instead.
+        A hook is the operator's own function, which may change or reject a request before it is sent. If a
+        hook rejects the request or fails, return the outcome for the line instead.
         """
         slice_ = self._request
         place = (slice_.tenant, slice_.batch_id, request.custom_id, slice_.model, slice_.endpoint.value)
@@ -231,7 +235,7 @@ class RequestExecutor:
 
     async def _send(self, sent: InFlightRequest, request: OutboundRequest) -> Outcome:
         line, dispatch, upstream = sent.line, sent.dispatch, sent.dispatch.upstream
-        # If the last request got no response, either the line broke its connection, or there was an outage.
+        # If the last request got no response, the line broke the connection or the backend was down.
         line.backend_verified = await _is_backend_up(line, dispatch) if line.attempt.no_response else False
         sender: RequestSender = upstream.backend.client
         chat_label = self._chat_label
@@ -254,12 +258,12 @@ class RequestExecutor:
     def _pass_on(self, sent: InFlightRequest, outcome: Outcome, refused: Sequence[Upstream]) -> bool:
         """Select the next backend for the line, which keeps its permit. Return True if there is one.
 
-        Return False if no other backend is available, if the turn may no longer send, or if the backend that
-        has the line runs it as a job.
+        Return False in three cases: no other backend is available, the turn may no longer send, or the
+        current backend runs the line as a job.
 
         Args:
-            outcome: the outcome at the backend that did not accept the line.
-            refused: the backends that have not accepted the line so far.
+            outcome: the outcome at the current backend, which did not accept the line.
+            refused: all backends that have not accepted the line so far.
         """
         if sent.line.attempt.job is not None:
             return False  # the backend runs the line as a job, whose status cannot be polled now
@@ -286,9 +290,10 @@ class RequestExecutor:
         return True
 
     async def _probe_if_in_doubt(self, sent: InFlightRequest, outcome: Outcome) -> None:
-        """Probe the backend, with a minimal request, if either it or the line may have caused the failure.
+        """Send a probe if it is unclear whether the line or the backend caused the failure.
 
-        The line's `is_backend_alive` becomes True if the backend answered both the line and the probe.
+        A probe is a minimal request to the backend. If the backend answered both the line and the probe, the
+        line's `is_backend_alive` becomes True.
         """
         line, dispatch, attribution = sent.line, sent.dispatch, self._outcomes.attribution
         line.is_backend_alive = False
@@ -297,7 +302,7 @@ class RequestExecutor:
         if not attribution.needs_probe(line, sent.request.request_id, outcome, dispatch):
             return
         result = await dispatch.upstream.probe(self._endpoint)
-        # Without a probe result, the response proves nothing, because a broken proxy may have sent it.
+        # If the probe has no result, the response proves nothing: it may come from a broken proxy.
         line.is_backend_alive = result is not ProbeResult.NONE and outcome.status > 0
         if result is ProbeResult.NORMAL:
             attribution.record_probe(dispatch)
@@ -305,7 +310,7 @@ class RequestExecutor:
     # Counting
 
     def _observe(self, sent: InFlightRequest, outcome: Outcome) -> None:
-        """Report the outcome to the limits, and the response's size to the memory budget."""
+        """Report the outcome to the limits, and report the size of the response to the memory budget."""
         sent.permit.record_outcome(outcome)
         if outcome.verdict is not SUCCESS and outcome.status and sent.line.attempt.job is None:
             sent.permit.correct_charge(0)  # the backend refused, so it used no tokens
@@ -314,16 +319,16 @@ class RequestExecutor:
     def _count_unless_running(
         self, sent: InFlightRequest, outcome: Outcome, seconds: float, chat_label: str
     ) -> None:
-        """Count the request in metrics, unless it runs as a job whose status could not be polled."""
+        """Count the request in the metrics.
+
+        Do nothing if its job still runs and only a poll of its status failed.
+        """
         if sent.line.attempt.job is None or outcome.verdict.budget not in DEFERRED:
             url = sent.dispatch.upstream.backend.url
             self._outcomes.metrics.request_ended(url, outcome, seconds, chat_label)
 
     def _is_microbatched(self, model: str) -> bool:
-        """Return True if requests to the model are combined into microbatches.
-
-        The limits of the model say so. `model` is the slice's own model or a fallback.
-        """
+        """Return True if the model's limits allow several lines in one request (a microbatch)."""
         found = self._microbatched.get(model)
         if found is None:
             limits = self._limits_of(model)
@@ -331,18 +336,18 @@ class RequestExecutor:
         return found
 
     def _limits_of(self, model: str) -> LimitConfig:
-        """Return the registry's limits for the model, which is the slice's model or one of its fallbacks."""
+        """Return the registry's limits for the model."""
         routers = (self._router, *self._router.fallbacks)
         return next((router.limits for router in routers if router.model == model), self._router.limits)
 
 
 async def _is_backend_up(line: SliceLine, dispatch: Dispatch) -> bool | None:
-    """Return True if the backend responds now, False if not, and None if that cannot be determined.
+    """Return True if the backend responds now, False if not, and None if this is unknown.
 
-    Call this before sending a line again if its last request got no response. The result shows whether the
-    line or the backend is at fault (decision 0005). If another line was answered since then, the result is
-    True without a check. None means that the backend has answered requests before, but never a request for
-    its list of models.
+    Call this before resending a line whose last request got no response. The result shows whether the line or
+    the backend was at fault (decision 0005). If the backend has answered another line since then, the result
+    is True and no check is sent. The result is None if the backend has answered requests, but never a request
+    for its list of models.
     """
     circuit, backend = dispatch.upstream.circuit, dispatch.upstream.backend
     if line.tried_at is not None and circuit.succeeded_since(line.tried_at):

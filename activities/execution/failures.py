@@ -1,7 +1,7 @@
 """Failed requests: decide whether the line or its backend is at fault, and when the line is sent again.
 
 A failure that is the backend's fault costs the line no attempt, and may open the backend's circuit breaker.
-Decision 0073 has the reasons.
+The reasons are in decision 0073.
 """
 
 import logging
@@ -30,7 +30,10 @@ _MAX_ERROR_CHARACTERS = 200
 
 
 class FailureAttribution:
-    """Attributes the failures of one slice to lines or backends, and reports outcomes to circuit breakers."""
+    """Decides for each failure of one slice if the line or the backend is at fault.
+
+    It also reports outcomes to the backends' circuit breakers.
+    """
 
     def __init__(self, request: SliceRequest, others_wait: Callable[[], bool]) -> None:
         """Create the attribution for one slice.
@@ -41,9 +44,9 @@ class FailureAttribution:
         self._tenant, self._others_wait = request.tenant, others_wait
 
     def needs_probe(self, line: SliceLine, request_id: str, outcome: Outcome, dispatch: Dispatch) -> bool:
-        """Return True if a probe has to show whether the line or the backend caused the outcome.
+        """Return True if it is unclear whether the line or the backend caused the outcome.
 
-        A probe is a minimal request of Batchwright's own that a healthy backend answers.
+        The caller then sends a probe, a minimal request that a healthy backend answers.
         """
         if outcome.verdict.budget is not Budget.ATTEMPT or outcome.is_unanswered:
             return False
@@ -61,8 +64,8 @@ class FailureAttribution:
     ) -> Budget:
         """Return what the outcome costs the line.
 
-        ATTEMPT costs the line one of its attempts. If the backend is at fault, the result is CAPACITY
-        instead, which costs only waiting time.
+        ATTEMPT means one of the line's attempts. If the backend is at fault, CAPACITY is returned instead of
+        ATTEMPT, and the line only has to wait.
         """
         if outcome.verdict.budget is not Budget.ATTEMPT:
             return outcome.verdict.budget
@@ -78,25 +81,30 @@ class FailureAttribution:
         return Budget.CAPACITY if blames_backend else Budget.ATTEMPT
 
     def record_success(self, dispatch: Dispatch) -> None:
-        """Report a normal response to the backend's circuit breaker, which may close."""
+        """Report a normal response to the backend's circuit breaker. The circuit may close."""
         _log_if_closed(dispatch, lambda: dispatch.upstream.circuit.record_success(dispatch.attempt))
 
     def record_probe(self, dispatch: Dispatch) -> None:
-        """Report to the circuit breaker that the backend answered a probe normally. The circuit may close."""
+        """Report to the backend's circuit breaker that a probe was answered normally.
+
+        The circuit may close.
+        """
         _log_if_closed(dispatch, dispatch.upstream.circuit.record_probe_success)
 
     def record_error(self, dispatch: Dispatch, outcome: Outcome) -> None:
         """Store the backend's error message in its circuit breaker.
 
-        Waiting reasons for this tenant quote it.
+        The waiting reasons that this tenant sees quote the message.
         """
         dispatch.upstream.circuit.remember_error(self._tenant, quotable_error(outcome))
 
     def record_backend_failure(self, dispatch: Dispatch, outcome: Outcome, *, steady: bool = False) -> None:
-        """Report a failure that is the backend's fault to its circuit breaker, which may open.
+        """Report a failure that is the backend's fault to its circuit breaker. The circuit may open.
 
         Args:
-            steady: True if the backend answers probes but not lines. Then the open circuit allows its next
+            dispatch: the request that failed.
+            outcome: the outcome of the request.
+            steady: True if the backend answers probes but not lines. An open circuit then allows the next
                 trial request sooner.
         """
         circuit, blocked = dispatch.upstream.circuit, outcome.verdict.budget is Budget.CREDENTIALS
@@ -131,9 +139,10 @@ def _log_if_closed(dispatch: Dispatch, report: Callable[[], None]) -> None:
 
 
 class LineAttempts:
-    """The attempts of the lines of one slice: how many each line has used, and when its next one is due.
+    """Counts the attempts of each line of a slice, and schedules the next attempts.
 
-    They are stored with the results of the slice, so that they survive the end of the turn or of the worker.
+    The counts and times are stored with the results of the slice. The next turn therefore knows them, even
+    after a crash.
     """
 
     def __init__(self, request: SliceRequest, writer: ResultWriter, policy: RetryPolicy) -> None:
@@ -141,23 +150,26 @@ class LineAttempts:
         self._writer, self._policy = writer, policy
 
     def mark_sending(self, line: SliceLine, attempt: str) -> None:
-        """Record which slice attempt is about to send the line.
+        """Record which attempt of the slice is about to send the line.
 
-        If its worker crashes, the next attempt can see this.
+        If the worker crashes, the next attempt can see which lines were in flight.
 
         Args:
-            attempt: the attempt's marker; empty removes the record, because no attempt is sending the line.
+            attempt: marker of the attempt; empty removes the record, because no attempt is sending the line.
         """
         line.attempt = line.attempt.model_copy(update={"sending_attempt": attempt})
         self._persist(line)
 
     def record_job(self, line: SliceLine, job: SubmittedJob) -> None:
-        """Record the job that a backend has accepted for the line, so that a later turn can follow it."""
+        """Record a job that a backend has accepted for the line, so that a later turn can wait for it."""
         line.attempt = line.attempt.model_copy(update={"job": job})
         self._persist(line, RecordKind.SUBMITTED)
 
     def forget_job(self, line: SliceLine) -> None:
-        """Record that the line's job ended without a result, so that the next attempt submits another job."""
+        """Record that the line's job ended without a result.
+
+        The next attempt of the line then submits a new job.
+        """
         line.attempt = line.attempt.model_copy(update={"job": None, "jobs": line.attempt.jobs + 1})
         self._persist(line)
 
@@ -179,7 +191,7 @@ class LineAttempts:
     def wait_for_capacity(self, line: SliceLine, outcome: Outcome) -> None:
         """Schedule a retry that costs the line no attempt, because its backend has no capacity now.
 
-        The line's state is stored only if it has changed enough to matter to a later turn.
+        The line's state is stored only if the change is large enough to matter to a later turn.
         """
         policy, before, now = self._policy, line.attempt, time.time()
         line.capacity_failures += 1
@@ -202,16 +214,16 @@ class LineAttempts:
             self._persist(line)
 
     def _retry_at(self, wait: float) -> float:
-        """Return the time, in Unix seconds, at which a line that must wait is due.
+        """Return when the line's next attempt is due, in Unix seconds.
 
         Args:
-            wait: seconds to wait; shortened if the line would otherwise miss the deadline.
+            wait: seconds to wait. The wait is shortened if the line would miss the deadline otherwise.
         """
         now = time.time()
         return now + within_deadline(wait, self._deadline.remaining(now))
 
     def are_exhausted(self, line: SliceLine) -> bool:
-        """Return True if the line has no attempts left, or has waited too long for capacity."""
+        """Return True if the line has no attempts left, or if it has waited too long for capacity."""
         if line.attempt.count >= self._policy.max_attempts:
             return True
         longest, since = self._policy.give_up_after, line.attempt.waiting_since

@@ -1,8 +1,8 @@
 """Requests that backends run as jobs.
 
-A job is submitted once; then its status is polled or a callback awaited. A job's id is stored before its
-status is polled. If this worker crashes or the turn ends, the next attempt of the slice finds the id and
-waits for the same job.
+A job is submitted once. Then its status is polled, or the backend calls back. The job's id is stored before
+the first poll. If the worker crashes or the turn ends, the next attempt of the slice reads the id and waits
+for the same job.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _FAILURE_RESULTS = {LineCode.JOB_LOST: "lost", LineCode.REQUEST_TIMEOUT: "overdu
 
 
 def forwarded_headers(request: SliceRequest) -> list[Header]:
-    """Return the headers that the client sent when it created the batch, and that each request passes on."""
+    """Return the headers of the client's batch creation that are forwarded with each line."""
     return [(name.encode(), value.encode()) for name, value in request.caller.headers.items()]
 
 
@@ -49,7 +49,7 @@ class _LineJob(NamedTuple):
     """A line whose request runs as a job.
 
     Attributes:
-        config: the backend's job settings, as they were when this turn began to follow the job.
+        config: the backend's job settings at the time when this turn began to wait for the job.
     """
 
     line: SliceLine
@@ -68,7 +68,7 @@ class JobRunner:
     def __init__(self, turn: SliceTurn) -> None:
         worker, request = turn.worker, turn.request
         self._callbacks, self._max_bytes = worker.callbacks, worker.settings.max_response_bytes
-        # The label of the model is fixed here, because a job's start and end must be counted under the same.
+        # Fixed for the turn, because a job's start and end must be counted with the same label.
         self._metrics, self._model = worker.metrics, worker.metrics.models(request.model)
         self._is_cancelled, self._batch = worker.is_cancelled, (request.tenant, request.batch_id)
         self._slice, self._router, self._headers = request, turn.router, forwarded_headers(request)
@@ -78,9 +78,9 @@ class JobRunner:
         self._received: list[str] = []  # callbacks of jobs that have ended
 
     async def run(self, line: SliceLine, request: OutboundRequest, dispatch: Dispatch) -> Outcome:
-        """Submit a job for the line and wait until the job ends.
+        """Submit a job for the line and wait until it ends. Return the job's outcome.
 
-        Return the outcome of the job, or of the submission if it failed.
+        If the submission fails, return the outcome of the submission.
         """
         submitted_at, upstream = time.time(), dispatch.upstream
         call = _LineJob(line, request, dispatch, _config_of(upstream))
@@ -101,15 +101,14 @@ class JobRunner:
         return await self._follow(call)
 
     async def follow(self, line: SliceLine, request: OutboundRequest, dispatch: Dispatch) -> Outcome:
-        """Wait until the line's running job ends and return its outcome.
+        """Wait until the line's running job ends, and return the job's outcome.
 
-        If the job ends without a result, it is forgotten, so that the line's next attempt submits another
-        job.
+        If the job ends without a result, its id is deleted, and the line's next attempt submits a new job.
         """
         return await self._follow(_LineJob(line, request, dispatch, _config_of(dispatch.upstream)))
 
     def release(self) -> None:
-        """Stop waiting for jobs because the worker shuts down.
+        """Stop waiting for jobs, because the worker shuts down.
 
         The jobs keep running at their backends, and the next attempt of the slice waits for them.
         """
@@ -119,8 +118,8 @@ class JobRunner:
     async def cancel(self) -> None:
         """Cancel the running jobs at their backends if the deadline has passed or the batch was cancelled.
 
-        If the turn stops for another reason, nothing is done. The jobs then keep running, and the next
-        attempt of the slice waits for them. This is the case, for example, if the batch is paused.
+        If the turn stops for another reason, for example because the batch is paused, the jobs keep running.
+        The next attempt of the slice then waits for them.
         """
         if self._stop.reason not in (StopReason.DEADLINE, StopReason.CANCELLED):
             return
@@ -136,7 +135,7 @@ class JobRunner:
     async def forget(self) -> None:
         """Delete the stored callbacks of jobs that have ended.
 
-        Call it when the results of their lines are stored.
+        Call this after the results of the jobs are stored.
         """
         received, self._received = self._received, []
         await self._callbacks.forget(received)
@@ -157,7 +156,7 @@ class JobRunner:
                     body = await asyncio.to_thread(with_string, body, config.callback_field, url)
                 else:
                     body = with_string(body, config.callback_field, url)
-        # Each job of a line has its own idempotency key; else the backend could return the failed job.
+        # Each job of a line has its own idempotency key. Otherwise the backend could return the failed job.
         earlier = call.line.attempt.jobs
         key = f"{request.request_id}-{earlier}" if earlier else request.request_id
         path = config.submit_endpoint or self._slice.endpoint
@@ -182,10 +181,10 @@ class JobRunner:
         return outcome
 
     async def _watch(self, call: _LineJob, job: SubmittedJob, callback: CallbackFuture | None) -> Outcome:
-        """Wait until the job ends, takes too long, or its status cannot be polled. Return the line's outcome.
+        """Wait until the job ends, takes too long, or cannot be polled. Return the line's outcome.
 
         Args:
-            callback: the future of the backend's callback; None if the backend does not call back.
+            callback: receives the backend's callback; None if the backend does not call back.
         """
         config = call.config
         margin = 0.0 if callback is None else _CALLBACK_MARGIN_SECONDS
@@ -232,9 +231,9 @@ class JobRunner:
         return found
 
     async def _cancel_at_backend(self, call: _LineJob, job: SubmittedJob) -> bool:
-        """Send a cancel request for the job to its backend.
+        """Ask the backend to cancel the job. Return False if no request was sent.
 
-        Return False if no request was sent, because the backend has no endpoint for it or the job has no id.
+        No request is sent if the backend has no endpoint for cancelling jobs, or if the job has no id.
         """
         config, backend = call.config, call.upstream.backend
         if not config.cancel_endpoint_template or not job.id:
@@ -279,9 +278,9 @@ class JobRunner:
 
     @contextlib.contextmanager
     def _subscribed(self, upstream: Upstream, token: CallbackToken) -> Generator[CallbackFuture | None]:
-        """Subscribe to the job's callback for as long as the context lasts, and yield its future.
+        """Context manager: yield a future that receives the job's callback.
 
-        Yields None if the backend does not call back.
+        It yields None if the backend does not call back.
         """
         if not upstream.calls_back:
             yield None
@@ -301,10 +300,10 @@ def _config_of(upstream: Upstream) -> JobConfig:
 async def _is_called(callback: CallbackFuture | None, seconds: float) -> bool:
     """Wait about `seconds` for the callback. Return True if it has arrived.
 
-    The time is up to a tenth shorter, at random, so that jobs are not all polled at the same time.
+    The wait is shortened at random by up to a tenth, so that jobs are not all polled at the same time.
 
     Args:
-        callback: None if the backend does not call back; then the result is always False.
+        callback: None if the backend does not call back. The result is then always False.
     """
     seconds *= 1 - 0.1 * random.random()
     if callback is None:

@@ -21,11 +21,11 @@ _SAFETY_MARGIN_SECONDS = 5.0
 
 
 class HeartbeatReply(Enum):
-    """The server's reply to a heartbeat. UNREACHABLE means that there was none."""
+    """The server's reply to a heartbeat. UNREACHABLE means that the server did not reply."""
 
     OK = auto()
     CANCEL_REQUESTED = auto()
-    PAUSED = auto()  # an operator paused or reset the activity: it will be started again
+    PAUSED = auto()  # an operator paused or reset the activity, and it will be started again
     LEASE_LOST = auto()
     UNREACHABLE = auto()
 
@@ -35,10 +35,10 @@ class Heartbeat(Protocol):
 
 
 class SliceLease:
-    """The right of this attempt to send the slice's lines. Each acknowledged heartbeat renews it.
+    """The right of this attempt to send the slice's lines. Each acknowledged heartbeat renews the lease.
 
-    It ends at the time `valid_until` of the suspend-aware clock, shortly before the server may give the slice
-    to another worker.
+    The lease ends at `valid_until`, shortly before the server may give the slice to another worker. This time
+    is measured with a clock that keeps running while the machine is suspended.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class SliceLease:
         """Send heartbeats until the lease is lost.
 
         Args:
-            details: returns the counts that the next heartbeat contains.
+            details: returns the slice's counts, which each heartbeat contains.
             on_reply: called with every reply except OK and UNREACHABLE.
             at_once: True sends the first heartbeat now, False after 2 s.
         """
@@ -85,11 +85,11 @@ class SliceLease:
 
 
 def is_fresh_attempt(info: activity.Info, now: datetime) -> bool:
-    """Return True if this is the slice's first attempt and has just started, so that its heartbeat can wait.
+    """Return True if the slice's first attempt has just started, so that its first heartbeat can wait.
 
-    Any other attempt sends a heartbeat at once. A later attempt has a history to report. A first attempt that
-    started long ago, in a process that was frozen, must find out whether it still owns the slice. If the
-    worker's clock differs from the server's, the result may be wrongly False. This costs only one heartbeat.
+    Return False if a heartbeat has to be sent at once. A later attempt has a crash history to report. A first
+    attempt that started long ago, in a frozen process, must check that it still owns the slice. If the
+    worker's clock is wrong, the result may be wrongly False, which only costs one heartbeat.
     """
     return info.attempt == 1 and abs((now - info.started_time).total_seconds()) < HEARTBEAT_SECONDS
 
@@ -97,8 +97,8 @@ def is_fresh_attempt(info: activity.Info, now: datetime) -> bool:
 def temporal_heartbeat(client: Client) -> Heartbeat:
     """Return a function that sends heartbeats for the running activity and returns the server's reply.
 
-    Each heartbeat is sent twice: through the SDK, which needs it, and by a separate call, because only that
-    call shows whether the server has acknowledged the heartbeat.
+    Each heartbeat is sent twice, because the SDK requires its own heartbeats but does not report whether the
+    server has acknowledged them.
     """
     handle = client.get_async_activity_handle(task_token=activity.info().task_token)
 

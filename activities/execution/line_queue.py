@@ -33,9 +33,9 @@ class SubmittedJob(BaseModel):
     """A job that a backend has accepted for a line.
 
     Attributes:
-        id: the backend's id of the job; may be empty if the backend calls back.
-        upstream: the key of the backend and its model.
-        since: Unix seconds at which the job was submitted.
+        id: the job's id at the backend; may be empty if the backend calls back.
+        upstream: identifies the backend and the model.
+        since: when the job was submitted, in Unix seconds.
     """
 
     id: str = ""
@@ -44,20 +44,20 @@ class SubmittedJob(BaseModel):
 
 
 class LineAttempt(BaseModel):
-    """A line's attempts so far, stored so that the next turn knows them. Times are Unix seconds.
+    """A line's attempts so far. All times are Unix seconds.
 
-    This is the payload of ATTEMPT and SUBMITTED records, which are stored in segments together with the
-    slice's results.
+    The record is stored in segments together with the slice's results (as ATTEMPT and SUBMITTED records), so
+    that the next turn knows it.
     """
 
     count: int = 0
     not_before: float = 0.0  # earliest time of the next try; 0 means now
-    waiting_since: float = 0.0  # time of the first failure for lack of capacity; 0 if there was none
+    waiting_since: float = 0.0  # time of the first failure due to missing capacity; 0 if there was none
     error: str = ""
     backend_error: str = ""  # the last error message of a backend
     sending_attempt: str = ""  # the slice attempt that was about to send the line
     crashes: int = 0  # slice attempts that crashed while they sent the line
-    no_response: bool = False  # the last try got no response: it may have been an outage
+    no_response: bool = False  # True if the last try got no response, for example in an outage
     jobs: int = 0  # number of jobs that ended without a result
     job: SubmittedJob | None = None  # the job that is running
 
@@ -66,7 +66,7 @@ class LineAttempt(BaseModel):
         return (self.count, self.jobs) >= (other.count, other.jobs)
 
 
-_UNTRIED = LineAttempt()  # shared by all lines that were never sent: attempts are replaced, never changed
+_UNTRIED = LineAttempt()  # shared by all unsent lines, because a LineAttempt is never changed
 
 
 class SliceLine(Struct, eq=False):
@@ -74,31 +74,31 @@ class SliceLine(Struct, eq=False):
 
     Attributes:
         offset: byte position in the input file, which also identifies the line.
-        data: the line's JSON, without the newline; empty when it is no longer needed.
-        request_id: identifies the line's request; the same at each attempt.
+        data: the line's JSON, without the newline; empty when no longer needed.
+        request_id: id of the line's request, the same at each attempt.
     """
 
     offset: int
     data: bytes
     request_id: str
     attempt: LineAttempt = _UNTRIED
-    capacity_failures: int = 0  # failures for lack of capacity, in a row, in this turn
+    capacity_failures: int = 0  # consecutive failures in this turn due to missing capacity
     tried_at: float | None = None  # monotonic time of the last try in this turn
-    failed_upstream: Upstream | None = None  # of the last try in this turn that failed
-    backend_verified: bool | None = False  # True if it answered right before the send; None if unknown
-    is_backend_alive: bool = False  # True if the last try and the probe after it were answered
-    prefix_hash: int = 0  # hash of the system prompt; 0 without one
+    failed_upstream: Upstream | None = None  # the upstream of this turn's last failed try
+    backend_verified: bool | None = False  # True if it answered a check before the send; None: unknown
+    is_backend_alive: bool = False  # True if the backend answered the last try and the probe after it
+    prefix_hash: int = 0  # hash of the system prompt; 0 if there is none
 
 
 class LineQueue:
     """The lines of a slice that have no result yet.
 
     Lines that may be sent now are in the order of the plan. Lines that wait for a retry are ordered by the
-    time of the retry. Quarantined lines, which may have crashed a worker, are kept apart.
+    time of the retry. Quarantined lines, which may have crashed a worker, are in a separate list.
 
     Attributes:
-        unsettled: number of lines without a result, including those in flight.
-        bytes: size of the JSON of these lines, which is held in memory.
+        unsettled: number of lines without a result, including lines in flight.
+        bytes: memory used by the JSON of the lines without a result, in bytes.
     """
 
     def __init__(self, lines: list[SliceLine]) -> None:
@@ -119,9 +119,9 @@ class LineQueue:
         return len(self._ready)
 
     def requeue(self, line: SliceLine) -> None:
-        """Put a line back that was not settled.
+        """Put a line without a result back into the queue.
 
-        If the line is due, it goes behind the other due lines. Otherwise it waits until its `not_before`.
+        A line that is due goes behind the other due lines. Any other line waits until its `not_before`.
         """
         if line.attempt.crashes:
             self._quarantined.append(line)
@@ -131,10 +131,10 @@ class LineQueue:
             heapq.heappush(self._later, (line.attempt.not_before, line.offset, line))
 
     def next(self) -> SliceLine | None:
-        """Remove and return the next due line; None if none is due. Quarantined lines are not returned.
+        """Remove and return the next due line; None if no line is due. Quarantined lines are not returned.
 
-        When a wait ends, a line with a running job goes to the front, because polling its job is cheap. Other
-        lines go to the end.
+        When a line's wait ends, the line goes to the end of the queue. A line with a running job goes to the
+        front, because polling its job is cheap.
         """
         while self._later and self._later[0][0] <= time.time():
             line = heapq.heappop(self._later)[2]
@@ -145,10 +145,7 @@ class LineQueue:
         return self._ready.popleft() if self._ready else None
 
     def pop_quarantined(self) -> SliceLine | None:
-        """Remove and return the due quarantined line that has crashed the fewest workers.
-
-        Returns None if no quarantined line is due.
-        """
+        """Remove and return the due quarantined line with the fewest crashes; None if none is due."""
         ready = [line for line in self._quarantined if line.attempt.not_before <= time.time()]
         found = min(ready, key=lambda line: (line.attempt.crashes, line.offset), default=None)
         if found is not None:
@@ -156,9 +153,9 @@ class LineQueue:
         return found
 
     def quarantine(self, marker: str) -> list[SliceLine]:
-        """Quarantine the lines recorded with `marker`, which names the slice attempt that sent them.
+        """Quarantine the lines that were in flight in a crashed attempt, and return them.
 
-        Count a crash for each of these lines, and return them.
+        Each of the lines counts one more crash. `marker` names the crashed attempt in the lines' records.
         """
         lines = [*self._ready, *(line for _, _, line in self._later), *self._quarantined]
         found = [line for line in lines if line.attempt.sending_attempt == marker]
@@ -171,7 +168,7 @@ class LineQueue:
         return found
 
     def settle(self, line: SliceLine) -> None:
-        """Count a line that has its result now, and free its JSON. The line must not be in the queue."""
+        """Count the line as settled and free its JSON. The line must not be in the queue."""
         self.unsettled -= 1
         self.bytes -= len(line.data)
         line.data = b""
@@ -182,26 +179,20 @@ class LineQueue:
         self.settle(line)
 
     def free_lines(self, in_flight: Iterable[SliceLine]) -> None:
-        """Free the JSON of all lines, those in the queue and those in `in_flight`.
-
-        After that, no line can be sent any more.
-        """
+        """Free the JSON of all lines in the queue and in `in_flight`. After that, no line can be sent."""
         for line in (*self._ready, *(line for _, _, line in self._later), *self._quarantined, *in_flight):
             line.data = b""
         self.bytes = 0
 
     def push_front(self, line: SliceLine) -> None:
-        """Put back a line that `next` returned and that was not sent. It will be the next one again."""
+        """Put a line that was not sent back to the front, so that `next` returns it again."""
         if line.attempt.crashes:
             self._quarantined.append(line)
         else:
             self._ready.appendleft(line)
 
     def wait(self) -> float:
-        """Return the seconds until the next line is due.
-
-        Returns 0 if a line is due now, or if the queue is empty.
-        """
+        """Return the seconds until the next line is due; 0 if a line is due now or the queue is empty."""
         times = [line.attempt.not_before for line in self._quarantined]
         if self._later:
             times.append(self._later[0][0])
@@ -214,12 +205,13 @@ class LineQueue:
 class StoredResults:
     """The results of the slice's earlier turns, read from its segments.
 
-    A segment is a stored object with many results.
+    A segment is a stored object with many results. The keys of all three mappings are the lines' offsets in
+    the input file.
 
     Attributes:
-        settled: for each settled line, by offset in the input, True if it succeeded.
-        failures: for each settled line that failed, its error, by offset.
-        attempts: the latest record of attempts for each line that has one, by offset.
+        settled: for each settled line, True if it succeeded.
+        failures: the error of each settled line that failed.
+        attempts: the latest stored attempts of each line that has any.
     """
 
     segments: list[ObjectInfo] = field(default_factory=list[ObjectInfo])
@@ -248,10 +240,12 @@ class StoredResults:
 
 
 async def read_slice_record(storage: Storage, request: SliceRequest) -> SliceRecord:
-    """Read which part of plan and shard belongs to the slice, from the model's slice table.
+    """Read from storage which part of the plan and of the shard belongs to the slice.
+
+    The plan lists the model's lines in dispatch order. The shard holds their JSON.
 
     Raises:
-        PlanDamaged: the table has no valid entry for the slice.
+        PlanDamaged: the model's table of slices has no valid record of the slice.
         ObjectMissing, StorageUnavailable: the table cannot be read.
     """
     table = object_keys.slice_table(request.ingest_prefix, request.safe_model)
@@ -259,14 +253,14 @@ async def read_slice_record(storage: Storage, request: SliceRequest) -> SliceRec
 
 
 async def read_stored_results(storage: Storage, folder: str) -> StoredResults:
-    """Read the stored results of the slice's earlier turns, from all segments in `folder`.
+    """Read the results of the slice's earlier turns from all segments (stored objects) in `folder`.
 
-    An attempt that no longer owns the slice may still be merging segments, and may delete a segment after it
-    was listed here. The folder is then listed again.
+    If a segment disappears while they are read, the folder is listed again. An attempt that no longer owns
+    the slice may still be merging segments, and merging deletes the old segments.
 
     Raises:
         SegmentDamaged: a segment is not readable.
-        StorageUnavailable: storage does not respond, or segments kept changing in each listing.
+        StorageUnavailable: storage does not respond, or the segments changed again after each listing.
     """
     for _ in range(_MAX_LISTINGS):
         try:
@@ -288,9 +282,9 @@ async def _read_listed(storage: Storage, folder: str) -> StoredResults:
 async def read_line_queue(
     storage: Storage, request: SliceRequest, record: SliceRecord, stored: StoredResults
 ) -> LineQueue:
-    """Read the slice's unsettled lines and return them as a queue.
+    """Read the slice's unsettled lines from storage and return them as a queue.
 
-    This takes two requests to the storage: one for the slice's entries in the plan, one for its lines in the
+    This takes two requests to storage: one reads the slice's part of the plan, the other one its lines in the
     shard.
 
     Raises:

@@ -43,17 +43,17 @@ class OutboundRequest(Struct, eq=False):
 
 
 class InFlightRequest(Struct, eq=False):
-    """A request in flight for one line, and what the request holds until it has an outcome.
+    """A request in flight for one line, with the permit and the memory that it holds.
 
     Attributes:
         permit: the right to have one request in flight.
-        dispatch: the backend that has the request now. It changes when the request passes to another backend.
+        dispatch: the backend that has the request now. It changes when another backend gets the request.
     """
 
     line: SliceLine
     request: OutboundRequest
     permit: Permit
-    dispatch: Dispatch  # the current one: a request may pass to another backend
+    dispatch: Dispatch  # changes when another backend gets the request
     held: int  # bytes of the memory budget that are reserved for the response
     job_since: float | None = None  # Unix seconds at which the line's running job was submitted
     exchange: Exchange | None = None  # set while no task awaits the response
@@ -61,12 +61,15 @@ class InFlightRequest(Struct, eq=False):
     seconds: float = 0.0  # duration of `exchange`
 
 
-# What requests have in common that are counted together: backend URL, HTTP status, failure, kind of chat.
+# Requests with the same values are counted together: backend URL, HTTP status, failure, kind of chat.
 _RequestKind = tuple[str, int, Category, str]
 
 
 class SliceMetrics:
-    """Per-line metrics of one slice, buffered and flushed together, because updating a metric is slow."""
+    """Buffers the per-line metrics of one slice and flushes them together.
+
+    A single update for each line would be slow.
+    """
 
     def __init__(self, worker: WorkerContext, request: SliceRequest) -> None:
         metrics, model = worker.metrics, request.model
@@ -84,14 +87,17 @@ class SliceMetrics:
         self._retries, self._fallbacks, self._dead = metrics.retries, metrics.fallbacks, metrics.dead_letters
         # Not flushed yet:
         self._requests: dict[_RequestKind, list[float]] = {}  # durations in seconds
-        self.durations: list[float] = []  # those whose outcomes were applied to lines
-        self._responses: dict[str, list[Tokens]] = {}  # tokens of each success, by the backend's URL
+        self.durations: list[float] = []  # seconds of each request whose outcome was applied to its line
+        self._responses: dict[str, list[Tokens]] = {}  # tokens of each success, by backend URL
         self._failed, self._tokens = 0, 0
 
     def request_ended(self, url: str, outcome: Outcome, seconds: float, chat: str) -> None:
-        """Count a request to the backend with this URL.
+        """Count a request that has ended.
 
-        `chat` says how a chat was sent, CHAT or GROUPED_CHAT; it is empty for other requests.
+        Args:
+            url: URL of the backend.
+            seconds: duration of the request.
+            chat: how a chat was sent, CHAT or GROUPED_CHAT; empty for other requests.
         """
         kind = url, outcome.status, outcome.verdict.category, chat
         durations = self._requests.get(kind)
@@ -100,7 +106,7 @@ class SliceMetrics:
         durations.append(seconds)
 
     def succeeded(self, url: str, usage: Tokens) -> None:
-        """Count a line that succeeded at the backend with this URL, and the tokens that it used."""
+        """Count a line that succeeded at the backend `url`, and the tokens that it used."""
         responses = self._responses.get(url)
         if responses is None:
             responses = self._responses[url] = []
@@ -122,7 +128,7 @@ class SliceMetrics:
         self._retries.labels(self._model, category).inc()
 
     def fell_back(self, model: str) -> None:
-        """Count a line that was answered by the fallback model `model` instead of its own."""
+        """Count a line that the fallback model `model` answered."""
         self._fallbacks.labels(self._model, model).inc()
 
     def dead_letter(self, code: str) -> None:
@@ -159,7 +165,7 @@ def _increase(counters: Sequence[CounterSeries], lines: int) -> None:
 
 
 class OutcomeHandler:
-    """Creates the requests of one slice. Settles or retries each line depending on its request's outcome."""
+    """Creates the requests of one slice. Settles a line or schedules its retry, depending on the outcome."""
 
     def __init__(
         self, worker: WorkerContext, request: SliceRequest, writer: ResultWriter, policy: RetryPolicy
@@ -173,7 +179,7 @@ class OutcomeHandler:
         self.attempts = LineAttempts(request, writer, policy)
 
     def request(self, line: SliceLine) -> OutboundRequest:
-        """Return the request for a line.
+        """Return the request that sends the line.
 
         Raises:
             PlanDamaged: the line is not a request that ingestion would have accepted.
@@ -187,10 +193,10 @@ class OutcomeHandler:
     # Settling
 
     def reject(self, line: SliceLine, reason: str) -> None:
-        """Add an error as the result of a line that may not be sent. This settles the line.
+        """Settle a line that may not be sent, with an error as its result.
 
         Args:
-            reason: the message for the client.
+            reason: the error message for the client.
 
         Raises:
             PlanDamaged: the line is not a request.
@@ -203,7 +209,7 @@ class OutcomeHandler:
         self._writer.add(SegmentRecord(RecordKind.SETTLED, line.offset, payload))
 
     def fail_crashed(self, line: SliceLine) -> None:
-        """Settle a line with an error, because workers have crashed repeatedly while they sent it.
+        """Settle a line with an error, because several workers have crashed while they were sending it.
 
         Raises:
             PlanDamaged: the line is not a request.
@@ -219,7 +225,7 @@ class OutcomeHandler:
     def apply(self, sent: InFlightRequest, outcome: Outcome) -> bool:
         """Settle the line and return True, or schedule its next attempt and return False.
 
-        The outcome, and how often the line was tried before, decide between the two.
+        The decision depends on the outcome and on the number of earlier attempts.
         """
         circuit, begun = sent.dispatch.upstream.circuit, sent.dispatch.attempt
         since_sent = circuit.clock() - begun.sent_at
@@ -232,9 +238,9 @@ class OutcomeHandler:
         return self._apply_failure(sent, outcome, seconds)
 
     def settle_success(self, sent: InFlightRequest, outcome: Outcome, seconds: float) -> None:
-        """Settle the line with the backend's response, which took `seconds`."""
+        """Settle the line with the backend's response. `seconds` is the duration of the request."""
         upstream, usage = sent.dispatch.upstream, outcome.usage or tokens_of(outcome.body)
-        if tokens := usage.input_tokens + usage.output_tokens:  # without a usage, the estimate stays
+        if tokens := usage.input_tokens + usage.output_tokens:  # if no usage was reported, the estimate stays
             sent.permit.correct_charge(tokens)
         self.metrics.durations.append(seconds)
         if upstream.circuit.is_open:
@@ -248,10 +254,10 @@ class OutcomeHandler:
         self._writer.add(SegmentRecord(RecordKind.SETTLED, sent.line.offset, payload, True, usage))
 
     def _apply_hook_result(self, sent: InFlightRequest, outcome: Outcome) -> bool:
-        """Apply an outcome that a hook produced.
+        """Apply an outcome that a hook (the operator's own function) has produced.
 
-        Return True if the line is settled, False if it will be retried. The circuit breaker records neither a
-        success nor a failure, because the backend was not involved.
+        Return True if the line is settled, False if it will be retried. The circuit breaker is not changed,
+        because no request was sent to the backend.
         """
         line = sent.line
         sent.dispatch.upstream.circuit.record_abort(sent.dispatch.attempt)
@@ -307,9 +313,9 @@ class OutcomeHandler:
     def _add_dead_letter(
         self, line: SliceLine, request: OutboundRequest, outcome: Outcome, attempts: int
     ) -> None:
-        """Record why the line failed finally, in a record called a dead letter.
+        """Add a dead letter, the record of a line's final failure.
 
-        The caller adds the line's result right afterwards, so that both are stored in the same segment.
+        The caller must add the line's result right afterwards, so that both are stored in the same segment.
 
         Args:
             attempts: number of attempts that the line has used.

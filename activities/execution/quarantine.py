@@ -1,8 +1,8 @@
-"""Quarantine for lines that crash workers: find them, send them one at a time, fail them after 3 crashes.
+"""Quarantine: find lines that crash workers, send them one at a time, and fail them after 3 crashes.
 
 After two crashes in a row, a slice stores which lines it is about to send. If its worker crashes again, these
-lines are quarantined. A quarantined line is sent while no other line of the slice is in flight, and only one
-in the whole process at a time.
+lines are quarantined. A quarantined line is sent only while no other line of its slice, and no other
+quarantined line of the process, is in flight.
 """
 
 from collections.abc import Sequence
@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 from batchwright.contracts.execution import RELEASED, SliceResult
 
-CRASHES_BEFORE_TRACKING = 2  # crashes in a row: a single one may have any cause
-MAX_LINE_CRASHES = 3  # crashes while the line was in flight, the last two of them while it was alone
-TRACKED_BATCH_SIZE = 16  # lines that a tracking slice records together, and has in flight at most
+CRASHES_BEFORE_TRACKING = 2  # number of crashes in a row; a single crash may have any cause
+MAX_LINE_CRASHES = 3  # crashes while the line was in flight; during the last two it was alone
+TRACKED_BATCH_SIZE = 16  # while tracking: number of lines recorded together, and maximum in flight
 
 
 class AttemptHistory(NamedTuple):
-    """How many attempts of a slice have crashed right before this one.
+    """Which attempts of a slice crashed in a row, right before the current attempt.
 
     Attributes:
-        attempt: number of this attempt.
-        crashed_since: number of the first of the crashed attempts; equal to `attempt` if there is none.
+        attempt: number of the current attempt.
+        crashed_since: number of the first crashed attempt in this row; equal to `attempt` if none crashed.
     """
 
     attempt: int
@@ -28,17 +28,17 @@ class AttemptHistory(NamedTuple):
 
     @property
     def crashes(self) -> int:
-        """Number of attempts that crashed in a row, right before this one."""
+        """Number of attempts in a row that crashed right before the current attempt."""
         return self.attempt - self.crashed_since
 
 
 def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
-    """Return the crash history of a slice, from the last heartbeat details of its previous attempts.
+    """Return the crash history of a slice from the details of its last heartbeat.
 
     Args:
         attempt: number of the attempt that starts now.
-        details: the last heartbeat details. They contain RELEASED if the last attempt ended by itself instead
-            of crashing.
+        details: the details of the last heartbeat. They contain RELEASED if the last attempt ended without a
+            crash.
     """
     last = SliceResult()
     for one in details:
@@ -52,10 +52,12 @@ def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
 class CrashQuarantine:
     """Crash tracking of one attempt of a slice.
 
+    A marker is a text that names an attempt. It is stored with each line that the attempt is about to send.
+
     Attributes:
-        is_tracking: True if lines have to be recorded before they are sent.
-        marker: names this attempt in the records of lines that it is about to send.
-        previous_marker: names the previous attempt; empty if it did not crash.
+        is_tracking: True if lines must be recorded before they are sent.
+        marker: marker of this attempt.
+        previous_marker: marker of the previous attempt; empty if that attempt did not crash.
     """
 
     def __init__(self, history: AttemptHistory, generation: int) -> None:

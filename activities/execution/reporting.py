@@ -1,4 +1,4 @@
-"""Report the progress of one slice attempt, and why it waits."""
+"""Reporter of one slice attempt: its progress, and why it waits."""
 
 import time
 
@@ -14,8 +14,8 @@ from batchwright.database.records import SliceProgress
 from batchwright.inference.circuit_breaker import CircuitBreaker
 from batchwright.rules.deadline import Deadline
 
-_LIMIT_SECONDS = 10.0  # the next heartbeat reports the reason again
-_PROBE_SECONDS = 60.0  # at least as long as a deferral that may follow with the same reason
+_LIMIT_SECONDS = 10.0  # seconds a reason is shown; the next heartbeat reports it again
+_PROBE_SECONDS = 60.0  # at least as long as a deferral with the same reason
 
 
 class SliceReporter:
@@ -30,9 +30,9 @@ class SliceReporter:
         self._settled: int | None = None  # number of settled lines at the last heartbeat
 
     def counts(self) -> SliceResult:
-        """Return the slice's counts for a heartbeat. Also report them for the batch's row in the database.
+        """Return the slice's counts for a heartbeat. Report them for the batch's row in the database, too.
 
-        Until the results of earlier turns are read, the counts are too low and are not reported.
+        Until the results of earlier turns are read, the counts are too low, and they are not reported.
         """
         writer, request = self._writer, self._request
         if writer.is_restored:
@@ -53,10 +53,10 @@ class SliceReporter:
         return SliceResult(completed=writer.completed, failed=writer.failed)
 
     def turn_finished(self, *, another_follows: bool) -> None:
-        """Clear the slice's waiting reason and its deferral, at the end of a turn that has sent lines.
+        """Clear the slice's waiting reason and its deferral metric after a turn that has sent lines.
 
-        If the model's circuit is open, so that only probes may be sent, the waiting reason stays. The
-        deferral then stays only if another turn follows.
+        If the model's circuit is open, the waiting reason stays. The deferral metric then stays as well if
+        another turn follows.
         """
         is_open = self._open_circuit() is not None
         if not is_open:
@@ -65,10 +65,10 @@ class SliceReporter:
             self._worker.deferrals.clear(self._request.batch_id, self._request.model)
 
     def deferral(self, blocked_seconds: float, unsettled: int) -> ApplicationError:
-        """Return the error that ends this attempt and defers the slice. Also report why it waits.
+        """Return the error that ends this attempt and defers the slice. Also report why the slice waits.
 
         Args:
-            blocked_seconds: for how long no line may be sent.
+            blocked_seconds: seconds until a line may be sent.
             unsettled: number of lines without a result, for metrics.
         """
         worker, request = self._worker, self._request
@@ -85,9 +85,9 @@ class SliceReporter:
         return next_turn_error(Failure.DEFERRED, reason + detail, delay)
 
     def _report_waiting(self, settled: int) -> None:
-        """Report why the slice waits if storage fails, only probes may be sent, or a limit is reached.
+        """Report why the slice waits: storage fails, only probes may be sent, or a limit is reached.
 
-        Otherwise clear the waiting reason if lines were settled since the last call.
+        In all other cases, clear the waiting reason if lines were settled since the last call.
 
         Args:
             settled: number of lines settled so far.
@@ -104,16 +104,13 @@ class SliceReporter:
         self._settled = settled
 
     def _limit_reason(self) -> str:
-        """Return why lines of the slice wait for a cap or a rate; empty if they do not."""
+        """Return in words which cap or rate delays the slice's lines; empty if no cap or rate does."""
         request, permits = self._request, self._worker.permits
         tenant, model = request.tenant, request.model
         limit = permits.limit_reached(model, tenant, request.caller.key_id)
         return "" if limit is None else permits.limits.reason(limit, model, tenant)
 
     def _open_circuit(self) -> CircuitBreaker | None:
-        """Return the model's circuit breaker if only probes may be sent to its backends.
-
-        Returns None if lines may be sent.
-        """
+        """Return the model's circuit breaker if only probes may be sent; None if lines may be sent."""
         router = self._worker.router(self._request.model)
         return router.circuit if router is not None and router.only_trials_allowed else None

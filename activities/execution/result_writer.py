@@ -40,7 +40,7 @@ _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.25, 4.0
 
 
 class _SegmentRecord(NamedTuple):
-    """The bytes of a segment, and the place of one record in them."""
+    """One record of a segment: the bytes of the whole segment, and the record's position in them."""
 
     data: bytes
     place: RecordLocation
@@ -82,13 +82,13 @@ class ResultWriter:
         self.errors = ErrorTally()
 
     def restore(self, stored: StoredResults) -> None:
-        """Start from the segments and counts of earlier turns. Call it once, before results are added."""
+        """Add the segments and counts of earlier turns. Call this once, before results are added."""
         self.segments = list(stored.segments)
         self.completed = sum(stored.settled.values())
         self.failed = len(stored.settled) - self.completed
         self.usage = stored.usage
         self.errors = ErrorTally(stored.failures.values())
-        stored.failures.clear()  # an example for each failed line takes memory
+        stored.failures.clear()  # the errors are counted by now, and would only take memory
         self.is_restored = True
 
     def add(self, record: SegmentRecord) -> None:
@@ -104,16 +104,16 @@ class ResultWriter:
 
     @property
     def is_overdue(self) -> bool:
-        """True if results have waited too long to be stored, or too many bytes wait.
+        """True if results have waited too long to be stored, or if they take too many bytes.
 
         While this is True, no more lines are sent.
         """
         return time.monotonic() > self.flush_overdue_at
 
     async def run(self) -> None:
-        """Store buffered results until cancelled.
+        """Store buffered results again and again until cancelled.
 
-        If storage fails, retry; meanwhile the turn sends no lines.
+        If storage fails, storing is retried. Meanwhile the turn sends no lines.
         """
         while True:
             with contextlib.suppress(TimeoutError):
@@ -123,11 +123,11 @@ class ResultWriter:
             await self.flush_with_retry(lambda: True)
 
     async def flush_with_retry(self, may_retry: Callable[[], bool]) -> None:
-        """Store the buffered results. If storage fails, retry for as long as `may_retry` returns True.
+        """Store the buffered results. If storage fails, retry while `may_retry` returns True.
 
         Raises:
-            StorageUnavailable: storage failed and `may_retry` returned False. The results are not stored, so
-                their lines will be sent again.
+            StorageUnavailable: storage failed and `may_retry` returned False. The results are lost, and their
+                lines will be sent again.
         """
         wait = _MIN_RETRY_SECONDS
         while True:
@@ -180,7 +180,8 @@ class ResultWriter:
         The old segments are deleted after the new one is stored.
 
         Args:
-            is_lease_valid: False stops the deletions, because another attempt may own the slice.
+            is_lease_valid: returns False if another attempt may own the slice. The old segments are then not
+                deleted.
 
         Raises:
             StorageUnavailable: storage does not respond. No result is lost.
@@ -207,7 +208,7 @@ class ResultWriter:
                 await self._storage.delete(info.key)
 
     def _small_segments(self) -> list[ObjectInfo]:
-        """Return the smallest segments that fit into 8 MiB together, in the order of writing."""
+        """Return the smallest segments that together have at most 8 MiB, in the order of writing."""
         small: list[ObjectInfo] = []
         total = 0
         for info in sorted(self.segments, key=lambda info: info.size):
@@ -223,7 +224,7 @@ class ResultWriter:
         self.segments.append(ObjectInfo(key, len(data)))
 
     def _count(self, records: list[SegmentRecord]) -> int:
-        """Add the stored records to the counts of the slice. Return the size of the records in bytes."""
+        """Add the stored records to the slice's counts. Return the size of the records in bytes."""
         size, succeeded = 0, list[SegmentRecord]()
         for record in records:
             size += len(record.payload)
@@ -241,14 +242,14 @@ class ResultWriter:
 def _dead_letter_records(
     finals: dict[int, _SegmentRecord], kept: dict[int, _SegmentRecord]
 ) -> Iterable[_SegmentRecord]:
-    """Yield the dead letters of those lines whose result, after merging, is an error.
+    """Yield the dead letters of the lines whose merged result is an error.
 
-    A dead letter is the record of a line's final failure. If the line also has a success from another
-    attempt, it did not fail, and its dead letter is dropped.
+    A dead letter is the record of a line's final failure. It is dropped if another attempt of the line
+    succeeded.
 
     Args:
-        finals: dead letters by offset of the line.
-        kept: the record kept for each line, by offset.
+        finals: the dead letters, by the line's offset in the input.
+        kept: the record that is kept for each line, by offset.
     """
     for offset, final in finals.items():
         result = kept.get(offset)
@@ -257,7 +258,7 @@ def _dead_letter_records(
 
 
 def _replaces(record: RecordLocation, known: RecordLocation) -> bool:
-    """Return True if `record` is to be kept instead of `known`, a record of the same line.
+    """Return True if `record` is kept instead of `known`. Both are records of the same line.
 
     A result replaces a record of attempts, and a success replaces an error.
     """

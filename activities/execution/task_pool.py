@@ -1,6 +1,6 @@
-"""Reusable asyncio tasks.
+"""Pool of reusable asyncio tasks.
 
-Creating a task for each request would cost a large part of the time of sending it.
+Creating a new task for each request would take a large part of the time that sending a request takes.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from contextvars import copy_context
 from typing import Generic, NoReturn, TypeVar
 
 Item = TypeVar("Item")
-# Items that await nothing would block the event loop.
+# After so many items, a task yields to the event loop, because items that await nothing would block it.
 _ITEMS_BEFORE_YIELD = 16
 
 
@@ -40,7 +40,7 @@ class TaskPool(Generic[Item]):
     All tasks run in the context (contextvars) in which the pool was created.
 
     Args:
-        execute: processes one item. It may raise only CancelledError.
+        execute: processes one item. It must not raise anything except CancelledError.
         complete: called once for each item after `execute`, even if the item was cancelled.
     """
 
@@ -63,17 +63,18 @@ class TaskPool(Generic[Item]):
         task.add_done_callback(self._tasks.discard)
 
     async def cancel_all(self) -> None:
-        """Cancel all items and wait for their tasks to end. Do not call `submit` afterwards.
+        """Cancel all items and wait until their tasks have ended. Do not call `submit` afterwards.
 
-        The pool also drops its references to `execute` and `complete`. They refer to the pool's owner, which
-        refers to the pool, and such a cycle would stay in memory until the garbage collector runs.
+        The pool also drops its references to `execute` and `complete`. They usually refer to the pool's
+        owner, which refers to the pool, and this cycle would keep all of them in memory until the next
+        garbage collection.
         """
         self._idle.clear()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for item in list(self._open):  # a task that was cancelled before its first step runs none of its code
+        for item in list(self._open):  # not finished yet if its task was cancelled before the first step
             self._finish(item)
         self._execute = self._complete = _closed
 
@@ -87,7 +88,7 @@ class TaskPool(Generic[Item]):
             except BaseException:
                 self._finish(item)
                 raise
-            self._idle.append(pooled)  # before completion, which submits the next item
+            self._idle.append(pooled)  # before `_finish`, which may submit the next item to this task
             self._finish(item)
             executed += 1
             if executed % _ITEMS_BEFORE_YIELD == 0:

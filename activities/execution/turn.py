@@ -1,4 +1,4 @@
-"""One turn of a slice: the objects that its parts share, the signal that stops it, and its rate limit."""
+"""One turn of a slice: the objects that its parts share, its stop signal, and its rate limit."""
 
 import asyncio
 import math
@@ -24,14 +24,14 @@ from batchwright.inference.router import ModelRouter
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.dispatch.rate_limits import Pacing
 
-# After a late send, the next one may be earlier by at most this much. Timers are late by milliseconds.
+# If a send was late, the next send may be early by at most this much. Timers are late by milliseconds.
 _MAX_CATCH_UP_SECONDS = 0.02
 
 
 class StopReason(Enum):
     COMPLETED = auto()  # every line is settled
     TURN_EXPIRED = auto()
-    DEFERRED = auto()  # nothing can be sent now
+    DEFERRED = auto()  # no line can be sent now
     DEADLINE = auto()
     CANCELLED = auto()  # or paused
     SHUTDOWN = auto()  # the worker shuts down, or an operator paused or reset the activity
@@ -40,15 +40,17 @@ class StopReason(Enum):
 
 @dataclass
 class StopSignal:
-    """Signal that a turn has to stop, and why. The first reason stays, but LEASE_LOST replaces any other.
+    """Signal that a turn has to stop, with the reason.
+
+    The first reason that is set stays. Only LEASE_LOST replaces an earlier reason.
 
     Args:
         cancel_grace: seconds that requests in flight may still take after a cancel.
-        shutdown_grace: seconds that they may still take after the worker begins to shut down.
+        shutdown_grace: seconds that requests in flight may still take after the worker begins to shut down.
     """
 
     deadline: Deadline
-    cancel_grace: float  # seconds, like `shutdown_grace`
+    cancel_grace: float  # seconds
     shutdown_grace: float
     _reason: StopReason | None = None
     _stopped_at: float = 0.0  # monotonic time
@@ -59,13 +61,13 @@ class StopSignal:
 
     @property
     def reason(self) -> StopReason | None:
-        """The reason for which the turn has to stop; None if it may continue."""
-        if self._reason is None and time.time() >= self.deadline.at:  # without a call, for each line
+        """The reason why the turn has to stop; None if it may continue."""
+        if self._reason is None and time.time() >= self.deadline.at:  # inlined, because it runs for each line
             self.set(StopReason.DEADLINE)
         return self._reason
 
     def grace_remaining(self) -> float:
-        """Return the seconds that requests in flight may still take. 0 or negative if they must end now."""
+        """Return the seconds that requests in flight may still take; 0 or negative if they must end now."""
         remaining = self.deadline.grace_remaining(time.time())
         elapsed = time.monotonic() - self._stopped_at
         match self._reason:
@@ -80,11 +82,11 @@ class StopSignal:
 
 
 class RatePacer:
-    """Rate limit of one turn: the interval between its sends, and the number of sends that it may make.
+    """Rate limit of one turn: the interval between its sends, and the maximum number of its sends.
 
-    The server limits how many turns start per second, and each turn makes a limited number of sends.
-    Together, this limits the rate of all sends. The rates are looked up before each send, so that a changed
-    rate applies to running turns.
+    The server limits how many turns start per second. As each turn makes a limited number of sends, the rate
+    of all sends is limited, too. The rates are looked up before each send, so a changed rate applies to
+    running turns.
     """
 
     def __init__(
@@ -92,16 +94,16 @@ class RatePacer:
     ) -> None:
         self._rates, self._model, self._clock = rates, model, clock
         self._sends = 0
-        self._last_due = float("-inf")  # when the last send was due, or was made without a rate
+        self._last_due = float("-inf")  # when the last send was due; without a rate, when it was made
         self._checked: Pacing | None = None  # the rate that allowed the next send
 
     @property
     def is_exhausted(self) -> bool:
-        """True if the turn has made as many sends as it may make. The next turn sends the remaining lines."""
+        """True if the turn may make no more sends. The next turn sends the remaining lines."""
         return not self.remaining()
 
     def remaining(self) -> float:
-        """Return how many sends the turn may still make; infinity without a rate limit."""
+        """Return how many more sends the turn may make; infinity without a rate limit."""
         pacing = self._pacing
         return math.inf if pacing is None else max(0, pacing.lines - self._sends)
 
@@ -124,7 +126,7 @@ class RatePacer:
         return max(0.0, self._last_due + pacing.interval_seconds - self._clock())
 
     def record_send(self) -> None:
-        """Count a send that `may_send` has allowed. Call it also when a line is sent again."""
+        """Count a send that `may_send` has allowed. Call this also when a line is sent again."""
         pacing, now = self._checked, self._clock()
         if pacing is None or not self._sends:
             self._last_due = now
@@ -136,7 +138,7 @@ class RatePacer:
 
 @dataclass(eq=False, slots=True)
 class TurnState:
-    """State of a turn that changes. The turn's dispatcher and executor share it."""
+    """Changing state of a turn, which its dispatcher and executor share."""
 
     in_flight: set[InFlightRequest] = field(default_factory=set[InFlightRequest])
     waiting_line: SliceLine | None = None  # the line that is queued for a permit
