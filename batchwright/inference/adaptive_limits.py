@@ -13,23 +13,23 @@ from batchwright.rules.dispatch.adaptive_limit import AdaptiveLimit, LimitBounds
 from batchwright.rules.dispatch.retry_policy import SUCCESS, Category
 from batchwright.telemetry.metrics import Metrics
 
-# Tolerated latency, relative to the baseline: lower if the backend also serves interactive traffic.
+# Latency that is tolerated, relative to the baseline. Less is tolerated with interactive traffic.
 _TOLERANCE, _SHARED_TOLERANCE = 1.5, 1.25
 
 
 class AdaptiveLimitPolicy(NamedTuple):
-    """Bounds of all adaptive limits. If `adaptive` is False, each limit stays at `ceiling` requests."""
+    """Bounds of all adaptive limits, in requests. If `adaptive` is False, each limit stays at `ceiling`."""
 
     adaptive: bool = True
     ceiling: int = 100
-    shared: bool = False  # every backend also serves interactive traffic
+    shared: bool = False  # True if every backend also serves interactive traffic
 
 
 @dataclass(slots=True, eq=False)
 class BackendUsage:
-    """Limits of one backend, and how many requests it has in flight, over all models.
+    """Limits of one backend, and its number of requests in flight, over all models.
 
-    `limit` is the adaptive limit. `share` is this process's part of a limit for the whole fleet.
+    `limit` is the adaptive limit. `share` is the part of a fleet-wide limit that this process may use.
     """
 
     url: str
@@ -39,15 +39,16 @@ class BackendUsage:
 
     @property
     def most(self) -> int:
-        """Number of requests that may be in flight."""
+        """Maximum number of requests in flight."""
         return min(self.limit.current, self.share)
 
 
 class PlacedRequest(Struct, eq=False):
-    """A request in flight that has been counted at its backend.
+    """A request that is counted as in flight at its backend.
 
-    `in_flight_when_sent` is the number of requests that its backend had in flight at that moment, including
-    this one. `sent_at` is a time of the limits' clock, in seconds.
+    Attributes:
+        sent_at: when the request was sent, in seconds of the limits' clock.
+        in_flight_when_sent: number of requests that the backend then had in flight, including this request.
     """
 
     use: BackendUsage
@@ -59,8 +60,8 @@ class PlacedRequest(Struct, eq=False):
 class AdaptiveLimits:
     """Count the requests in flight at each backend, and adapt each backend's limit to its responses.
 
-    A permit (the right to have one request in flight) is granted before a backend is chosen for the request.
-    Until then the permit is unplaced: it counts as if it used each of the possible backends.
+    A permit, the right to have one request in flight, is granted before a backend is chosen. Until then it is
+    an unplaced permit, and it counts at each backend that may be chosen.
     """
 
     def __init__(
@@ -74,8 +75,8 @@ class AdaptiveLimits:
 
         Args:
             policy: bounds of the limits.
-            backends_of: returns the URLs of the backends that may get requests of the given model now.
-            metrics: gets the limits and the requests in flight of each backend.
+            backends_of: returns the URLs of the backends that may get requests for the given model now.
+            metrics: receives the limits and the requests in flight of each backend.
             clock: returns the current time in seconds.
         """
         self._policy, self._clock = policy, clock
@@ -83,13 +84,13 @@ class AdaptiveLimits:
         self._uses: dict[str, BackendUsage] = {}
         self.shared: frozenset[str] = frozenset()  # URLs that also serve interactive traffic
         self._shares: Mapping[str, int] = {}
-        self.unplaced = 0  # permits granted, over all models, that are not placed yet
+        self.unplaced = 0  # number of permits, over all models, without a backend yet
         self._metrics = metrics
 
     def has_room(self, urls: Collection[str]) -> bool:
-        """Return True if one of the backends `urls` may get another request, or if `urls` is empty.
+        """Return True if at least one of the backends `urls` may get another request, or if `urls` is empty.
 
-        Unplaced permits, for which no backend is chosen yet, are counted as if they used these backends.
+        Permits without a backend yet are counted as if they used these backends.
         """
         if not urls:
             return True
@@ -108,15 +109,15 @@ class AdaptiveLimits:
         return use.in_flight >= use.most
 
     def has_used_share(self, url: str) -> bool:
-        """Return True if this process has used up its part of the fleet's limit for the backend.
+        """Return True if this process may send no further request to the backend now.
 
-        The backend must then get no other request from this process.
+        It has then used up its part of the fleet-wide limit of the backend.
         """
         use = self._uses.get(url) or self._usage_of(url)
         return use.in_flight >= use.share
 
     def has_share(self, url: str) -> bool:
-        """Return False if this process has no part of the fleet's limit for the backend."""
+        """Return False if this process has no part of the fleet-wide limit of the backend, otherwise True."""
         return self._shares.get(url, 1) > 0
 
     def limit_of(self, url: str) -> int:
@@ -132,15 +133,13 @@ class AdaptiveLimits:
         return 0 if use is None else use.in_flight
 
     def place(self, model: str, url: str, before: PlacedRequest | None = None) -> PlacedRequest:
-        """Count a request at the backend `url` and return the record of this.
-
-        Pass the record to `release` when the request ends.
+        """Count a request at the backend `url`. Return a record that `release` needs when the request ends.
 
         Args:
             model: the model of the request.
             url: the backend that gets the request.
-            before: None if the request is placed for the first time. Otherwise the record of it at its
-                previous backend, where it is no longer counted.
+            before: the record of the request at its previous backend, where it is no longer counted; None if
+                the request had no backend yet.
         """
         if before is None:
             self.unplaced -= 1
@@ -151,7 +150,7 @@ class AdaptiveLimits:
         return PlacedRequest(use, model, self._clock(), use.in_flight)
 
     def record_outcome(self, placed: PlacedRequest, outcome: Outcome) -> None:
-        """Adapt the limit of the backend to the outcome of a request. Call it before `release`."""
+        """Adapt the backend's limit to the outcome of a request. Call this before `release`."""
         if not self._policy.adaptive:
             return
         use = placed.use
@@ -161,40 +160,40 @@ class AdaptiveLimits:
             now=self._clock(),
             in_flight=use.in_flight,
             in_flight_when_sent=placed.in_flight_when_sent,
-            # A response twice as long takes about twice as long to write.
+            # A response that is twice as long takes about twice as much time to generate.
             kind=(placed.model, len(outcome.body).bit_length()),
         )
         if change is not None:
             self._metrics.backend_limit_changes.labels(use.url, change).inc()
 
     def release(self, placed: PlacedRequest | None) -> None:
-        """Stop counting a request that has ended. None stands for a permit that was never placed."""
+        """Stop counting a request that has ended. `placed` is None if the request never had a backend."""
         if placed is None:
             self.unplaced -= 1
         else:
             placed.use.in_flight -= 1
 
     def retain_only(self, urls: Collection[str]) -> None:
-        """Forget the limits of all backends that are not in `urls` and have no request in flight."""
+        """Drop the limits of all backends that are not in `urls` and have no request in flight."""
         for url in [url for url, use in self._uses.items() if url not in urls and not use.in_flight]:
             del self._uses[url]
             for family in (self._metrics.backend_in_flight, self._metrics.backend_in_flight_max):
                 family.remove_by_labels({"backend": url})
 
     def share(self, urls: Collection[str]) -> None:
-        """Set the backends that also serve interactive traffic, in place of those set before.
+        """Set the URLs of the backends that also serve interactive traffic. This replaces earlier calls.
 
-        The limits of these backends are lowered sooner when responses become slower. If `policy.shared` is
-        True, this applies to every backend.
+        The limits of these backends are lowered sooner when responses get slower. If `policy.shared` is True,
+        this holds for every backend.
         """
         self.shared = frozenset(urls)
         for url, use in self._uses.items():
             use.limit.bounds = self._bounds(url)
 
     def set_shares(self, shares: Mapping[str, int]) -> None:
-        """Set this process's part of the limits that backends have for the whole fleet, by URL.
+        """Set which part of each backend's fleet-wide limit this process may use, by URL.
 
-        A backend that is not in `shares` has no such limit. A part may be 0.
+        A part may be 0. A backend that is not in `shares` has no fleet-wide limit.
         """
         self._shares = shares
         for url, use in self._uses.items():
@@ -219,7 +218,7 @@ class AdaptiveLimits:
 
 
 def load_signal(outcome: Outcome) -> LoadSignal:
-    """Return what an outcome shows about the load of its backend, NEUTRAL if it shows nothing."""
+    """Return what an outcome shows about the load of its backend; NEUTRAL if it shows nothing."""
     if outcome.verdict is SUCCESS:
         return LoadSignal.RESPONDED
     match outcome.verdict.category:

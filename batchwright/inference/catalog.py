@@ -1,6 +1,7 @@
-"""Catalog: all models with their sources, read from settings and database. No request is sent to a backend.
+"""Catalog: all models with the sources of their settings. Reading it sends no request to a backend.
 
-Models come from the registry file, from the stored model lists of backends, and from changes at run time.
+Models come from the registry file (the file in which the operator lists models and backends), from the stored
+model lists of backends, and from changes at run time in the database.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -31,10 +32,11 @@ class SeenModel(ListedModel, Protocol):
 
 
 class RuntimeChange(Protocol):
-    """A change of one model at run time.
+    """A change of one model that was made at run time, through the API or the command line.
 
-    `config` is a whole new entry. `patch` has only the settings that change. If both are None, the model is
-    removed.
+    Attributes:
+        config: all settings of the model, which replace its earlier settings.
+        patch: only the settings that change. If `config` is None as well, the model is removed.
     """
 
     @property
@@ -61,7 +63,7 @@ class StoredModelChanges(Protocol):
 
 
 class CatalogTables(Protocol):
-    """The tables of the database that the catalog reads."""
+    """The database tables that the catalog reads."""
 
     @property
     def models(self) -> SeenModels: ...
@@ -75,9 +77,9 @@ class CatalogEntry:
 
     Attributes:
         changed_at: set if the source is a change at run time.
-        seen_at: set if the source is a backend's model list.
-        problems: parts of the change that are not applied, with a remedy.
-        base: the model without the change; None if there is no change or if the change added the model.
+        seen_at: set if the source is the model list of a backend.
+        problems: parts of the change that are not applied, each with a remedy.
+        base: the model without the change; None if nothing was changed, or if the change added the model.
         base_source: the source of `base`.
     """
 
@@ -93,9 +95,9 @@ class CatalogEntry:
 
 
 class Catalog:
-    """All registered models, from the settings of this process and the database.
+    """All registered models, from the settings of this process and from the database.
 
-    Creating it raises SettingsError if the registry file is invalid.
+    The constructor raises SettingsError if the registry file is invalid.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -105,7 +107,7 @@ class Catalog:
         self.gateways = gateways_of(settings, self.file.gateway if self.file else None)
 
     async def read(self, tables: CatalogTables) -> list[CatalogEntry]:
-        """Return the entries of all models, sorted by name. Exceptions of the tables are raised unchanged."""
+        """Return all models, sorted by name. Exceptions of the tables are raised unchanged."""
         return self.registered(await tables.model_changes.all(), await self.seen(tables))
 
     async def seen(self, tables: CatalogTables) -> Sequence[SeenModel]:
@@ -113,13 +115,17 @@ class Catalog:
 
     @property
     def trusted(self) -> Sequence[BackendConfig]:
-        """Backends in the registry file and the settings. Only their hosts may get a stored API key."""
+        """Backends that are configured in the registry file or the settings.
+
+        A stored API key may be sent only to the hosts of these backends.
+        """
         return self._changes.trusted
 
     def base_of(self, model: str, seen: Sequence[SeenModel]) -> ModelConfig | None:
         """Return the model without its change at run time; None if only the change defines the model.
 
-        `seen` has the stored model lists of backends.
+        Args:
+            seen: the stored model lists of backends.
         """
         known = self.configured.get(model) or discovered_models(self.gateways, seen).get(model)
         return known or unlisted_models(self.gateways, [model]).get(model)
@@ -127,10 +133,10 @@ class Catalog:
     def registered(
         self, changes: Sequence[StoredModelChange], seen: Sequence[SeenModel]
     ) -> list[CatalogEntry]:
-        """Return the entries of all models, sorted by name.
+        """Return all models, sorted by name.
 
-        If a model has several sources, a change at run time takes precedence over the registry file, and the
-        file over the lists of backends.
+        If a model has several sources, a change at run time overrides the registry file, and the file
+        overrides the model lists of backends.
 
         Args:
             changes: the stored changes made at run time.
@@ -166,8 +172,9 @@ class Catalog:
 class ResolvedModel(NamedTuple):
     """A model after its change at run time was applied.
 
-    `config` is None if the model is removed. `problems` are the parts of the change that could not be
-    applied.
+    Attributes:
+        config: settings of the model; None if the change removes the model.
+        problems: parts of the change that could not be applied.
     """
 
     config: ModelConfig | None
@@ -175,7 +182,7 @@ class ResolvedModel(NamedTuple):
 
 
 class ChangeResolver:
-    """Applies changes made at run time to models, as far as the registry file and the settings allow."""
+    """Applies changes made at run time to models, if the registry file and the settings allow them."""
 
     def __init__(self, settings: Settings) -> None:
         file = load_registry(settings)
@@ -186,8 +193,11 @@ class ChangeResolver:
     def resolve(self, change: RuntimeChange, base: ModelConfig | None) -> ResolvedModel:
         """Return the model after the change.
 
-        A patch, which has only some settings, may no longer fit the model. It is then not applied, and the
-        result names the problem. `base` is the model without the change; None if there is none.
+        If the change is a patch (only some settings) and does not fit the model any longer, the patch is not
+        applied. The result then names the problem.
+
+        Args:
+            base: the model without the change; None if only the change defines the model.
         """
         config, problems = change.config, list[str]()
         if change.patch is not None:
@@ -208,9 +218,12 @@ class ChangeResolver:
 def discovered_models(
     gateways: Sequence[GatewayConfig], listed: Sequence[ListedModel]
 ) -> dict[str, ModelConfig]:
-    """Return every model that a gateway lists, by name, with all gateways that list it.
+    """Return every model that a gateway lists, by name. Each model has all gateways that list it.
 
-    A gateway is a backend that lists its models itself. `listed` has the stored model lists.
+    A gateway is a backend whose models are taken from its own model list.
+
+    Args:
+        listed: the stored model lists.
     """
     if not gateways:
         return {}
@@ -223,9 +236,9 @@ def discovered_models(
 
 
 def unlisted_models(gateways: Sequence[GatewayConfig], names: Collection[str]) -> dict[str, ModelConfig]:
-    """Return an entry for each of `names`, with the backends that accept any name.
+    """Return a model configuration for each of `names`, with the backends that accept any model name.
 
-    The result is empty if no backend does.
+    The result is empty if no backend accepts any model name.
     """
     accepting = [gateway for gateway in gateways if gateway.any_model]
     return {name: _at_gateways(accepting) for name in sorted(names)} if accepting else {}
@@ -238,10 +251,10 @@ def _at_gateways(gateways: list[GatewayConfig]) -> ModelConfig:
 
 
 def gateways_of(settings: Settings, gateway: GatewayConfig | None) -> list[GatewayConfig]:
-    """Return the gateways, the backends that list their models themselves.
+    """Return the gateways, the backends whose models are taken from their own model lists.
 
-    The result is `gateway`, which comes from the registry file. If it is None, the gateways in the settings
-    are returned.
+    Args:
+        gateway: the gateway in the registry file. If it is None, the gateways in the settings are returned.
     """
     if gateway is not None:
         return [gateway]

@@ -1,7 +1,8 @@
 """Circuit breaker of one model at one backend: it stops requests while the backend fails.
 
-While it is open, it lets through only trials, single requests that show whether the backend has recovered. It
-closes when a trial succeeds. It also decides whether the backend or the line is at fault for a failure.
+An open circuit lets only trials through. A trial is a single request that shows if the backend has recovered.
+The circuit closes when a trial succeeds. The circuit breaker also decides if the backend or the line is at
+fault for a failure.
 """
 
 import time
@@ -13,11 +14,11 @@ from msgspec import Struct
 _MIN_PAUSE = 1.0
 _MAX_PAUSE = 30.0
 _MAX_REQUESTED_PAUSE = 60.0  # the longest pause that a Retry-After header can set
-_SOON = 3.0  # not longer than a slice keeps its worker slot without sending
+_SOON = 3.0  # not longer than a slice without sends keeps its worker slot
 # Until this time has passed, failures of a single tenant's lines do not open the circuit while a line of
 # another tenant may still succeed.
 _OTHER_TENANT_SECONDS = 10.0
-_OTHER_TENANT_HEAD_START = 1.0  # extra delay of the next trial of a tenant whose trial failed
+_OTHER_TENANT_HEAD_START = 1.0  # extra delay for a tenant whose trial failed, so that others try first
 _MIN_BETWEEN_TRIALS = 0.05
 _MAX_TENANT_ERRORS = 256
 # A trial may never get a response even if the backend has recovered. Another trial is sent after the minimum,
@@ -26,7 +27,10 @@ _MIN_TRIAL_SECONDS, _MAX_TRIAL_SECONDS = 30.0, 120.0
 
 
 class CircuitAttempt(Struct, eq=False):
-    """One request sent through a circuit breaker. When it ends, pass it to one `record_...` method."""
+    """One request sent through a circuit breaker.
+
+    When the request ends, call one `record_...` method with it.
+    """
 
     sent_at: float
     is_trial: bool
@@ -39,31 +43,31 @@ class CircuitBreaker:
     """Stops the requests of one model to one backend while the backend fails.
 
     The circuit opens after `failures_to_open` failures in a row. If many requests are in flight, at least
-    half of these must have failed. If only lines of one tenant fail, the circuit may wait a moment for a
-    result of another tenant. All times are seconds of `clock`.
+    half of them must have failed. If only lines of one tenant fail, opening may be delayed for some seconds,
+    until a line of another tenant has a result. All times are seconds of `clock`.
     """
 
     failures_to_open: int
     clock: Callable[[], float] = time.monotonic
-    reason: str = ""  # why it is open, for tenants
-    detail: str = ""  # the last failure, for operators
+    reason: str = ""  # why the circuit is open, in words for tenants
+    detail: str = ""  # the last failure, in words for operators
     opened_at: float = 0.0
-    is_open: bool = field(default=False, init=False)  # not a property: it is read several times a request
+    is_open: bool = field(default=False, init=False)  # no property: read several times per request
     _failures: int = 0
-    _pause: float = 0.0  # 0 if closed
+    _pause: float = 0.0  # seconds; 0 while the circuit is closed
     _retry_at: float = 0.0
     _trial: CircuitAttempt | None = None  # the last trial, while it is in flight
-    _trial_seconds: float = _MIN_TRIAL_SECONDS  # how long this trial delays the next one
+    _trial_seconds: float = _MIN_TRIAL_SECONDS  # seconds until the next trial, if this one gets no response
     _in_flight: set[CircuitAttempt] = field(default_factory=set[CircuitAttempt])
     _last_success_at: float | None = None
     _suspects: set[str] = field(default_factory=set[str])
     _failing_since: float = 0.0  # time of the first of the failures in a row
-    _failed_tenants: set[str] = field(default_factory=set[str])  # tenants of those failures
-    _failed_after: float = 0.0  # duration of the request that failed last and began a pause
-    _outlived: int = 0  # consecutive trials that took longer than a quick refusal does
+    _failed_tenants: set[str] = field(default_factory=set[str])  # tenants of the failures in a row
+    _failed_after: float = 0.0  # duration of the last failed request that began a pause
+    _outlived: int = 0  # consecutive trials that took longer than a quick refusal
     _paused_at: float = 0.0  # when the current pause began
     _last_failed_tenant: str = ""  # tenant of the last failed trial
-    _waiting: dict[str, float] = field(default_factory=dict[str, float])  # when each tenant last asked
+    _waiting: dict[str, float] = field(default_factory=dict[str, float])  # last `wait_seconds` call by tenant
     _tenant_errors: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -71,9 +75,9 @@ class CircuitBreaker:
         return self.clock() - self.opened_at if self.is_open else 0.0
 
     def wait_seconds(self, tenant: str = "") -> float:
-        """Return the seconds until a line of the tenant may be sent; `0` means now.
+        """Return the seconds until a line of the tenant may be sent; 0 if a line may be sent now.
 
-        The call also records that the tenant waits. If a request of one tenant has just failed, other waiting
+        The call also records that the tenant waits. If a trial of one tenant has just failed, other waiting
         tenants may send first.
         """
         if not self._pause:
@@ -81,7 +85,7 @@ class CircuitBreaker:
         if tenant:
             self._waiting[tenant] = self.clock()
         if self._trial is not None:
-            # Its response may come any moment. A slice that released its slot now would see it much later.
+            # The response may come at any moment. A slice that releases its slot now would see it much later.
             age = self.clock() - self._trial.sent_at
             if self._failed_after < _SOON:
                 return max(0.0, self._between_trials() - age)
@@ -99,7 +103,7 @@ class CircuitBreaker:
     def begin(self, tenant: str = "") -> CircuitAttempt:
         """Record that a request is sent, and return its attempt.
 
-        While the circuit is open, this request is a trial, which shows whether the backend has recovered.
+        While the circuit is open, the request is a trial, which shows if the backend has recovered.
         """
         attempt = CircuitAttempt(self.clock(), self.is_open, tenant)
         self._in_flight.add(attempt)
@@ -113,21 +117,20 @@ class CircuitBreaker:
     def _between_trials(self) -> float:
         """Return how many seconds to wait for the response to a trial before sending another trial.
 
-        A trial is a request that shows whether the backend has recovered. A trial that takes longer than
-        earlier refusals is probably being processed. With each such trial, the wait for the next one gets
-        shorter.
+        If a trial takes longer than earlier refusals took, the backend is probably processing it. After each
+        such trial, the result gets shorter.
         """
         return max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
 
     def record_abort(self, attempt: CircuitAttempt) -> None:
-        """Record a request that shows nothing about the backend, for example because it was cancelled."""
+        """Record the end of a request that shows nothing about the backend, such as a cancelled request."""
         attempt.is_recorded = True
         self._in_flight.discard(attempt)
         if self._trial is attempt:
             self._trial = None
 
     def record_success(self, attempt: CircuitAttempt) -> None:
-        """Record a normal response. The response to a trial closes the circuit."""
+        """Record a normal response. If the request was a trial, the circuit closes."""
         attempt.is_recorded = True
         self._in_flight.discard(attempt)
         self._record_response()
@@ -141,7 +144,7 @@ class CircuitBreaker:
             self._close()
 
     def reset_failures(self) -> None:
-        """Set the number of failures in a row to 0, because the backend has sent a response of any kind."""
+        """Set the count of consecutive failures to 0, because the backend has sent a response of any kind."""
         self._failures = 0
 
     def record_failure(
@@ -154,13 +157,15 @@ class CircuitBreaker:
         others_wait: bool = False,
         steady: bool = False,
     ) -> None:
-        """Record a failure that is the backend's fault. It may open the circuit or extend its pause.
+        """Record a failure that is the backend's fault.
+
+        It may open the circuit, or extend the pause of an open one.
 
         Args:
             attempt: the request that failed.
             reason: why the circuit is open, in words for tenants.
-            at_once: True opens the circuit whatever the earlier results were.
-            pause: seconds that the backend asked the client to wait; `0` if it did not.
+            at_once: True opens the circuit without regard to earlier results.
+            pause: seconds for which the backend asked the client to wait; 0 if it did not ask.
             others_wait: True if a line of another tenant is waiting.
             steady: True keeps the pauses between trials short, because the backend still answers other
                 requests.
@@ -182,9 +187,10 @@ class CircuitBreaker:
             self._open(reason, pause, steady=steady)
 
     def remember_error(self, tenant: str, words: str) -> None:
-        """Store the backend's last error for a tenant. Only this tenant is shown the error.
+        """Store the backend's last error message for a tenant. Other tenants never see it.
 
-        Empty `words` remove the error.
+        Args:
+            words: the message; an empty string removes the stored message.
         """
         self._tenant_errors.pop(tenant, None)
         if words:
@@ -193,7 +199,7 @@ class CircuitBreaker:
             self._tenant_errors[tenant] = words
 
     def last_error(self, tenant: str) -> str:
-        """Return the last error that the backend returned to the tenant; an empty string if there is none."""
+        """Return the last error message that the backend returned to the tenant; empty if there is none."""
         return self._tenant_errors.get(tenant, "")
 
     def allow_trial(self) -> None:
@@ -201,19 +207,20 @@ class CircuitBreaker:
         self._retry_at = min(self._retry_at, self.clock())
 
     def succeeded_since(self, since: float) -> bool:
-        """Return True if a normal response arrived at or after the time `since`."""
+        """Return True if a normal response has arrived since the time `since`."""
         return self._last_success_at is not None and self._last_success_at >= since
 
     def needs_evidence(self, attempt: CircuitAttempt, request_id: str, *, since: float, proved: bool) -> bool:
-        """Return True if a probe, a small test request, must show whether backend or line is at fault.
+        """Return True if a probe is needed to decide whether the backend or the line caused a failure.
 
-        While the circuit is closed, the call also counts the line as failed, because other lines may use this
-        count before the probe has ended.
+        A probe is a small test request. While the circuit is closed, the call also counts the line as failed,
+        because decisions about other lines may need this count before the probe has ended.
 
         Args:
             attempt: the request that failed, with a response such as 500.
-            request_id: identifies the line.
-            since: when the line was last tried. After a normal response since then, no probe is needed.
+            request_id: id of the line.
+            since: when the line was last tried. If the backend has responded normally since then, no probe is
+                needed.
             proved: True if an earlier attempt has shown that the line is at fault. The line is then not
                 counted.
         """
@@ -228,18 +235,19 @@ class CircuitBreaker:
     ) -> bool:
         """Return True if the backend is at fault for the failure of a line, False if the line is at fault.
 
-        The line is at fault if the backend has responded normally to any line since `since`. Otherwise the
-        backend is at fault once `failures_to_open` lines have failed since its last normal response. In all
-        other cases `vouched` decides.
+        1. If the backend has responded normally to any line since `since`, the line is at fault.
+        2. Otherwise, if `failures_to_open` lines have failed since the backend's last normal response, the
+        backend is at fault.
+        3. Otherwise `vouched` decides.
 
         Args:
-            request_id: identifies the line.
+            request_id: id of the line.
             since: when the line was last tried.
             proved: True if an earlier attempt has shown that the line is at fault. The line is then not
                 counted.
-            vouched: None if the attempt got a response; the backend is then at fault only if the circuit is
-                open. Otherwise whether the backend could be reached just before the attempt. If it could, the
-                line is at fault; if not, the backend is.
+            vouched: for an attempt without a response: True if a check just before the attempt reached the
+                backend (the line is at fault), False if not (the backend is at fault). None for an attempt
+                with a response: the backend is at fault only if the circuit is open.
         """
         if self.succeeded_since(since):
             return False
@@ -248,10 +256,10 @@ class CircuitBreaker:
         return self.is_open if vouched is None else not vouched
 
     def _count_suspect(self, request_id: str, proved: bool) -> bool:
-        """Count the line as failed.
+        """Count the line as failed. Return True if `failures_to_open` lines have failed by now.
 
-        Return True if `failures_to_open` lines failed since the last normal response. A line that is known to
-        be at fault (`proved`) is not counted.
+        Only lines since the last normal response count. A line that is known to be at fault (`proved`) is not
+        counted.
         """
         if not proved and len(self._suspects) < self.failures_to_open:
             self._suspects.add(request_id)
@@ -262,11 +270,13 @@ class CircuitBreaker:
         return attempt.is_trial and self.is_open and attempt.sent_at >= self.opened_at
 
     def _should_open(self, others_wait: bool, now: float) -> bool:
-        """Return True if there are enough failures in a row to open the circuit.
+        """Return True if there are enough consecutive failures to open the circuit.
 
-        If only lines of one tenant have failed, a line of another tenant may show that the backend works. The
-        method therefore returns False for some seconds while such a line was just sent or is waiting
-        (`others_wait`).
+        If only lines of one tenant have failed, a line of another tenant may show that the backend works.
+        Therefore the result is False for some seconds if such a line was just sent or is waiting.
+
+        Args:
+            others_wait: True if a line of another tenant is waiting.
         """
         if self._failures < max(self.failures_to_open, len(self._in_flight) // 2):
             return False

@@ -34,7 +34,7 @@ from batchwright.telemetry import tracing
 if TYPE_CHECKING:
     from batchwright.telemetry.spans import Spans
 
-_DISPATCHER = "dispatcher"  # value of the header of backends with `send_dispatch_header`
+_DISPATCHER = "dispatcher"  # header value for backends with `send_dispatch_header`
 _COMMON_HEADERS: list[Header] = [
     (b"content-type", b"application/json"),
     (b"accept", b"application/json"),
@@ -43,8 +43,8 @@ _COMMON_HEADERS: list[Header] = [
 # Exceptions that `Transport.exchange` and decoding a response raise.
 _EXCHANGE_ERRORS = (httpx.TransportError, httpx.DecodingError, TimeoutError, ResponseTooLarge)
 _LOCATION = re.compile(r"(https?://[A-Za-z0-9.:\[\]_-]+)(?:/|$)")
-_MAX_ID_BYTES = 256  # every output line carries the backend's request id
-# Messages of httpx's own transport for a connection that ended early; there is no exception class for it.
+_MAX_ID_BYTES = 256  # limit for the backend's request id, which every output line contains
+# httpx has no exception class for a connection that ended early, so its message is compared.
 _CUT_OFF = "peer closed connection"  # after the response had started
 _CLOSED_EARLY = ("Server disconnected", _CUT_OFF)
 _ResponseParser = Callable[[int, dict[bytes, bytes], bytes, bytes], Outcome]
@@ -59,7 +59,10 @@ class RequestSender(Protocol):
 
 
 class InferenceClient:
-    """Sends request bodies unchanged, with the API key, the headers and the timeouts of one backend."""
+    """HTTP client of one backend, with the backend's API key, headers and timeouts.
+
+    Bodies are sent unchanged.
+    """
 
     def __init__(
         self,
@@ -72,8 +75,10 @@ class InferenceClient:
         """Create the client of one backend.
 
         Args:
-            backend: the backend in the registry; None to use only the settings of the process.
-            problem: why the backend cannot be used, or empty. If it is set, every request fails with it.
+            backend: the backend's configuration in the registry; None to use only the settings of the
+                process.
+            problem: why the backend cannot be used; empty if it can. With a problem, every request fails with
+                this text.
         """
         self._transport, self._secrets_dir = transport, settings.secrets_dir
         self._backend = backend
@@ -84,22 +89,22 @@ class InferenceClient:
         self._idle = (backend and backend.idle_timeout) or 0.0
         self._common_headers = [*_COMMON_HEADERS, *_registry_headers(settings, backend)]
         self._initial_problem, self.problem = problem, problem
-        # A backend in the registry gets only the key it names: the default key must not reach every address.
+        # A backend in the registry gets only the key it names. The default key is not sent everywhere.
         listed = backend is None or (isinstance(backend, GatewayConfig) and settings.registry is None)
         self._key = settings.backend_api_key if listed else ""
         self._shared_headers = self._headers_with_key()
         self.reload_key()
 
     def set_transport(self, transport: Transport) -> None:
-        """Send further requests through `transport`. A client that had a problem becomes usable."""
+        """Use `transport` for further requests. A client that had a problem becomes usable."""
         self._transport = transport
         self._initial_problem = self.problem = ""
         self.reload_key()
 
     def reload_key(self) -> None:
-        """Read the API key again.
+        """Read the API key again. If that fails, keep the last key.
 
-        If that fails, keep the last key; without one, the client becomes unusable.
+        If there is no last key either, the client becomes unusable.
         """
         backend = self._backend
         if backend is None or not (backend.api_key_name or backend.api_key_file or backend.api_key_env):
@@ -124,11 +129,12 @@ class InferenceClient:
     ) -> Coroutine[None, None, Outcome]:
         """Send `body` in a POST request and return the outcome.
 
-        Failures of backend or network are outcomes, not exceptions. A cancelled call closes its connection.
+        Failures of the backend or the network are outcomes, not exceptions. If the call is cancelled, its
+        connection is closed.
 
         Args:
-            request_id: identifies the line; it is the same at each attempt.
-            extra: headers of the batch that are passed on.
+            request_id: id of the line, the same at each attempt.
+            extra: headers of the batch that are forwarded.
         """
         return self._post(target, body, request_id, request_id, extra, parse_response)
 
@@ -140,10 +146,12 @@ class InferenceClient:
         extra: Sequence[Header],
         on_outcome: Callable[[Outcome], None],
     ) -> Exchange | None:
-        """Send a request without a trace span if that is possible without awaiting.
+        """Send a POST request if that is possible without awaiting.
 
-        Return the exchange, which can be cancelled, or None if nothing was sent. `on_outcome` is called once
-        with the outcome and must not raise.
+        Return the exchange; None if nothing was sent.
+
+        The caller can cancel the exchange. No trace span is created. `on_outcome` is called once with the
+        outcome and must not raise.
         """
         if self.problem:
             return None
@@ -158,18 +166,26 @@ class InferenceClient:
     async def submit_job(
         self, target: TargetUrl, body: bytes, request_id: str, key: str, extra: Sequence[Header] = ()
     ) -> Outcome:
-        """Send the request that starts a job and return its outcome. Any response body is accepted.
+        """Send the request that starts a job, and return its outcome. The response body is not checked.
 
-        `key` is the idempotency key of the job.
+        Args:
+            request_id: id of the line.
+            key: idempotency key of the job.
+            extra: headers of the batch that are forwarded.
         """
         return await self._post(target, body, request_id, key, extra, from_status)
 
     async def poll_job(
         self, method: bytes, target: TargetUrl, request_id: str, extra: Sequence[Header] = ()
     ) -> Outcome:
-        """Send a request that polls or cancels a job. Return the outcome with the response body unparsed.
+        """Send a request that polls or cancels a job, and return its outcome.
 
-        Failures of backend or network are outcomes, not exceptions. `method` is the HTTP method.
+        The response body is not parsed.
+
+        Failures of the backend or the network are outcomes, not exceptions.
+
+        Args:
+            method: the HTTP method.
         """
         if self.problem:
             return self._unusable_outcome()
@@ -261,7 +277,10 @@ class InferenceClient:
         return bool(self._key)
 
     async def listing(self, url: str) -> ModelListing:
-        """Request the model list of the backend at `url`. Raises ListingFailed if there is no valid one."""
+        """Request the model list of the backend at `url` and return it.
+
+        Raise ListingFailed if it is not valid.
+        """
         return await list_models(
             self._transport,
             url,
@@ -271,11 +290,14 @@ class InferenceClient:
         )
 
     async def models(self, url: str) -> list[str]:
-        """Return the model ids that the backend at `url` lists. Raises ListingFailed if the listing fails."""
+        """Return the ids of the models that the backend at `url` lists. Raise ListingFailed if this fails."""
         return (await self.listing(url)).models
 
     async def is_reachable(self, url: str) -> bool:
-        """Request the model list. Return True if the backend seems reachable, even if it returns an error."""
+        """Request the model list.
+
+        Return True if the backend seems reachable, even if it responds with an error.
+        """
         try:
             await self.models(url)
         except ListingFailed as error:
@@ -287,9 +309,10 @@ class InferenceClient:
 
 
 def _registry_headers(settings: Settings, backend: BackendConfig | None) -> list[Header]:
-    """Return the headers that the registry sets for the backend, in lower case.
+    """Return the headers that the registry sets for the backend, with names in lower case.
 
-    A backend with `send_dispatch_header` also gets the header named by the setting `dispatch_header`.
+    If the backend has `send_dispatch_header`, the result includes the header that the setting
+    `dispatch_header` names.
     """
     if backend is None:
         return []
@@ -299,9 +322,10 @@ def _registry_headers(settings: Settings, backend: BackendConfig | None) -> list
 
 
 def parse_response(status: int, headers: dict[bytes, bytes], body: bytes, request: bytes = b"") -> Outcome:
-    """Return the outcome of a response. A body that is not a valid result is an error.
+    """Return the outcome of a response. If the body is not a valid result, the outcome is an error.
 
-    `request` is the body of the request.
+    Args:
+        request: body of the request.
     """
     usage = tokens_of_plain_success(body) if status == 200 else None
     if usage is not None:
@@ -317,9 +341,12 @@ def parse_response(status: int, headers: dict[bytes, bytes], body: bytes, reques
 def from_status(
     status: int, headers: dict[bytes, bytes], body: bytes, request: bytes = b"", message: str = ""
 ) -> Outcome:
-    """Return the outcome of a response according to its status. Its body is not checked.
+    """Return the outcome of a response from its status. The response body is not checked.
 
-    `request` is the body of the request. `message` replaces the default error message.
+    Args:
+        body: body of the response.
+        request: body of the request.
+        message: the error message; empty for the default message.
     """
     if status < 100:
         return invalid_response(f"The backend answered with {status:03}, which is not an HTTP status.")
@@ -329,7 +356,7 @@ def from_status(
     cause = ""
     if 300 <= status < 400:
         message = f"The backend redirects ({status}), which is not followed."
-        # Only scheme and host of the target: the rest may contain a secret.
+        # Only the scheme and host of the target, because the rest may contain a secret.
         target = _LOCATION.match(headers.get(b"location", b"").decode("latin-1"))
         cause = f"to {target[1]}" if target else ""
     if verdict is retry_policy.UPSTREAM_UNREACHABLE:
@@ -349,7 +376,9 @@ def _request_id(headers: dict[bytes, bytes]) -> str:
 def from_exception(error: Exception, *, seconds: float, most_bytes: int) -> Outcome:
     """Return the outcome of a request that failed with one of _EXCHANGE_ERRORS.
 
-    `seconds` and `most_bytes` are the limits of the request, for the error message.
+    Args:
+        seconds: time limit of the request, for the error message.
+        most_bytes: size limit of the response, for the error message.
     """
     match error:
         case httpx.ConnectError() | httpx.ConnectTimeout() | httpx.PoolTimeout():

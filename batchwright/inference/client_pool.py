@@ -32,8 +32,10 @@ def open_transport(
     """Create the transport that `settings.http_engine` selects. It connects when it is first used.
 
     Args:
-        tls: the TLS context of a backend that has its own certificates; None for the system's authorities.
-        connect_seconds: the connect timeout of a backend that has its own; None for that of the settings.
+        tls: the TLS context of a backend with its own certificates; None to use the system's certificate
+            authorities.
+        connect_seconds: the connect timeout of a backend that has its own; None to use the timeout in the
+            settings.
     """
     connect = connect_seconds or settings.connect_timeout_seconds
     if settings.http_engine == "socket":
@@ -65,7 +67,7 @@ def _log_problem(backend: BackendConfig, error: str) -> None:
 
 @dataclass
 class _SharedTransport:
-    """A transport with the keys of the clients that share it."""
+    """A transport, and the keys of the clients that share it."""
 
     transport: Transport
     connect_seconds: float | None
@@ -93,7 +95,7 @@ class ClientPool:
         self._retired: WeakSet[Transport] = WeakSet()
 
     def client_for(self, backend: BackendConfig) -> InferenceClient:
-        """Return the client of a backend. Create it if necessary.
+        """Return the client of a backend. Create the client if necessary.
 
         Backends share a client if they differ only in settings that do not concern the client, such as the
         weight or the priority.
@@ -107,7 +109,7 @@ class ClientPool:
         return found
 
     async def retain_only(self, keys: Collection[str]) -> None:
-        """Drop all clients except those with these keys, which come from `client_key`."""
+        """Drop all clients except those with these keys, which `client_key` returns."""
         for key in self._clients.keys() - keys:
             del self._clients[key]
             self._unusable.pop(key, None)
@@ -120,7 +122,7 @@ class ClientPool:
     async def reload_credentials(self) -> None:
         """Reload the API keys and certificates of all clients.
 
-        If a key or certificate cannot be read, the last one stays in use.
+        If a key or certificate cannot be read, the last key or certificate stays in use.
         """
         for client in self._clients.values():
             client.reload_key()
@@ -157,9 +159,9 @@ class ClientPool:
         logger.info("backend is usable again", extra={"backend": backend.url})
 
     async def _replace(self, shared: _SharedTransport, context: ssl.SSLContext) -> None:
-        """Replace the TLS context of a shared transport: create a new transport, and retire the old one.
+        """Replace the transport of several clients by a new one with this TLS context.
 
-        Connections of the old transport get no more requests.
+        The old transport is retired: its connections get no more requests.
         """
         old = shared.transport
         shared.transport = self._open_transport(self._settings, context, shared.connect_seconds)
@@ -172,9 +174,10 @@ class ClientPool:
         await transport.retire()
 
     def _transport_for(self, key: str, backend: BackendConfig) -> _SharedTransport:
-        """Return the transport for the client with that key.
+        """Return the transport for the client with this key.
 
-        Raises InvalidTlsFiles if a certificate or key file of the backend cannot be used.
+        Raises:
+            InvalidTlsFiles: a certificate or key file of the backend cannot be used.
         """
         if not needs_tls_context(backend):
             shared = self._shared(f"{backend.connect_timeout}", None, backend.connect_timeout)
@@ -194,7 +197,7 @@ class ClientPool:
 
 
 def client_key(backend: BackendConfig) -> str:
-    """Return a key that is equal for backends that can share a client."""
+    """Return a key that is equal for all backends that can share a client."""
     settings = backend.model_dump_json(
         exclude={"weight", "model", "in_flight", "priority", "retries", "limits", "any_model"}
     )

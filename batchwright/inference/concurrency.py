@@ -1,8 +1,8 @@
 """Concurrency limits of one process: first per model, then over all models, shared fairly between tenants.
 
-A slice is a part of a batch's lines that one activity sends. To send a line, it enqueues a `PermitRequest`,
-whose callback gets a `Permit` as soon as one is free. Tenants share by the time that their requests are in
-flight.
+A slice (a part of a batch's lines) enqueues a `PermitRequest` for each line. Its callback gets a `Permit`,
+the right to have one request in flight, as soon as one is free. Tenants share permits by the time for which
+their requests are in flight.
 """
 
 import math
@@ -22,9 +22,9 @@ from batchwright.rules.dispatch.fair_queue import FairQueue
 from batchwright.rules.dispatch.fair_share import FairShare
 from batchwright.rules.dispatch.retry_policy import SUCCESS
 
-_MAX_SAMPLE_SECONDS = 1.0  # a longer time between two samples does not count as a wait
+_MAX_SAMPLE_SECONDS = 1.0  # if samples are farther apart, the time between them is no wait
 _REFRESH_SECONDS = 0.02  # time after which a model's limit and backends are looked up again
-_STARVED_SECONDS = 10.0  # a model whose backends are full for so long may send one request nevertheless
+_STARVED_SECONDS = 10.0  # after so long, a model with full backends may still send one request
 _SHARES_SECONDS = 0.25  # time after which the weights of a model's tenants are looked up again
 
 
@@ -34,8 +34,8 @@ class PermitRequest:
 
     Attributes:
         number: the slice's number in its batch.
-        weight: the tenant's share relative to other tenants, unless `TenantShares` has another one.
-        key_id: the API key that created the batch; empty if there was none.
+        weight: weight of the tenant relative to other tenants; `TenantShares` may override it.
+        key_id: id of the API key that created the batch; empty if there was none.
         on_granted: called once with the permit. It must not raise.
     """
 
@@ -49,7 +49,7 @@ class PermitRequest:
     priority: int = DEFAULT_PRIORITY
 
     def detach(self) -> None:
-        """Drop the reference to `on_granted`, because it would keep a finished slice in memory."""
+        """Drop the reference to `on_granted`, which would keep a finished slice in memory."""
         self.on_granted = _already_detached
 
 
@@ -62,22 +62,22 @@ _Queue = FairQueue[PermitRequest]
 
 @dataclass(slots=True, eq=False)
 class _ModelPermits:
-    """Permits of one model, and the tenants that wait for them.
+    """Permits of one model, and the tenants that wait for permits.
 
     Attributes:
         most: the model's limit.
-        urls: the model's backends.
-        ranks: the order of the batches of a tenant.
+        urls: URLs of the model's backends.
+        ranks: the order of each tenant's batches.
         refreshed_at: when `most`, `urls` and `ranks` were last looked up.
         waiting: queues of the tenants that may get a permit.
-        capped: queues of the tenants that may send nothing now, because of the limit in `capped_by`: a
-            cap on requests in flight, or a rate.
+        capped: queues of the tenants that may send nothing now, because they have reached a cap on requests
+            in flight or a rate. `capped_by` names this limit.
     """
 
     name: str
     used: int = 0
     grants: int = 0
-    granted_at: int = 0  # number of the last grant, counted over all models
+    granted_at: int = 0  # number of the model's last grant; grants of all models are numbered in order
     most: int = 0
     urls: Collection[str] = ()
     ranks: BatchRanks = field(default_factory=BatchRanks)
@@ -87,52 +87,59 @@ class _ModelPermits:
     waiting: dict[str, _Queue] = field(default_factory=dict[str, _Queue])  # by tenant
     capped: dict[str, _Queue] = field(default_factory=dict[str, _Queue])  # by tenant
     capped_by: dict[str, Limit] = field(default_factory=dict[str, Limit])  # by tenant, as in `capped`
-    full_since: float = math.inf  # when its backends became full; inf if they were not, when last looked up
-    sampled_at: float = -math.inf  # until when waits due to limits are recorded
+    full_since: float = math.inf  # when its backends became full; inf if they are not full
+    sampled_at: float = -math.inf  # waits due to limits are recorded up to this time
 
 
 class Permit(Struct, eq=False):
-    """The right to have one request in flight. It is valid until `release`.
+    """The right to have one request in flight, until `release`.
 
-    Call `place` when the request's backend is chosen, and `record_outcome` when the request has ended,
-    because the limit of the backend adapts to the outcome.
+    Call `place` when a backend is chosen for the request. Call `record_outcome` when the request has ended,
+    because the outcome may change the backend's limit.
     """
 
     owner: "ConcurrencyLimiter"
     of: _ModelPermits
     request: PermitRequest
-    priorities: FairShare | None = None  # shares of the tenant's priorities, from which it is released
+    priorities: FairShare | None = None  # shares of the tenant's priorities, updated at the release
     placed: PlacedRequest | None = None
     charged: Charge | None = None
     released: bool = False
 
     def place(self, url: str) -> None:
-        """Count the request at the backend `url`. A second call moves it to another backend."""
+        """Count the request at the backend `url`. A second call moves the request to another backend."""
         self.placed = self.owner.backends.place(self.of.name, url, self.placed)
 
     def charge(self, line_bytes: int) -> None:
-        """Charge the request to the rates of its model and tenant. Call it when a request is sent.
+        """Count a sent request against the rates of its model and tenant.
 
-        `line_bytes` is the length of its line, from which its tokens are estimated.
+        Args:
+            line_bytes: length of the line, from which its tokens are estimated.
         """
         owner, request = self.owner, self.request
         self.charged = owner.limits.charge(request.model, request.tenant, line_bytes, owner.clock())
 
     def correct_charge(self, tokens: int) -> None:
-        """Replace the estimate with the number of tokens that were used; `0` if the backend refused."""
+        """Replace the estimated tokens by the number of used tokens.
+
+        Use 0 if the backend refused the request.
+        """
         if self.charged is not None:
             self.owner.limits.correct(self.charged, tokens)
             self.charged = None
 
     def may_send_again(self) -> bool:
-        """Return True if the rates of its model and tenant allow one more request now."""
+        """Return True if the rates of the model and the tenant allow one more request now."""
         limits, request, now = self.owner.limits, self.request, self.owner.clock()
         return not (limits.model_limit(request.model, now) or limits.tenant_rate(request.tenant, now))
 
     def record_outcome(self, outcome: Outcome) -> None:
-        """Report how the request ended, which may change its backend's limit. Call it before `release`."""
+        """Report the outcome of the request, which may change its backend's limit.
+
+        Call this before `release`.
+        """
         if outcome.verdict is not SUCCESS:
-            self.of.refreshed_at = -math.inf  # a circuit may open: look the backends up at once
+            self.of.refreshed_at = -math.inf  # look up the backends again: a circuit may have opened
         if self.placed is not None:
             self.owner.backends.record_outcome(self.placed, outcome)
 
@@ -141,13 +148,13 @@ class Permit(Struct, eq=False):
 
 
 class ConcurrencyLimiter:
-    """Grant the permits of one process to waiting slices, within the limits of models and backends.
+    """Grants the permits of one process to waiting slices, within the limits of models and backends.
 
-    A model may use as many permits as its own limit and the adaptive limits of its backends both allow. A
-    slice waits for one permit at a time. Among models, the one that uses the fewest permits gets the next
-    permit. Among the tenants of a model, `FairShare` decides by weight and time in flight, and among the
-    priorities and batches of a tenant, `FairQueue` does. A tenant, an API key or a model at one of its
-    `SendLimits` is skipped.
+    The limit of a model is its own limit or the sum of its backends' adaptive limits, whichever is lower. A
+    slice waits for one permit at a time. The next permit goes to the model that uses the fewest permits.
+    Within a model, `FairShare` selects the tenant by weight and time in flight. Within a tenant, `FairQueue`
+    selects the priority and the batch. Tenants, API keys and models that have reached one of their
+    `SendLimits` are skipped.
     """
 
     def __init__(
@@ -163,12 +170,12 @@ class ConcurrencyLimiter:
         """Create the limiter of one process.
 
         Args:
-            total: the number of permits over all models.
+            total: number of permits over all models.
             model_limit: returns the limit of a model, which may change at any time.
-            backends: the adaptive limits of the backends.
+            backends: adaptive limits of the backends.
             has_room: returns False while there is no memory for another request. No permit is granted then.
-                Slices do not check this themselves: the slice that frees memory would always take it again,
-                and the other slices would get none.
+                Slices do not check memory themselves, because the slice that frees memory would always take
+                it again.
             limits: caps and rates of tenants, API keys and models; None for no limits.
             clock: returns the current time in seconds.
         """
@@ -190,7 +197,7 @@ class ConcurrencyLimiter:
         return self._used
 
     def first_batches(self, model: str) -> Collection[tuple[str, str]]:
-        """Return the tenant and id of each batch of the model that goes first in its tenant and priority.
+        """Return the batches that get permits first within their tenant and priority, as (tenant, batch id).
 
         Tenants with only one batch of the model are left out.
         """
@@ -200,21 +207,24 @@ class ConcurrencyLimiter:
         return self._permits_of(model).used
 
     def limit_of(self, model: str) -> int:
-        """Return how many permits the model may use at most, even if no other model uses any."""
+        """Return the maximum number of permits that the model may use, if no other model uses any."""
         own, backends = self._limit(model), self.backends.limit_of_model(model)
         return own if backends is None else min(own, backends)
 
     def free(self, name: str) -> int:
-        """Return how many more requests of the model `name` could be in flight now."""
+        """Return how many more requests of the model could be in flight now."""
         model = self._permits_of(name)
         return max(0, min(self.limit_of(name) - model.used, self._total - self._used))
 
     def granted(self, name: str) -> int:
-        """Return how many permits the model has had so far."""
+        """Return how many permits were granted to the model so far."""
         return self._permits_of(name).grants
 
     def enqueue(self, request: PermitRequest) -> None:
-        """Queue a request. Its permit is granted as soon as one is free, possibly before this returns."""
+        """Queue a request.
+
+        Its permit is granted as soon as one is free, possibly before this method returns.
+        """
         model = self._models.get(request.model) or self._permits_of(request.model)
         queue = model.waiting.get(request.tenant)
         if queue is not None:
@@ -230,7 +240,7 @@ class ConcurrencyLimiter:
             self._refresh(model)
 
     def others_wait(self, name: str, tenant: str) -> bool:
-        """Return True if a slice of a tenant other than `tenant` waits for a permit of the model `name`.
+        """Return True if a slice of another tenant than `tenant` waits for a permit of the model.
 
         Slices that wait because of a cap or a rate do not count, because they would not get the next permit.
         """
@@ -240,18 +250,18 @@ class ConcurrencyLimiter:
         )
 
     def is_capped(self, name: str, tenant: str) -> bool:
-        """Return True if a cap or a rate keeps the tenant's slices waiting although a permit is free."""
+        """Return True if a cap or a rate makes the tenant's slices wait although a permit is free."""
         model = self._models.get(name)
         return model is not None and tenant in model.capped
 
     def is_at_rate(self, name: str) -> bool:
-        """Return True if no line of the model may be sent now, because of a rate of the model."""
+        """Return True if no line of the model may be sent now, because it has reached one of its rates."""
         return self.limits.model_limit(name, self.clock()) is not None
 
     def limit_reached(self, name: str, tenant: str, key_id: str) -> Limit | None:
-        """Return the limit because of which lines of a tenant or of an API key wait; None if there is none.
+        """Return the limit that makes lines of the tenant or the API key wait; None if no limit does.
 
-        Lines that wait only for a free permit have none.
+        The result is None for lines that only wait for a free permit.
         """
         model = self._models.get(name)
         if model is None:
@@ -265,17 +275,19 @@ class ConcurrencyLimiter:
         return self.limits.model_limit(name, self.clock())
 
     def refresh(self, name: str) -> None:
-        """Look up the limit and the backends of the model `name` again, and grant permits accordingly.
+        """Look up the limit and the backends of the model again, and grant permits accordingly.
 
-        Every waiting slice calls this from time to time, because the limiter is not notified when they
-        change.
+        Every waiting slice calls this from time to time, because the limiter is not notified of changes.
         """
         model = self._models.get(name)
         if model is not None and (model.waiting or model.capped):
             self._refresh(model)
 
     def cancel(self, request: PermitRequest) -> None:
-        """Remove a request from the queue. Raises KeyError or ValueError if it is not in the queue."""
+        """Remove a request from the queue.
+
+        Raise KeyError or ValueError if the request is not in the queue.
+        """
         model, tenant = self._permits_of(request.model), request.tenant
         queue = model.capped.get(tenant) or model.waiting[tenant]
         queue.remove(request)
@@ -283,7 +295,7 @@ class ConcurrencyLimiter:
             self._stop_waiting(model, tenant)
 
     def release(self, permit: Permit) -> None:
-        """Give a permit back, so that another request may be sent. A second call has no effect."""
+        """Return a permit, so that another request may be sent. A second call has no effect."""
         if permit.released:
             return
         permit.released = True
@@ -304,9 +316,10 @@ class ConcurrencyLimiter:
             self._grant(now)
 
     def retain_only(self, models: Collection[str], urls: Collection[str]) -> None:
-        """Forget the models not in `models` and the backends not in `urls`, except those still in use.
+        """Drop the state of all models not in `models` and of all backends not in `urls`, unless in use.
 
-        A model is in use while it has permits or waiting requests, a backend while it has requests in flight.
+        A model is in use while it has permits or waiting requests. A backend is in use while it has requests
+        in flight.
         """
         for name, model in list(self._models.items()):
             if name not in models and not (model.used or model.waiting or model.capped):
@@ -320,7 +333,7 @@ class ConcurrencyLimiter:
         return found
 
     def _limit(self, name: str) -> int:
-        # One permit is left for the other models: no model can hold all of them.
+        # One permit is left for the other models, so that no model can hold all permits.
         return max(1, min(self._model_limit(name), self._total - 1))
 
     def _refresh(self, model: _ModelPermits) -> None:
@@ -354,7 +367,7 @@ class ConcurrencyLimiter:
             self._is_granting = False
 
     def _record_waits(self, model: _ModelPermits, now: float) -> None:
-        """Record for how long lines of the model have waited because of limits, since the last call."""
+        """Record for how long lines of the model have waited because of limits since the last call."""
         seconds, model.sampled_at = now - model.sampled_at, now
         if seconds > _MAX_SAMPLE_SECONDS:
             return
@@ -366,11 +379,11 @@ class ConcurrencyLimiter:
     def _next_model(self, now: float) -> _ModelPermits | None:
         """Return the model that gets the next permit; None if no waiting model may have one.
 
-        The model that uses the fewest permits is next. If several use equally few, the one that has waited
-        longest since its last grant is next. So no model waits forever, even if there are fewer permits than
-        models.
+        The result is the model that uses the fewest permits. If several models use equally few, the result is
+        the model whose last grant is the oldest. So no model waits forever, even if there are fewer permits
+        than models.
         """
-        found = full = free = None  # best model so far; backends just found to be full, or to have room
+        found = full = free = None  # best model so far; backends that are full; backends that have room
         for model in self._waiting.values():
             urls = model.urls
             if model.used >= model.most or (model.used and urls == full):
@@ -389,7 +402,7 @@ class ConcurrencyLimiter:
         return found
 
     def _is_starved(self, model: _ModelPermits, now: float) -> bool:
-        """Return True if a model whose backends are full may send one request nevertheless.
+        """Return True if the model's backends have been full for so long that it may still send one request.
 
         The backends may be full of requests of another model that never get a response.
         """
@@ -400,7 +413,7 @@ class ConcurrencyLimiter:
         )
 
     def _grant_one(self, model: _ModelPermits, now: float) -> None:
-        """Grant a permit to the next tenant, or set the tenant aside if a limit does not allow that."""
+        """Grant a permit to the next tenant. If a limit does not allow that, set the tenant aside."""
         tenant = model.shares.next_tenant(model.waiting, now)
         queue = model.waiting[tenant]
         limit = self.limits.tenant_limit(tenant, now)
@@ -422,18 +435,18 @@ class ConcurrencyLimiter:
         try:
             request.on_granted(Permit(self, model, request, queue.shares))
         finally:
-            # After the callback, which usually waits for the next permit: the tenant has not stopped waiting.
+            # Checked after the callback, which usually requests the next permit. The tenant then still waits.
             if queue.is_empty and model.waiting.get(tenant) is queue:
                 self._stop_waiting(model, tenant)
 
     def _wait(self, model: _ModelPermits, tenant: str, queue: _Queue, weight: float) -> None:
-        """Add a tenant to those that wait for permits of the model."""
+        """Add a tenant to the tenants that wait for permits of the model."""
         model.shares.start_waiting(tenant, weight, model.waiting, self.clock())
         model.waiting[tenant] = queue
         self._waiting[model.name] = model
 
     def _stop_waiting(self, model: _ModelPermits, tenant: str) -> None:
-        """Remove the tenant's queue from the model, whether the tenant waits or is at a limit."""
+        """Remove the tenant's queue from the model, whether the tenant waits or has reached a limit."""
         if model.capped.pop(tenant, None) is not None:
             del model.capped_by[tenant]
             self._capped[tenant].remove(model)
@@ -446,9 +459,9 @@ class ConcurrencyLimiter:
             model.full_since = math.inf
 
     def _retry_capped(self, model: _ModelPermits, tenant: str) -> None:
-        """Let a tenant that was at a limit wait for permits again if it is below the limit now.
+        """Let a tenant wait for permits again if it is below the limit that it had reached.
 
-        The tenant starts like any tenant that begins to wait. It gets no credit for the time at its limit.
+        The tenant starts like any tenant that begins to wait. The time at the limit gives it no advantage.
         """
         queue = model.capped[tenant]
         limit = self.limits.tenant_limit(tenant, self.clock())

@@ -24,10 +24,12 @@ _MAX_ERROR_CHARS = 300  # an error may quote a long response
 
 
 class ModelListing(NamedTuple):
-    """Result of a listing: the usable model ids, sorted.
+    """Result of a request for a backend's model list.
 
-    `backend_time` is the date of the response; None if it has no valid one. `ignored` is the number of ids
-    that are not valid names or exceed the limit.
+    Attributes:
+        models: the usable model ids, sorted.
+        backend_time: date of the response; None if it has no valid date.
+        ignored: number of ids that are not valid names or exceed the limit.
     """
 
     models: list[str]
@@ -36,9 +38,11 @@ class ModelListing(NamedTuple):
 
 
 class ListingFailed(Exception):
-    """A backend did not return a list of its models. The message has the reason.
+    """A backend did not return a valid list of its models. The message has the reason.
 
-    `is_unreachable` is True if there was no connection. `status` is the HTTP status, `0` without a response.
+    Attributes:
+        is_unreachable: True if there was no connection.
+        status: HTTP status; 0 if there was no response.
     """
 
     def __init__(
@@ -68,12 +72,12 @@ async def list_models(
 
     Args:
         url: the backend's URL, without `/v1`.
-        most_bytes: the largest size of the response.
-        most_models: the largest number of ids to return, the first ones in sorted order.
+        most_bytes: maximum size of the response, in bytes.
+        most_models: maximum number of ids to return. The first ids in sorted order are returned.
 
     Raises:
-        ListingFailed: the request failed or the response is not a list of models. There are no other
-            exceptions.
+        ListingFailed: the request failed, or the response is not a list of models. No other exception is
+            raised.
     """
     endpoint = f"{url}/v1/models"
     try:
@@ -81,7 +85,7 @@ async def list_models(
         response = await transport.exchange(request, most_bytes=most_bytes, seconds=_TIMEOUT_SECONDS)
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
         raise _failed(endpoint, error, is_unreachable=True) from error
-    except Exception as error:  # the response is untrusted: no content of it may end the worker
+    except Exception as error:  # the response is untrusted, and nothing in it may end the worker
         raise _failed(endpoint, error, is_unreachable=False) from error
     backend_time, status = _response_date(response), response.status
     if status != 200:
@@ -120,7 +124,7 @@ def _failed(
 
 
 def _response_date(response: BackendResponse) -> datetime | None:
-    """Return the response's Date header with its time zone; None if the header is missing or invalid."""
+    """Return the Date header of the response, with time zone; None if the header is missing or invalid."""
     try:
         date = parsedate_to_datetime(response.headers[b"date"].decode("ascii"))
         return date if date.tzinfo else date.replace(tzinfo=UTC)

@@ -13,7 +13,7 @@ from batchwright.settings.worker import ModelLimits
 
 _SECTIONS = ("retries", "limits")
 _DEFAULT_MODEL_LIMITS = ModelLimits.model_validate({})
-# Settings of the process that apply if the registry sets none.
+# Settings of the process, which apply if the registry does not set a value.
 _PROCESS_SETTINGS = {
     "retries.max_attempts": "max_attempts",
     "retries.initial_backoff": "initial_backoff_seconds",
@@ -38,9 +38,13 @@ class EffectiveBackend(NamedTuple):
 
 
 def effective_settings(entry: CatalogEntry, settings: Settings) -> dict[str, SettingWithSource]:
-    """Return the settings of a model by name, for example `limits.in_flight`, each with its source.
+    """Return the effective settings of a model, each with its source. Keys are names like `limits.in_flight`.
 
-    `entry` is the model in the catalog. Settings of `jobs` are included only if its requests run as jobs.
+    Settings of `jobs` are included only if the model's requests run as jobs.
+
+    Args:
+        entry: the model in the catalog.
+        settings: the settings of the process.
     """
     sections = (*_SECTIONS, "jobs") if entry.config.kind != "sync" else _SECTIONS
     names = [name for name in ModelConfig.model_fields if name not in (*_SECTIONS, "jobs", "backends")]
@@ -53,12 +57,12 @@ def effective_settings(entry: CatalogEntry, settings: Settings) -> dict[str, Set
 
 
 def effective_backends(entry: CatalogEntry, settings: Settings) -> list[EffectiveBackend]:
-    """Return the backends of a model in its order, each with its settings and their sources."""
+    """Return the model's backends in their configured order, each with its settings and their sources."""
     return [_effective_backend(entry, settings, backend) for backend in entry.config.backends]
 
 
 def visible_change(entry: CatalogEntry) -> ModelSettings | None:
-    """Return the settings changed at run time, with header values hidden; None if there is no change."""
+    """Return the settings that were changed at run time, with header values hidden; None without a change."""
     if entry.change is None:
         return None
     patch, config = entry.change.patch, entry.change.config
@@ -142,7 +146,7 @@ def _changed_settings(entry: CatalogEntry) -> ModelSettings:
 
 
 def _replaces_model(entry: CatalogEntry) -> bool:
-    """Return True if the change is a whole entry, so that the model's settings in the file do not apply."""
+    """Return True if the change replaces all settings of the model in the registry file."""
     return entry.change is not None and entry.change.config is not None
 
 

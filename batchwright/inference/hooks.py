@@ -1,11 +1,12 @@
-"""Operator hooks, which are called before each request. They may rewrite its body or reject the line.
+"""Operator hooks, which are called before each request and may change its body or reject the line.
 
-A hook is a callable named in the settings, `async def hook(call: Call)` or `def hook(call: Call)`. The second
-kind runs in a thread of its own. A hook that returns None leaves the body unchanged. A mapping or bytes
-replace the body. If the hook raises `Refused`, the line ends with the error `policy_rejected`.
+A hook is a function named in the settings: `async def hook(call: Call)` or `def hook(call: Call)`. A function
+without `async` runs in its own thread. If the hook returns None, the body stays unchanged. If it returns a
+mapping or bytes, they replace the body. If it raises `Refused`, the line ends with the error
+`policy_rejected`.
 
-Any other exception, a timeout or an invalid result is a failure of this line only. It uses up one of the
-line's attempts, and after the last one the line ends with `hook_failed`.
+Any other exception, a timeout or an invalid result is a failure of this line only. Each failure uses one of
+the line's attempts. After the last attempt, the line ends with the error `hook_failed`.
 """
 
 import asyncio
@@ -29,14 +30,14 @@ from batchwright.settings.formats import InvalidObjectReference, load_object
 logger = logging.getLogger(__name__)
 _MAX_MESSAGE_CHARS = 500
 _MAX_THREADS = 64
-_REPR = reprlib.Repr()  # safe: the repr of an operator's class may raise too
+_REPR = reprlib.Repr()  # shortens values, and survives classes whose repr raises
 _REPR.maxother = _MAX_MESSAGE_CHARS
 
 
 class Refused(Exception):
     """Exception that a hook raises to reject a line.
 
-    The line is not sent, and the exception's message becomes its error.
+    The line is not sent. The exception's message becomes the line's error.
     """
 
 
@@ -55,9 +56,9 @@ Hook = Callable[[Call], Awaitable[object] | object]
 
 
 class PreCallHooks:
-    """Calls all hooks in the order of the settings. Each hook gets the body that the previous one returned.
+    """Calls all hooks in the order of the settings. Each hook gets the body that the previous hook returned.
 
-    Creating it raises SettingsError if a hook cannot be imported or is not callable.
+    The constructor raises SettingsError if a hook cannot be imported or is not callable.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -70,9 +71,9 @@ class PreCallHooks:
         return bool(self._hooks)
 
     async def __call__(self, call: Call) -> Call | Outcome:
-        """Call the hooks.
+        """Call all hooks and return the request to send.
 
-        Return the request to send, or the line's outcome if a hook rejected it or failed.
+        If a hook rejects the line or fails, return the line's outcome instead.
         """
         for name, hook in self._hooks:
             after = await self._run_bounded(hook, call)
@@ -86,9 +87,9 @@ class PreCallHooks:
         return call
 
     async def _run_bounded(self, hook: Hook, call: Call) -> "Call | _Refusal | BaseException":
-        """Run a hook for at most its time limit. Return the request to send, a refusal, or the hook's error.
+        """Run one hook within its time limit. Return the request to send, a refusal, or the hook's exception.
 
-        The hook runs in its own task, because a hook may ignore its cancellation and must not delay the line.
+        The hook runs in its own task, because it may ignore its cancellation and must not delay the line.
         """
         task = asyncio.create_task(self._call_hook(hook, call))
         self._running.add(task)
@@ -107,7 +108,7 @@ class PreCallHooks:
             return _with_returned_body(call, await result if inspect.isawaitable(result) else result)
         except Refused as refusal:
             return _refusal(refusal)
-        except BaseException as error:  # the operator's code must not end the line's task or the worker
+        except BaseException as error:  # an operator's hook must not end the line's task or the worker
             return error
 
     def _failure(self, name: str, error: BaseException) -> Outcome:
@@ -129,7 +130,7 @@ class _Refusal(NamedTuple):
 def _refusal(refusal: Refused) -> _Refusal | Exception:
     try:
         return _Refusal(str(refusal))
-    except Exception as error:  # str() of an operator's own class
+    except Exception as error:  # str() of an operator's class may raise
         return error
 
 
@@ -148,15 +149,18 @@ def _load_hook(reference: str) -> Hook:
 
 
 class _Threads:
-    """Runs synchronous hooks in threads, at most `most` at once. A hook that hangs blocks nothing else."""
+    """Runs hooks without `async` in threads, at most `most` at once.
+
+    A hook that hangs blocks nothing else.
+    """
 
     def __init__(self, most: int) -> None:
         self._free = asyncio.Semaphore(most)
 
     async def run(self, hook: Hook, call: Call) -> object:
-        """Call a hook in a thread and return its result or raise its exception.
+        """Call a hook in a thread. Return its result or raise its exception.
 
-        If this call is cancelled, the hook keeps its thread until it ends.
+        If the call is cancelled, the thread stays busy until the hook ends.
         """
         await self._free.acquire()
         loop = asyncio.get_running_loop()
@@ -185,7 +189,7 @@ class _Threads:
 
 
 def _is_special(error: BaseException) -> bool:
-    """Return True for exceptions that a future cannot carry, such as StopIteration and CancelledError."""
+    """Return True if a future cannot carry the exception, for example StopIteration or CancelledError."""
     return isinstance(error, StopIteration) or not isinstance(error, Exception)
 
 
@@ -194,11 +198,14 @@ class _InvalidBody(Exception):
 
 
 def _with_returned_body(call: Call, returned: object) -> Call:
-    """Return the call with the body that a hook returned; None leaves the body unchanged.
+    """Return the request with the body that a hook returned.
+
+    Args:
+        returned: a mapping or the bytes of a JSON object; None leaves the body unchanged.
 
     Raises:
         _InvalidBody: `returned` is not a JSON object.
-        TypeError: `returned` contains something that JSON cannot represent.
+        TypeError: `returned` contains a value that JSON cannot represent.
     """
     if returned is None:
         return call

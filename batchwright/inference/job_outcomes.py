@@ -1,4 +1,4 @@
-"""Read a backend's messages about jobs: responses to submissions and polls, and callbacks."""
+"""Read a backend's messages about jobs: responses to submissions, responses to polls, and callbacks."""
 
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.job_config import JobConfig
@@ -20,12 +20,13 @@ _UNKNOWN = (404, 410)
 
 
 def from_submit(outcome: Outcome, config: JobConfig, *, calls_back: bool) -> JobReport | Outcome:
-    """Return the job's report from the response to its submission; an Outcome if the response is invalid.
+    """Read the response to a job's submission. Return the job's report, or an Outcome if it is invalid.
 
     Args:
-        config: the job settings of the model, which name the fields of the response.
-        calls_back: True if the job reports its end by a callback. If not, the response must have an id to
-            poll.
+        outcome: the outcome of the submission.
+        config: job settings of the model, which name the fields of the response.
+        calls_back: True if the backend reports the job's end by a callback. If False, the response must have
+            an id to poll.
     """
     if calls_back and not is_json(outcome.body):
         return JOB_RUNNING
@@ -40,9 +41,11 @@ def from_submit(outcome: Outcome, config: JobConfig, *, calls_back: bool) -> Job
 
 
 def from_poll(outcome: Outcome, config: JobConfig) -> JobReport | Outcome:
-    """Return the job's report from the response to a poll; an Outcome if the response has no valid report.
+    """Read the response to a poll of a job. Return the job's report, or an Outcome if it has none.
 
-    `config` names the fields of the response.
+    Args:
+        outcome: the outcome of the poll.
+        config: job settings of the model, which name the fields of the response.
     """
     if not 200 <= outcome.status < 300:
         return outcome
@@ -55,7 +58,7 @@ def from_poll(outcome: Outcome, config: JobConfig) -> JobReport | Outcome:
 
 
 def from_callback(body: bytes, config: JobConfig) -> JobReport | Outcome:
-    """Return the job's report from the body of the callback at its end; an Outcome if the body is invalid.
+    """Read the body of a job's callback. Return the job's report, or an Outcome if the body is invalid.
 
     A body without a status is the result itself.
     """
@@ -73,10 +76,11 @@ def from_callback(body: bytes, config: JobConfig) -> JobReport | Outcome:
 
 
 def from_finished_job(report: JobReport, job_id: str = "", backend_request_id: str = "") -> Outcome:
-    """Return the outcome of a line from the report on its job, which has succeeded or failed.
+    """Return the outcome of a line whose job has succeeded or failed.
 
     Args:
-        job_id: replaces the report's id in the error message.
+        report: the backend's report on the job.
+        job_id: the job's id for the error message; empty to use the id in the report.
         backend_request_id: the backend's id of the request.
     """
     if report.state is JobState.DONE:
@@ -91,10 +95,12 @@ def from_finished_job(report: JobReport, job_id: str = "", backend_request_id: s
 
 
 def from_failed_polls(outcome: Outcome, job_id: str) -> Outcome:
-    """Return the outcome of a line after several polls of its job have failed.
+    """Return the outcome of a line after several failed polls of its job.
 
-    If the backend no longer knows the job, the job is lost. Otherwise the backend counts as unavailable.
-    `outcome` is the result of the last poll.
+    If the backend no longer knows the job, the outcome is a lost job. Otherwise it is an unavailable backend.
+
+    Args:
+        outcome: the outcome of the last poll.
     """
     if outcome.status in _UNKNOWN:
         message = f"The backend no longer knows the job {job_id}: it returned {outcome.status}."

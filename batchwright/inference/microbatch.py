@@ -1,7 +1,7 @@
-"""Microbatching: several lines of one model are sent in one request, if the model's settings allow that.
+"""Microbatching: send several lines of one model in one request, if the model's settings allow it.
 
-If a shared request fails, it is sent once more as a whole, then in halves, and at last line by line. A line
-loses an attempt only if it is sent alone.
+If such a request fails, all its lines are sent once more together, then in halves, and at last one by one. A
+line loses an attempt only if it is sent alone.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-LINGER_SECONDS = 0.01  # how long the first line waits for others: a slice sends its lines one by one
+LINGER_SECONDS = 0.01  # how long the first line waits for others to join
 _NOT_REGISTERED = LimitConfig.model_validate({})
 _DEFAULT_LIMITS = ModelLimits.model_validate({})
 
@@ -55,7 +55,7 @@ class MicrobatchPolicy(NamedTuple):
 
     Attributes:
         lines: maximum number of lines in one request.
-        tokens: maximum number of input tokens in one request; they are estimated.
+        tokens: maximum number of input tokens in one request. Tokens are estimated.
         pause: returns the seconds to wait before the n-th retry of a failed request.
     """
 
@@ -66,10 +66,10 @@ class MicrobatchPolicy(NamedTuple):
 
 
 class MicrobatchSenders:
-    """The microbatch senders of one process, which let all slices of a model share requests.
+    """The microbatch senders of one process. With them, lines of different slices can share requests.
 
-    Creating it raises SettingsError if a chat executor is invalid. A chat executor is the operator's object
-    that joins chat requests and splits their responses.
+    A chat executor is the operator's object that joins chat requests and splits their responses. The
+    constructor raises SettingsError if a chat executor is invalid.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
@@ -78,7 +78,7 @@ class MicrobatchSenders:
         self._pause = partial(
             backoff, initial=settings.initial_backoff_seconds, longest=settings.max_backoff_seconds
         )
-        # The senders of a backend are dropped with the backend.
+        # A backend's senders are dropped when the backend is dropped.
         self._senders: WeakKeyDictionary[MicrobatchBackend, dict[tuple[str, Endpoint], MicrobatchSender]] = (
             WeakKeyDictionary()
         )
@@ -86,7 +86,8 @@ class MicrobatchSenders:
     def is_enabled(self, model: str, endpoint: Endpoint, registered: LimitConfig = _NOT_REGISTERED) -> bool:
         """Return True if lines of the model share requests at this endpoint, False if each is sent alone.
 
-        `registered` has the model's limits in the registry, which override the settings.
+        Args:
+            registered: the model's limits in the registry, which override the settings.
         """
         return bool(self._adapter(model, endpoint) and self._policy(model, registered))
 
@@ -100,14 +101,14 @@ class MicrobatchSenders:
     ) -> RequestSender:
         """Return the sender of a model's lines to one of its backends.
 
-        If the lines of this model and endpoint do not share requests, return the backend's own client, which
-        sends each line alone.
+        If the lines do not share requests, the result is the backend's own client, which sends each line
+        alone.
 
         Args:
-            endpoint: the endpoint of the batch.
+            endpoint: endpoint of the batch.
             registered: the model's limits in the registry, which override the settings.
-            tenant: the tenant of the lines. Lines of different tenants share a request only with the setting
-                `tenants_share_requests`, or if this is empty.
+            tenant: tenant of the lines. Lines of different tenants share a request only if the setting
+                `tenants_share_requests` allows it, or if this is empty.
         """
         adapter, policy = self._adapter(model, endpoint), self._policy(model, registered)
         if adapter is None or policy is None:
@@ -121,7 +122,7 @@ class MicrobatchSenders:
         return sender if is_shared else TenantSender(sender, tenant)
 
     def _policy(self, model: str, registered: LimitConfig) -> MicrobatchPolicy | None:
-        """Return the rules by which the model's lines share requests; None if they do not share any."""
+        """Return the rules by which the model's lines share requests; None if each line is sent alone."""
         own = self._settings.models.get(model, _DEFAULT_LIMITS)
         lines = registered.inputs_per_request or own.inputs_per_request
         if lines == 1:
@@ -162,7 +163,7 @@ def _load_chat_executor(model: str, reference: str) -> ChatExecutor:
 
 
 class TenantSender:
-    """Sends the lines of one tenant. They share requests only with other lines of that tenant."""
+    """Sender for the lines of one tenant, which share requests only with lines of the same tenant."""
 
     def __init__(self, sender: "MicrobatchSender", tenant: str) -> None:
         self._sender, self._tenant = sender, tenant
@@ -170,12 +171,12 @@ class TenantSender:
     def send(
         self, target: TargetUrl, body: bytes, request_id: str, extra: Sequence[Header] = ()
     ) -> Coroutine[None, None, Outcome]:
-        """Send one line and return its outcome, as `InferenceClient.send` does."""
+        """Send one line and return its outcome. The parameters are those of `InferenceClient.send`."""
         return self._sender.send(target, body, request_id, extra, self._tenant)
 
 
 class _MicrobatchKey(NamedTuple):
-    """Target URL, batch headers and tenant that all lines of a shared request have in common.
+    """Target URL, forwarded headers and tenant, which are the same for all lines of a shared request.
 
     `tenant` is empty if lines of different tenants may share a request.
     """
@@ -201,7 +202,7 @@ class _Microbatch:
 
 
 class MicrobatchSender:
-    """Sends one model's lines to one backend in shared requests. All slices of the process use it."""
+    """Sends lines of one model to one backend in shared requests. All slices of the process use it."""
 
     def __init__(
         self,
@@ -224,10 +225,10 @@ class MicrobatchSender:
         extra: Sequence[Header] = (),
         tenant: str = "",
     ) -> Outcome:
-        """Send one line, possibly in a request with others, and return its own outcome.
+        """Send one line, possibly together with other lines in one request. Return the outcome of this line.
 
-        Only lines with the same `tenant` share a request. If the call is cancelled, a request with other
-        lines still completes. The parameters are those of `InferenceClient.send`.
+        Only lines with the same `tenant` share a request. If the call is cancelled, a request that is shared
+        with other lines continues. The other parameters are those of `InferenceClient.send`.
         """
         part = self._eligible(body)
         if part is None:
@@ -276,7 +277,7 @@ class MicrobatchSender:
 
         def leave(member: _Member) -> None:
             waiting.discard(member.request_id)
-            if not waiting:  # no line waits for the outcome any more
+            if not waiting:  # no line waits for the outcome
                 task.cancel()
 
         for member in batch.members:
@@ -285,7 +286,7 @@ class MicrobatchSender:
     async def _run(self, batch: _Microbatch) -> None:
         try:
             await self._send(batch.key, batch.members, repetitions=0)
-        except Exception as error:  # raised in each line's call, as if the line had been sent alone
+        except Exception as error:  # each line's call raises it, as if the line had been sent alone
             for member in batch.members:
                 if not member.answered.done():
                     member.answered.set_exception(error)
@@ -309,7 +310,7 @@ class MicrobatchSender:
             await self._distribute(key, members, outcome)
         elif budget is Budget.ATTEMPT:
             await self._repeat(key, members, repetitions, outcome.verdict.category)
-        else:  # one line's mistake must not fail the others
+        else:  # an invalid line must not fail the other lines
             await self._split_up(key, members, "refused", "the backend refused them together")
 
     async def _repeat(
@@ -319,7 +320,7 @@ class MicrobatchSender:
 
         Args:
             repetitions: how often the request was already repeated.
-            category: the kind of its last failure.
+            category: the kind of the last failure.
         """
         self._size.record_failure()
         self._count_failed(category, "halved" if repetitions else "repeated")
@@ -337,7 +338,7 @@ class MicrobatchSender:
             await self._send(key, half, repetitions + 1)
 
     async def _distribute(self, key: _MicrobatchKey, members: Sequence[_Member], outcome: Outcome) -> None:
-        """Split a successful response, and give each line its part as its outcome."""
+        """Split a successful response, and give each line its part as the line's outcome."""
         try:
             results = self._adapter.split(outcome.body, [member.part for member in members])
         except MicrobatchFailed as error:
@@ -355,11 +356,11 @@ class MicrobatchSender:
     async def _split_up(
         self, key: _MicrobatchKey, members: Sequence[_Member], label: str, reason: str
     ) -> None:
-        """Send the lines one by one, because they cannot share a request.
+        """Send each line in its own request, because the lines cannot share a request.
 
         Args:
-            label: the reason as a label of the metric.
-            reason: the reason in words for the log.
+            label: the reason, as a label of the metric.
+            reason: the reason, in words for the log.
         """
         self._size.record_failure()
         self._count_chat_fallbacks(label, len(members))

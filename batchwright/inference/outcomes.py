@@ -1,4 +1,4 @@
-"""Outcome of one request: its classified response, or the reason why it failed."""
+"""Outcome of one request: a classified response, or the reason why the request failed."""
 
 import re
 
@@ -24,11 +24,12 @@ class Outcome(Struct, frozen=True):
     """Result of sending one request.
 
     Attributes:
-        verdict: what the result means for the line, for example that it is sent again.
-        status: HTTP status; `0` without a usable response, and then `code` and `message` say why.
-        message: for the tenant. It contains no address, path or exception of the operator's systems.
-        cause: for the operator. It may contain addresses, paths and exceptions.
-        retry_after: seconds that the backend asked the client to wait.
+        verdict: what happens to the line, for example that it is sent again.
+        status: HTTP status; 0 without a usable response. `code` and `message` then give the reason.
+        message: error message for the tenant, without any address, path or exception of the operator's
+            systems.
+        cause: error details for the operator, which may contain addresses, paths and exceptions.
+        retry_after: seconds for which the backend asked the client to wait.
     """
 
     verdict: Classification
@@ -40,8 +41,8 @@ class Outcome(Struct, frozen=True):
     retry_after: float | None = None
     cause: str = ""  # for logs, traces and operators
     detail: str = ""  # the backend's own words, for the line's error only
-    response_started: bool = False  # the connection broke after the response had started
-    usage: Tokens | None = None  # None if it was not read from the body
+    response_started: bool = False  # True if the connection broke after the response had started
+    usage: Tokens | None = None  # tokens; None if the body has not been read
 
     @property
     def operator_message(self) -> str:
@@ -49,7 +50,7 @@ class Outcome(Struct, frozen=True):
 
     @property
     def is_unanswered(self) -> bool:
-        """True if the request was sent and no response came."""
+        """True if the request was sent and no response arrived."""
         lost = self.verdict in (retry_policy.RESPONSE_INTERRUPTED, retry_policy.RESPONSE_TIMEOUT)
         return (
             lost
@@ -60,9 +61,9 @@ class Outcome(Struct, frozen=True):
 
 
 def quotable_error(outcome: Outcome) -> str:
-    """Return the backend's error text in one line without addresses; empty if there is none.
+    """Return the backend's error message on one line and without addresses; empty if there is none.
 
-    Show it only to the line's tenant, because it may quote the request.
+    Show it only to the tenant of the line, because the message may quote the request.
     """
     if outcome.verdict.budget is not Budget.ATTEMPT or outcome.status < 400:
         return ""
@@ -79,7 +80,7 @@ def invalid_response(message: str, detail: str = "", cause: str = "") -> Outcome
 
     Args:
         message: the reason, for the tenant.
-        detail: the backend's own words, for the line's error.
+        detail: the backend's own error text, for the line's error.
         cause: further details, for the operator.
     """
     code = LineCode.INVALID_RESPONSE

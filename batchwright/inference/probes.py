@@ -1,4 +1,4 @@
-"""Probes: small test requests that show whether a backend or a line is at fault for a failure."""
+"""Probes: small test requests that show if a backend or a line is at fault for a failure."""
 
 import asyncio
 import json
@@ -13,9 +13,9 @@ from batchwright.inference.transport.base import TargetUrl
 from batchwright.rules.dispatch.retry_policy import Budget
 
 _TIMEOUT_SECONDS = 15.0
-_REUSE_SECONDS = 1.0  # a result is reused, because failing lines must not multiply requests
+_REUSE_SECONDS = 1.0  # a result is reused for so long, so that failing lines do not multiply requests
 _ID = "batchwright-probe"
-# The cheapest request for each endpoint; the other endpoints have none that is cheap enough.
+# The cheapest request for each endpoint. Endpoints without a cheap request are left out.
 _REQUESTS: dict[Endpoint, dict[str, object]] = {
     Endpoint.CHAT_COMPLETIONS: {"messages": [{"role": "user", "content": "ping"}], "max_tokens": 1},
     Endpoint.COMPLETIONS: {"prompt": "ping", "max_tokens": 1},
@@ -34,9 +34,9 @@ class ProbeResult(IntEnum):
 
 
 class UpstreamProber:
-    """Sends probes, small test requests, to one model at one backend.
+    """Sends probes (small test requests) to one model at one backend.
 
-    Lines that need a probe at the same time share its result.
+    If several lines need a probe at the same time, they share its result.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,15 +52,16 @@ class UpstreamProber:
         endpoint: Endpoint | None,
         priority: int | None = None,
     ) -> ProbeResult:
-        """Send a test request to the backend, or return a result that is less than a second old.
+        """Send a test request to the backend and return its result. A result younger than 1 s is reused.
 
         Args:
-            client: the client of the backend.
-            url: the URL of the backend.
+            client: client of the backend.
+            url: URL of the backend.
             model: the model to test.
-            endpoint: the endpoint of the test request. If it is None, only the backend's health or model list
-                is requested.
-            priority: the priority of the test request, the same as that of the lines; None for none.
+            endpoint: endpoint of the test request. If None, only the backend's health or model list is
+                requested.
+            priority: priority of the test request, the same as the priority of the lines; None for no
+                priority.
         """
         last = self._last.get(endpoint)
         if last is not None and self._clock() - last[0] < _REUSE_SECONDS:
@@ -96,7 +97,9 @@ async def _probe(
 
 
 async def _is_alive(client: InferenceClient, url: str) -> bool:
-    """Return True if the backend's path `/health` succeeds. If there is no such path, its model list decides.
+    """Return True if the backend's path `/health` succeeds.
+
+    Without this path, request the model list instead.
 
     The health path comes first, because some servers still return their model list when they no longer answer
     other requests.

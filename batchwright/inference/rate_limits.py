@@ -1,4 +1,4 @@
-"""Rate limits in effect for the whole fleet. They come from the settings and from changes in the database."""
+"""Rate limits in effect for the whole fleet, from the settings and from changes in the database."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ class StoredRate(Protocol):
 
 
 class StoredRates(Protocol):
-    """The database's table of rates that were changed at run time."""
+    """The database table with the rates that were changed at run time."""
 
     async def all(self) -> Sequence[StoredRate]: ...
 
@@ -38,18 +38,19 @@ class StoredRates(Protocol):
 class EffectiveRates(Protocol):
     """The rate limits in effect now, which may change at any time.
 
-    `allocation` says how fast lines of each model may be sent in one turn, the limited time in which a worker
-    sends the lines of one slice. It is replaced when the limits change, so read it again for each line.
+    `allocation` holds how fast one turn may send lines of each model. A turn is the limited time in which a
+    worker sends the lines of one slice. The object is replaced when the limits change, so read it again for
+    each line.
     """
 
     allocation: RateAllocation
 
     def pacing_of(self, model: str) -> Pacing | None:
-        """Return how fast lines of the model may be sent in one turn; None if the model has no rate limit."""
+        """Return how fast one turn may send lines of the model; None if the model has no rate limit."""
         return self.allocation.of(model)
 
     def queue_of(self, model: str) -> str:
-        """Return the task queue that the model shares with others; empty if it has a queue of its own."""
+        """Return the task queue that the model shares with other models; empty if it has its own queue."""
         ...
 
     async def other_queue(self, model: str, queue: str) -> str:
@@ -68,9 +69,9 @@ class NoRates(EffectiveRates):
 
 
 class FleetRates(EffectiveRates):
-    """Reads the rates of settings and database, and divides them among the served models.
+    """Reads the rates from settings and database, and divides them between the served models.
 
-    Until the first refresh, only the rates of the settings are in effect.
+    Until the first refresh, only the rates in the settings are in effect.
     """
 
     def __init__(
@@ -81,12 +82,12 @@ class FleetRates(EffectiveRates):
         *,
         unavailable: type[Exception],
     ) -> None:
-        """Start with the rates of the settings.
+        """Start with the rates in the settings.
 
         Args:
             table: the rates that were changed at run time.
             served: returns the names of the served models.
-            unavailable: the exception that `table` raises while the database cannot be reached.
+            unavailable: the exception that `table` raises while the database is unreachable.
         """
         self._settings, self._table, self._served = settings, table, served
         self._unavailable = unavailable
@@ -97,16 +98,14 @@ class FleetRates(EffectiveRates):
         return DISPATCH_QUEUE if self._rates.is_shared(model) else ""
 
     def queues(self) -> dict[str, Pacing | None]:
-        """Return how fast slices of each task queue may be sent, by the queue's name.
-
-        None means no rate limit.
-        """
+        """Return the rate limit of each task queue, by the queue's name; None means no limit."""
         return self.allocation.queues(self._models)
 
     def in_effect(self) -> list[tuple[str, str, Pacing]]:
-        """Return (model, task queue, pacing) of every rate limit. The pacing says how fast slices are sent.
+        """Return every rate limit as (model, task queue, pacing). The pacing is how fast slices are sent.
 
-        `ALL_MODELS` stands for the models without a rate of their own, which share one rate and one queue.
+        The models without a rate of their own share one rate and one task queue. Their model name in the
+        result is `ALL_MODELS`.
         """
         rates, models = self.allocation, self._models
         own = [(model, rates.of(model)) for model in sorted(models & rates.own.keys())]
@@ -116,19 +115,19 @@ class FleetRates(EffectiveRates):
     async def other_queue(self, model: str, queue: str) -> str:
         """Return the task queue to which the model's slices must move; empty if `queue` is the right one.
 
-        The rates are read from the table again first, because workers that know different rates would move a
-        slice back and forth. If the table cannot be read, the slice stays in `queue`.
+        The rates are first read again from the table, because workers with different rates would move a slice
+        back and forth. If the table cannot be read, the slice stays in `queue`.
         """
         if not self._rates.target_queue(model, queue) or not await self.try_refresh():
             return ""
         return self._rates.target_queue(model, queue)
 
     async def refresh(self) -> None:
-        """Read the rates from the table and apply them. After an exception, the last rates stay in effect.
+        """Read the rates from the table and apply them. If this raises, the last rates stay in effect.
 
         Raises:
-            unavailable: the database cannot be reached.
-            RatesConflict: there is a rate over all models, and rates of single models use up all of it.
+            unavailable: the database is unreachable.
+            RatesConflict: the rates of single models use up the whole rate over all models.
         """
         changes = {row.model: row.requests_per_second for row in await self._table.all()}
         rates = effective_rates(self._settings.rates, changes)
@@ -160,6 +159,6 @@ class FleetRates(EffectiveRates):
 
     def _take(self, rates: RateTable) -> None:
         self._rates, self._models = rates, self._served()
-        # While no model is known, all own rates count: the other models get too little rather than too much.
+        # While no model is known, subtract all own rates. The other models then get too little, not too much.
         known = self._models or rates.entries
         self.allocation = allocate_rates(rates, known, self._settings.slice_seconds)

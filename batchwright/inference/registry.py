@@ -1,6 +1,7 @@
 """Registry of models and their backends in one process.
 
-Models come from the registry file, from the lists that backends return, and from changes made at run time.
+Models come from the registry file (the operator's file of models and backends), from the lists that backends
+return, and from changes made at run time.
 """
 
 import asyncio
@@ -47,20 +48,20 @@ class RuntimeChanges(Protocol):
 
 class CurrentModels(Protocol):
     async def served_now(self) -> frozenset[str]:
-        """Return the names of all served models and their aliases, even those that other processes added."""
+        """Return the names and aliases of all served models, including models that other processes added."""
         ...
 
     def canonical(self, name: str) -> str:
-        """Return the model that has the alias `name`; `name` itself if it is no alias."""
+        """Return the name of the model that has the alias `name`; `name` itself if it is not an alias."""
         ...
 
     @property
     def accepts_any_model(self) -> bool:
-        """True if some backend accepts names of models that it does not list."""
+        """True if at least one backend accepts models that it does not list."""
         ...
 
     def accepts_unlisted(self, model: str) -> bool:
-        """Return True if requests for this model may be sent although no backend lists it."""
+        """Return True if requests for this model may be sent although no backend lists the model."""
         ...
 
 
@@ -79,7 +80,7 @@ class BackendRegistry:
         *,
         unavailable: type[Exception],
     ) -> None:
-        """Read the registry file of the settings. Raises SettingsError if it is invalid.
+        """Read the registry file that the settings name. Raise SettingsError if it is invalid.
 
         Args:
             models: the stored model lists of backends.
@@ -101,28 +102,29 @@ class BackendRegistry:
         self._changes_in_effect: Sequence[RuntimeChange] = ()
         self._removed: set[str] = set()
         self._unlisted: set[str] = set()  # models in use that only backends with `any_model` accept
-        self._registered: set[str] = set()  # models of a listing, the file or a change
+        self._registered: set[str] = set()  # models in a list of a backend, the file or a change
         self._changed = asyncio.Event()
         self._read = False
         self.fingerprint = ""
-        self.problems: dict[str, Sequence[str]] = {}  # by model: parts of its change that are not applied
+        self.problems: dict[str, Sequence[str]] = {}  # by model: parts of its change not applied
         self.on_refresh: list[Callable[[], None]] = []  # called after each refresh
         self.on_probe: list[Callable[[str, float], None]] = []  # called with URL and seconds
 
     async def served(self) -> frozenset[str]:
-        """Return the names of the served models and their aliases.
+        """Return the names and aliases of the served models.
 
-        Only the first call reads the names from the database. It raises `unavailable` if the database is
-        unreachable.
+        Only the first call reads the names from the database. This call raises `unavailable` if the database
+        is unreachable.
         """
         if not self._read:
             await self.refresh()
         return frozenset(self._routers.keys() | self._aliases.keys())
 
     async def served_now(self) -> frozenset[str]:
-        """Return the names of the served models and their aliases, read again from the database.
+        """Return the names and aliases of the served models, read again from the database.
 
-        They include models that other processes added. Raises `unavailable` if the database is unreachable.
+        The result includes models that other processes added. Raises `unavailable` if the database is
+        unreachable.
         """
         if self._read:
             await self._read_lists()
@@ -158,9 +160,9 @@ class BackendRegistry:
         return router
 
     def retain_unlisted(self, awaited: Collection[str]) -> None:
-        """Forget all models that no backend lists, except those in `awaited`, which live batches need.
+        """Drop all models that no backend lists, except those in `awaited`, which live batches need.
 
-        Tenants can make up names of models, so the number of such models would otherwise have no limit.
+        Without this, tenants could fill the memory with invented model names.
         """
         still_required = self._unlisted.intersection(awaited)
         if still_required != self._unlisted:
@@ -169,7 +171,7 @@ class BackendRegistry:
 
     @property
     def gateways(self) -> Sequence[BackendConfig]:
-        """The configured backends that list their models themselves."""
+        """The configured backends whose models are taken from their own model lists."""
         return self._gateways
 
     @property
@@ -182,27 +184,25 @@ class BackendRegistry:
 
     @property
     def known_models(self) -> frozenset[str]:
-        """The names of the models without aliases. Empty before the first `served` or `refresh`."""
+        """Names of all models, without aliases. Empty before the first call of `served` or `refresh`."""
         return frozenset(self._routers)
 
     @property
     def registered_models(self) -> frozenset[str]:
-        """Names of the models in the registry file, in run-time changes and in backends' lists.
-
-        No aliases.
-        """
+        """Names of the models in the registry file, run-time changes and backends' lists, without aliases."""
         return frozenset(self._routers.keys() & self._registered)
 
     async def changed(self) -> frozenset[str]:
-        """Wait until the set of models changes. Return the names of all models, without aliases."""
+        """Wait until models are added or removed. Return the names of all models, without aliases."""
         await self._changed.wait()
         self._changed.clear()
         return frozenset(self._routers)
 
     async def refresh(self) -> None:
-        """Reload credentials, request every backend's model list, and read stored lists and changes.
+        """Reload API keys and certificates, and read all model lists and changes again.
 
-        Raises `unavailable` if the database is unreachable.
+        The model lists are requested from the backends and read from the database. Raises `unavailable` if
+        the database is unreachable.
         """
         if self._read:
             await self.refresh_changes()
@@ -233,12 +233,12 @@ class BackendRegistry:
             backend.listing_failed = True
 
     async def refresh_changes(self) -> None:
-        """Read and apply the changes made at run time. No request is sent to a backend.
+        """Read and apply the changes made at run time. This sends no request to a backend.
 
         Raises `unavailable` if the database is unreachable.
         """
         self._apply(await self._changes.all())
-        for notify in self.on_refresh:  # before any `await`, so that no request passes a new backend's limit
+        for notify in self.on_refresh:  # before any `await`, so that a new backend's limit applies at once
             notify()
         await self._clients.retain_only(self._backends.keys())
 
@@ -263,7 +263,10 @@ class BackendRegistry:
         self._listed = await self._models.served([gateway.url for gateway in self._gateways])
 
     async def run(self) -> None:
-        """Refresh forever. While the database is unreachable, log a warning once and keep trying."""
+        """Refresh the models forever.
+
+        While the database is unreachable, log a warning once and keep trying.
+        """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat(self.refresh, _REFRESH_SECONDS))
             group.create_task(self._repeat(self._refresh_changes, _REFRESH_CHANGES_SECONDS))
@@ -301,7 +304,7 @@ class BackendRegistry:
             self._configs = configs
             self._routers = {name: self._router(name, config) for name, config in configs.items()}
             for name in before.keys() - configs.keys():
-                before[name].close()  # running turns still hold it
+                before[name].close()  # running turns still use it
             for name, config in configs.items():
                 known = (self._routers.get(other) for other in config.fallbacks)
                 self._routers[name].fallbacks = [router for router in known if router is not None]
@@ -310,7 +313,7 @@ class BackendRegistry:
             self._backends = {key: at for key, at in self._backends.items() if at in used}
             self._aliases = {alias: name for name, config in configs.items() for alias in config.aliases}
             self._aliases = {alias: name for alias, name in self._aliases.items() if alias not in configs}
-        # Listings are not part of the fingerprint: processes learn them at different times.
+        # Model lists are not part of the fingerprint, because processes read them at different times.
         self.fingerprint = registry_fingerprint(self._configured, self._gateways, changes)
         if self._routers.keys() != before.keys():
             self._changed.set()
@@ -329,9 +332,9 @@ class BackendRegistry:
         return found
 
     async def _list_models(self, backend: Backend) -> list[str] | None:
-        """Request the model list of a backend. Return the names of its models, or None if that fails.
+        """Request the model list of a backend. Return the names of its models; None if that fails.
 
-        Also record in `backend` whether it was reachable.
+        Also record in `backend` if the backend was reachable.
         """
         began = time.monotonic()
         try:

@@ -1,4 +1,4 @@
-"""Choose the backend for each request: one of the model itself, or else one of a fallback model."""
+"""Choose the backend for each request: a backend of the model itself, or else one of a fallback model."""
 
 import asyncio
 import math
@@ -37,26 +37,32 @@ class Backend:
 
     url: str
     client: InferenceClient
-    is_unreachable: bool = False  # the last listing found it unreachable
-    listing_failed: bool = False  # the last listing failed
-    ignored_models: int = 0  # ids that the last listing ignored
-    has_responded: bool = False  # to any listing so far; only then silence is a sign of failure
-    probe_seconds: float | None = None  # duration of the last listing; None before the first
+    is_unreachable: bool = False  # True if it did not respond to the last request for its model list
+    listing_failed: bool = False  # True if the last request for its model list failed
+    ignored_models: int = 0  # number of ids in its last model list that were ignored
+    has_responded: bool = False  # True if it ever returned a model list; only then is silence a failure
+    probe_seconds: float | None = None  # duration of the last request for its model list; None: none
     _targets: dict[str, TargetUrl] = field(default_factory=dict[str, TargetUrl])
 
     @property
     def is_healthy(self) -> bool:
-        """True if the backend was reachable when its model list was last requested. False before that."""
+        """True if the backend was reachable at the last request for its model list.
+
+        False before the first one.
+        """
         return self.probe_seconds is not None and not self.is_unreachable
 
     async def is_reachable(self) -> bool:
-        """Request the model list. Return True if the backend seems reachable, even if it returns an error."""
+        """Request the model list.
+
+        Return True if the backend seems reachable, even if it responds with an error.
+        """
         responds = await self.client.is_reachable(self.url)
         self.has_responded = self.has_responded or responds
         return responds
 
     def endpoint(self, path: str) -> TargetUrl:
-        """Return the parsed URL of the path at this backend, for example of `/v1/chat/completions`."""
+        """Return the parsed URL of a path at this backend, for example of `/v1/chat/completions`."""
         found = self._targets.get(path)
         if found is None:
             found = self._targets[path] = TargetUrl.of(self.url + path)
@@ -68,12 +74,12 @@ class Upstream:
     """One model at one of its backends.
 
     Attributes:
-        model: the model's name in Batchwright.
-        upstream_model: its name at the backend.
-        jobs: set if the backend runs requests as jobs.
-        calls_back: True if these jobs report their end by a callback.
-        priority: sent in each request's body, unless it is None.
-        in_flight: limit of the backend for the whole fleet, or None.
+        model: name of the model in Batchwright.
+        upstream_model: name of the model at the backend.
+        jobs: the job settings; None if the backend does not run requests as jobs.
+        calls_back: True if the backend reports the end of a job by a callback.
+        priority: value that is set in each request's body; None for no priority.
+        in_flight: fleet-wide limit of the backend; None for no limit.
         outstanding: number of requests in flight.
     """
 
@@ -90,9 +96,9 @@ class Upstream:
     probes: UpstreamProber = field(default_factory=UpstreamProber)
 
     async def probe(self, endpoint: Endpoint) -> ProbeResult:
-        """Send a small test request that shows whether the model works at this backend. Return the result.
+        """Send a small test request that shows if the model works at this backend. Return the result.
 
-        If a request to `endpoint` would start a job, request only the backend's health or model list.
+        If a request to `endpoint` would start a job, only the backend's health or model list is requested.
         """
         probed = endpoint if self.jobs is None else None
         return await self.probes.probe(
@@ -117,9 +123,9 @@ class Dispatch(Struct, eq=False):
 
 
 class ModelRouter:
-    """Chooses the backends for one model's requests, and sends the requests to them.
+    """Chooses a backend for each request to one model, and sends the request.
 
-    When the model's registration changes, the router is updated, not replaced.
+    When the configuration of the model changes, the router is updated, not replaced.
     """
 
     def __init__(
@@ -139,10 +145,10 @@ class ModelRouter:
         self._failures_to_open, self._clock = failures_to_open, clock
 
     def update(self, config: ModelConfig, backends: Sequence[Backend], retries: RetryPolicy) -> None:
-        """Apply a changed registration of the model. Upstreams that remain keep their state.
+        """Apply a changed configuration of the model. Backends that remain keep their state.
 
         Args:
-            config: the new registration.
+            config: the new configuration.
             backends: the backends that `config` names, in the same order.
             retries: the new retry policy.
         """
@@ -173,7 +179,7 @@ class ModelRouter:
     def is_open(self) -> bool:
         """True if the circuit breakers of all the model's own backends are open.
 
-        These backends then get no requests except trials.
+        These backends then get no requests except trials, which show if the backend has recovered.
         """
         for upstream in self.upstreams:  # faster than `all` over a generator
             if not upstream.circuit.is_open:
@@ -182,18 +188,21 @@ class ModelRouter:
 
     @property
     def only_trials_allowed(self) -> bool:
-        """True if all own and fallback backends fail, so that only single trial requests are sent."""
+        """True if the circuits of all own and all fallback backends are open, so that only trials are sent.
+
+        A trial is a single request that shows if the backend has recovered.
+        """
         return self.is_open and all(upstream.circuit.is_open for upstream in self._reachable())
 
     @property
     def circuit(self) -> CircuitBreaker:
-        """The circuit breaker that will be the first to let a request through."""
+        """The circuit breaker that is expected to be the first to let a request through."""
         return min(
             self.upstreams, key=lambda upstream: (upstream.circuit.is_open, upstream.circuit.wait_seconds())
         ).circuit
 
     def wait_seconds(self, tenant: str = "") -> float:
-        """Return the seconds until a line of the tenant may be sent; `0` means now, infinity means never."""
+        """Return the seconds until a line of the tenant may be sent; 0 means now, infinity means never."""
         for upstream in self.upstreams:
             if not upstream.circuit.is_open:
                 return 0.0
@@ -237,7 +246,7 @@ class ModelRouter:
             avoid: the upstream at which the line failed last. It is chosen only if there is no other.
             is_full: returns True if the backend with this URL is at its limit. Such a backend is chosen only
                 if there is no other.
-            is_used_up: returns True if the fleet's limit for the backend with this URL is used up. Such a
+            is_used_up: returns True if the fleet-wide limit of the backend with this URL is used up. Such a
                 backend is never chosen.
         """
         only = self.upstreams[0] if len(self.upstreams) == 1 and not exclude else None
@@ -259,12 +268,14 @@ class ModelRouter:
         return Dispatch(upstream, upstream.circuit.begin(tenant))
 
     def resume(self, key: str, tenant: str = "") -> Dispatch | None:
-        """Count a job that is already running at an upstream (a model at a backend), and return its dispatch.
+        """Count a job that already runs at an upstream (a model at a backend) as in flight.
 
-        Return None if no upstream has this key or the upstream does not run jobs.
+        Return its dispatch.
+
+        Return None if no upstream has this key, or if the upstream does not run jobs.
 
         Args:
-            key: the `key` of the upstream at which the job runs.
+            key: `key` of the upstream that runs the job.
         """
         for router in (self, *self.fallbacks):
             for upstream in router.upstreams:
@@ -288,17 +299,17 @@ class ModelRouter:
         request_id: str,
         extra: Sequence[Header] = (),
     ) -> Outcome:
-        """Send the body to the chosen backend and return the outcome, as the output line will show it.
+        """Send the body to the chosen backend. Return the outcome as the output line will show it.
 
-        If the backend has its own name for the model, or a priority, these are set in the body. Nothing else
-        in the body is changed.
+        If the backend has its own name for the model, or a priority, it is set in the body. Nothing else in
+        the body is changed.
 
         Args:
             dispatch: the result of `select`.
             sender: the client or the microbatch sender of the chosen backend.
-            path: the path of the endpoint.
-            request_id: identifies the line; it is the same at each attempt.
-            extra: headers of the batch that are passed on.
+            path: path of the endpoint.
+            request_id: id of the line, the same at each attempt.
+            extra: headers of the batch that are forwarded.
         """
         upstream = dispatch.upstream
         body = await self._body_for(upstream, body)
@@ -316,8 +327,8 @@ class ModelRouter:
     ) -> Exchange | None:
         """Send the body to the chosen backend if that is possible without awaiting.
 
-        Return the exchange, which can be cancelled, or None if nothing was sent. `on_outcome` is called once
-        with the outcome, which the caller passes to `finalize_response`.
+        Return the exchange, which the caller can cancel; None if nothing was sent. `on_outcome` is called
+        once with the outcome, and the caller must pass this outcome to `finalize_response`.
         """
         upstream = dispatch.upstream
         backend = upstream.backend
@@ -332,7 +343,11 @@ class ModelRouter:
     ) -> Outcome:
         """Submit the body as a job. Return the outcome of the submission, not the line's result.
 
-        `key` is the idempotency key of the job.
+        Args:
+            path: path of the endpoint.
+            request_id: id of the line.
+            key: idempotency key of the job.
+            extra: headers of the batch that are forwarded.
         """
         body = await self._body_for(upstream, body)
         return await upstream.backend.client.submit_job(
@@ -340,7 +355,7 @@ class ModelRouter:
         )
 
     async def _body_for(self, upstream: Upstream, body: bytes) -> bytes:
-        """Return the body with the model name and the priority that the backend gets."""
+        """Return the body with the model name and the priority that this backend expects."""
         if upstream.priority is None and not self._is_renamed(upstream):
             return body
         if len(body) <= INLINE_REWRITE_BYTES:
@@ -356,10 +371,10 @@ class ModelRouter:
         return body if upstream.priority is None else with_priority(body, upstream.priority)
 
     def finalize_response(self, upstream: Upstream, path: str, body: bytes, outcome: Outcome) -> Outcome:
-        """Return the outcome as the output line shows it.
+        """Return the outcome as the output line will show it.
 
-        An embeddings response that does not match the request `body` becomes an error. A response of a
-        fallback model gets that model's name if it has none.
+        If an embeddings response does not match the request `body`, the outcome becomes an error. If a
+        response of a fallback model has no model name, the fallback's name is added.
         """
         if path == Endpoint.EMBEDDINGS and outcome.verdict is SUCCESS:
             problem = find_embeddings_problem(body, outcome.body)  # the list may not match the request
@@ -369,7 +384,10 @@ class ModelRouter:
         return outcome
 
     def _reachable(self) -> list[Upstream]:
-        """Return the model's own backends. If all their circuits are open, add those of the fallbacks."""
+        """Return the model's own upstreams.
+
+        If all their circuits are open, add the upstreams of the fallbacks.
+        """
         if not self.is_open:
             return self.upstreams
         return [*self.upstreams, *(upstream for router in self.fallbacks for upstream in router.upstreams)]
@@ -379,9 +397,9 @@ class ModelRouter:
     ) -> list[Upstream]:
         """Return the upstreams (models at backends) from which `select` may choose; empty if there are none.
 
-        Usually these are the model's own upstreams. If all their circuit breakers are open, the result is one
-        of them that may get a trial request. If there is none, it is the upstreams of the first usable
-        fallback.
+        Usually the result is the model's own upstreams. If all their circuits are open, the result is one own
+        upstream that may get a trial request. If there is none, the result is the upstreams of the first
+        usable fallback.
         """
         is_open = self.is_open
         for router in (self, *(self.fallbacks if is_open else ())):

@@ -1,6 +1,6 @@
-"""Limits that one process applies before it sends a line: caps on requests in flight, and rates per minute.
+"""Limits that one process checks before it sends a line: caps on requests in flight, and rates per minute.
 
-A cap or a rate sets aside only the tenant, API key or model to which it applies.
+If a tenant, an API key or a model has reached a limit, only its own lines wait.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,13 +12,13 @@ from batchwright.rules.dispatch.batch_order import BatchRanks, BatchSchedule
 from batchwright.rules.dispatch.minute_rate import MinuteRate
 
 _BYTES_PER_TOKEN = 4  # of a line
-_FIRST_OUTPUT_TOKENS = 256.0  # estimate until a response has shown how long they are
-_NEWEST_SHARE = 0.1  # of the newest response in the average
+_FIRST_OUTPUT_TOKENS = 256.0  # estimated tokens of a response, until the first one has arrived
+_NEWEST_SHARE = 0.1  # weight of the newest response in the average
 _MAX_AVERAGES = 10_000
 
 
 class Limit(StrEnum):
-    """A limit because of which lines wait although a permit is free. The values are metric labels."""
+    """Kinds of limits that make lines wait although a permit is free. The values are metric labels."""
 
     TENANT_IN_FLIGHT = "tenant_max_in_flight"
     KEY_IN_FLIGHT = "key_max_in_flight"
@@ -29,7 +29,7 @@ class Limit(StrEnum):
 
     @property
     def of_tenant(self) -> bool:
-        """True if it is a limit of a tenant or of its API key, False if it is one of the model."""
+        """True for a limit of a tenant or of its API key, False for a limit of the model."""
         return self not in (Limit.MODEL_REQUESTS, Limit.MODEL_TOKENS)
 
 
@@ -51,40 +51,37 @@ NO_RATES = Rates()
 
 
 class TenantShares(Protocol):
-    """Weights, caps and rates of tenants and the order of their batches, which may change at any time.
+    """Weights, caps and rates of tenants, and the order of their batches. All may change at any time.
 
-    They are looked up for each permit or many times a second, so the methods must be cheap.
+    The methods must be cheap, because they are called for each permit or many times per second.
     """
 
     def weight(self, tenant: str, default: float) -> float:
-        """Return the tenant's share relative to other tenants; `default` if no other weight was set."""
+        """Return the tenant's weight relative to other tenants; `default` if no weight was set for it."""
         ...
 
     def max_in_flight(self, tenant: str) -> int | None:
-        """Return how many requests of the tenant may be in flight in this process, over all models.
-
-        None means that there is no cap.
-        """
+        """Return how many requests of the tenant this process may have in flight; None if there is no cap."""
         ...
 
     def key_max_in_flight(self, key_id: str) -> int | None:
-        """Return how many requests of one API key's batches may be in flight in this process.
+        """Return how many requests this process may have in flight for one API key.
 
-        None means that there is no cap.
+        The requests of all batches created with the key count. None means that there is no cap.
         """
         ...
 
     def rates(self, tenant: str) -> Rates:
-        """Return how much may be sent for the tenant per minute, over all models."""
+        """Return how much this process may send for the tenant per minute, over all models."""
         ...
 
     def ranks(self, model: str) -> BatchRanks:
-        """Return the order of the batches of each tenant and priority that have lines of the model."""
+        """Return the order of the batches with lines of the model, within each tenant and priority."""
         ...
 
 
 class BatchWeights(TenantShares):
-    """The default for TenantShares: tenants have the weight of their batches, no limits, and no order."""
+    """Default for TenantShares: no limits and no order. Each tenant has the weight of its batches."""
 
     _schedule = BatchSchedule()
 
@@ -119,9 +116,10 @@ class _Buckets:
 
 
 class Charge(NamedTuple):
-    """What one request was charged: an estimate of its tokens, for a line of so many bytes.
+    """What one request was charged: an estimate of its tokens.
 
-    `buckets` are those that were charged: of the tenant, the model, or both.
+    Attributes:
+        buckets: the buckets that were charged: of the tenant, of the model, or of both.
     """
 
     model: str
@@ -136,9 +134,9 @@ def _no_record(_limit: Limit, _model: str, _tenant: str, _seconds: float) -> Non
 
 
 class SendLimits:
-    """Caps on requests in flight and rates per minute of one process, and what counts against them.
+    """Caps on requests in flight and rates per minute of one process, with their current usage.
 
-    A request that is sent is charged at once: one request, and an estimate of its tokens. The estimate is
+    When a request is sent, one request and an estimate of its tokens are charged at once. The estimate is
     corrected when the response shows how many tokens were used.
     """
 
@@ -150,18 +148,18 @@ class SendLimits:
         """Create the limits of a process that has no request in flight.
 
         Args:
-            shares: weights, caps and rates of tenants; None for the weights of batches and no limits.
-            record_wait: called with a limit, a model, a tenant and the seconds for which lines of that
-                tenant waited due to the limit. For a limit of the model, the tenant is empty.
+            shares: weights, caps and rates of tenants; None for the weights of the batches and no limits.
+            record_wait: called with a limit, a model, a tenant, and the seconds for which the tenant's lines
+                waited because of the limit. If it is a limit of the model, the tenant is empty.
         """
         self.shares: TenantShares = shares or BatchWeights()
         self.record_wait = record_wait
-        self._of_tenants: dict[str, int] = {}  # requests in flight, of all models
-        self._of_keys: dict[str, int] = {}  # the same by API key
+        self._of_tenants: dict[str, int] = {}  # requests in flight by tenant, over all models
+        self._of_keys: dict[str, int] = {}  # requests in flight by API key
         self._model_rates: Mapping[str, Rates] = {}
         self._tenants: dict[str, _Buckets] = {}  # only those with a rate
         self._models: dict[str, _Buckets] = {}  # only those with a rate
-        # Average of the tokens used beyond those of the line, by model and tenant.
+        # By model and tenant: average of the used tokens minus the estimated tokens of the line.
         self._further_tokens: dict[tuple[str, str], float] = {}
 
     def set_model_rates(self, rates: Mapping[str, Rates]) -> None:
@@ -171,33 +169,33 @@ class SendLimits:
     # Checks
 
     def tenant_limit(self, tenant: str, now: float) -> Limit | None:
-        """Return the limit because of which no request of the tenant may be sent now; None if one may be."""
+        """Return the tenant's cap or rate that forbids a request now; None if a request may be sent."""
         most = self.shares.max_in_flight(tenant)
         if most is not None and self._of_tenants.get(tenant, 0) >= most:
             return Limit.TENANT_IN_FLIGHT
         return self.tenant_rate(tenant, now)
 
     def tenant_rate(self, tenant: str, now: float) -> Limit | None:
-        """Return the rate because of which no request of the tenant may be sent now; None if one may be."""
+        """Return the tenant's rate that forbids a request now; None if a request may be sent."""
         if self.shares.rates(tenant) is NO_RATES and tenant not in self._tenants:  # the usual case
             return None
         buckets = self._tenant_buckets(tenant, now)
         return buckets and _used_up(buckets, now, Limit.TENANT_REQUESTS, Limit.TENANT_TOKENS)
 
     def model_limit(self, model: str, now: float) -> Limit | None:
-        """Return the rate because of which no request may be sent to the model now; None if one may be."""
+        """Return the model's rate that forbids a request now; None if a request may be sent."""
         if model not in self._model_rates and model not in self._models:  # the usual case
             return None
         buckets = self._model_buckets(model, now)
         return buckets and _used_up(buckets, now, Limit.MODEL_REQUESTS, Limit.MODEL_TOKENS)
 
     def is_key_capped(self, key_id: str) -> bool:
-        """Return True if as many requests of the API key are in flight as may be."""
+        """Return True if the API key has reached its cap on requests in flight."""
         most = self.shares.key_max_in_flight(key_id)
         return most is not None and self._of_keys.get(key_id, 0) >= most
 
     def reason(self, limit: Limit, model: str, tenant: str) -> str:
-        """Return why lines wait, as the end of a sentence that begins with the model."""
+        """Return in words why lines wait. The text continues a sentence that begins with the model."""
         match limit:
             case Limit.TENANT_IN_FLIGHT:
                 return "the tenant has as many requests in flight as its `max_in_flight` allows"
@@ -228,7 +226,12 @@ class SendLimits:
             _subtract_one(self._of_keys, key_id)
 
     def charge(self, model: str, tenant: str, line_bytes: int, now: float) -> Charge | None:
-        """Charge a request to the rates of its model and tenant. Return None if neither has a rate."""
+        """Charge a request to the rates of its model and tenant. Return None if neither has a rate.
+
+        Args:
+            line_bytes: length of the line, from which its tokens are estimated.
+            now: seconds of the limiter's clock.
+        """
         if not (self._model_rates or self._models or self._tenants) and self.shares.rates(tenant) is NO_RATES:
             return None
         of_tenant, of_model = self._tenant_buckets(tenant, now), self._model_buckets(model, now)
@@ -245,9 +248,9 @@ class SendLimits:
         return Charge(model, tenant, line_bytes, tokens, buckets)
 
     def correct(self, charge: Charge, used: int) -> None:
-        """Replace the estimated tokens of a charge with the number that the response has used.
+        """Replace the estimated tokens of a charge by the number of tokens that were used.
 
-        It also improves the next estimates, which add the average difference to the size of the line.
+        Later estimates improve, because they add the average difference to the size of the line.
         """
         for buckets in charge.buckets:
             if buckets.tokens is not None:
@@ -274,7 +277,7 @@ class SendLimits:
 
 
 def _refreshed(known: dict[str, _Buckets], name: str, rates: Rates, now: float) -> _Buckets | None:
-    """Apply changed rates to the buckets of `name` and return them; None if it has no rates any more."""
+    """Apply changed rates to the buckets of `name` and return the buckets; None if it has no rates now."""
     if rates == NO_RATES:
         known.pop(name, None)
         return None

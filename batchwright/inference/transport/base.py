@@ -16,11 +16,11 @@ import httpx
 from msgspec import Struct
 
 Header = tuple[bytes, bytes]
-HEADER_LINE = b"\r\n%b: %b"  # with the line break that ends the previous line
+HEADER_LINE = b"\r\n%b: %b"  # starts with the line break that ends the previous line
 
 
 class Origin(NamedTuple):
-    """Scheme, host and port to which a connection leads. `secure` is True for https."""
+    """Scheme, host and port of a connection's target. `secure` is True for https."""
 
     secure: bool
     host: str
@@ -29,16 +29,16 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TargetUrl:
-    """A URL in parsed form. It is parsed once and used for many requests."""
+    """A parsed URL. It is parsed once and used for many requests."""
 
     url: httpx.URL
     origin: Origin
-    path: bytes  # as sent, including the query
+    path: bytes  # path and query, as sent
     authority: bytes  # value of the host header
 
     @classmethod
     def of(cls, url: str) -> "TargetUrl":
-        """Return the parsed form of a URL. Raises httpx.InvalidURL if it is not valid."""
+        """Return the parsed form of a URL. Raise httpx.InvalidURL if the URL is not valid."""
         parsed = httpx.URL(url)
         secure = parsed.scheme == "https"
         origin = Origin(secure, parsed.host, parsed.port or (443 if secure else 80))
@@ -59,11 +59,11 @@ _NO_HEADERS = SharedHeaders()
 
 
 class BackendRequest(Struct, eq=False):
-    """One HTTP request, without the headers `host` and `content-length`, which the transport adds.
+    """One HTTP request without the headers `host` and `content-length`, which the transport adds.
 
     Attributes:
-        first_byte: maximum number of seconds until the response starts; `0` for no limit.
-        idle: maximum number of seconds between two pieces of the response; `0` for no limit.
+        first_byte: maximum number of seconds until the response starts; 0 for no limit.
+        idle: maximum number of seconds between two pieces of the response; 0 for no limit.
     """
 
     method: bytes
@@ -76,7 +76,7 @@ class BackendRequest(Struct, eq=False):
 
 
 class BackendResponse(Struct):
-    """One HTTP response. Names of headers are in lower case. The body may be compressed."""
+    """One HTTP response. Header names are in lower case. The body may be compressed."""
 
     status: int
     headers: dict[bytes, bytes]
@@ -88,17 +88,17 @@ class ResponseTooLarge(Exception):
 
 
 class Exchange(Protocol):
-    """A request in flight. A callback reports its end."""
+    """A request in flight. A callback reports how it ended."""
 
     def cancel(self) -> None:
-        """End the request and close its connection, without calling the callback.
+        """End the request and close its connection. The callback is not called.
 
-        It must not be called after the callback.
+        Do not call this after the callback was called.
         """
         ...
 
 
-# Called once, with the response or the error. It must not raise.
+# Callback at the end of a request. It is called once, with the response or the error, and must not raise.
 OnComplete = Callable[[BackendResponse | Exception], None]
 
 
@@ -109,14 +109,14 @@ class Transport(Protocol):
         If the call is cancelled, its connection is closed.
 
         Args:
-            most_bytes: limit for the body of the response.
+            most_bytes: maximum size of the response's body.
             seconds: time limit for the whole exchange.
 
         Raises:
             httpx.TransportError: the request was not sent or got no valid response. The module's docstring
                 lists the cases.
-            TimeoutError: the exchange took longer than `seconds` or than a limit of the request. The request
-                may have been sent.
+            TimeoutError: the exchange took longer than `seconds` or than a time limit in `request`. The
+                request may have been sent.
             ResponseTooLarge: the body is larger than `most_bytes`.
         """
         ...
@@ -124,20 +124,19 @@ class Transport(Protocol):
     def try_exchange_now(
         self, request: BackendRequest, *, most_bytes: int, seconds: float, ended: OnComplete
     ) -> Exchange | None:
-        """Send a request if that is possible without awaiting.
+        """Send a request if that is possible without awaiting. Return the exchange; None if nothing was sent.
 
-        Return the exchange, or None if nothing was sent. `ended` is called once, with the response or the
-        exception that `exchange` would return or raise.
+        `ended` is called once, with the response or the exception that `exchange` would return or raise.
         """
         return None
 
     async def retire(self) -> None:
-        """Stop reusing connections. Each one is closed when its request has ended."""
+        """Stop reusing connections. Each connection is closed when its current request has ended."""
         ...
 
     async def aclose(self) -> None:
         """Close all idle connections.
 
-        Close connections in use as well if the transport keeps a list of them.
+        If the transport keeps a list of the connections in use, close them, too.
         """
         ...

@@ -16,12 +16,15 @@ _NO_BODY = (204, 304)
 
 
 class BackendConnection(asyncio.Protocol):
-    """Connection of a `PooledTransport`. It is reused while `is_reusable` is True. Any error closes it."""
+    """Connection of a `PooledTransport`. It may be reused while `is_reusable` is True.
+
+    Any error closes it.
+    """
 
     def __init__(self) -> None:
         self.retire_at = 0.0  # monotonic time after which the transport no longer reuses it
         self._transport: asyncio.Transport | None = None
-        self._raw_transport: asyncio.Transport | None = None  # below TLS, with its own write buffer
+        self._raw_transport: asyncio.Transport | None = None  # below TLS; has its own write buffer
         self._parser = httptools.HttpResponseParser(self)
         self._on_complete: OnComplete | None = None  # callback of the request in flight
         self._most_bytes = 0
@@ -43,7 +46,10 @@ class BackendConnection(asyncio.Protocol):
         )
 
     async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
-        """Start TLS on the open connection. Raises OSError, such as ssl.SSLError, if the handshake fails."""
+        """Start TLS on the open connection.
+
+        Raise OSError, for example ssl.SSLError, if the handshake fails.
+        """
         raw_transport = self._transport
         if raw_transport is None:
             raise ConnectionResetError("the connection was closed before the TLS handshake")
@@ -62,16 +68,16 @@ class BackendConnection(asyncio.Protocol):
         """Send one request and return its response. If the call is cancelled, the connection is closed.
 
         Args:
-            head: the request line and the headers, encoded.
-            body: the body of the request.
-            most_bytes: the largest size of the response's body.
-            idle_timeout: limits the silence before and within the response.
+            head: the encoded request line and headers.
+            body: body of the request.
+            most_bytes: maximum size of the response's body.
+            idle_timeout: limits the silence before and within the response; None for no limit.
 
         Raises:
             httpx.ConnectError: the connection was already closed, so nothing was sent.
             httpx.ReadError: the connection ended before the response started.
             httpx.RemoteProtocolError: the response is not HTTP or not complete.
-            ResponseTooLarge: the response is larger than `most_bytes`.
+            ResponseTooLarge: the body is larger than `most_bytes`.
             TimeoutError: a time limit was exceeded.
         """
         response: asyncio.Future[BackendResponse] = asyncio.get_running_loop().create_future()
@@ -90,9 +96,12 @@ class BackendConnection(asyncio.Protocol):
         ended: OnComplete,
         idle_timeout: "IdleTimeout | None" = None,
     ) -> None:
-        """Send one request, and call `ended` with its response or error. After `abort`, it is not called.
+        """Send one request, and call `ended` with its response or error.
 
-        Raises httpx.ConnectError if the connection is already closed, so that nothing was sent.
+        After `abort`, `ended` is not called.
+
+        Raises:
+            httpx.ConnectError: the connection is already closed, so nothing was sent.
         """
         if self._transport is None or self._transport.is_closing():
             raise httpx.ConnectError("the backend closed the connection before the request was sent")
@@ -118,7 +127,7 @@ class BackendConnection(asyncio.Protocol):
     # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio's, so that isinstance cannot tell.
+        # uvloop's transports are not subclasses of asyncio's, so isinstance does not recognize them.
         self._transport = transport  # pyright: ignore[reportAttributeAccessIssue]
 
     def data_received(self, data: bytes) -> None:
@@ -133,16 +142,16 @@ class BackendConnection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             self._fail(httpx.RemoteProtocolError("the backend switches to another protocol"))
         except httptools.HttpParserError as error:
-            # A complete response stays valid, whatever follows it.
+            # A complete response stays valid, even if invalid data follows.
             self._keeps_alive = False
             if not self._is_complete:
                 self._fail(httpx.RemoteProtocolError(str(error) or type(error).__name__))
-        # Data without any of the body belongs to the head, or to the trailer.
+        # Data that contains no part of the body belongs to the head or the trailer.
         self._head_bytes = self._head_bytes + len(data) if self._size == size_before else 0
         self._check_end()
 
     def eof_received(self) -> None:
-        """End the request at once, because the backend sends no more data."""
+        """End the request at once, because the backend will send no more data."""
         transport = self._transport
         self.connection_lost(None)
         if transport is not None:
@@ -190,7 +199,7 @@ class BackendConnection(asyncio.Protocol):
             return
         if first:
             self._first_piece = body
-        else:  # one buffer: as single objects, pieces of 2 bytes would take 35 times their size
+        else:  # one buffer, because many small objects would take much more memory
             if self._pieces is None:
                 self._pieces = BytesIO()
                 self._pieces.write(self._first_piece)
@@ -203,7 +212,7 @@ class BackendConnection(asyncio.Protocol):
             self._is_complete = True
             self._keeps_alive = self._parser.should_keep_alive()
         else:
-            self._headers = {}  # of an interim response: the real one follows
+            self._headers = {}  # drop the headers of an interim response; the final response follows
 
     # The end of a request
 
@@ -232,7 +241,7 @@ class BackendConnection(asyncio.Protocol):
             ended(error)
 
     def _take_callback(self) -> OnComplete | None:
-        """Remove and return the callback of the request in flight; None if there is no request."""
+        """Remove and return the callback of the request in flight; None if no request is in flight."""
         ended, self._on_complete = self._on_complete, None
         if self._idle_timeout is not None:
             self._idle_timeout.cancel()
@@ -249,8 +258,11 @@ class BackendConnection(asyncio.Protocol):
 class IdleTimeout:
     """Limits the time until a response starts, and the silence between two pieces of it.
 
-    `first_byte` and `idle` are these limits in seconds; `0` disables each. An interim response (status 1xx)
-    does not count as the start.
+    An interim response (status 1xx) does not count as the start.
+
+    Args:
+        first_byte: maximum number of seconds until the response starts; 0 for no limit.
+        idle: maximum number of seconds between two pieces; 0 for no limit.
     """
 
     def __init__(self, first_byte: float, idle: float) -> None:
@@ -262,7 +274,7 @@ class IdleTimeout:
     def start(self, fail: Callable[[Exception], None]) -> None:
         """Start waiting for the response.
 
-        When a limit is exceeded, `fail` is called once with a TimeoutError, unless `cancel` was called.
+        When a limit is exceeded, `fail` is called once with a TimeoutError. After `cancel`, it is not called.
         """
         self._fail = fail
         if self._first_byte:
@@ -276,7 +288,7 @@ class IdleTimeout:
             self._schedule_check(asyncio.get_running_loop().time())
 
     def data_received(self) -> None:
-        """Record that data has arrived, so that the silence is measured from now."""
+        """Record that data has arrived. The silence is measured from now on."""
         self._last_data_at = asyncio.get_running_loop().time()
 
     def cancel(self) -> None:
@@ -302,7 +314,7 @@ class IdleTimeout:
 
 
 def _ignore(_: Exception) -> None:
-    """Do nothing with the error. This is the callback before `start`."""
+    """Do nothing with the error. This is the callback before `start` is called."""
 
 
 def _resolve(response: asyncio.Future[BackendResponse], ended: BackendResponse | Exception) -> None:

@@ -7,14 +7,14 @@ import httpx
 from batchwright.inference.transport.base import BackendResponse, ResponseTooLarge
 
 _GZIP = zlib.MAX_WBITS | 16
-_MAX_LAYERS = 4  # encodings of one response; each is decoded whole
+_MAX_LAYERS = 4  # maximum number of encodings of one response
 
 
 def decode_content(answer: BackendResponse, most_bytes: int) -> bytes:
     """Return the decompressed body of a response. A body with an unknown encoding is returned unchanged.
 
     Raises:
-        ResponseTooLarge: the body has more than `most_bytes` after decompressing one of its encodings.
+        ResponseTooLarge: the body is larger than `most_bytes` after one of its encodings is decompressed.
         httpx.DecodingError: the body is damaged, or compressed too many times.
     """
     encodings = answer.headers.get(b"content-encoding")
@@ -45,10 +45,10 @@ def _decode_layer(data: bytes, name: bytes, most_bytes: int) -> bytes:
 
 
 def _inflate(data: bytes, bits: int, most_bytes: int) -> bytes:
-    """Return the decompressed data. `bits` selects the format of zlib.
+    """Return the decompressed data. `bits` is zlib's `wbits`, which selects the compression format.
 
     Raises:
-        ResponseTooLarge: the decompressed data has more than `most_bytes`.
+        ResponseTooLarge: the decompressed data is larger than `most_bytes`.
         zlib.error: the data is damaged or ends too early.
     """
     decoder = zlib.decompressobj(bits)

@@ -1,4 +1,4 @@
-"""Transport that sends requests with a transport of httpx: its connection pool, or a mock in tests."""
+"""Transport that sends requests through httpx: through its connection pool, or through a mock in tests."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -56,9 +56,9 @@ class HttpxTransport(Transport):
         await self._transport.aclose()
 
     def _to_httpx(self, request: BackendRequest, seconds: float) -> httpx.Request:
-        """Return the request in httpx's form.
+        """Return the request as an httpx request.
 
-        The connect timeout is always shorter than `seconds`, so that a slow connection is reported as a
+        Its connect timeout is always shorter than `seconds`, so that a slow connection is reported as a
         request that was never sent.
         """
         connect = min(self._connect_seconds, seconds * 0.9)
@@ -90,7 +90,8 @@ async def _read(response: httpx.Response, most_bytes: int, idle: float) -> bytes
 async def _next_chunk(chunks: AsyncIterator[bytes], idle: float) -> bytes | None:
     """Return the next chunk of the response; None at its end.
 
-    Raises TimeoutError if no chunk arrives for `idle` seconds. `0` disables this limit.
+    Raises:
+        TimeoutError: no chunk arrived for `idle` seconds. With 0, there is no limit.
     """
     silence = asyncio.timeout(idle or None)
     try:

@@ -1,6 +1,6 @@
 """Transport with a connection pool, and the timeouts of its requests.
 
-For each origin, it reuses the connection that was used last.
+For each origin (scheme, host and port), it reuses the connection that was used last.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ from batchwright.inference.transport.connection import BackendConnection, IdleTi
 
 # Common servers close an idle connection after 5 s, and a POST sent at that moment would be lost.
 _KEEPALIVE_SECONDS = 4.0
-# An older connection is not reused: a new one may reach a server that was added behind the same name or load
-# balancer. The range prevents connections opened together from ending together.
+# Older connections are not reused. A new one may reach a server that was added behind the same name or
+# load balancer. The age is random, so that connections that were opened together do not end together.
 _MAX_AGE_SECONDS = (45.0, 75.0)
 # Time until the next address of a host is tried in parallel (RFC 8305).
 _HAPPY_EYEBALLS_DELAY = 0.25
@@ -45,15 +45,15 @@ IdleConnection = tuple[BackendConnection, float]  # with the monotonic time when
 class PooledTransport(Transport):
     """HTTP transport that reuses connections and does not use proxies.
 
-    It does not limit the number of connections, because callers limit the requests in flight.
+    The number of connections is not limited, because callers limit the requests in flight.
     """
 
     def __init__(self, *, connect_seconds: float, tls: ssl.SSLContext | None = None) -> None:
-        """Create the transport; it connects when it is first used.
+        """Create the transport. It connects when it is first used.
 
         Args:
-            connect_seconds: the time limit for connecting.
-            tls: the context for https; None trusts the system's authorities.
+            connect_seconds: time limit for connecting.
+            tls: TLS context for https; None trusts the system's certificate authorities.
         """
         self._connect_seconds = connect_seconds
         self._own_tls = tls
@@ -69,7 +69,7 @@ class PooledTransport(Transport):
         self._in_flight += 1
         try:
             connection = self._idle_connection(origin) or await self._connect(origin, seconds)
-            if timeout.expired:  # timed out while connecting: nothing was sent
+            if timeout.expired:  # the time ran out while connecting, so nothing was sent
                 connection.abort()
                 raise _connect_timeout(seconds)
             timeout.on_timeout = connection.time_out
@@ -199,8 +199,8 @@ class PooledTransport(Transport):
 class Timeout(Struct, eq=False):
     """Timeout of one request. If the request has not ended in time, `on_timeout` is called once.
 
-    The timeout may expire during an await. After an await, check that `expired` is False before you set
-    `on_timeout`.
+    The timeout may expire during an await. Therefore check after each await that `expired` is False, before
+    you set `on_timeout`.
     """
 
     siblings: "dict[Timeout, None]"  # running timeouts of the same duration, the next to expire first
@@ -215,7 +215,7 @@ class Timeout(Struct, eq=False):
 class TimeoutWheel:
     """Starts timeouts for requests.
 
-    It uses one timer of the event loop for each duration, not for each request.
+    All timeouts with the same duration share one timer of the event loop.
     """
 
     def __init__(self) -> None:
@@ -257,7 +257,7 @@ def _do_nothing() -> None:
 
 
 class _PooledExchange(Struct, eq=False):
-    """A request in flight on a pooled connection. Its end is reported to the callback `ended`."""
+    """A request in flight on a pooled connection. The callback `ended` gets its response or error."""
 
     transport: PooledTransport
     origin: Origin
@@ -275,22 +275,22 @@ class _PooledExchange(Struct, eq=False):
 
 
 def enable_tcp_keepalive(connected: socket.socket) -> None:
-    """Turn on TCP keep-alive for a socket, to detect a host that has disappeared."""
+    """Turn on TCP keep-alive for a socket, to detect that the other host has disappeared."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _TCP_KEEPALIVE_OPTIONS.items():
-        option: int | None = getattr(socket, name, None)  # not every system has all of them
+        option: int | None = getattr(socket, name, None)  # not every operating system has all options
         if option is not None:
             connected.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 async def _open_connection(origin: Origin) -> BackendConnection:
-    """Connect to the first address of a host that responds. Raises OSError if no address responds.
+    """Connect to the first address of a host that responds. Raise OSError if no address responds.
 
     Addresses of the same IP version are tried in random order, so that connections spread over all servers.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
-    preferred = found[0][0]  # the family that the system puts first
+    preferred = found[0][0]  # the IP version that the system prefers
     addresses = random.sample(found, len(found))
     addresses.sort(key=lambda address: address[0] != preferred)
     connected = await aiohappyeyeballs.start_connection(  # pyright: ignore[reportUnknownMemberType]
@@ -306,7 +306,7 @@ def _connect_timeout(seconds: float) -> httpx.ConnectTimeout:
 
 
 def _describe_os_error(error: OSError) -> str:
-    """Return a description of the error without numbers and addresses, because tenants read it, too."""
+    """Return a description of the error without numbers and addresses, because tenants can read it."""
     if isinstance(error, ConnectionRefusedError):
         return "the connection was refused"
     if isinstance(error, (socket.gaierror, ssl.SSLError)) or error.errno is None:

@@ -1,4 +1,4 @@
-"""TLS context of one backend: authorities and client certificate, reloaded when their files change."""
+"""TLS context of one backend: certificate authorities and client certificate, reloaded when files change."""
 
 import ssl
 from pathlib import Path
@@ -7,7 +7,7 @@ from batchwright.contracts.registry import BackendConfig
 
 
 class InvalidTlsFiles(Exception):
-    """A certificate or key file cannot be used. The message names the files."""
+    """A certificate or key file cannot be used. The message names the file."""
 
 
 class TlsContext:
@@ -17,16 +17,17 @@ class TlsContext:
     """
 
     def __init__(self, backend: BackendConfig) -> None:
-        """Load the files. Raises InvalidTlsFiles if one of them cannot be used."""
+        """Load the files. Raise InvalidTlsFiles if one of them cannot be used."""
         self._backend = backend
         self._stamps = self._file_stamps()
         self.context = self._create()
 
     def reload(self) -> bool:
-        """Create a new TLS context if a file has changed. Return True if this was done, otherwise False.
+        """Create a new TLS context if a file has changed. Return True if a new context was created.
 
-        Raises InvalidTlsFiles if a changed file cannot be used. Later calls return False until a file changes
-        again.
+        Raises:
+            InvalidTlsFiles: a changed file cannot be used. Later calls return False until a file changes
+                again.
         """
         stamps = self._file_stamps()
         if stamps == self._stamps:
@@ -60,7 +61,7 @@ class TlsContext:
 
 
 def needs_tls_context(backend: BackendConfig) -> bool:
-    """Return True if the backend has its own TLS settings, False if those of the system are used."""
+    """Return True if the backend has its own TLS settings, False if it uses those of the system."""
     return bool(backend.tls_insecure_skip_verify or backend.tls_ca_cert_file or backend.tls_client_cert_file)
 
 
