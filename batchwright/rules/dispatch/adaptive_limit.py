@@ -1,18 +1,18 @@
-"""Adaptive concurrency limit: how many requests a backend gets at once, derived from its responses alone.
+"""Adaptive concurrency limit: how many requests a backend gets at once, derived only from its responses.
 
 Rejections and timeouts lower the limit immediately, but only once for all requests that were in flight
 together. Rejections that occur at any concurrency do not lower it (`backend_load.py`). Every other change is
 a trial, which is judged by its effect on response times. If requests queue in the backend, fewer requests in
-flight make responses proportionally faster, and more make them slower. If the backend has room, response
-times stay the same.
+flight make responses faster, and more requests make them slower. If the backend has room, response times stay
+the same.
 
 There are three kinds of trial:
 
-- After slow responses the limit is lowered. If that does not help, the backend is slow but not crowded, and
+- After slow responses, the limit is lowered. If that does not help, the backend is slow but not crowded, and
   the limit is restored.
-- From time to time the limit is lowered without a reason, because the backend may have been crowded from the
+- From time to time, the limit is lowered without a reason, because the backend may have been crowded from the
   start.
-- The limit is raised while all of it is used, in growing steps as long as that helps.
+- While the whole limit is used, the limit is raised, in growing steps as long as that helps.
 """
 
 import math
@@ -28,31 +28,31 @@ from batchwright.rules.dispatch.backend_load import (
 )
 
 MIN_WINDOW_SECONDS, MAX_WINDOW_SECONDS = 0.25, 2.0
-DECREASE_PROBE_SECONDS, INCREASE_PROBE_SECONDS = 30.0, 2.0  # at least; failed decreases double the first
+DECREASE_PROBE_SECONDS, INCREASE_PROBE_SECONDS = 30.0, 2.0  # minimum; failed decreases double the first
 NEVER_SLOW_SECONDS = 0.1  # faster responses never count as slow
 _MAX_PAUSE_SECONDS = 480.0
-_SETTLE_FACTOR = 1.25  # multiple of the response time after which a trial shows in the responses
-_WINDOW_RESPONSES, _TRIAL_RESPONSES = 8, 24  # the minimum for measuring a level
-_BEYOND_CHANCE = 5.0  # standard errors above the baseline after which one window is enough proof
+_SETTLE_FACTOR = 1.25  # multiple of the response time until a trial has an effect on responses
+_WINDOW_RESPONSES, _TRIAL_RESPONSES = 8, 24  # minimum number of responses for measuring a level
+_BEYOND_CHANCE = 5.0  # standard errors above the baseline at which a single window is enough proof
 _CERTAINTY = 2.0  # standard errors by which two levels must differ
-_PROBE_COST = 0.025  # share of the capacity that decreases without a reason may cost
+_PROBE_COST = 0.025  # fraction of the capacity that decreases without a reason may cost
 _CHEAP_PROBE_SECONDS = 1.8  # a decrease that costs less full capacity than this is always allowed
-# If response times follow the concurrency by more than this share, requests queue in the backend. Within the
-# width around it, the result is unclear.
+# Requests queue in the backend if response times follow a changed concurrency by more than this fraction.
+# Within the width around the fraction, the result is unclear.
 _QUEUED_SHARE, _UNCLEAR_WIDTH = 0.5, 0.25
 _TIMEOUT_FACTOR, _DECREASE_FACTOR, _MIN_DECREASE_FACTOR = 0.5, 0.7, 0.5
 _INCREASE_FACTOR, _FAST_INCREASE_FACTOR, _MAX_INCREASE_FACTOR = 1.25, 1.6, 2.0
 _BEST_LIMIT_DECAY = 0.98  # applied to the best limit so far after each failed increase
 _MAX_FAILED_DECREASES = 2  # after so many the backend counts as slow, not crowded
-_STILL_RISING = 0.15  # if the level rises by this during a trial, the slowdown is still growing
-_RECOVERY_THRESHOLD = 0.9  # share of the last good limit, below which the limit recovers without a trial
-_UTILIZATION_THRESHOLD = 0.9  # share of the current limit that must be used before it is raised
+_STILL_RISING = 0.15  # if the level rises by more during a trial, the slowdown is still growing
+_RECOVERY_THRESHOLD = 0.9  # below this fraction of the last good limit, the limit recovers without a trial
+_UTILIZATION_THRESHOLD = 0.9  # fraction of the current limit that must be used before the limit is raised
 _HISTORY_DECAY = 0.9  # weight of earlier windows with each new one
 _MIN_PROBED_IN_FLIGHT = 4
 
 
 class LoadSignal(StrEnum):
-    """The load of a backend, as far as the end of a request shows it."""
+    """What the end of a request shows about the load of its backend."""
 
     RESPONDED = "responded"
     REJECTED = "rejected"  # busy, overloaded or unavailable
@@ -74,7 +74,7 @@ class LimitChange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LimitBounds:
-    """Bounds of an adaptive limit, in requests in flight, and its sensitivity to slow responses.
+    """Bounds of an adaptive limit, in requests in flight, and its tolerance of slow responses.
 
     If responses take more than `tolerance` times as long as usual, a lower limit is tried.
     """
@@ -90,9 +90,9 @@ class LimitTrial:
 
     Attributes:
         limit: the limit before the change.
-        used: the number of requests in flight before the change.
-        level: the mean latency level before the change, as a logarithm of seconds.
-        failures: the number of decreases in this trial that did not help.
+        used: number of requests in flight before the change.
+        level: mean latency level before the change. The level is a logarithm of seconds.
+        failures: number of decreases in this trial that did not help.
     """
 
     limit: float
@@ -103,21 +103,21 @@ class LimitTrial:
 
 
 class AdaptiveLimit:
-    """Adapts how many requests may be in flight to one backend; `current` is that number.
+    """Adapts the number of requests that may be in flight to one backend. `current` is this number.
 
     Call `on_complete` at the end of each request. All times are seconds of the caller's clock, because this
-    class reads no clock and does no I/O.
+    class reads no clock.
     """
 
     def __init__(self, bounds: LimitBounds, now: float) -> None:
         self.bounds = bounds
-        self.current = bounds.ceiling  # how many may be in flight; read several times per request
+        self.current = bounds.ceiling  # maximum number of requests in flight
         self._limit = self._target = self._good_limit = self._best_limit = float(bounds.ceiling)
         self._baseline = LatencyBaseline()
         self._rejections, self._congestion = RejectionHistory(), CongestionWindow()
         self._response_seconds = 0.0  # moving average of the response time
-        self._suspected = False  # the last window was slow: the next one has to confirm it
-        self._noise: float | None = None  # variance of a single response's level; None until it was measured
+        self._suspected = False  # True if the last window was slow, and the next one has to confirm it
+        self._noise: float | None = None  # variance of a single response's level; None before it is measured
         self._probed_at = now  # end of the last change that was measured, or the start
         self._lowered_at = -math.inf
         self._settled_at = now
@@ -139,15 +139,16 @@ class AdaptiveLimit:
     ) -> LimitChange | None:
         """Record the end of a request, and adapt the limit.
 
-        Return why the limit changed, or None if it did not change.
+        Return why the limit changed; None if it did not change.
 
         Args:
             signal: what the end of the request shows about the backend's load.
             sent_at: when the request was sent.
-            in_flight: requests in flight now, this one included.
-            in_flight_when_sent: requests in flight when this one was sent, itself included.
-            kind: group of comparable requests, such as one model and response length. Only response times of
-                the same kind are compared.
+            now: the current time.
+            in_flight: number of requests in flight now, including this request.
+            in_flight_when_sent: number of requests in flight when this request was sent, including it.
+            kind: group of comparable requests, such as one model and response length. Response times are
+                compared only within a kind.
         """
         window = self._window
         if in_flight > window.peak:
@@ -188,7 +189,7 @@ class AdaptiveLimit:
             self._used(), sent_at=sent_at, now=now, span=self._window_seconds()
         )
         if self._clamped(lower) >= self._limit:
-            return None  # the limit is at its floor; increases must stay possible
+            return None  # the limit is at its minimum, and increases must stay possible
         if congestion.is_slight:
             self._target = self._clamped(lower)
             self._apply(self._target)
@@ -198,8 +199,8 @@ class AdaptiveLimit:
     def _on_timeout(self, sent_at: float, now: float) -> LimitChange | None:
         """Lower the limit after a timeout, and return the change.
 
-        Return None without a change if the request was sent before the limit was last lowered, or if the
-        limit was lowered only a moment ago.
+        Return None without a change in two cases: the request was sent before the limit was last lowered, or
+        the limit was lowered only a moment ago.
         """
         if sent_at < self._lowered_at or now - self._lowered_at < self._window_seconds():
             return None
@@ -224,9 +225,9 @@ class AdaptiveLimit:
         return self._set_target(before, now, LimitChange.PROBE_REVERTED)
 
     def _evaluate_window(self, now: float) -> LimitChange | None:
-        """Change the limit if the responses of the current window call for it.
+        """Change the limit if the responses of the current window are a reason for it. Return the change.
 
-        Do nothing before there are enough. Return how the limit changed, or None if it did not change.
+        Return None if the limit did not change, for example because there are not enough responses yet.
         """
         window, trial = self._window, self._trial
         enough = self._trial_responses(self._change(trial)) if trial else self._window_responses()
@@ -256,13 +257,13 @@ class AdaptiveLimit:
             self._noise += min(0.5, self._window.responses / 200) * (variance - self._noise)
 
     def _error(self, window: MeasurementWindow) -> float:
-        """Return the statistical standard error of the window's mean latency level."""
+        """Return the standard error (in the statistical sense) of the window's mean latency level."""
         return math.sqrt((self._noise or 0.0) / window.responses)
 
     def _window_responses(self) -> float:
-        """Return how many responses to collect before deciding whether the backend is slow.
+        """Return how many responses are needed to decide if the backend is slow.
 
-        With fewer responses, a slow backend could not be distinguished from chance.
+        With fewer responses, slowness could not be distinguished from chance.
         """
         if self._suspected:
             return self._trial_responses()
@@ -270,9 +271,10 @@ class AdaptiveLimit:
         return max(enough, (self._noise or 0.0) * (_CERTAINTY / math.log(self.bounds.tolerance)) ** 2)
 
     def _trial_responses(self, change: float = -math.log(_DECREASE_FACTOR)) -> float:
-        """Return how many responses to collect to see whether a changed limit changed the response times.
+        """Return how many responses are needed to see if a changed limit has changed the response times.
 
-        `change` is the logarithm of the ratio between the requests in flight after and before the change.
+        Args:
+            change: logarithm of the requests in flight after the change, divided by those before it.
         """
         half = _QUEUED_SHARE * (abs(change) or -math.log(_DECREASE_FACTOR))
         return max(_TRIAL_RESPONSES, 2 * (self._noise or 0.0) * (_CERTAINTY / half) ** 2)
@@ -281,11 +283,11 @@ class AdaptiveLimit:
         return math.log(max(self._window.peak, 1) / trial.used)
 
     def _may_probe(self, now: float) -> bool:
-        """Return True if the limit may now be lowered as a probe, that is without a sign of overload.
+        """Return True if the limit may be lowered now as a probe, without a sign of overload.
 
-        If the probe finds nothing, it was lost throughput. This cost is counted in seconds of full
-        throughput. It must be at most `_CHEAP_PROBE_SECONDS`, or at most the part `_PROBE_COST` of the time
-        since the last change of the limit that was measured.
+        A probe that finds nothing costs throughput. Its cost is expressed in seconds of full throughput. The
+        probe is allowed if it costs at most `_CHEAP_PROBE_SECONDS`, or at most the fraction `_PROBE_COST` of
+        the time since the last measured change.
         """
         rate = self._window.responses / max(now - self._window.since, 1e-6)
         seconds = self._trial_responses() / (rate * _DECREASE_FACTOR) + self._settle_seconds()
@@ -296,9 +298,9 @@ class AdaptiveLimit:
         return (_SETTLE_FACTOR + 2 * math.sqrt(self._noise or 0.0)) * self._response_seconds
 
     def _add_to_history(self) -> None:
-        """Add the current window to the weighted sum of the windows before it.
+        """Add the current window to the weighted sum of earlier windows.
 
-        A trial is later compared with this sum.
+        Trials are compared with this sum.
         """
         self._history.responses = self._history.responses * _HISTORY_DECAY + self._window.responses
         self._history.levels = self._history.levels * _HISTORY_DECAY + self._window.levels
@@ -311,9 +313,9 @@ class AdaptiveLimit:
             excess = self._window.level - (self._baseline.baseline or 0.0)
             is_certain = excess > _BEYOND_CHANCE * self._error(self._window)
             if self._window.responses < self._trial_responses() and not is_certain:
-                self._suspected = True  # the next window has enough responses to be compared with a trial's
+                self._suspected = True  # the next window will have enough responses for a comparison
                 return None
-            # The share of the requests in flight that are not queued, if the backend is crowded.
+            # If the backend is crowded: the fraction of the requests in flight that do not queue in it.
             factor = min(max(1 / slower, _MIN_DECREASE_FACTOR), _DECREASE_FACTOR)
             return self._start_trial(self._used() * factor, self._window.level, now, LimitChange.SLOW)
         if now < self._next_decrease_at or not self._may_probe(now):
@@ -342,7 +344,7 @@ class AdaptiveLimit:
         window = self._window
         ratio = self._change(trial)
         if abs(ratio) < 0.05 and self.current > 1:
-            return self._end_trial(now)  # the trial had no effect, because as many are in flight as before
+            return self._end_trial(now)  # no effect: as many requests are in flight as before
         share = (window.level - trial.level) / ratio if ratio else 1.0
         is_unclear = abs(share - _QUEUED_SHARE) < _UNCLEAR_WIDTH
         if is_unclear and window.responses < 2 * self._trial_responses(ratio):
@@ -354,7 +356,10 @@ class AdaptiveLimit:
         return self._keep_decrease(trial, now) if queued else self._undo_decrease(trial, now)
 
     def _keep_increase(self, now: float) -> None:
-        """Keep the increased limit, because it raised the throughput, and allow the next increase at once."""
+        """Keep the increased limit, because it raised the throughput.
+
+        The next increase may follow at once.
+        """
         self._good_limit = self._limit
         self._increase_factor = min(self._increase_factor * _INCREASE_FACTOR, _MAX_INCREASE_FACTOR)
         self._decrease_pause = DECREASE_PROBE_SECONDS
@@ -362,9 +367,9 @@ class AdaptiveLimit:
         self._next_increase_at = now
 
     def _undo_increase(self, trial: LimitTrial, now: float) -> LimitChange:
-        """Restore the limit from before an increase, because the backend only queued the additional requests.
+        """Restore the limit from before an increase, and return the change.
 
-        Return the change.
+        The additional requests only waited in the backend's queue.
         """
         self._good_limit = trial.limit
         self._pause_increases(now)
@@ -374,7 +379,7 @@ class AdaptiveLimit:
     def _keep_decrease(self, trial: LimitTrial, now: float) -> LimitChange | None:
         """Keep the decreased limit, because it cost no throughput.
 
-        If requests may still queue in the backend, decrease the limit once more and return this change.
+        If requests may still queue in the backend, decrease the limit once more and return the change.
         Otherwise end the trial and return None.
         """
         self._good_limit, self._decrease_pause = self._limit, DECREASE_PROBE_SECONDS
@@ -388,9 +393,9 @@ class AdaptiveLimit:
     def _undo_decrease(self, trial: LimitTrial, now: float) -> LimitChange:
         """Undo a decrease that did not make responses faster, and return the change.
 
-        If the decrease was a reaction to slow responses, another one is tried first. If that does not help
-        either, the backend is slow but not crowded: the limit is restored, and the present latency becomes
-        the baseline.
+        If the decrease was a reaction to slow responses, a second decrease is tried first. If it does not
+        help either, the backend is slow but not crowded. The limit is then restored, and the present latency
+        becomes the baseline.
         """
         level, slow = self._window.level, trial.change is LimitChange.SLOW
         trial.failures += 1
@@ -417,14 +422,14 @@ class AdaptiveLimit:
         self._next_increase_at = now + max(INCREASE_PROBE_SECONDS, 5 * self._window_seconds())
 
     def _used(self) -> float:
-        """Return the highest number of requests that were in flight in this window, but at most the limit.
+        """Return the highest number of requests in flight in this window, but at most the limit.
 
-        Return the limit if that number is not known.
+        If that number is not known, return the limit.
         """
         return max(1.0, min(self._limit, self._window.peak or self._limit))
 
     def _set_target(self, limit: float, now: float, change: LimitChange) -> LimitChange:
-        """Set the value that the limit moves to. Return `change`.
+        """Set the value to which the limit moves. Return `change`.
 
         Decreases and restored limits apply at once. Increases apply step by step, to avoid a burst of
         requests.
@@ -438,8 +443,8 @@ class AdaptiveLimit:
     def _approach(self, now: float) -> None:
         """Raise the limit by one step towards its target.
 
-        The target is reached after about one response per request in flight. Responses received until then
-        are not measured.
+        The limit reaches its target after about one response per request in flight. Responses until then are
+        not measured.
         """
         self._apply(min(self._limit + max(self._target / self._limit - 1, 0.1), self._target))
         self._settle(now)

@@ -1,11 +1,12 @@
-"""Load of a backend as its responses show it: how slow they are, and how many it rejects.
+"""Load of a backend as its responses show it: how slow they are, and how many requests it rejects.
 
-Response times are compared with the usual ones of the same backend, whatever the sizes of the responses.
+Response times are compared with the usual response times of the same backend, corrected for the sizes of the
+responses.
 
-An overloaded backend with capacity C rejects the share 1 - C/L of L requests in flight. With fewer requests
-in flight, that share falls to zero. A gateway that fails now and then rejects the same share at any L, so
-fewer requests in flight would only cost throughput. The two cases are distinguished by comparing requests
-sent at high concurrency with requests sent at low concurrency.
+A backend with capacity C that gets L requests at once, with L above C, rejects the fraction 1 - C/L of them.
+With fewer requests in flight, the fraction falls to zero. A gateway that fails now and then rejects the same
+fraction at any L. Fewer requests in flight would then only cost throughput. To distinguish the two cases,
+requests sent at high concurrency are compared with requests sent at low concurrency.
 """
 
 import math
@@ -14,23 +15,26 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 _MAX_KINDS = 512
-_LEARNING_RATE = 0.05  # how far one response moves the usual offset of its kind
+_LEARNING_RATE = 0.05  # by which fraction one response moves the usual offset of its kind
 _FALL, _DRIFT, _RISE = 0.5, 0.1, 0.02  # steps of the baseline towards a lower or higher level, per window
-_HISTORY, _MIN_COMPARED = 128, 16  # outcomes remembered in total, and needed at high and at low concurrency
-_LOW_CONCURRENCY = 0.75  # concurrency up to this share of its peak counts as low
-_MAX_USUAL_SHARE = 1 / 3  # with more rejections, the backend counts as overloaded
+_HISTORY, _MIN_COMPARED = 128, 16  # outcomes that are kept; outcomes needed at high and at low concurrency
+_LOW_CONCURRENCY = 0.75  # up to this fraction of its peak, the concurrency counts as low
+_MAX_USUAL_SHARE = 1 / 3  # with a larger fraction of rejections, the backend counts as overloaded
 _TOLERANCE = 3.0  # standard deviations by which rejections may exceed the usual number
-_FOLLOW = 0.25  # how far the usual share moves towards a newly measured one
-_LOWEST, _SLIGHT = 0.7, 0.05  # shares of the requests in flight
+_FOLLOW = 0.25  # by which fraction the usual fraction moves towards a new measurement
+_LOWEST, _SLIGHT = 0.7, 0.05  # fractions of the requests in flight
 
 
 @dataclass(slots=True)
 class MeasurementWindow:
-    """Measurements of the responses received since the time `since`.
+    """Measurements of the responses since the time `since`.
 
     The level of a response is the logarithm of its time in seconds, corrected for the kind of request
-    (`LatencyBaseline`). `levels` is the sum of the levels, and `peak` the highest number of requests that
-    were in flight at once.
+    (`LatencyBaseline`).
+
+    Attributes:
+        levels: sum of the levels.
+        peak: highest number of requests in flight.
     """
 
     since: float
@@ -59,9 +63,9 @@ class LatencyBaseline:
 
     A kind is a group of comparable responses: the same model and about the same length. The logarithm of a
     response's seconds is modelled as a sum: the level of the backend, the usual offset of the response's
-    kind, and noise. All kinds share one level. So ten long responses after ten short ones do not look like a
-    slowdown, and responses of one model also tell how slow the others are. The baseline follows lower levels
-    quickly and higher levels slowly.
+    kind, and noise. All kinds share one level. So ten long responses after ten short responses do not look
+    like a slowdown, and responses of one model also show how slow the other models are. The baseline follows
+    lower levels quickly and higher levels slowly.
     """
 
     def __init__(self) -> None:
@@ -73,7 +77,7 @@ class LatencyBaseline:
     def record(self, kind: Hashable, seconds: float) -> float:
         """Add a response to the current window, and return its latency level.
 
-        The level is the logarithm of the seconds minus the usual offset of the response's kind.
+        The level is the logarithm of `seconds` minus the usual offset of the response's kind.
         """
         value = math.log(max(seconds, 1e-4))
         offset = self._offsets.get(kind)
@@ -88,15 +92,15 @@ class LatencyBaseline:
         return level
 
     def end_window(self, level: float, error: float = 0.0) -> None:
-        """End the window of responses: update the baseline and the usual offsets of the kinds in it.
+        """End the window of responses: update the baseline, and the usual offsets of the kinds in the window.
 
         If the level is clearly lower than the baseline, the baseline follows quickly. If it is clearly
-        higher, the baseline follows very slowly. If the difference is within two standard errors, the
-        baseline follows slowly, because some of many measured levels are low by chance.
+        higher, the baseline follows very slowly. If the difference is less than two standard errors, the
+        baseline follows slowly, because a low level may be chance.
 
         Args:
             level: mean latency level of the window's responses.
-            error: standard error of that mean.
+            error: standard error of this mean.
         """
         for kind, (responses, levels) in self._window.items():
             if kind in self._offsets:
@@ -111,17 +115,18 @@ class LatencyBaseline:
             self.baseline += (_FALL if level < self.baseline else _RISE) * (level - self.baseline)
 
     def discard_window(self) -> None:
-        """Discard the responses since the last window, because they cannot be compared with later ones."""
+        """Discard the responses since the last window. They cannot be compared with later responses."""
         self._window.clear()
 
     def rebase(self, level: float) -> None:
-        """Make `level` the new baseline, because it turned out to be normal for this backend."""
+        """Make `level` the new baseline, because it has proved to be normal for this backend."""
         self._level = self.baseline = level
 
     def slowdown(self, level: float) -> float:
-        """Return how many times the usual latency `level` stands for; 1.0 if no baseline is known.
+        """Return how many times slower than usual the latency `level` is; 1.0 if no baseline is known.
 
-        `level` is a latency level that `record` returned, or a mean of several.
+        Args:
+            level: a latency level that `record` returned, or the mean of several.
         """
         return 1.0 if self.baseline is None else math.exp(level - self.baseline)
 
@@ -130,25 +135,27 @@ class LatencyBaseline:
 class CongestionWindow:
     """Groups the rejections of requests that were in flight together, so that they lower the limit only once.
 
-    `since` is the time of the group's first rejection, `rejected` the number of its rejections.
+    Attributes:
+        since: time of the group's first rejection.
+        rejected: number of rejections in the group.
     """
 
     since: float = -math.inf
-    used: float = 1.0  # requests in flight at that time
+    used: float = 1.0  # requests in flight at the time `since`
     rejected: int = 0
 
     def record_rejection(self, used: float, *, sent_at: float, now: float, span: float) -> float:
-        """Count a rejection, and return the new limit that follows from all rejections of its group.
+        """Count a rejection. Return the new limit that follows from all rejections in its group.
 
-        The limit is the number of requests in flight when the group began, minus one for each rejection, but
-        at least 70 % of that number. A new group begins if the rejected request was sent after the current
-        group began and that group is at least `span` seconds old.
+        The limit is the number of requests in flight at the group's start, minus one for each rejection, but
+        at least 70 % of that number. A rejection starts a new group if its request was sent after the current
+        group's start and that group is at least `span` seconds old.
 
         Args:
-            used: requests in flight now. A new group starts from this number.
+            used: number of requests in flight now. A new group starts with this number.
             sent_at: when the rejected request was sent.
             now: the current time.
-            span: shortest duration of a group, in seconds.
+            span: minimum duration of a group, in seconds.
         """
         if sent_at >= self.since and now - self.since >= span:
             self.since, self.used, self.rejected = now, used, 0
@@ -163,8 +170,7 @@ class CongestionWindow:
 class RejectionHistory:
     """The latest outcomes of one backend's requests.
 
-    `usual` is the share of requests, from 0 to 1, that the backend rejects at any load; 0 if no share is
-    known.
+    `usual` is the fraction of requests, from 0 to 1, that the backend rejects at any load; 0 if unknown.
     """
 
     def __init__(self) -> None:
@@ -173,9 +179,10 @@ class RejectionHistory:
         self._rejected = self._recorded = 0
 
     def record(self, in_flight: int, *, rejected: bool) -> None:
-        """Record whether the backend rejected a request.
+        """Record one outcome, rejected or not.
 
-        `in_flight` is how many requests were in flight when this one was sent, itself included.
+        Args:
+            in_flight: number of requests in flight when the request was sent, including it.
         """
         if self._rejected and len(self._seen) == _HISTORY:
             self._rejected -= self._seen[0][1]
@@ -188,9 +195,9 @@ class RejectionHistory:
             self.usual = min(self.usual + change, _MAX_USUAL_SHARE)
 
     def is_usual(self) -> bool:
-        """Return True if the latest rejections do not exceed the usual share, within statistical tolerance.
+        """Return True if the latest rejections are not significantly more than the usual fraction.
 
-        Return False if they are more, or if no usual share is known.
+        Return False if they are more, or if the usual fraction is not known.
         """
         if not self.usual:
             return False
@@ -198,11 +205,11 @@ class RejectionHistory:
         return self._rejected <= expected + _TOLERANCE * math.sqrt(expected * (1 - self.usual)) + 1
 
     def ineffective_decrease_from(self) -> int:
-        """Return the highest recorded number of requests in flight if a lower one did not help, otherwise 0.
+        """Return the highest recorded number of requests in flight if a lower one did not help; otherwise 0.
 
-        A lower number did not help if the backend rejects about the same share of requests at low concurrency
-        as at high concurrency. That share is then stored in `usual`, and the recorded outcomes are cleared.
-        Return 0 as well if there are too few outcomes to tell.
+        A lower number did not help if the backend rejects about the same fraction of requests at low and at
+        high concurrency. This fraction is then stored in `usual`, and the recorded outcomes are deleted. The
+        result is also 0 if there are too few outcomes to decide.
         """
         peak = max((in_flight for in_flight, _ in self._seen), default=0)
         high = [
@@ -216,7 +223,7 @@ class RejectionHistory:
         if min(len(high), len(low)) < _MIN_COMPARED:
             return 0
         share = _rejected_share(low)
-        # The share to expect at low concurrency if overload were the reason.
+        # The fraction to expect at low concurrency if overload were the reason.
         expected = max(0.0, 1 - (1 - _rejected_share(high)) * _mean_in_flight(high) / _mean_in_flight(low))
         if not 0 < share <= _MAX_USUAL_SHARE or share <= (expected + _rejected_share(high)) / 2:
             return 0

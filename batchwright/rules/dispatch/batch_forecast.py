@@ -1,7 +1,7 @@
-"""Forecast when live batches will be done, from the lines that are left and the rate at which lines settle.
+"""Forecast when live batches will be done, from the remaining lines and the rate at which lines settle.
 
-The forecast assumes that tenants share a model by weight, that the batches of a tenant share what the tenant
-gets, and that nothing stays idle. It does not know of batches that will be created later.
+The forecast assumes that tenants share a model by weight, that the batches of a tenant divide the tenant's
+share, and that nothing is idle. It does not consider batches that will be created later.
 """
 
 import math
@@ -15,17 +15,17 @@ from batchwright.rules.dispatch.request_durations import RequestDurations, longe
 from batchwright.rules.dispatch.work_shares import ModelOfBatch, UnsettledWork, WorkUntil, present_shares
 from batchwright.rules.worker_stats import UpstreamTraffic
 
-_RATE_SECONDS = 120.0  # a measurement of a rate that is so old counts about a third as much as a new one
-_PRIOR_LINES = 20.0  # weight of the assumption that a line of a batch is as much work as any of its model
+_RATE_SECONDS = 120.0  # a measurement so old counts about a third as much as a new one
+_PRIOR_LINES = 20.0  # weight of the assumption that all lines of a model are equal work
 # Relative error of a forecast if all rates are known: batches are created later, backends become slower.
 # Calibrated with `python -m bench.forecast`.
 _MODEL_ERROR = 0.18
-_PAST_WEIGHT = 0.05  # of the rate before no lines waited
-_MOST_AHEAD = 2.0  # bound of the correction for requests that began recently
-_Z90 = 1.2816  # of the normal distribution
+_PAST_WEIGHT = 0.05  # weight of earlier measurements after a time without waiting lines
+_MOST_AHEAD = 2.0  # maximum correction for requests that began recently
+_Z90 = 1.2816  # 90 % quantile of the normal distribution
 
 
-_REPORTS = 200  # at most so many forecasts in a completion window are reported to the workflow
+_REPORTS = 200  # maximum number of forecasts per completion window that are reported to the workflow
 _SHORTEST_REPORT = timedelta(seconds=60)
 
 
@@ -43,16 +43,21 @@ class RemainingTime(NamedTuple):
 
 
 class _Progress:
-    """Progress of one model of a batch: the lines that settled, and the lines that were expected to settle.
+    """Progress of one model of a batch: lines that have settled, and lines that were expected to settle.
 
-    The expected number follows from the batch's share of the model.
+    The expected number follows from the part of the model's capacity that the batch gets.
     """
 
     def __init__(self, settled: int, lines: float, seconds: float) -> None:
-        """Start the record. Of the `settled` lines, `lines` were settled in the last `seconds`."""
+        """Start the record of a batch.
+
+        Args:
+            settled: number of settled lines.
+            lines: number of lines that settled in the last `seconds`.
+        """
         self._settled = settled
         self._actual = self._expected = lines
-        self._lines, self._seconds = lines, seconds  # of the recent past
+        self._lines, self._seconds = lines, seconds  # recently settled lines, and their seconds
 
     def record(self, settled: int, expected: float, passed: float) -> None:
         lines, decay = max(settled - self._settled, 0), math.exp(-passed / _RATE_SECONDS)
@@ -68,7 +73,7 @@ class _Progress:
 
     @property
     def work_per_line(self) -> float:
-        """How much work a line of this batch is, relative to an average line of the model."""
+        """Work of one line of this batch, relative to an average line of the model."""
         return (self._expected + _PRIOR_LINES) / (self._actual + _PRIOR_LINES)
 
     @property
@@ -80,36 +85,34 @@ class _Progress:
 class _ModelRate:
     """How fast lines of one model settle while lines wait, and how long its requests take.
 
-    The unit of the rate is average lines per second: a line with more work counts as more than one line.
+    The unit of the rate is average lines per second. A line with more work counts as more than one line.
     """
 
     def __init__(self) -> None:
         self.durations = RequestDurations()
         self.pending = 0
-        self.waiting: list[UnsettledWork] = []  # as of the last measurement
+        self.waiting: list[UnsettledWork] = []  # unsettled work at the last measurement
         self.measured_at = 0.0
         self._work = self._seconds = 0.0  # of the recent past
 
     @property
     def is_busy(self) -> bool:
-        """True if more lines were left at the last measurement than were in flight."""
+        """True if, at the last measurement, the model had more lines left than requests in flight."""
         return sum(each.left for each in self.waiting) > self.pending
 
     def begin_anew(self) -> None:
-        """Reduce the weight of past measurements.
-
-        The lines that wait now may differ from earlier lines.
-        """
+        """Reduce the weight of past measurements, because the lines may differ from now on."""
         self._work *= _PAST_WEIGHT
         self._seconds *= _PAST_WEIGHT
 
     def record(self, done: float, started: int, passed: float) -> None:
-        """Record how much work was done in a time during which lines always waited.
+        """Record how much work was done in a time in which lines were always waiting.
 
         Args:
-            done: work of the settled lines, in average lines.
+            done: work of the lines that settled, in average lines.
             started: how many more requests are in flight than at the last measurement. A part of their work
-                is done, too. This part is smaller if durations differ much, because short requests end first.
+                is done as well. This part is smaller if durations differ much, because short requests end
+                first.
             passed: seconds since the last measurement.
         """
         if passed <= 0:
@@ -125,18 +128,18 @@ class _ModelRate:
 
     @property
     def per_second(self) -> float:
-        """The rate in average lines per second; 0 if it is not known."""
+        """Rate in average lines per second; 0 if it is not known."""
         if self._work > 0 and self._seconds > 0:
             return self._work / self._seconds
         return self.pending / self.durations.mean if self.durations.mean > 0 else 0.0
 
 
 class Forecaster:
-    """Forecasts the ends of all live batches. It learns from each call of `observe`.
+    """Forecasts when all live batches will end. It learns from each call of `observe`.
 
-    If the responses of a batch take longer than others of its model, its share of the model settles fewer
-    lines. The forecaster learns how much work a line of the batch is, by comparing the lines that this batch
-    and other batches settle in the same time.
+    If the responses of a batch take longer than other responses of its model, the batch settles fewer lines
+    in the same time. The forecaster compares the lines that this batch and other batches settle, and so
+    learns how much work a line of the batch is.
     """
 
     def __init__(self) -> None:
@@ -145,12 +148,12 @@ class Forecaster:
         self._at: float | None = None
 
     def observe(self, work: Sequence[UnsettledWork], traffic: Iterable[UpstreamTraffic], now: float) -> None:
-        """Learn from the present state. Call this at regular times.
+        """Learn from the present state. Call this at regular intervals.
 
         Args:
-            work: the unsettled lines of all live batches, except paused and cancelled ones.
-            traffic: requests of all workers since their start, by model and backend.
-            now: seconds of any clock.
+            work: the unsettled lines of all live batches, except paused and cancelled batches.
+            traffic: number and duration of all workers' requests since their start, by model and backend.
+            now: the current time, in seconds of any clock.
         """
         passed = 0.0 if self._at is None else max(now - self._at, 0.0)
         self._at = now
@@ -168,9 +171,9 @@ class Forecaster:
         self._progress = {key: progress for key, progress in self._progress.items() if key in live}
 
     def remaining(self) -> dict[str, RemainingTime]:
-        """Return the forecast of each batch by its id, as of the last call of `observe`.
+        """Return the forecast of each batch by its id, based on the last call of `observe`.
 
-        Batches with a model whose rate is not known yet are left out.
+        A batch is left out if the rate of one of its models is not known yet.
         """
         found: dict[str, list[RemainingTime | None]] = defaultdict(list)
         for model in self._models.values():
@@ -195,7 +198,7 @@ class Forecaster:
         passed = now - model.measured_at
         done = self._work_done(model, work, passed)
         expected = self._expected_lines(model, work, done)
-        longest = 0.0  # time for which new batches have been in progress
+        longest = 0.0  # longest time for which a new batch has been in progress
         for each in work:
             progress = self._progress.get(each.key)
             if progress is None:
@@ -218,8 +221,8 @@ class Forecaster:
     ) -> dict[ModelOfBatch, float]:
         """Return how many lines each batch was expected to settle since the last call.
 
-        The batches of a priority are expected to divide its share as they did, because their order may have
-        changed meanwhile.
+        The batches of a priority are expected to divide their lines as they actually did, because their order
+        may have changed meanwhile.
         """
         before = {each.key: each for each in model.waiting}
         part = present_shares(model.waiting)
@@ -244,8 +247,8 @@ class Forecaster:
         """Return how much work was done since the last call, in average lines of the model.
 
         Only batches that were known at the last call count. A batch that is no longer live has settled its
-        last lines, or was paused or cancelled. It counts with the lines that were left, but at most with the
-        lines that it settles in this time at its usual rate.
+        last lines, or was paused or cancelled. It counts with its remaining lines, but at most with the lines
+        that it usually settles in this time.
         """
         present = {each.key: each for each in work}
         done = 0.0
@@ -279,21 +282,21 @@ class Forecaster:
             done = until.last_line_of(each)
             ahead = done - queued[each.key]
             group = each.tenant, each.priority
-            last = min(in_flight_of[group], float(each.left))  # by then it is the first of its priority
+            last = min(in_flight_of[group], float(each.left))  # then it is the first of its priority
             found.append((each, self._remaining(model, each, done / rate, ahead, last)))
         return found
 
     def _remaining(
         self, model: _ModelRate, work: UnsettledWork, sending: float, ahead: float, last: float
     ) -> RemainingTime:
-        """Return the forecast of one model of a batch.
+        """Return the forecast for one model of a batch.
 
         Args:
-            model: what is known of the model.
+            model: the measured rate and durations of the model.
             work: the lines of the batch.
             sending: expected seconds until the last line is sent.
-            ahead: lines of other batches that are sent before that.
-            last: number of lines of the batch that are in flight at that time.
+            ahead: number of lines of other batches that are sent before the last line.
+            last: number of lines of the batch that are in flight when the last line is sent.
         """
         progress, durations = self._progress[work.key], model.durations
         median, high = (longest_remaining(durations, last, probability) for probability in (0.5, 0.9))
@@ -305,16 +308,21 @@ class Forecaster:
 
 
 def window_fit(remaining: RemainingTime, seconds_left: float) -> WindowFit:
-    """Return whether a batch will be done within its completion window, of which `seconds_left` are left."""
+    """Return how likely a batch is to be done within `seconds_left`, the rest of its completion window."""
     if remaining.p50 > seconds_left:
         return WindowFit.LATE
     return WindowFit.AT_RISK if remaining.p90 > seconds_left else WindowFit.FITS
 
 
 def is_news(reported: BatchForecast, forecast: BatchForecast, window: timedelta) -> bool:
-    """Return True if a forecast differs enough from the one reported last that it should be reported, too.
+    """Return True if a forecast differs enough from the last reported one to be reported as well.
 
-    Each report is an event in the history of the batch's workflow, so the number of reports must be limited.
+    Each report adds an event to the history of the batch's workflow, so the number of reports is limited.
+
+    Args:
+        reported: the last reported forecast.
+        forecast: the new forecast.
+        window: length of the batch's completion window.
     """
     if forecast.made_at - reported.made_at < max(_SHORTEST_REPORT, window / _REPORTS):
         return False
@@ -326,7 +334,7 @@ def is_news(reported: BatchForecast, forecast: BatchForecast, window: timedelta)
 def _slowest(models: Sequence[RemainingTime]) -> RemainingTime:
     """Return the forecast of a batch from the forecasts of its models.
 
-    The slowest model decides when the batch ends. The rates of all models are added.
+    The slowest model decides when the batch ends. The rates of all models are added up.
     """
     slowest = max(models, key=lambda each: each.p50)
     return slowest._replace(

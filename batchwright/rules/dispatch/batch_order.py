@@ -1,4 +1,4 @@
-"""Order of the batches of one tenant: shares of priorities, and which batch of a priority is sent first."""
+"""Order of one tenant's batches: the part that each priority gets, and the batch that is sent first."""
 
 import hashlib
 import math
@@ -9,36 +9,35 @@ from typing import NamedTuple
 
 from batchwright.contracts.batch import DEFAULT_PRIORITY
 
-_SIZES = (100, 1_000, 10_000)  # lines; a larger batch is in the last class of sizes
-_AT_RISK = 0.25  # part of its window that a batch may have to spare before it is at risk
-_RATE_SECONDS = 60.0  # time over which the rate of a priority is averaged
-_MIN_RATE_SECONDS = 10.0  # shortest time over which a rate is known
-# The last lines of batches that are not listed any more count up to so many times the rate of their priority,
+_SIZES = (100, 1_000, 10_000)  # bounds of the size classes, in lines; larger batches are in the last one
+_AT_RISK = 0.25  # a batch with less than this fraction of its window to spare is at risk
+_RATE_SECONDS = 60.0  # the rate of a priority is averaged over this time
+_MIN_RATE_SECONDS = 10.0  # the rate is unknown before it was measured for this time
+# The last lines of batches that are no longer listed count up to so many times the rate of their priority,
 # and up to so many in any case. Most of these batches have ended, but some may have been cancelled.
 _MAX_LAST_RATE, _MAX_LAST_LINES = 5.0, 100.0
-_MAX_KEY_BYTES, _PREFIX_BYTES, _DIGITS = 64, 40, 16  # Temporal's limit; parts of a shortened key
+_MAX_KEY_BYTES, _PREFIX_BYTES, _DIGITS = 64, 40, 16  # Temporal's limit; lengths of a shortened key's parts
 
 
 def priority_weight(priority: int) -> float:
-    """Return the share of a priority relative to the default one.
+    """Return the weight of a priority relative to the default priority.
 
-    Each priority has twice the share of the next lower one.
+    Each priority has twice the weight of the next lower one.
     """
     return 2.0 ** (priority - DEFAULT_PRIORITY)
 
 
 def fairness_key_of(key: str, priority: int, group: str = "") -> str:
-    """Return the fairness key with which Temporal schedules tasks of a batch.
+    """Return the fairness key with which Temporal schedules the tasks of a batch.
 
-    Temporal starts tasks with the same key in the order in which they were scheduled. It shares the workers
-    between keys by weight. Batches of different priorities, or of different classes of size, get different
-    keys. So they never wait for each other's tasks. Each key has the weight of the tenant: a weight for the
-    priority would also change the shares of tenants.
+    Temporal starts tasks with the same key in the order in which they were scheduled. Between keys, it
+    divides the workers by weight. Batches of different priorities or of different size classes get different
+    keys, so that they never wait for each other's tasks. Each key has the weight of the tenant.
 
     Args:
         key: fairness key of the tenant.
         priority: priority of the batch.
-        group: letter of the group within the priority, as `size_group` returns it; empty for none.
+        group: letter of the group within the priority, as `size_group` returns it; empty for no group.
     """
     suffix = f"/{priority}{group}"
     full = key + suffix
@@ -49,12 +48,12 @@ def fairness_key_of(key: str, priority: int, group: str = "") -> str:
 
 
 def is_late(now: datetime, created_at: datetime, deadline: datetime) -> bool:
-    """Return True in the last quarter of a batch's window."""
+    """Return True if `now` is in the last quarter of a batch's window."""
     return deadline - now < _AT_RISK * (deadline - created_at)
 
 
 def size_group(lines: int, *, is_late: bool) -> str:
-    """Return the group of a batch in Temporal's queue: its class of sizes, or `u` if it is late."""
+    """Return the group of a batch in Temporal's queue: a letter for its size class, or `u` if it is late."""
     return "u" if is_late else "smlx"[sum(lines > size for size in _SIZES)]
 
 
@@ -71,9 +70,10 @@ class WaitingBatch(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """Place of a batch among those of its tenant, model and priority. The lowest one is sent first.
+    """Position of a batch among the batches of its tenant, model and priority. The lowest rank is sent first.
 
-    `value` is the number of lines left. If the batch is at risk, it is the number of seconds to spare.
+    `value` is the number of lines left. If the batch is at risk of missing its deadline, `value` is the
+    number of seconds to spare.
     """
 
     is_safe: bool
@@ -86,8 +86,8 @@ _NEW = Rank(is_safe=True, value=0.0)
 class BatchRanks(dict[str, Rank]):
     """Ranks of the batches of one model, by batch id. A batch that is not known yet comes before large ones.
 
-    `first` are the batches with the lowest rank of each tenant and priority, as pairs of tenant and batch id.
-    Tenants with only one batch of the model are left out.
+    `first` has the batch with the lowest rank of each tenant and priority, as (tenant, batch id). Tenants
+    with only one batch of the model are left out.
     """
 
     def __init__(self) -> None:
@@ -99,23 +99,24 @@ class BatchRanks(dict[str, Rank]):
 
 
 class BatchSchedule:
-    """Ranks of all batches, and the rates that they depend on.
+    """Ranks of all batches, and the rates on which the ranks depend.
 
-    The batch of a priority with the fewest lines left goes first, so small batches do not wait behind large
-    ones. A batch is at risk if it would have less than a quarter of its window to spare even if it got all
-    that its priority gets now. Batches at risk go before the others, the one with the least time to spare
-    first. A batch that cannot be finished in time any more is ranked by its lines like those not at risk.
+    Within a priority, the batch with the fewest lines left goes first, so small batches do not wait for large
+    ones. A batch is at risk if it would have less than a quarter of its window to spare even if it got
+    everything that its priority gets now. Batches at risk go before all others, and among them the batch with
+    the least time to spare goes first. A batch that can no longer be finished in time is ranked by its lines,
+    like a batch that is not at risk.
     """
 
     def __init__(self) -> None:
         self._ranks: dict[str, BatchRanks] = {}
-        self._batches: dict[tuple[str, str], WaitingBatch] = {}  # as of the last update, by model and batch
-        # Recent lines and the seconds in which they were settled, by model, tenant and priority.
+        self._batches: dict[tuple[str, str], WaitingBatch] = {}  # from the last update
+        # Number and seconds of the recently settled lines, by model, tenant and priority.
         self._recent: dict[tuple[str, str, int], tuple[float, float]] = {}
         self._updated_at = -math.inf
 
     def ranks(self, model: str) -> BatchRanks:
-        """Return the ranks of the model's batches. They stay the same until the next `update`."""
+        """Return the ranks of the model's batches. They stay the same until the next call of `update`."""
         return self._ranks.get(model) or BatchRanks()
 
     def update(
@@ -124,16 +125,16 @@ class BatchSchedule:
         """Set the ranks of all batches.
 
         Args:
-            batches: those that have lines left and may send them at the time `now`.
+            batches: the batches that have lines left and may send them at the time `now`.
             now: Unix time in seconds.
-            paused: ids of the paused batches. Their lines do not count as settled when the batches are not
-                in `batches` any more.
+            paused: ids of the paused batches. When a paused batch is no longer in `batches`, its lines do not
+                count as settled.
         """
         self._measure(batches, now, paused)
         self._updated_at = now
         ranks: dict[str, BatchRanks] = {}
         first: dict[tuple[str, str, int], tuple[Rank, str]] = {}
-        counts: Counter[tuple[str, str]] = Counter()  # by model and tenant
+        counts: Counter[tuple[str, str]] = Counter()  # number of batches by model and tenant
         for batch in batches:
             group = batch.model, batch.tenant, batch.priority
             rank = _rank(batch, self._rate(group), now)
@@ -146,10 +147,10 @@ class BatchSchedule:
         self._ranks = ranks
 
     def _measure(self, batches: Collection[WaitingBatch], now: float, paused: Collection[str]) -> None:
-        """Add the lines that were settled since the last update to the rates of the priorities.
+        """Add the lines that settled since the last update to the rates of the priorities.
 
-        A batch that is not listed any more has settled its last lines, unless it is paused or its deadline
-        has passed. A cancelled batch cannot be told from one that has ended, so these lines are bounded.
+        If a batch is no longer listed, its last lines count as settled, unless the batch is paused or its
+        deadline has passed. Their number is limited, because the batch may have been cancelled instead.
         """
         seconds = max(0.0, now - self._updated_at)
         listed = {(batch.model, batch.batch_id): batch for batch in batches}
@@ -175,13 +176,18 @@ class BatchSchedule:
         self._batches = listed
 
     def _rate(self, group: tuple[str, str, int]) -> float:
-        """Return the lines per second of a priority; `0` if that is not known yet."""
+        """Return the rate of a priority in lines per second; 0 if it is not known yet."""
         lines, seconds = self._recent.get(group, (0.0, 0.0))
         return lines / seconds if seconds >= _MIN_RATE_SECONDS else 0.0
 
 
 def _rank(batch: WaitingBatch, rate: float, now: float) -> Rank:
-    """Return the rank of a batch if its priority sends `rate` lines per second; `0` if that is not known."""
+    """Return the rank of a batch.
+
+    Args:
+        rate: lines per second that the batch's priority sends; 0 if it is not known.
+        now: Unix time in seconds.
+    """
     spare = batch.deadline - now - (batch.lines / rate if rate > 0 else 0.0)
     if 0 <= spare < _AT_RISK * (batch.deadline - batch.created_at):
         return Rank(is_safe=False, value=spare)

@@ -24,10 +24,12 @@ class ThroughputHistory:
         self._seen: dict[str, _BatchProgress] = {}
 
     def record(self, batch_id: str, settled: int, at: float) -> float:
-        """Record how many lines of a batch are settled at the time `at`. Return its average lines per second.
+        """Record how many lines of a batch are settled at the time `at`. Return the average lines per second.
 
-        The first call for a batch returns 0, because a speed needs two measurements. `at` is in seconds of
-        any clock.
+        The first call for a batch returns 0, because a rate needs two measurements.
+
+        Args:
+            at: seconds of any clock.
         """
         seen = self._seen.get(batch_id)
         if seen is None:
@@ -42,21 +44,21 @@ class ThroughputHistory:
         return seen.speed or 0.0
 
     def retain(self, batch_ids: Iterable[str]) -> None:
-        """Keep the history of these batches, and drop the history of all others."""
+        """Drop the history of all batches except these."""
         kept = frozenset(batch_ids)
         self._seen = {batch_id: seen for batch_id, seen in self._seen.items() if batch_id in kept}
 
 
 def remaining_seconds(*, remaining: int, settled: int, elapsed: float, speed: float) -> float:
-    """Return the estimated seconds until the remaining lines of a batch are settled.
+    """Return the estimated seconds until all remaining lines of a batch have a result.
 
-    The estimate uses the recent speed or the average speed, whichever is higher. If no line of the batch has
-    a result yet, the estimate is the time that has passed since the batch began. Such a batch therefore
-    counts as late once half of its completion window has passed.
+    The estimate uses the recent speed or the average speed, whichever is higher. If no line has a result yet,
+    the estimate is the time since the batch began. Such a batch therefore counts as late when half of its
+    completion window has passed.
 
     Args:
-        remaining: lines without a result.
-        settled: lines with a result.
+        remaining: number of lines without a result.
+        settled: number of lines with a result.
         elapsed: seconds since the batch began.
         speed: recent lines per second; 0 if unknown.
     """

@@ -1,26 +1,26 @@
-"""Compute the demand of deadlines: how many lines are due when, and how fast they have to be settled."""
+"""Deadlines of lines: how many lines are due by when, and how fast they must settle to meet them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 HORIZONS = {"1h": 3600.0, "6h": 6 * 3600.0, "24h": 24 * 3600.0}  # seconds
-# A worker that starts now has an effect after about this time. Without a bound, the last line of a batch
+# A worker that starts now has an effect after about this time. Without a minimum, the last line of a batch
 # would need any number of workers in the last second of its window.
 _SHORTEST_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class DueLines:
-    """Lines without a result, and the seconds until their deadline."""
+    """Number of lines without a result, and the seconds until their deadline."""
 
     seconds_left: float
     lines: int
 
 
 def lines_within(due: Iterable[DueLines], horizon_seconds: float) -> int:
-    """Return the number of lines whose deadline is within the horizon.
+    """Return the number of lines whose deadline is at most `horizon_seconds` away.
 
-    Lines after their deadline do not count, because they are no longer sent.
+    Lines whose deadline has passed do not count, because they are no longer sent.
     """
     return sum(each.lines for each in due if 0 < each.seconds_left <= horizon_seconds)
 
@@ -29,8 +29,8 @@ def required_rate(due: Sequence[DueLines]) -> float:
     """Return the lowest constant rate, in lines per second, at which no line misses its deadline.
 
     For each deadline, the number of lines due by then is divided by the time until then. The result is the
-    highest of these rates. It is enough if lines are sent in the order of their deadlines. Lines after their
-    deadline do not count. A deadline within the next minute is treated as one minute from now.
+    highest of these rates. It is sufficient if lines are sent in the order of their deadlines. A deadline
+    within the next minute counts as one minute away. Lines whose deadline has passed do not count.
     """
     rate, lines = 0.0, 0
     for each in sorted(due, key=lambda each: each.seconds_left):

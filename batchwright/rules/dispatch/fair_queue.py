@@ -1,4 +1,4 @@
-"""Queue of one tenant's requests for permits: shares of its priorities, and the order of its batches."""
+"""Queue of one tenant's permit requests: how its priorities share, and the order of its batches."""
 
 from bisect import insort_left
 from collections.abc import Callable, Mapping
@@ -7,14 +7,16 @@ from typing import Generic, Protocol, TypeVar
 from batchwright.rules.dispatch.batch_order import Rank, priority_weight
 from batchwright.rules.dispatch.fair_share import FairShare
 
-_TURN_EVERY = 5  # one in so many permits of a priority goes to the batch that has waited longest for one
+_TURN_EVERY = 5  # one of so many permits of a priority goes to the batch that has waited longest
 
 
 class QueuedRequest(Protocol):
-    """Request of one slice for a permit.
+    """Request of one slice for a permit, the right to have one request in flight.
 
-    `number` is the slice's number in its batch. `key_id` is the API key that created the batch, empty if
-    there was none. `weight` is the tenant's.
+    Attributes:
+        number: the slice's number in its batch.
+        key_id: id of the API key that created the batch; empty if there was none.
+        weight: weight of the tenant.
     """
 
     batch_id: str
@@ -40,7 +42,7 @@ class _Priority(Generic[Request]):
         self.permits = 0
 
     def next_batch(self, is_capped: Callable[[str], bool], ranks: Mapping[str, Rank]) -> str | None:
-        """Return the batch that gets the next permit; None if the keys of all are capped."""
+        """Return the batch that gets the next permit; None if every batch's API key has reached its cap."""
         batches = self.batches
         takes_turns = len(batches) == 1 or not ranks or self.permits % _TURN_EVERY == _TURN_EVERY - 1
         found = next(iter(batches)) if takes_turns else min(batches, key=ranks.__getitem__)
@@ -64,21 +66,22 @@ class _Priority(Generic[Request]):
         if not slices:
             del batches[batch_id]
         elif len(batches) > 1:
-            batches[batch_id] = batches.pop(batch_id)  # now the last one in the order of permits
+            batches[batch_id] = batches.pop(batch_id)  # the batch is now the last in the order of permits
         return request
 
 
 class FairQueue(Generic[Request]):
-    """Queue of the waiting permit requests of one tenant for one model.
+    """Queue of one tenant's permit requests for one model.
 
     Priorities share by weight and time in flight, as tenants do. Within a priority, the batch with the lowest
-    rank goes first, but one in five permits goes to the batch that has waited longest for one. So no batch
-    waits forever. Within a batch, the slice with the lowest number goes first, so the slices of a worker end
-    at different times. While one slice is stored and the next one is fetched, another slice keeps sending.
+    rank goes first. One in five permits goes to the batch that has waited longest, so no batch waits forever.
+    Within a batch, the slice with the lowest number goes first. The slices of a worker therefore end at
+    different times, and while one of them is stored, another slice keeps sending.
 
     Attributes:
-        shares: the shares of the priorities; None while all requests had the same one. A request that `pop`
-            returned while they exist has to be released from them, with `str(priority)` as its name.
+        shares: the shares of the priorities; None while all requests have had the same priority. If it is not
+            None, a request that `pop` returned must be released from it in the end, under the name
+            `str(priority)`.
     """
 
     def __init__(self) -> None:
@@ -103,13 +106,13 @@ class FairQueue(Generic[Request]):
         slices = priority.batches.get(request.batch_id)
         if slices is None:
             priority.batches[request.batch_id] = [request]
-        elif request.number < slices[-1].number:  # the usual case: the slice that was first a moment ago
+        elif request.number < slices[-1].number:  # the usual case: this slice was first a moment ago
             slices.append(request)
         else:
             insort_left(slices, request, key=lambda waiting: -waiting.number)
 
     def remove(self, request: Request) -> None:
-        """Remove a waiting request. Raises ValueError or KeyError if it is not in the queue."""
+        """Remove a waiting request. Raise ValueError or KeyError if the request is not in the queue."""
         batches = self._priorities[request.priority].batches
         slices = batches[request.batch_id]
         slices.remove(request)
@@ -118,9 +121,12 @@ class FairQueue(Generic[Request]):
             del batches[request.batch_id]
 
     def pop(self, is_capped: Callable[[str], bool], ranks: Mapping[str, Rank], now: float) -> Request | None:
-        """Remove and return the next request, or None if there is none.
+        """Remove and return the next request; None if no request may be sent.
 
-        Batches for whose key `is_capped` returns True are skipped. `ranks` must have a rank for each batch.
+        Args:
+            is_capped: returns True if an API key has reached its cap. Batches of this key are skipped.
+            ranks: the rank of each batch.
+            now: the current time in seconds.
         """
         found: dict[str, str] = {}
         for number, priority in self._priorities.items():
@@ -137,7 +143,10 @@ class FairQueue(Generic[Request]):
         return self._priorities[int(name)].pop(found[name])
 
     def next_weight(self, is_capped: Callable[[str], bool]) -> float | None:
-        """Return the tenant's weight as a waiting batch has it; None if the keys of all are capped."""
+        """Return the tenant's weight according to a waiting batch.
+
+        Return None if the API keys of all waiting batches have reached their caps.
+        """
         for priority in self._priorities.values():
             for slices in priority.batches.values():
                 if not (slices[-1].key_id and is_capped(slices[-1].key_id)):

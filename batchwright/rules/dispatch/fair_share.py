@@ -1,4 +1,4 @@
-"""Share the permits of a model fairly between tenants, by the time that their requests are in flight."""
+"""Divide the permits of a model fairly between tenants, by the time that their requests are in flight."""
 
 import hashlib
 import math
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 MIN_WEIGHT = 0.001
 MAX_WEIGHT = 1000.0
-_LEAD_SECONDS = 5.0  # lead that counts as one request in flight, divided by the weight
-_PAUSE_SECONDS = 5.0  # after so long without requests, a tenant has no debt
-_GRANT_SECONDS = 0.0001  # least time that a request counts, so that tenants alternate if it takes none
-_TENANT_BYTES, _DIGITS = 48, 12  # parts of a fairness key, for which Temporal allows 64 bytes
+_LEAD_SECONDS = 5.0  # a lead of so many seconds counts as one request in flight, divided by the weight
+_PAUSE_SECONDS = 5.0  # after so long without requests, a tenant has no debt left
+_GRANT_SECONDS = 0.0001  # minimum time of a request, so that tenants alternate even if requests take no time
+_TENANT_BYTES, _DIGITS = 48, 12  # lengths of a fairness key's parts; Temporal allows 64 bytes
 
 
 @dataclass(slots=True, eq=False)
 class _Usage:
-    """The requests that one tenant has in flight to a model, and the clock that adds up their time.
+    """The requests that one tenant has in flight to a model, and a clock that adds up their time.
 
     Attributes:
-        clock: seconds for which requests were in flight until the time `since`, divided by the tenant's
-            weight. Each request counts, even if several are in flight at once.
+        clock: sum of the seconds for which each request was in flight, divided by the tenant's weight, up to
+            the time `since`. Two requests in flight at once add two seconds per second.
         since: when `clock` was last updated.
-        default_weight: the weight of the tenant's batches.
+        default_weight: weight of the tenant's batches.
         share: 1 divided by the tenant's present weight.
     """
 
@@ -39,9 +39,10 @@ class _Usage:
         self.since = now
 
     def reweigh(self, share: float, present: float) -> None:
-        """Set another share, and adjust the clock.
+        """Set another `share`, and adjust the clock.
 
-        The clock's lead over the clock `present` then stands for the same number of requests as before.
+        After this, the clock's lead over the clock `present` stands for the same number of requests as
+        before.
         """
         if share != self.share:
             self.clock = present + (self.clock - present) * share / self.share
@@ -49,37 +50,38 @@ class _Usage:
 
 
 class FairShare:
-    """Decides which tenant gets the next permit, by the time that requests of each tenant are in flight.
+    """Decides which tenant gets the next permit, by the time that each tenant's requests are in flight.
 
-    The next one is the waiting tenant that has the fewest requests in flight in proportion to its weight. So
-    tenants that always wait have requests in flight in proportion to their weights, however long each request
-    takes. Nothing has to be estimated.
+    The next permit goes to the waiting tenant with the fewest requests in flight in proportion to its weight.
+    So the requests in flight of tenants that always wait are in proportion to the tenants' weights. The
+    durations of the requests do not matter, and nothing has to be estimated.
 
     Whole numbers of requests rarely divide like the weights, and there may be more tenants than permits.
-    Therefore each tenant also has a clock. While a request of the tenant is in flight, the clock advances by
-    1 / weight seconds per second. The lead of a tenant is the difference between its clock and the clock of
-    the tenant that got the last permit. A lead of 5 s counts as one more request in flight. A longer lead
-    counts as more, but always as less than two. A negative lead counts in the same way as fewer requests.
+    Therefore each tenant also has a clock. For each request in flight, the clock advances by 1 / weight
+    seconds per second. The lead of a tenant is the difference between its clock and the clock of the tenant
+    that got the last permit. A lead of 5 s counts as one more request in flight. A longer lead counts as
+    more, but always as less than two. A negative lead counts in the same way as fewer requests.
 
-    A tenant that begins to wait starts at the lowest clock of those that wait or got the last permit. So it
-    has no credit from times when it sent less than its share, and after a pause it has no debt.
+    A tenant that begins to wait starts at the lowest clock among the waiting tenants and the tenant that got
+    the last permit. So it gets no advantage for the time when it sent less than its share, and after a pause
+    it has no debt.
     """
 
     def __init__(self) -> None:
         self._usages: dict[str, _Usage] = {}
-        self._last = _Usage(0.0, 0.0, 1.0, 1.0)  # that of the tenant which got the last permit
+        self._last = _Usage(0.0, 0.0, 1.0, 1.0)  # usage of the tenant that got the last permit
 
     def start_waiting(self, tenant: str, default_weight: float, waiting: Collection[str], now: float) -> None:
-        """Set the clock of a tenant that begins to wait at the time `now`, in seconds.
+        """Set the clock of a tenant that begins to wait.
 
         Args:
             tenant: the tenant.
-            default_weight: its weight until `grant` or `refresh` sets another one.
-            waiting: the tenants that wait. It makes no difference whether `tenant` is one of them.
-            now: the time.
+            default_weight: the tenant's weight until `grant` or `refresh` sets another one.
+            waiting: the tenants that wait. It makes no difference if `tenant` is one of them.
+            now: the current time in seconds.
         """
         usages = self._usages
-        lowest = self._last.clock_at(now)  # before a change of this tenant's clock, which may be the last one
+        lowest = self._last.clock_at(now)  # read before this tenant's clock changes, which may be `_last`
         usage = usages.get(tenant)
         if usage is None:
             usage = usages[tenant] = _Usage(-math.inf, now, default_weight, _share_of(default_weight))
@@ -93,10 +95,12 @@ class FairShare:
             usage.clock, usage.since = max(usage.clock_at(now), lowest), now
 
     def next_tenant(self, waiting: Collection[str], now: float) -> str:
-        """Return the tenant that gets the next permit.
+        """Return the tenant that gets the next permit. If several are equal, return the first in `waiting`.
 
-        If several tenants are equal, return the first in `waiting`. `waiting` must contain at least one
-        tenant, and only those for which `start_waiting` was called.
+        Args:
+            waiting: the tenants that wait, at least one. `start_waiting` must have been called for each of
+                them.
+            now: the current time in seconds.
         """
         if len(waiting) == 1:
             return next(iter(waiting))
@@ -115,7 +119,7 @@ class FairShare:
     def grant(self, tenant: str, weight: float, now: float) -> None:
         """Record that a request of a waiting tenant is in flight from the time `now`.
 
-        A weight out of bounds counts as the nearest one within them.
+        A weight outside the allowed range counts as the nearest allowed weight.
         """
         usage = self._usages[tenant]
         usage.advance(now)
@@ -128,8 +132,9 @@ class FairShare:
     def release(self, tenant: str, now: float, *, is_contended: bool) -> None:
         """Record that a request of the tenant is no longer in flight.
 
-        If `is_contended` is False, no tenant waits for the permit, so this tenant has taken nothing from
-        others. The next tenant that begins to wait then starts at the same clock and gets no advantage.
+        Args:
+            is_contended: False if no tenant waits for the permit. The tenant has then taken nothing from
+                others, and the next tenant that begins to wait gets no advantage over it.
         """
         usage = self._usages[tenant]
         usage.advance(now)
@@ -138,12 +143,12 @@ class FairShare:
             self._last = usage
 
     def refresh(self, weight_of: Callable[[str, float], float], waiting: Collection[str], now: float) -> None:
-        """Apply the present weights, and forget the tenants that have been idle for some seconds.
+        """Apply the present weights, and drop the tenants that have been idle for some seconds.
 
         Args:
             weight_of: called with a tenant and its default weight; returns its present weight.
-            waiting: the tenants that wait for a permit. They are not forgotten.
-            now: the time in seconds.
+            waiting: the tenants that wait for a permit. They are not dropped.
+            now: the current time in seconds.
         """
         present = self._last.clock_at(now)
         for tenant, usage in list(self._usages.items()):
@@ -162,10 +167,10 @@ def _share_of(weight: float) -> float:
 
 
 def fresh_fairness_key(tenant: str, stopped: str) -> str:
-    """Return a new Temporal fairness key for the batches of a tenant, after its batch `stopped` ended early.
+    """Return a new Temporal fairness key for a tenant after its batch `stopped` has ended early.
 
-    Temporal counts slices that were cancelled in the queue as if they had run, and charges them to their
-    fairness key. A new key keeps the tenant's other batches from paying for them.
+    Temporal charges slices that were cancelled in the queue to their fairness key, as if they had run. With a
+    new key, the tenant's other batches do not wait for these slices.
     """
     name = tenant.encode()[:_TENANT_BYTES].decode(errors="ignore")
     return f"{name}~{hashlib.sha256(f'{tenant}/{stopped}'.encode()).hexdigest()[:_DIGITS]}"

@@ -4,10 +4,10 @@ from collections.abc import Collection
 
 
 def share_of(total: int, worker: str, workers: Collection[str]) -> int:
-    """Return the part of `total` that one worker may use; 0 if it is not one of `workers`.
+    """Return the part of the limit `total` that one worker may use; 0 if it is not one of `workers`.
 
-    All workers get equal parts. If these do not add up to `total`, the first workers in the order of their
-    ids get one more. So the parts add up to `total` if all workers know the same `workers`.
+    All workers get equal parts. If a rest remains, the first workers in the order of their ids get one more.
+    So the parts add up to `total` if all workers have the same list of `workers`.
     """
     if worker not in workers:
         return 0
@@ -16,15 +16,15 @@ def share_of(total: int, worker: str, workers: Collection[str]) -> int:
 
 
 def share_of_rate(per_minute: int, worker: str, users: Collection[str], live: int) -> float:
-    """Return the part of a rate per minute that one worker may use.
+    """Return the part of a fleet-wide rate per minute that one worker may use.
 
-    The workers that use the rate divide it. A worker that begins to use it gets its part when the others can
-    see it. If no worker uses the rate yet, any worker may begin with an equal part of it.
+    The workers that use the rate divide it. A worker that begins to use the rate gets its part when the other
+    workers can see that. If no worker uses the rate yet, any worker may begin with an equal part of it.
 
     Args:
         per_minute: rate of the whole fleet.
         worker: id of this worker.
-        users: ids of the workers that are known to run slices to which the rate applies.
+        users: ids of the workers that are known to run slices with this rate.
         live: number of live workers.
     """
     if not users:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Protocol, TypeVar
 
-# A backend receives its prefixes until it is busier than the least busy backend by this factor and slack.
+# A backend gets its prefixes up to this factor times the load of the least busy backend, plus slack.
 _AFFINE_FACTOR, _AFFINE_SLACK = 2.0, 4
 
 
@@ -15,7 +15,7 @@ class BalancedBackend(Protocol):
 
     @property
     def key(self) -> str:
-        """Id of the backend, the same in every process."""
+        """Id of the backend, which is the same in every process."""
         ...
 
     @property
@@ -35,8 +35,11 @@ def least_outstanding(
 ) -> _Candidate:
     """Draw two backends at random by weight, and return the less busy one.
 
-    The less busy one has fewer requests in flight in proportion to its weight. If both are equal, the first
-    one drawn is returned. `draw` returns a random number from 0 to 1.
+    Busy means requests in flight in proportion to the weight. If both are equally busy, the first one drawn
+    is returned.
+
+    Args:
+        draw: returns a random number from 0 to 1.
     """
     first = _pick(backends, draw())
     others = [backend for backend in backends if backend is not first]
@@ -51,8 +54,12 @@ def prefix_affine(
 ) -> _Candidate:
     """Return a backend for a prompt prefix: always the same one, unless it is far busier than the others.
 
-    If a backend is added or removed, only the prefixes of that backend move. Without a prefix (`prefix_hash`
-    0), the less busy of two random backends is returned.
+    If a backend is added or removed, only the prefixes of this backend move to another one.
+
+    Args:
+        prefix_hash: hash of the prefix. If 0, there is no prefix, and the less busy of two random backends is
+            returned.
+        draw: returns a random number from 0 to 1.
     """
     if not prefix_hash:
         return least_outstanding(backends, draw)

@@ -1,25 +1,30 @@
-"""Rate limit per minute of requests or tokens, as one process applies it."""
+"""Limit of requests or tokens per minute, as one process applies it."""
 
 _SECONDS = 60.0
-_BURST_SECONDS = 0.5  # unused capacity is kept for so long: waiting lines are checked every 0.25 s
+_BURST_SECONDS = 0.5  # unused capacity is kept for this time; waiting lines are checked every 0.25 s
 
 
 class MinuteRate:
-    """Limit of what may be sent in any 60 seconds.
+    """Limit of the requests or tokens that may be sent in any 60 seconds.
 
-    The limit is a bucket that fills evenly and holds what half a second brings. A request may be sent while
-    the bucket is not empty, whatever it costs, and the cost may make the level negative. So in any 60 seconds
-    at most the rate is sent, plus what the last request costs above one unit.
+    The limit is a bucket. It fills evenly, and holds at most what half a second adds. A request may be sent
+    while the bucket is not empty. Its cost may be larger than the level, which then becomes negative. So in
+    any 60 seconds, the limit can be exceeded only by the cost of the last request.
     """
 
     def __init__(self, per_minute: float, now: float) -> None:
-        """Create a limit with a full bucket. `per_minute` may be a fraction, and 0 blocks everything."""
+        """Create a limit with a full bucket.
+
+        Args:
+            per_minute: the rate. It may be a fraction; 0 blocks everything.
+            now: the current time in seconds.
+        """
         self._at = now
         self._set(per_minute)
         self._level = self._capacity
 
     def change(self, per_minute: float, now: float) -> None:
-        """Set another rate. The debt of requests that were sent stays, but nothing saved above the rate."""
+        """Set another rate. A negative level stays; a level above the new capacity is cut."""
         self._fill(now)
         self._set(per_minute)
         self._level = min(self._level, self._capacity)
@@ -29,7 +34,7 @@ class MinuteRate:
         return self._level > 0 and self._capacity > 0
 
     def charge(self, cost: float) -> None:
-        """Take `cost` from the bucket. A negative cost gives back what was charged too much."""
+        """Take `cost` from the bucket. A negative cost returns what was charged too much."""
         self._level -= cost
 
     def _set(self, per_minute: float) -> None:
@@ -38,7 +43,7 @@ class MinuteRate:
 
     def _fill(self, now: float) -> None:
         if now <= self._at:
-            return  # an earlier time must not be remembered: the time since then would count twice
+            return  # keep the later time; otherwise the time between would count twice
         if self._level < self._capacity:
             self._level = min(self._capacity, self._level + (now - self._at) * self._per_second)
         self._at = now

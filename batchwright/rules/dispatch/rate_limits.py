@@ -1,4 +1,4 @@
-"""Rate limits of the whole fleet: which are in effect, how they are divided, what one turn may send.
+"""Rate limits of the whole fleet: which limits are in effect, how they are divided, what one turn may send.
 
 A turn is one run of a slice on a worker. Temporal limits how many turns start per second.
 """
@@ -11,12 +11,12 @@ from typing import NamedTuple
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE, inference_queue
 from batchwright.rules.ids import safe_name
 
-ALL_MODELS = ""  # stands in place of a model's name for the rate over all models
+ALL_MODELS = ""  # used as a model name: the rate over all models together
 MAX_TURN_SECONDS = 5.0  # a turn sends at most what the rate allows in this time
-# A turn also sends at most so many requests. All workers use the same number, because the rate limit of the
+# A turn sends at most so many requests. All workers use the same number, because the rate limit of the
 # queue is derived from it.
 MAX_TURN_LINES = 256
-# In requests/s. The minimum, one request in a thousand seconds, also holds for the rest of a divided rate.
+# In requests per second. The minimum also holds for what remains of a divided rate.
 MIN_RATE, MAX_RATE = 0.001, 1_000_000.0
 
 
@@ -25,7 +25,7 @@ class RatesConflict(ValueError):
 
 
 class EffectiveRate(NamedTuple):
-    """The rate limit of one model, or of all models together, in requests per second. `0` means no limit.
+    """The rate limit of one model, or of all models together, in requests per second. 0 means no limit.
 
     `changed` is True if the rate was set at run time, False if it comes from the settings.
     """
@@ -35,9 +35,10 @@ class EffectiveRate(NamedTuple):
 
 
 class Pacing(NamedTuple):
-    """How a rate is enforced: a turn sends at most `lines` requests, and the queue limits turns per second.
+    """How a rate is enforced: the maximum number of requests per turn, and of turns per second.
 
-    A turn is one run of a slice on a worker.
+    A turn is one run of a slice on a worker. It sends at most `lines` requests. Temporal's task queue limits
+    how many turns start per second.
     """
 
     requests_per_second: float
@@ -45,23 +46,26 @@ class Pacing(NamedTuple):
 
     @property
     def interval_seconds(self) -> float:
-        """Seconds between two requests of one turn, so that the turn keeps to the rate."""
+        """Seconds between two requests of one turn."""
         return 1.0 / self.requests_per_second
 
     @property
     def turns_per_second(self) -> float:
-        """Turns that Temporal may start per second, which is the rate limit of the task queue."""
+        """Maximum number of turns that Temporal may start per second.
+
+        It is the rate limit of the task queue.
+        """
         return self.requests_per_second / self.lines
 
 
 @dataclass(frozen=True)
 class RateTable:
-    """All rate limits in effect, by model name. The key `ALL_MODELS` holds the rate over all models."""
+    """All rate limits in effect, by model name. The rate over all models has the key `ALL_MODELS`."""
 
     entries: Mapping[str, EffectiveRate]
 
     def own_rate(self, model: str) -> float:
-        """Return the rate of this model itself, in requests per second; 0 if it has none."""
+        """Return the rate of this model alone, in requests per second; 0 if it has no rate of its own."""
         return self._rate_of(model) if model != ALL_MODELS else 0.0
 
     @property
@@ -72,18 +76,18 @@ class RateTable:
     def is_shared(self, model: str) -> bool:
         """Return True if the model shares a rate with other models.
 
-        This is the case if there is a rate over all models and this model has no rate of its own. Such models
-        share what remains after the rates of single models are subtracted.
+        A model shares a rate if it has no rate of its own and there is a rate over all models. Such models
+        share what the rates of single models leave of the rate over all models.
         """
         return self.overall_rate > 0 and not self.own_rate(model)
 
     def remainder(self, models: Iterable[str]) -> float:
-        """Return the rate over all models minus the own rates of `models`, in requests per second.
+        """Return what the rates of `models` leave of the rate over all models, in requests per second.
 
-        Return 0 if there is no rate over all models, which means no limit.
+        Return 0 if there is no rate over all models. The 0 then means no limit.
 
         Raises:
-            RatesConflict: the own rates leave nothing.
+            RatesConflict: nothing is left.
         """
         if not self.overall_rate:
             return 0.0
@@ -94,9 +98,7 @@ class RateTable:
         return remainder
 
     def check_remainder(self) -> None:
-        """Check that the rates of single models leave something of the rate over all models.
-
-        The other models share what is left.
+        """Check that the rates of single models do not use up the whole rate over all models.
 
         Raises:
             RatesConflict: nothing is left.
@@ -104,13 +106,13 @@ class RateTable:
         self.remainder(self.entries)
 
     def target_queue(self, model: str, queue: str) -> str:
-        """Return the queue to which the model's slices must move; empty if `queue` is the right one."""
+        """Return the task queue to which the model's slices must move; empty if `queue` is the right one."""
         if self.is_shared(model) == (queue == DISPATCH_QUEUE):
             return ""
         return self.queue_of(model)
 
     def queue_of(self, model: str) -> str:
-        """Return the queue of the model's slices: the common one if its rate is shared, otherwise its own."""
+        """Return the task queue of the model's slices. Models that share a rate also share one queue."""
         return DISPATCH_QUEUE if self.is_shared(model) else inference_queue(safe_name(model))
 
     def _rate_of(self, name: str) -> float:
@@ -118,9 +120,12 @@ class RateTable:
 
 
 def effective_rates(settings: Mapping[str, float], changes: Mapping[str, float]) -> RateTable:
-    """Return all rates in effect, from settings and changes at run time, both in requests per second.
+    """Return all rates in effect, in requests per second.
 
-    A change overrides the setting of the same name. A change to 0 removes the limit.
+    Args:
+        settings: the rates in the settings, by model name.
+        changes: the rates set at run time, by model name. Each overrides the setting of the same name; 0
+            removes the limit.
     """
     rates = {name: EffectiveRate(rate) for name, rate in settings.items() if rate}
     return RateTable(rates | {name: EffectiveRate(rate, changed=True) for name, rate in changes.items()})
@@ -129,7 +134,9 @@ def effective_rates(settings: Mapping[str, float], changes: Mapping[str, float])
 def pacing_for(requests_per_second: float, turn_seconds: float = MAX_TURN_SECONDS) -> Pacing:
     """Return how to enforce a rate, which must be above 0.
 
-    A turn, one run of a slice, may send what the rate allows in `turn_seconds`, but at least one request.
+    Args:
+        turn_seconds: a turn (one run of a slice) may send what the rate allows in this time, but at least one
+            request.
     """
     lines = max(1, math.floor(min(turn_seconds, MAX_TURN_SECONDS) * requests_per_second))
     return Pacing(requests_per_second, min(MAX_TURN_LINES, lines))
@@ -137,9 +144,11 @@ def pacing_for(requests_per_second: float, turn_seconds: float = MAX_TURN_SECOND
 
 @dataclass(frozen=True)
 class RateAllocation:
-    """How each model is paced: `own` for models with a rate of their own, `shared` for all others together.
+    """How fast each model may be sent.
 
-    `shared` is None if there is no rate over all models.
+    Attributes:
+        own: the pacing of each model that has a rate of its own.
+        shared: the pacing of all other models together; None if there is no rate over all models.
     """
 
     own: Mapping[str, Pacing]
@@ -149,10 +158,10 @@ class RateAllocation:
         return self.own.get(model) or self.shared
 
     def queues(self, served: Iterable[str]) -> dict[str, Pacing | None]:
-        """Return the pacing of every queue that the fleet polls, by queue name; None means no limit.
+        """Return the pacing of every task queue that the fleet polls, by queue name; None means no limit.
 
-        Models that share a rate also share the `dispatch` queue. The own queue of such a model is polled,
-        too, but has no limit, because slices found there are only moved to the `dispatch` queue.
+        Models that share a rate also share the `dispatch` queue. The model's own queue is then polled as
+        well, but without a limit, because its slices are only moved to the `dispatch` queue.
         """
         own = {inference_queue(safe_name(model)): self.own.get(model) for model in served}
         return {**own, DISPATCH_QUEUE: self.shared}
@@ -161,10 +170,10 @@ class RateAllocation:
 def allocate_rates(
     rates: RateTable, served: Iterable[str], turn_seconds: float = MAX_TURN_SECONDS
 ) -> RateAllocation:
-    """Divide the rate over all models: models with an own rate get that rate, all others share the remainder.
+    """Divide the rate over all models: a model with its own rate gets that rate, the others share the rest.
 
     Raises:
-        RatesConflict: the own rates leave nothing to share.
+        RatesConflict: the models' own rates leave nothing to share.
     """
     remainder = rates.remainder(served)
     own = {model: rates.own_rate(model) for model in rates.entries if rates.own_rate(model)}

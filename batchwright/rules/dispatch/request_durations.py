@@ -1,4 +1,4 @@
-"""How long the requests of a model take: mean and spread, and the time until the slowest of several ends."""
+"""Durations of a model's requests: mean, variation, and the time until the slowest of several ends."""
 
 import math
 from functools import lru_cache
@@ -6,9 +6,9 @@ from statistics import NormalDist
 
 from batchwright.rules.worker_stats import UpstreamTraffic
 
-_AVERAGING_SECONDS = 600.0  # a request that ended so long ago counts about a third as much as a new one
+_AVERAGING_SECONDS = 600.0  # a request that ended this long ago counts about a third as much as a new one
 _PRIOR_REQUESTS = 100.0
-_MOST_REQUESTS = 1000.0  # how much the requests before the first record count at most
+_MOST_REQUESTS = 1000.0  # maximum weight of the requests before the first record
 _NORMAL = NormalDist()
 
 
@@ -16,17 +16,19 @@ class RequestDurations:
     """Durations of the requests of one model, from the totals that workers report."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, UpstreamTraffic] = {}  # by backend
+        self._seen: dict[str, UpstreamTraffic] = {}  # last recorded totals by backend
         self._requests = self._sum = self._squares = 0.0
 
     def record(self, totals: UpstreamTraffic, passed: float) -> None:
         """Record the request totals of a backend.
 
-        `passed` is how many seconds ago the last totals were recorded.
+        Args:
+            totals: number and duration of its requests since the workers' start.
+            passed: seconds since the last totals were recorded.
         """
         before = self._seen.get(totals.backend)
         self._seen[totals.backend] = totals
-        if before is None or before.requests > totals.requests:  # or a worker has ended
+        if before is None or before.requests > totals.requests:  # smaller if a worker has ended
             if before is not None:
                 return
             before = UpstreamTraffic(model=totals.model, backend=totals.backend)
@@ -40,15 +42,15 @@ class RequestDurations:
 
     @property
     def mean(self) -> float:
-        """Mean duration in seconds; 0 if none is known."""
+        """Mean duration in seconds; 0 if no duration is known."""
         return self._sum / self._requests if self._requests > 0 else 0.0
 
     @property
     def variation(self) -> float:
         """Variance of the durations, divided by the square of their mean.
 
-        Short requests are the first to end. While few requests have ended, the result is therefore close to
-        1, the value of an exponential distribution.
+        While few requests have ended, the value is close to 1, as in an exponential distribution. The first
+        requests to end are the short ones, so they do not show the real variance.
         """
         if not self._sum:
             return 1.0
@@ -57,9 +59,12 @@ class RequestDurations:
 
 
 def longest_remaining(durations: RequestDurations, count: float, probability: float) -> float:
-    """Return the seconds within which `count` requests in flight have all ended, with the given probability.
+    """Return the seconds within which `count` requests in flight have all ended, with this probability.
 
-    Each request may have begun at any earlier time. Durations are assumed to have a lognormal distribution.
+    It is not known when each request began. Durations are assumed to have a lognormal distribution.
+
+    Args:
+        probability: a number from 0 to 1.
     """
     each = probability ** (1.0 / max(count, 1.0))
     return durations.mean * _remaining_quantile(round(each, 6), round(durations.variation, 2))
@@ -67,9 +72,9 @@ def longest_remaining(durations: RequestDurations, count: float, probability: fl
 
 @lru_cache(maxsize=4096)
 def _remaining_quantile(probability: float, variation: float) -> float:
-    """Return the time within which a request in flight ends with the given probability.
+    """Return the time within which a request in flight ends with this probability.
 
-    It is relative to the mean duration of requests. `variation` is that of `RequestDurations`.
+    The time is a multiple of the mean duration. `variation` is `RequestDurations.variation`.
     """
     if variation <= 0:
         return probability
@@ -87,10 +92,10 @@ def _remaining_quantile(probability: float, variation: float) -> float:
 
 
 def _still_running(seconds: float, sigma: float) -> float:
-    """Return the probability that a request in flight takes longer than `seconds` from now on.
+    """Return the probability that a request in flight takes longer than `seconds` from now.
 
-    Durations have a lognormal distribution with mean 1. The result is the integral of its survival function
-    from `seconds` on.
+    Durations have a lognormal distribution with mean 1. The result is the integral of its survival function,
+    starting at `seconds`.
     """
     upper = (sigma * sigma / 2 - math.log(seconds)) / sigma
     return _NORMAL.cdf(upper) - seconds * _NORMAL.cdf(upper - sigma)

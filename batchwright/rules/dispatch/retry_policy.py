@@ -16,10 +16,10 @@ from batchwright.rules.json_text import replace_lone_surrogates
 
 
 class Budget(StrEnum):
-    """What an outcome costs its line: the line ends, it loses one of its attempts, or it only loses time."""
+    """What an outcome costs its line: the line ends, it uses one of its attempts, or it only has to wait."""
 
     SETTLED = "settled"  # the line ends: a success, or an error that a retry would not change
-    ATTEMPT = "attempt"  # costs one of the line's `max_attempts`, as the request may be at fault
+    ATTEMPT = "attempt"  # costs one of the line's `max_attempts`, because the request may be at fault
     CAPACITY = "capacity"  # costs time but no attempt, because the backend is at fault
     CREDENTIALS = "credentials"  # like CAPACITY, and the circuit breaker opens at once
 
@@ -45,14 +45,14 @@ class Category(StrEnum):
 
 
 class Classification(NamedTuple):
-    """The meaning of an outcome for its line: what it costs the line, and the kind of failure."""
+    """What an outcome means for its line: its cost and the kind of failure."""
 
     budget: Budget
     category: Category
 
 
 class RetryPolicy(NamedTuple):
-    """Retry settings of one model; times are in seconds.
+    """Retry settings of one model. Times are in seconds.
 
     `give_up_after` limits how long a line is retried; 0 means until the batch's deadline.
     """
@@ -63,9 +63,9 @@ class RetryPolicy(NamedTuple):
     give_up_after: float = 0.0
 
 
-DEFERRED = (Budget.CAPACITY, Budget.CREDENTIALS)  # these cost no attempt
+DEFERRED = (Budget.CAPACITY, Budget.CREDENTIALS)  # outcomes that cost no attempt
 MAX_RETRY_AFTER = 300.0
-# Short, because the circuit breaker already spaces the requests to an unavailable backend.
+# Short, because the circuit breaker already delays requests to an unavailable backend.
 MAX_CAPACITY_BACKOFF = 5.0
 
 SUCCESS = Classification(Budget.SETTLED, Category.NONE)
@@ -107,7 +107,7 @@ STATUS_CLASSES: dict[int, Classification] = {
     505: _REJECTED,
 }
 _STATUS_FAMILIES = {2: SUCCESS, 3: _UNAVAILABLE, 4: _REJECTED, 5: _UPSTREAM}
-# Phrases in errors with 429 or 503, from gateways without an available backend and from providers whose
+# Phrases in errors with 429 or 503, from gateways without an available backend, and from providers whose
 # budget is spent.
 _NO_BACKEND_PHRASES = (
     "no healthy",
@@ -116,7 +116,7 @@ _NO_BACKEND_PHRASES = (
     "no available server",
 )
 _NO_BUDGET_PHRASES = ("insufficient_quota", "budget has been exceeded", "budget_exceeded")
-# Phrases in errors with 500, from gateways that cannot reach their backend. Other gateways return 502 then.
+# Phrases in errors with status 500, from gateways that cannot reach their backend. Other gateways return 502.
 _UNREACHABLE_PHRASES = (
     "apiconnectionerror",
     "exception - connection error",  # LiteLLM, for any provider
@@ -129,14 +129,14 @@ _UNREACHABLE_PHRASES = (
 )
 _MAX_PARSED_BYTES = 1024 * 1024
 _MAX_FOLDED_CHARACTERS = 4096
-_MAX_SEARCHED_CHARACTERS = 256  # at the beginning of an error's message
+_MAX_SEARCHED_CHARACTERS = 256  # only the beginning of an error's message is searched
 
 
 def classify(status: int) -> Classification:
-    """Return the meaning of an HTTP status for the line, without looking at the body.
+    """Return what an HTTP status means for the line, without regard to the body.
 
-    A redirect is not followed. It counts as an unavailable backend and not as the line's fault, because it
-    comes from a machine in front of the backend.
+    Redirects are not followed. A redirect counts as an unavailable backend and not as the line's fault,
+    because it comes from a machine in front of the backend.
     """
     return STATUS_CLASSES.get(status) or _STATUS_FAMILIES.get(status // 100, _UNKNOWN)
 
@@ -144,11 +144,15 @@ def classify(status: int) -> Classification:
 def classify_response(
     status: int, headers: Mapping[bytes, bytes], body: bytes, request: bytes = b""
 ) -> Classification:
-    """Return the meaning of a complete response for its line, from status, headers and body.
+    """Return what a complete response means for its line, from its status, headers and body.
 
     The beginning of a gateway's error message may name the cause, for example that no backend is healthy. A
-    phrase that also occurs in `request` does not count, because many errors quote the request. The header
-    `x-should-retry` is used only for failures that may be the line's own fault.
+    phrase that also occurs in `request` is ignored, because many errors quote the request. The header
+    `x-should-retry` is used only for failures that may be the line's fault.
+
+    Args:
+        body: body of the response.
+        request: body of the request.
     """
     found = classify(status)
     if found is SUCCESS:
@@ -178,7 +182,7 @@ def _mentions(body: bytes, phrases: Iterable[str], request: bytes) -> bool:
 
 
 class _GatewayError(msgspec.Struct):
-    """The usual fields of an error, at the top level of a body or inside its `error` object."""
+    """The usual fields of an error, at the top level of a body or inside its object `error`."""
 
     type: object = None
     code: object = None
@@ -194,10 +198,10 @@ _BODY = msgspec.json.Decoder(_GatewayErrorBody)
 
 
 def _beginning(body: bytes) -> str:
-    """Return an error's type, its code and the beginning of its message, in lower case and joined by spaces.
+    """Return an error's type, code and beginning of its message, in lower case and joined by spaces.
 
-    If the body is not JSON, return the beginning of the body. Return an empty string if the body starts like
-    a JSON object but cannot be parsed.
+    If the body is not JSON, return the beginning of the body. If the body starts like a JSON object but
+    cannot be parsed, return an empty string.
     """
     try:
         found = _BODY.decode(replace_lone_surrogates(body[:_MAX_PARSED_BYTES]))
@@ -216,7 +220,7 @@ def _beginning(body: bytes) -> str:
 
 
 def _readable(request: bytes) -> str:
-    """Return a request's body as text, with the escapes in its strings decoded if it is valid JSON."""
+    """Return a request's body as text. If it is valid JSON, the escapes in its strings are decoded."""
     if b"\\" in request:
         with suppress(ValueError, RecursionError):
             return json.dumps(json.loads(request), ensure_ascii=False)
@@ -230,16 +234,20 @@ def _folded(text: str) -> str:
 def backoff(
     failures: int, *, initial: float, longest: float, draw: Callable[[], float] = random.random
 ) -> float:
-    """Return the seconds to wait before the next attempt, after `failures` in a row.
+    """Return the seconds to wait before the next attempt.
 
-    The wait is random between 0 and a bound. The bound is `initial` after the first failure, doubles with
-    each further one, and is at most `longest`. `draw` returns a random number from 0 to 1.
+    The wait is random between 0 and a limit. The limit is `initial` after the first failure, doubles after
+    each further failure, and is at most `longest`.
+
+    Args:
+        failures: number of failures in a row.
+        draw: returns a random number from 0 to 1.
     """
     return min(initial * 2.0 ** min(max(failures - 1, 0), 30), longest) * draw()
 
 
 def within_deadline(wait: float, remaining: float) -> float:
-    """Return `wait`, but at most half of the seconds `remaining` until the deadline.
+    """Return `wait`, but at most half of `remaining`, the seconds until the deadline.
 
     The other half is left for the request itself, so that its response can still arrive in time.
     """
@@ -247,7 +255,7 @@ def within_deadline(wait: float, remaining: float) -> float:
 
 
 def retry_after_of(headers: Mapping[bytes, bytes], now: datetime) -> float | None:
-    """Return how many seconds the backend asks clients to wait, or None if no header says so.
+    """Return how many seconds the backend asks clients to wait; None if no header says so.
 
     The header `retry-after-ms` is used if it is a number, otherwise `retry-after`. The result is at most
     MAX_RETRY_AFTER.
@@ -259,9 +267,9 @@ def retry_after_of(headers: Mapping[bytes, bytes], now: datetime) -> float | Non
 
 
 def parse_retry_after(value: str | None, now: datetime) -> float | None:
-    """Return the seconds that a Retry-After header names, as a number or as an HTTP date.
+    """Return the wait of a Retry-After header in seconds; None if the header is missing or invalid.
 
-    The result is at most MAX_RETRY_AFTER. It is None if the header is absent or invalid.
+    The header may have a number or an HTTP date. The result is at most MAX_RETRY_AFTER.
     """
     if not value:
         return None

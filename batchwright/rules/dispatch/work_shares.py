@@ -1,4 +1,7 @@
-"""Compute how much of all work is done when the work of one owner is done. Owners share by weight."""
+"""Compute how much work of all owners is done when one owner's work is done. Owners share by weight.
+
+An owner is a tenant, a priority or a batch.
+"""
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -10,11 +13,11 @@ from typing import NamedTuple
 from batchwright.contracts.batch import DEFAULT_PRIORITY
 from batchwright.rules.dispatch.batch_order import priority_weight
 
-FOR_OTHERS = 0.2  # part of a priority's permits that does not go to its first batch
+FOR_OTHERS = 0.2  # fraction of a priority's permits that does not go to its first batch
 
 
 class Share(NamedTuple):
-    """An amount of work, and the weight with which its owner shares the capacity until the work is done."""
+    """The work of one owner, and the owner's weight when the capacity is shared."""
 
     weight: float
     work: float
@@ -23,7 +26,7 @@ class Share(NamedTuple):
 class SharedCapacity:
     """A capacity that all owners of work share by weight, until their work is done.
 
-    When the work of an owner is done, the others share its part, so that no capacity is idle.
+    When the work of one owner is done, the others share its part, so that no capacity is idle.
     """
 
     def __init__(self, shares: Sequence[Share]) -> None:
@@ -35,7 +38,7 @@ class SharedCapacity:
     def work_done_when(self, work: float, weight: float) -> float:
         """Return how much work of all owners is done when an owner of this weight has done `work`.
 
-        The owner is one of those that share the capacity, and its own work is included.
+        The owner is one of the owners that share the capacity. Its own work is included in the result.
         """
         end = work / weight
         ended = bisect_right(self._ends, end)
@@ -49,10 +52,11 @@ class ModelOfBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class UnsettledWork:
-    """The lines of one model of a batch in progress: how many are settled, and how many are left to send.
+    """The lines of one model of a live batch: how many are settled, and how many are left to send.
 
-    `began` is when the first line could be sent, in seconds of the clock that `Forecaster.observe` uses.
-    `weight` is the weight of the batch's tenant.
+    Attributes:
+        began: when the first line could be sent, in seconds of the clock that `Forecaster.observe` uses.
+        weight: weight of the batch's tenant.
     """
 
     tenant: str
@@ -70,17 +74,17 @@ class UnsettledWork:
 
 
 class WorkUntil:
-    """Computes how much work of all batches is done until the last line of one batch is sent.
+    """Computes how much work of all batches is done before the last line of one batch is sent.
 
-    Tenants share a model by weight. The priorities of a tenant share what the tenant gets. Within a priority,
-    batches with fewer lines left go first, and a part of the capacity is for all others.
+    Tenants share a model by weight. The priorities of a tenant divide the tenant's part. Within a priority,
+    batches with fewer lines left go first, but a fraction of the capacity goes to all other batches.
     """
 
     def __init__(self, work: Sequence[UnsettledWork], queued: Mapping[ModelOfBatch, float]) -> None:
         totals: dict[tuple[str, int], float] = defaultdict(float)
         tenants: dict[str, list[Share]] = defaultdict(list)
         weights: dict[str, float] = {}
-        self._in_priority: dict[ModelOfBatch, float] = {}  # work until the last line of each batch
+        self._in_priority: dict[ModelOfBatch, float] = {}  # work until a batch's last line
         for each in sorted(work, key=_place):
             totals[each.tenant, each.priority] += queued[each.key]
             self._in_priority[each.key] = totals[each.tenant, each.priority]
@@ -97,9 +101,9 @@ class WorkUntil:
         self._in_model = SharedCapacity(models)
 
     def last_line_of(self, work: UnsettledWork) -> float:
-        """Return how much work is done until the last line of this batch is sent.
+        """Return how much work is done until this batch's last line is sent, in average lines of the model.
 
-        The unit is an average line of the model. The work of the batch itself is included.
+        The work of the batch itself is included.
         """
         of_tenant = self._in_tenant[work.tenant].work_done_when(
             self._in_priority[work.key], priority_weight(work.priority)
@@ -108,7 +112,10 @@ class WorkUntil:
 
 
 def present_shares(work: Sequence[UnsettledWork]) -> dict[ModelOfBatch, float]:
-    """Return which part of the model's capacity each batch has at present. The parts add up to 1."""
+    """Return the fraction of the model's capacity that each batch has at present.
+
+    The fractions add up to 1.
+    """
     weights = {each.tenant: each.weight for each in work}
     batches = Counter((each.tenant, each.priority) for each in work)
     priorities: dict[str, float] = defaultdict(float)
