@@ -182,7 +182,7 @@ async def test_a_run_paused_twice_starts_its_slices_again_each_time(fixture: Wor
 async def test_scheduling_and_cancelling_hundreds_of_slices_stays_within_one_activation(
     fixture: WorkflowFixture,
 ) -> None:
-    """The deadlock detector allows two seconds. A run schedules at most 256 slices at once. No worker runs these."""
+    """The deadlock detector allows two seconds. A run schedules at most 256 slices. No worker runs them."""
     many = policy(outstanding_slices=256)
     async with fixture.workers([]):
         run = await fixture.start_run(await fixture.model_run(slices=4_000, policy=many))
