@@ -1,4 +1,7 @@
-"""Endpoints below /admin, with which tests set faults and read the ledger (counts of all requests)."""
+"""HTTP endpoints below /admin.
+
+Tests use them to set faults and to read the ledger (counts of all requests).
+"""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""The simulated backend. It authenticates, records and answers requests, with faults and latency."""
+"""The simulated backend. It checks, counts and answers requests, with faults and latency."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -34,10 +34,10 @@ class SimulatorOptions:
 
 @dataclass(slots=True)
 class _PendingCall:
-    """A call that has no response yet, with its ledger entry.
+    """A request that has no response yet, with its ledger entry.
 
-    `timer` sends the delayed response, and is None if nothing was delayed. `is_disconnected` is True if the
-    client closed the connection first.
+    `timer` sends the delayed response; None if nothing was delayed. `is_disconnected` is True if the client
+    has closed the connection.
     """
 
     exchange: HttpExchange
@@ -49,7 +49,7 @@ class _PendingCall:
 
 
 class SimulatedBackend:
-    """Imitation of an inference server, which responds to requests without running a model.
+    """Imitates an inference server: it responds to requests without running a model.
 
     `handle` neither blocks nor raises an exception. Timers send delayed responses.
     """
@@ -108,7 +108,7 @@ class SimulatedBackend:
         self._apply_fault(pending)
 
     def _apply_fault(self, pending: _PendingCall) -> None:
-        """Respond to a call: with an error, with the fault set for it, or normally."""
+        """Respond to a request: with an error, with the fault that is set for it, or normally."""
         call, digest = pending.call, pending.digest
         try:
             fault = fault_from_marker(call.marker, digest, pending.entry.requests)
@@ -145,7 +145,7 @@ class SimulatedBackend:
                 self._abort(pending)
             case "fail":
                 response = error_response(500, "A fault of the simulator makes this request fail.")
-                response.headers[FAILED] = "1"  # if the call is a job, it is accepted and fails later
+                response.headers[FAILED] = "1"  # if the request is a job, it is accepted and fails later
                 self._end(pending, response, status="fail")
             case "garbage":
                 page = b"<html><body>502? The proxy was here.</body></html>"
@@ -161,7 +161,7 @@ class SimulatedBackend:
         call = pending.call
         cached = self._caches[call.model].cached_tokens(call.prompt)
         length: float = self.options.output_tokens
-        if self.options.output_jitter:  # other bytes of the digest than those that the latency follows from
+        if self.options.output_jitter:  # not the bytes of the digest from which the latency is computed
             length *= random_factor(self.options.output_jitter, pending.digest[4:8])
         spent = response_cost(call, cached, round(length))
         try:
@@ -189,9 +189,9 @@ class SimulatedBackend:
         self._end(pending, response, status=damage)
 
     def _end(self, pending: _PendingCall, response: HttpResponse, *, status: str | None = None) -> None:
-        """Record the end of a call in the ledger (counts of all requests), then respond.
+        """Record the end of a request in the ledger (counts of all requests), then send the response.
 
-        `status` is recorded instead of the response's HTTP status; None records the HTTP status.
+        `status` is the end to record. If it is None, the HTTP status of the response is recorded.
         """
         self.ledger.end(pending.entry, pending.call.model, status or str(response.status))
         pending.exchange.respond(response)

@@ -1,4 +1,4 @@
-"""Parse and validate the requests of all endpoints."""
+"""Parses and checks the requests of all endpoints."""
 
 from dataclasses import dataclass
 
@@ -33,7 +33,7 @@ _ABSENT = msgspec.Raw(b"")
 
 
 class InvalidCall(Exception):
-    """A request is invalid. `param` and `code` become the fields of OpenAI's error object in the response."""
+    """A request is invalid. The response has `param` and `code` in OpenAI's error object."""
 
     def __init__(self, message: str, param: str | None, code: str | None = None) -> None:
         super().__init__(message)
@@ -60,7 +60,7 @@ class TextFormat(msgspec.Struct):
 
     @property
     def output_schema(self) -> dict[str, object] | None:
-        """JSON schema that the text must conform to; None if the text may be any JSON object."""
+        """JSON schema for the text of the response. None if the text may be any JSON object."""
         if self.type != "json_schema":
             return None
         return (self.json_schema.schema if self.json_schema else self.schema) or {}
@@ -75,7 +75,7 @@ class InputMessage(msgspec.Struct):
 
 
 class CallBody(msgspec.Struct):
-    """Fields of a request's body on which the response depends, for all endpoints together."""
+    """Fields of a request body on which the response depends, for all endpoints together."""
 
     model: str | None = None
     user: str | None = None
@@ -107,9 +107,9 @@ class InferenceCall:
     """A valid request.
 
     Attributes:
-        prompt: all inputs as JSON, beginning with the parts that most requests have in common.
-        marker: text of the request that can ask for a fault, such as `sim:503`.
-        format: None if the response may contain any text.
+        prompt: all inputs as JSON, starting with the parts that most requests have in common.
+        marker: text in the request that can ask for a fault, such as `sim:503`.
+        format: required format of the response; None if it may be any text.
     """
 
     endpoint: str
@@ -139,9 +139,9 @@ _read_messages = msgspec.json.Decoder(list[InputMessage]).decode
 
 
 def read_call(endpoint: str, raw: bytes, default_model: str) -> InferenceCall:
-    """Parse and validate the body of a request, and return the call.
+    """Parse and check the body of a request. Return the request.
 
-    `default_model` is used if the body names no model and the endpoint does not require one.
+    `default_model` is the model if the body names none and the endpoint does not require one.
 
     Raises:
         InvalidCall: the body is not JSON, or a field is missing or invalid.

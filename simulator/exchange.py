@@ -36,7 +36,7 @@ class HttpResponse:
 
 
 class HttpExchange(Protocol):
-    """A request that waits for its response. Call exactly one of `respond`, `cut` and `abort`, once."""
+    """A request that waits for its response. Call one of `respond`, `cut` and `abort`, exactly once."""
 
     on_disconnect: Callable[[], None] | None
     """Called if the client disconnects before the end."""
@@ -47,11 +47,11 @@ class HttpExchange(Protocol):
     def respond(self, response: HttpResponse) -> None: ...
 
     def cut(self, response: HttpResponse) -> None:
-        """Send the head and half of the body, then close the connection."""
+        """Send the header and half of the body, then close the connection."""
         ...
 
     def abort(self) -> None:
-        """Reset the connection without sending a byte."""
+        """Reset the connection without sending anything."""
         ...
 
 

@@ -1,6 +1,7 @@
-"""Faults that the simulator makes on purpose, such as errors, delays and broken responses.
+"""Faults that the simulator causes on purpose, such as errors, delays and broken responses.
 
-A fault is set for a model at the start, by a marker (a text in a request), or by POST /admin/faults.
+A fault is set for a model when the simulator starts, by a marker (a text in a request), or by POST
+/admin/faults.
 """
 
 import asyncio
@@ -19,15 +20,15 @@ MARKER = "sim:"
 
 
 class Fault(msgspec.Struct, forbid_unknown_fields=True):
-    """A fault. `kind` is an HTTP status from 400 to 599, or one of KINDS.
+    """A fault to cause. `kind` is an HTTP status from 400 to 599, or one of KINDS.
 
-    model        only requests for this model; None: all, and `down` affects /v1/models and /healthz, too
-    rate         share of requests that are hit, 0 to 1; it depends on body and attempt, so that runs repeat
-    count        number of hits after which the fault ends; in a marker: how many attempts can be hit
+    model        only requests for this model are affected; None: all (`down`: also /v1/models and /healthz)
+    rate         fraction of the requests that are affected, 0 to 1; body and attempt decide, so that runs repeat
+    count        number of affected requests after which the fault ends; in a marker: number of attempts
     retry_after  value of the Retry-After header in seconds
     seconds      duration of `slow` and `hang`; None: 1 s for `slow`, until the client disconnects for `hang`
-    for_seconds  time after which the fault ends; requests that `hold` hit are answered then
-    hits         number of requests that were hit
+    for_seconds  time after which the fault ends; requests that `hold` has delayed get their responses then
+    hits         number of requests that were affected
     """
 
     kind: str | int
@@ -52,17 +53,17 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def status(self) -> int | None:
-        """HTTP status that the fault returns, or None if `kind` is one of KINDS."""
+        """HTTP status of the response to an affected request; None if `kind` is one of KINDS."""
         return int(self.kind) if self.name.isdigit() else None
 
 
 def parse_short(text: str) -> Fault:
-    """Return the fault that the text `kind[=seconds][*count][@rate]` describes.
+    """Return the fault that a text of the form `kind[=seconds][*count][@rate]` describes.
 
     If the kind is an HTTP status, the seconds are the value of the Retry-After header.
 
     Raises:
-        ValueError: the text is malformed; the message shows the expected form.
+        ValueError: the text does not have this form. The message shows the form.
     """
     match = _SHORT.fullmatch(text)
     if match is None:
@@ -79,7 +80,7 @@ def parse_short(text: str) -> Fault:
 
 
 class Faults:
-    """The faults that are set, the oldest first. If several match a request, the oldest is used."""
+    """All faults that are set, oldest first. If several match a request, the oldest is used."""
 
     def __init__(self, initial: Iterable[Fault] = ()) -> None:
         self._active: list[Fault] = []
@@ -98,14 +99,17 @@ class Faults:
         return fault
 
     def active(self) -> list[Fault]:
-        """Return the faults whose time (`for_seconds`) is not over, and delete the others."""
+        """Return the faults whose time (`for_seconds`) is not over. Delete the others."""
         if self._end_times:
             now = time.monotonic()
             self._active = [fault for fault in self._active if self._end_times.get(fault.id, now) >= now]
         return self._active
 
     def clear(self, fault_id: str | None = None) -> int:
-        """End the fault with this id, or all faults if it is None. Return how many were ended."""
+        """End the fault with the id `fault_id`, or all faults if it is None.
+
+        Return the number of ended faults.
+        """
         before = len(self._active)
         self._active = [fault for fault in self._active if fault_id not in (None, fault.id)]
         for ended in list(self._end_callbacks) if fault_id is None else [fault_id]:
@@ -113,7 +117,7 @@ class Faults:
         return before - len(self._active)
 
     def call_at_end(self, fault: Fault, callback: Callable[[], None]) -> None:
-        """Call `callback` when the fault ends. The fault of a marker ends when all faults are ended."""
+        """Call `callback` when the fault ends. The fault of a marker ends when `clear` ends all faults."""
         self._end_callbacks.setdefault(fault.id, []).append(callback)
         if fault.id in self._end_times:
             seconds_left = self._end_times[fault.id] - time.monotonic()
@@ -124,9 +128,9 @@ class Faults:
             callback()
 
     def fault_for(self, model: str, digest: bytes, attempt: int) -> Fault | None:
-        """Return the fault for this attempt of a request, and count the hit. None if there is none.
+        """Return the fault for an attempt of a request, and count the hit. Return None if there is no fault.
 
-        `digest` is the digest of the request's body.
+        `digest` is the digest of the request body.
         """
         if not self._active:
             return None
@@ -139,19 +143,18 @@ class Faults:
         return None
 
     def is_backend_down(self) -> bool:
-        """Return True while a fault of the kind `down` is active for all models."""
+        """Return True if a fault of the kind `down` is active for all models."""
         return any(fault.model is None and fault.name == "down" for fault in self.active())
 
 
 def fault_from_marker(marker: str | None, digest: bytes, attempt: int) -> Fault | None:
-    """Return the fault that the marker requests for this attempt.
+    """Return the fault that a marker requests for an attempt.
 
-    A marker is a text in a request, such as `sim:503*2`.
-
-    Return None if there is no marker, or if its fault does not hit this attempt.
+    A marker is a text in a request, such as `sim:503*2`. Return None if there is no marker, or if its fault
+    does not affect this attempt. `digest` is the digest of the request body.
 
     Raises:
-        ValueError: the marker is malformed.
+        ValueError: the marker has a wrong form.
     """
     if marker is None or not marker.startswith(MARKER):
         return None

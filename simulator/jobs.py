@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 PREFIX = "/jobs"
 FAILED = "x-simulator-failed"  # header of responses that make an accepted job fail
 _MAX_JOBS = 50_000
-_CALLBACK_ATTEMPTS = 5  # at most, until a response has a 2xx status
+_CALLBACK_ATTEMPTS = 5  # at most; sending ends when a response has a 2xx status
 _CALLBACK_PAUSE_SECONDS = 0.5
 _CALLBACK_TIMEOUT_SECONDS = 10.0
 
@@ -34,9 +34,10 @@ class _CallbackFields(msgspec.Struct):
 
 
 class SimulatedJob(HttpExchange):
-    """A job. The simulated backend sends its response to this object, which stores the result.
+    """A job.
 
-    If the backend rejects the request at once, `rejection` is the response to the submission.
+    The simulated backend sends its response to this object, which stores the response as the result. If the
+    backend rejects the request at once, `rejection` is the response to the submission; otherwise None.
     """
 
     def __init__(self, request: HttpRequest, on_end: Callable[["SimulatedJob"], None]) -> None:
@@ -80,7 +81,7 @@ class SimulatedJob(HttpExchange):
 
 
 class JobEndpoints:
-    """Handler of requests below /jobs. It calls `handle_call` to run a job on the simulated backend."""
+    """Handles requests below /jobs. It calls `handle_call` to run a job on the simulated backend."""
 
     def __init__(self, ledger: Ledger, handle_call: Callable[[HttpExchange], None]) -> None:
         self._ledger, self._handle_call = ledger, handle_call
@@ -89,9 +90,9 @@ class JobEndpoints:
         self._calls: set[asyncio.Task[None]] = set()
 
     def handle(self, exchange: HttpExchange, path: str) -> bool:
-        """Handle a request to submit, poll or cancel a job, and return True. Return False for other requests.
+        """Handle a request to submit, poll or cancel a job, and return True.
 
-        `path` is the path of the request without the prefix /jobs.
+        For other requests, return False. `path` is the path of the request without the prefix /jobs.
         """
         request = exchange.request
         match request.method, path.split("/"):
@@ -169,7 +170,7 @@ class JobEndpoints:
 
 
 def _callback_url(request: HttpRequest) -> str:
-    """Return the callback URL from the request's header or body; empty if there is none."""
+    """Return the callback URL in the header or the body of a request; "" if there is none."""
     try:
         inner = msgspec.json.decode(request.body, type=_CallbackFields).callback_url
     except msgspec.DecodeError:
@@ -178,7 +179,7 @@ def _callback_url(request: HttpRequest) -> str:
 
 
 async def _post(url: str, body: bytes) -> int:
-    """Send a POST request without TLS, and return the HTTP status of the response."""
+    """Send a POST request without TLS. Return the HTTP status of the response."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
     try:

@@ -1,4 +1,4 @@
-"""Write JSON as a model would return it: an object, or a value that conforms to a JSON schema."""
+"""Writes JSON as a model would return it: an object, or a value that conforms to a JSON schema."""
 
 from collections.abc import Mapping
 from math import ceil, floor
@@ -8,7 +8,7 @@ import msgspec
 
 Schema = Mapping[str, Any]
 
-# Deeper values, and values after this many others, have only required parts, so that recursive schemas end.
+# Deeper values, and values after this number of values, have only required parts: recursive schemas end.
 _DEEPEST, _MANY = 6, 1000
 _MAX_VALUES = 100_000  # values in one response
 _FORMATS = {
@@ -26,17 +26,17 @@ _FORMATS = {
 
 
 class UnusableSchema(Exception):
-    """The schema is invalid, or only a value of endless size conforms to it."""
+    """A JSON schema is invalid, or only a value of infinite size conforms to it."""
 
 
 def write_json(schema: Schema | None, text: str) -> str:
-    """Return the JSON of a simple value that conforms to `schema`, or of an object if `schema` is None.
+    """Return a simple JSON value that conforms to `schema`. If `schema` is None, return a JSON object.
 
     Strings are `text`, unless the schema requires other strings. Keywords such as `pattern`, `not` and `if`
     are ignored.
 
     Raises:
-        UnusableSchema: the schema is invalid, or only an endless value conforms to it.
+        UnusableSchema: the schema is invalid, or only a value of infinite size conforms to it.
     """
     if schema is None:
         value: object = {"answer": text}
@@ -58,7 +58,7 @@ class _SchemaWriter:
     def value(self, schema: object, depth: int) -> Any:
         """Return a value that conforms to `schema`.
 
-        `depth` is the number of objects and arrays that already enclose the value.
+        `depth` is the number of objects and arrays that enclose the value.
         """
         self._written += 1
         if depth > 8 * _DEEPEST or self._written > _MAX_VALUES:
@@ -94,7 +94,7 @@ class _SchemaWriter:
                 return self._string(schema)
 
     def _resolved(self, schema: object) -> Schema:
-        """Return the schema with its references resolved and the parts of its `allOf` merged."""
+        """Return a schema in which references are resolved and the parts of `allOf` are merged."""
         merged = _schema(schema) or {}
         for _ in range(100):  # stops circular references
             if "$ref" in merged:
@@ -119,7 +119,10 @@ class _SchemaWriter:
         return found
 
     def _simplest(self, choices: list[object]) -> object:
-        """Return the first choice that is neither an object nor an array, or else the first choice."""
+        """Return the first choice that is neither an object nor an array.
+
+        If there is none, return the first choice.
+        """
         plain = [choice for choice in choices if _type_of(self._resolved(choice)) not in ("object", "array")]
         return (plain or choices)[0]
 
@@ -167,7 +170,7 @@ def _merged(one: Schema, other: Schema) -> dict[str, Any]:
 def _number(schema: Schema, *, whole: bool) -> int | float:
     """Return a number that conforms to `schema`: the allowed multiple of `multipleOf` that is nearest to 1.
 
-    If there is none, return the middle of the bounds. `whole` is True for an integer.
+    If no multiple is allowed, return the middle of the bounds. `whole` is True for an integer.
     """
     step = float(schema.get("multipleOf") or (1 if whole else 0.5))
     least = float(schema.get("minimum", schema.get("exclusiveMinimum", -1e15)))

@@ -1,4 +1,4 @@
-"""Latency of simulated responses, which depends on the model and on the numbers of tokens."""
+"""Latency of simulated responses. It depends on the model and on the numbers of tokens."""
 
 import math
 from dataclasses import dataclass, replace
@@ -9,10 +9,10 @@ _FIELDS = ("latency_ms", "jitter", "token_ms", "prompt_token_ms")
 
 
 def random_factor(sigma: float, seed: bytes) -> float:
-    """Return a random factor from the lognormal distribution with median 1. Equal seeds give equal factors.
+    """Return a random factor from a lognormal distribution with median 1. Equal seeds give equal factors.
 
     Args:
-        sigma: standard deviation of the factor's logarithm.
+        sigma: standard deviation of the logarithm of the factor.
         seed: four bytes from which the factor is computed.
     """
     chance = (int.from_bytes(seed, "big") + 0.5) / 2**32
@@ -21,7 +21,7 @@ def random_factor(sigma: float, seed: bytes) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Parameters of the latency of a model's responses. Times are milliseconds.
+    """Parameters for the latency of a model's responses, in milliseconds.
 
     The latency is `latency_ms` times a random factor (lognormal with median 1 and sigma `jitter`), plus
     `token_ms` per output token, plus `prompt_token_ms` per prompt token that was not in the prefix cache.
@@ -33,12 +33,12 @@ class Latency:
     prompt_token_ms: float = 0.0
 
     def seconds(self, *, uncached: int, output: int, digest: bytes) -> float:
-        """Return the latency of a response in seconds. Responses to equal bodies take equal time.
+        """Return the latency of a response in seconds. Equal request bodies give equal latencies.
 
         Args:
             uncached: number of prompt tokens that were not in the prefix cache.
             output: number of output tokens.
-            digest: digest of the request's body, used in place of a random number.
+            digest: digest of the request body, used instead of a random number.
         """
         wait = self.latency_ms
         if self.jitter and wait:
@@ -47,12 +47,12 @@ class Latency:
 
 
 def parse_override(text: str, default: Latency) -> tuple[str, Latency]:
-    """Parse a text such as `model:latency_ms=200,jitter=0.3`. Return the model and its latency.
+    """Return the model and the latency that a text such as `model:latency_ms=200,jitter=0.3` describes.
 
-    Fields that the text does not name have the values of `default`.
+    Fields that are not in the text have the values of `default`.
 
     Raises:
-        ValueError: the text is malformed; the message shows the expected form.
+        ValueError: the text has a wrong form. The message shows the expected form.
     """
     model, colon, fields = text.rpartition(":")
     changes: dict[str, float] = {}

@@ -1,4 +1,7 @@
-"""Ledger: counts of all requests. Tests read what was sent, how often, and how many at the same time."""
+"""Ledger: counts of all requests.
+
+Tests read from it what was sent, how often, and how much at the same time.
+"""
 
 import time
 from collections import Counter
@@ -7,15 +10,17 @@ import msgspec
 
 
 class LedgerEntry(msgspec.Struct):
-    """Counts of all requests with the same key, which is the `x-request-id` header or else the body's digest.
+    """Counts of all requests with the same key, which is the `x-request-id` header or a digest.
+
+    Without the header, the key is the digest of the body.
 
     Attributes:
         completed: number of complete responses with status 200.
         statuses: number of requests by their end: an HTTP status, the name of a fault, `aborted`, or
             `disconnected` if the client closed the connection first.
-        body: digest of the last body.
-        user: the `user` field of the last body.
-        trace: the last `traceparent` header.
+        body: digest of the latest body.
+        user: field `user` of the latest body.
+        trace: latest `traceparent` header.
     """
 
     key: str
@@ -33,7 +38,7 @@ class LedgerEntry(msgspec.Struct):
 
 
 class ModelTotals(msgspec.Struct):
-    """Totals of one model. Times are Unix seconds; None before the first request or response."""
+    """Totals of one model. Times are in Unix seconds; None before the first request or response."""
 
     requests: int = 0
     completed: int = 0
@@ -50,7 +55,7 @@ class ModelTotals(msgspec.Struct):
 class JobTotals(msgspec.Struct):
     """Totals of the requests below /jobs.
 
-    `resubmitted` counts submissions with the idempotency key of an earlier job, which start no new job.
+    `resubmitted` counts submissions with the idempotency key of an earlier job. They start no new job.
     """
 
     submitted: int = 0
@@ -63,8 +68,8 @@ class JobTotals(msgspec.Struct):
 class LedgerReport(msgspec.Struct):
     """Content of the ledger, as /admin/ledger returns it.
 
-    `keys` is the number of different request keys. `repeated_keys` counts those that were used by more than
-    one request.
+    `keys` is the number of different request keys. `repeated_keys` is the number of keys that more than one
+    request has used.
     """
 
     requests: int
@@ -85,7 +90,7 @@ class Ledger:
         self.reset()
 
     def reset(self) -> None:
-        """Clear the ledger. Requests in flight are still counted as in flight."""
+        """Set all counts to 0. Requests in flight still count as in flight."""
         self._entries: dict[str, LedgerEntry] = {}
         self.jobs = JobTotals()
         self._models: dict[str, ModelTotals] = {
@@ -98,9 +103,9 @@ class Ledger:
     def begin(
         self, key: str, model: str, body: str, user: str | None, trace: str | None = None
     ) -> LedgerEntry:
-        """Record the start of a request, and return the entry of its key. Pass the entry to `end`.
+        """Record the start of a request. Return the ledger entry to pass to `end`.
 
-        `body` is the digest of the request's body. `trace` is its `traceparent` header.
+        `body` is the digest of the request body. `trace` is the `traceparent` header of the request.
         """
         entry = self._entries.get(key)
         now = time.time()
@@ -136,7 +141,10 @@ class Ledger:
             entry.first_completed_at = entry.first_completed_at or entry.last_completed_at
 
     def totals(self, model: str) -> ModelTotals:
-        """Return the totals of a model. The caller may change them, for example to add tokens."""
+        """Return the totals of a model.
+
+        The caller may change the returned object, for example to add tokens.
+        """
         found = self._models.get(model)
         if found is None:
             found = self._models[model] = ModelTotals(statuses={})
@@ -145,12 +153,12 @@ class Ledger:
     def report(
         self, *, model: str | None = None, min_requests: int = 1, entries: bool = True
     ) -> LedgerReport:
-        """Return the totals of all requests, and selected entries.
+        """Return the totals of all requests, and selected ledger entries.
 
         Args:
-            model: include only the entries of this model; None for all models.
-            min_requests: include only entries with at least so many requests.
-            entries: False includes no entries.
+            model: include only entries of this model; None for all models.
+            min_requests: include only entries with at least this number of requests.
+            entries: False to include no entries.
         """
         chosen = [
             entry

@@ -8,24 +8,27 @@ _BLOCK_BYTES = BLOCK_TOKENS * BYTES_PER_TOKEN
 
 
 def token_count(text: bytes) -> int:
-    """Return the estimated number of tokens of a text: one token for every four bytes, rounded up."""
+    """Return the estimated number of tokens in a text: a quarter of its bytes, rounded up."""
     return -(-len(text) // BYTES_PER_TOKEN)
 
 
 class PrefixCache:
-    """Prefix cache of one model, which holds at most `budget_tokens` tokens. `0` disables it."""
+    """Prefix cache of one model with room for `budget_tokens` tokens. `0` disables the cache."""
 
     def __init__(self, budget_tokens: int) -> None:
         self._capacity = budget_tokens // BLOCK_TOKENS
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def cached_tokens(self, prompt: bytes) -> int:
-        """Return how many tokens at the start of `prompt` are cached, then add the prompt to the cache."""
+        """Return how many tokens at the start of `prompt` are in the cache.
+
+        Then add the prompt to the cache.
+        """
         if not self._capacity:
             return 0
         chain = _chain(prompt)
         hits = next((i for i, block in enumerate(chain) if block not in self._blocks), len(chain))
-        # From the last block to the first, so that eviction removes the end of a chain before its beginning.
+        # From the last block to the first, so that the end of a prompt is evicted before its beginning.
         for block in reversed(chain[: self._capacity]):
             self._blocks[block] = None
             self._blocks.move_to_end(block)
@@ -35,7 +38,10 @@ class PrefixCache:
 
 
 def _chain(prompt: bytes) -> list[int]:
-    """Return one hash for each full block of the prompt. Each hash also covers all blocks before its own."""
+    """Return one hash for each full block of the prompt.
+
+    Each hash covers its block and all blocks before it.
+    """
     chain: list[int] = []
     last = 0
     for start in range(0, len(prompt) - _BLOCK_BYTES + 1, _BLOCK_BYTES):

@@ -1,4 +1,4 @@
-"""Build the response bodies of all endpoints. Equal requests get equal responses, except `cached_tokens`."""
+"""Builds the response bodies of all endpoints. Equal requests get equal responses, except `cached_tokens`."""
 
 import base64
 import struct
@@ -39,9 +39,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ResponseCost(msgspec.Struct):
-    """Token counts of a response, for its `usage`, its latency and the ledger.
+    """Numbers of tokens of a response, for its `usage`, its latency and the ledger.
 
-    `each` is the output of one choice. `output` is the sum over all choices.
+    `each` is the output of one choice. `output` is the output of all choices.
     """
 
     prompt: int
@@ -51,11 +51,11 @@ class ResponseCost(msgspec.Struct):
 
 
 def response_cost(call: InferenceCall, cached: int, output_tokens: int) -> ResponseCost:
-    """Return the token counts of the response to a call.
+    """Return the numbers of tokens of the response to a request.
 
     Args:
         cached: number of prompt tokens that were in the prefix cache.
-        output_tokens: output of one choice, unless the request sets a lower limit.
+        output_tokens: number of output tokens of one choice. The request may set a lower limit.
     """
     limit = call.output_limit
     each = output_tokens if limit is None else min(output_tokens, max(limit, 0))
@@ -64,7 +64,7 @@ def response_cost(call: InferenceCall, cached: int, output_tokens: int) -> Respo
 
 
 def write_text(digest: bytes, tokens: int) -> str:
-    """Return a text of `tokens` words. It depends only on `digest`."""
+    """Return a text of `tokens` words. Equal digests give equal texts."""
     words = [WORDS[byte % len(WORDS)] for byte in digest]
     while len(words) < tokens:
         words += words
@@ -72,9 +72,9 @@ def write_text(digest: bytes, tokens: int) -> str:
 
 
 def build_response(call: InferenceCall, digest: bytes, cost: ResponseCost, dimensions: int) -> bytes:
-    """Return the body of the response to a call, as JSON.
+    """Return the body of the response to a request, as JSON.
 
-    `dimensions` is the length of an embedding, unless the request sets another one.
+    `dimensions` is the length of an embedding, unless the request sets another length.
 
     Raises:
         InvalidCall: the endpoint does not accept the type of the input, or the requested JSON schema is not
@@ -153,7 +153,7 @@ def _scores(call: InferenceCall, digest: bytes, cost: ResponseCost) -> bytes:
 
 
 def _ranking(call: InferenceCall, digest: bytes, cost: ResponseCost) -> bytes:
-    """Return a response body with the documents of the request, the most relevant first."""
+    """Return a response body with the documents of the request, most relevant first."""
     ranked = [
         response_types.RankedResult(index, response_types.RankedDocument(text.decode()), _relevance(text))
         for index, text in enumerate(_items(call.body.documents))
@@ -164,7 +164,7 @@ def _ranking(call: InferenceCall, digest: bytes, cost: ResponseCost) -> bytes:
 
 
 def _relevance(text: bytes) -> float:
-    """Return a score from 0 to 1 that depends only on the text."""
+    """Return a score from 0 to 1. Equal texts give equal scores."""
     return round(blake2b(text, digest_size=1).digest()[0] / 255, 6)
 
 
@@ -194,10 +194,10 @@ _WRITERS: dict[str, Callable[[InferenceCall, bytes, ResponseCost], bytes]] = {
 
 
 def _choice(call: InferenceCall, digest: bytes, index: int, cost: ResponseCost) -> str:
-    """Return the text of the choice number `index`, in the format that the request requires.
+    """Return the text of choice number `index`, in the format that the request requires.
 
     Raises:
-        InvalidCall: no JSON conforms to the schema of the request.
+        InvalidCall: no JSON conforms to the schema in the request.
     """
     turn = index % len(digest)
     text = write_text(digest[turn:] + digest[:turn], cost.each)
@@ -221,7 +221,7 @@ def _usage(cost: ResponseCost) -> response_types.ChatUsage:
 
 
 def _items(raw: msgspec.Raw) -> list[bytes]:
-    """Return the items of a request's input, each as JSON. A string or a list of numbers is one item.
+    """Return the items of the input in a request, each as JSON. A string or a list of numbers is one item.
 
     Raises InvalidCall if the input is neither a string nor an array.
     """
@@ -236,7 +236,7 @@ def _items(raw: msgspec.Raw) -> list[bytes]:
 
 
 def _vector(item: bytes, size: int) -> list[float]:
-    """Return `size` numbers from -1 to 1 that depend only on `item`."""
+    """Return `size` numbers from -1 to 1. Equal items give equal numbers."""
     stream = bytearray()
     while len(stream) < size:
         stream += blake2b(item + len(stream).to_bytes(4, "big")).digest()

@@ -1,4 +1,4 @@
-"""Types of the response bodies. A field that is the same in all responses has that value as its default."""
+"""Types of the response bodies. The default of a field is its value in all responses that do not set it."""
 
 import msgspec
 

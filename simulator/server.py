@@ -1,4 +1,4 @@
-"""HTTP/1.1 server with one asyncio protocol object per connection. It needs no task per request."""
+"""HTTP/1.1 server with an asyncio protocol object for each connection. It needs no task for a request."""
 
 import asyncio
 from collections import deque
@@ -16,7 +16,7 @@ Handler = Callable[[HttpExchange], None]
 
 
 def encode_response(response: HttpResponse, *, keep_alive: bool) -> tuple[bytes, bytes]:
-    """Return the head and the body of an HTTP response, as bytes to be sent."""
+    """Return the head and the body of an HTTP response as bytes."""
     lines = [f"HTTP/1.1 {response.status} {REASONS.get(response.status, 'Status')}\r\ncontent-type: "]
     lines.append(response.headers.get("content-type", "application/json"))
     lines += [f"\r\n{name}: {value}" for name, value in response.headers.items() if name != "content-type"]
@@ -26,7 +26,7 @@ def encode_response(response: HttpResponse, *, keep_alive: bool) -> tuple[bytes,
 
 
 class PipelinedExchange:
-    """One request that arrived on a connection. Its methods send the response."""
+    """One request on a connection. The methods send its response."""
 
     __slots__ = ("_connection", "keep_alive", "on_disconnect", "request")
 
@@ -49,7 +49,7 @@ class PipelinedExchange:
 
 
 class HttpConnection(asyncio.Protocol):
-    """Connection from a client. It parses the requests, and passes them to `handler` one after the other.
+    """Connection of a client. It parses requests and passes them to `handler` one after the other.
 
     A client may send further requests before it gets a response (pipelining). These requests wait in a queue.
     """
@@ -163,7 +163,7 @@ class Server:
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{bound}"
 
     async def stop(self) -> None:
-        """Stop listening, and close all connections immediately. Open requests get no response."""
+        """Stop listening and close all connections at once. Requests without a response get none."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
