@@ -1,4 +1,4 @@
-"""The index of the decision records."""
+"""Writes the index of the decision records."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The reference page of errors: every error code of a line, and the result of each invalid response."""
+"""Writes the reference page of errors: all error codes of lines, and the results of invalid responses."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from batchwright.rules.dispatch.retry_policy import STATUS_CLASSES, Budget, clas
 
 
 class CodeExplanation(NamedTuple):
-    """Cause of an error code, and the remedy."""
+    """Cause of an error code, and its remedy."""
 
     cause: str
     remedy: str
@@ -86,7 +86,10 @@ CODES: dict[LineCode, CodeExplanation] = {
 
 
 class AnswerOutcome(NamedTuple):
-    """A row of the second table. `ends`: the line's code, or in words what the line shows."""
+    """A row in the table of responses: a kind of response, and what happens to the line.
+
+    `ends` is the error code of the line, or a description of its end.
+    """
 
     what: str
     budget: Budget
@@ -97,7 +100,7 @@ _S, _A, _C, _B = Budget.SETTLED, Budget.ATTEMPT, Budget.CAPACITY, Budget.CREDENT
 _RESULT, _ITS_ANSWER, _WAITS = "the response, in the output file", "the response, in the error file", "waits"
 _INVALID = LineCode.INVALID_RESPONSE
 
-# A test plays each of them with a server of its own, and compares.
+# A test sends each of these responses from a server of its own, and compares the effect.
 ANSWER_OUTCOMES = [
     AnswerOutcome("200 with HTML, with any content type", _A, _INVALID),
     AnswerOutcome("200 with an empty body", _A, _INVALID),
@@ -193,7 +196,7 @@ waits for that time, up to five minutes. If the line may be at fault, the header
 
 
 def page(generated: str) -> str:
-    """The whole page."""
+    """Return the text of the page. `generated` is the mark of generated pages."""
     codes = [f"| `{code}` | {told.cause} | {told.remedy} |" for code, told in CODES.items()]
     failures = [f"| `{name}` | {_retried(name)} |" for name in Failure]
     return "\n".join(
@@ -232,7 +235,7 @@ def _row(what: str, budget: Budget, ends: str) -> str:
 
 
 def _statuses() -> list[str]:
-    """Those that mean the same in one row, and the rest of each hundred."""
+    """Return the table rows of HTTP statuses. Statuses with the same effect share a row."""
     groups: dict[Budget, list[str]] = {}
     for status, verdict in sorted(STATUS_CLASSES.items()):
         if status not in range(521, 530):

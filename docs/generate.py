@@ -1,4 +1,4 @@
-"""Reference pages and dashboards that follow from the code: `make docs` writes them, a test compares."""
+"""Generates reference pages and dashboards from the code. `make docs` writes them; a test compares them."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ GENERATED = "<!-- made by `make docs` -->\n"
 
 
 def pages() -> dict[Path, str]:
-    """Every generated page and its text."""
+    """Return the text of every generated page, by path."""
     return {
         REFERENCE / "settings.md": _settings(),
         REFERENCE / "metrics.md": _metrics(),
@@ -89,7 +89,7 @@ def _labels(metric: Counter | Gauge | Histogram) -> str:
     return ", ".join(f"`{name}`" for name in metric.label_names)
 
 
-# The sections of the settings, by their marks.
+# Sections of the settings page, by the level of importance of their settings.
 LEVELS = {"start": "Start here", "tuning": "Tuning", "": "Rarely needed"}
 _MIB = 1024 * 1024
 

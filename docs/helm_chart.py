@@ -1,4 +1,4 @@
-"""Generated parts of the Helm chart: the schema of its settings, and the table of its values."""
+"""Generates parts of the Helm chart: the schema of the settings, and the table of the values."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from batchwright.settings.levels import LEVEL
 CHART = Path(__file__).parents[1] / "deploy" / "helm" / "batchwright"
 Schema = dict[str, JsonValue]
 
-# The chart has values of its own for these, or they are of the command line.
+# The chart has its own values for these settings, or only the command line reads them.
 OWN = frozenset(
     {
         "api_host",
@@ -49,12 +49,15 @@ _KEY = re.compile(r"(?P<indent> *)(?P<key>\w+):(?P<value>.*)")
 
 
 def pages() -> dict[Path, str]:
-    """The generated files and their text."""
+    """Return the text of the generated files, by path."""
     return {CHART / "values.schema.json": _values_schema(), CHART / "README.md": _readme()}
 
 
 def setting_names() -> list[str]:
-    """The settings that the chart takes in `settings`; what is secret never stands in a ConfigMap."""
+    """Return the settings that may be set in `settings` of the chart. Secrets are left out.
+
+    A ConfigMap contains these settings, so secrets must not be among them.
+    """
     return [name for name in Settings.model_fields if name not in OWN | SECRETS]
 
 
@@ -75,7 +78,10 @@ def _values_schema() -> str:
 
 
 def _plain(value: JsonValue) -> JsonValue:
-    """Without titles, defaults and marks: the chart leaves those to the settings."""
+    """Return a JSON schema without titles, defaults and levels of importance.
+
+    The chart needs none of them.
+    """
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if not isinstance(value, dict):
@@ -93,7 +99,7 @@ def _readme() -> str:
 
 
 def _values() -> Iterator[tuple[str, str, str]]:
-    """Path, default and meaning of each value that a `# --` comment explains."""
+    """Yield the path, the default and the meaning of each value that a `# --` comment explains."""
     text = (CHART / "values.yaml").read_text()
     values: JsonValue = yaml.safe_load(text)
     parents: list[tuple[int, str]] = []

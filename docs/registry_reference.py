@@ -1,4 +1,4 @@
-"""The reference page of the registry's file: every key, its default, what it means."""
+"""Generates the reference page of the registry file: every key with its default and its meaning."""
 
 from typing import get_args, get_origin
 
@@ -48,7 +48,7 @@ models:
 
 
 def page(generated: str) -> str:
-    """The whole page."""
+    """Return the text of the page. `generated` is the mark of generated pages."""
     tables = [f"## {title}\n\n{_table(entry)}" for title, entry in _SECTIONS.items()]
     gateway = "## The gateway\n\nIt has the keys of a backend, except `model`, and these:\n\n" + _table(
         GatewayConfig, only=frozenset({"any_model", "retries", "limits"})

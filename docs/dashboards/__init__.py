@@ -1,1 +1,1 @@
-"""The Grafana dashboards as data; `make docs` writes them to deploy/grafana/dashboards."""
+"""The Grafana dashboards as data. `make docs` writes them to deploy/grafana/dashboards."""

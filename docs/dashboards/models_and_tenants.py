@@ -1,4 +1,4 @@
-"""Dashboards for one model and for one tenant."""
+"""Dashboard for a model, and dashboard for a tenant."""
 
 from docs.dashboards.panels import (
     RATE,

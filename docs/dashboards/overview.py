@@ -1,4 +1,4 @@
-"""Dashboard *Overview*: do batches make progress, and do they finish in time?"""
+"""Dashboard *Overview*, which shows if batches make progress and finish in time."""
 
 from docs.dashboards.panels import (
     RATE,

@@ -1,4 +1,4 @@
-"""Dashboards as data, and as the JSON that Grafana loads."""
+"""Types for dashboards, and their conversion to the JSON that Grafana loads."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ Json = dict[str, object]
 
 @dataclass(frozen=True)
 class PanelQuery:
-    """`legend` names labels in braces, as Grafana has it: {{model}}."""
+    """A Prometheus query of a panel. `legend` has names of labels in double braces, as in {{model}}."""
 
     expr: str
     legend: str = ""
@@ -22,7 +22,11 @@ class PanelQuery:
 
 @dataclass(frozen=True)
 class Panel:
-    """`unit` is one of Grafana's; `alarm` is the value from which on it is red."""
+    """One panel of a dashboard.
+
+    `unit` is a unit of Grafana. A value of `alarm` or more is shown in red; None means no alarm. `least` and
+    `most` are the ends of the axis; None lets Grafana choose.
+    """
 
     title: str
     description: str
@@ -39,13 +43,18 @@ class Panel:
 
 @dataclass(frozen=True)
 class PanelRow:
+    """A row of panels below a common title."""
+
     title: str
     panels: Sequence[Panel]
 
 
 @dataclass(frozen=True)
 class BoardVariable:
-    """The values of a label, to choose from; `of` is the metric that has it."""
+    """A label whose values the reader of a dashboard can select.
+
+    `name` is the name of the label. `of` is a metric that has the label.
+    """
 
     name: str
     of: str
@@ -64,25 +73,31 @@ class Dashboard:
 
 
 def stat(title: str, description: str, expr: str, unit: str = "short", alarm: float | None = None) -> Panel:
-    """One number."""
+    """Return a panel that shows one number, the present value of the query `expr`."""
     return Panel(title, description, [PanelQuery(expr)], unit, "stat", width=4, height=4, alarm=alarm)
 
 
 def rates(metric: str, by: str, where: str = "", *, every_minute: bool = False) -> list[PanelQuery]:
-    """Return the rate of a counter, per second or per minute."""
+    """Return a query for the rate of a counter, per second or per minute.
+
+    `by` names the labels of which each combination gets a line. `where` is a label selector in braces.
+    """
     times = "60 * " if every_minute else ""
     return [PanelQuery(f"{times}sum by ({by}) (rate({metric}{where}[{RATE}]))", _legend(by))]
 
 
 def gauges(how: str, metric: str, by: str, where: str = "") -> list[PanelQuery]:
-    """`how` the values of several processes are put together."""
+    """Return a query for a gauge. `how` combines the values of several processes, for example `sum`.
+
+    `by` names the labels of which each combination gets a line. `where` is a label selector in braces.
+    """
     return [PanelQuery(f"{how} by ({by}) ({metric}{where})", _legend(by))]
 
 
 def quantiles(
     metric: str, by: str = "", where: str = "", ranks: Sequence[float] = (0.5, 0.95)
 ) -> list[PanelQuery]:
-    """Return a quantile of a histogram over the last minutes."""
+    """Return one query for each quantile in `ranks` of a histogram, over the last minutes."""
     labels = f"le, {by}" if by else "le"
     name = f" {{{{{by}}}}}" if by else ""
     return [
@@ -117,7 +132,7 @@ def _render_dashboard(board: Dashboard) -> Json:
 
 
 def _neighbours() -> Json:
-    """The other dashboards, in a menu."""
+    """Return the menu that leads to the other dashboards."""
     return {
         "type": "dashboards",
         "title": "Batchwright",
@@ -158,7 +173,10 @@ def _variable(variable: BoardVariable) -> Json:
 
 
 def _placed(rows: Sequence[PanelRow]) -> list[Json]:
-    """From left to right, a new line where one is full; ids in that order."""
+    """Return the panels with their positions and ids.
+
+    Panels of a row are placed from left to right. A new line starts if a line is full.
+    """
     placed: list[Json] = []
     y = 0
     for row in rows:

@@ -16,7 +16,7 @@ _I = '{instance=~"$instance"}'
 
 
 def _part(what: str, of: str) -> list[PanelQuery]:
-    """A worker's gauge divided by its limit. Processes with a limit of 0 are left out."""
+    """Return a query for a worker's gauge `what` divided by its limit `of`. Limits of 0 are left out."""
     return [PanelQuery(f"batchwright_{what}{_I} / (batchwright_{of}{_I} > 0)", "{{instance}}")]
 
 

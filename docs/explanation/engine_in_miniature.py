@@ -25,11 +25,11 @@ LEASE_SECONDS, HEARTBEAT_SECONDS, SAFETY_SECONDS = 3.0, 0.5, 1.0
 
 
 class Verdict(Enum):
-    """The retry class of an outcome."""
+    """Retry class of a response or of an error."""
 
-    SETTLED = auto()  # the result is final, also if it is an error of the request
-    ATTEMPT = auto()  # possibly the request's own fault: retried, at most MAX_ATTEMPTS times
-    CAPACITY = auto()  # the backend is unavailable or overloaded: retried, and uses no attempt
+    SETTLED = auto()  # the result is final; it may be an error of the request
+    ATTEMPT = auto()  # the request may be at fault: it is sent at most MAX_ATTEMPTS times
+    CAPACITY = auto()  # the backend is unavailable or overloaded: the retry does not count as an attempt
 
 
 def classify(outcome: httpx.Response | httpx.HTTPError) -> Verdict:
@@ -42,7 +42,7 @@ def classify(outcome: httpx.Response | httpx.HTTPError) -> Verdict:
 
 @dataclass(slots=True)
 class Line:
-    """A request of the input, identified by its byte offset."""
+    """One request of the input. Its byte offset identifies it."""
 
     offset: int
     custom_id: str
@@ -52,19 +52,19 @@ class Line:
 
 
 class LineQueue:
-    """Lines without a result, ordered by the time at which each may be sent."""
+    """Lines without a result, sorted by the time when each may be sent."""
 
     def __init__(self, lines: Iterator[Line]) -> None:
         self._heap = [(0.0, line.offset, line) for line in lines]
         heapq.heapify(self._heap)
 
     def pop_due(self) -> Line | None:
-        """Return the next line if it may be sent now."""
+        """Remove and return the next line. Return None if it may not be sent yet."""
         is_due = self._heap and self._heap[0][0] <= time.monotonic()
         return heapq.heappop(self._heap)[2] if is_due else None
 
     def requeue(self, line: Line) -> None:
-        """Send the line again after an exponential backoff with jitter."""
+        """Put a line back, to be sent after an exponential backoff with jitter."""
         backoff = min(0.1 * 2 ** (line.attempts + line.refusals), 5.0) * random.uniform(0.5, 1.0)
         heapq.heappush(self._heap, (time.monotonic() + backoff, line.offset, line))
 
@@ -73,36 +73,36 @@ class LineQueue:
 
 
 class Lease:
-    """Proof that no other attempt owns the slice. The real one is a heartbeat at Temporal."""
+    """Proof that no other attempt sends this slice. The real engine uses heartbeats of Temporal for it."""
 
     def __init__(self, store: Path) -> None:
         self._path, self._owner, self._renewed = store / "lease", os.urandom(8).hex(), 0.0
 
     async def acquire(self) -> None:
-        """Wait until the previous owner's lease has expired, and take it over."""
+        """Wait until the lease of the previous owner has expired, then take it over."""
         if self._path.exists():
             await asyncio.sleep(LEASE_SECONDS - (time.time() - self._path.stat().st_mtime))
         self._renew()
 
     async def keep(self) -> None:
-        """Renew the lease until another attempt has taken it over."""
+        """Renew the lease again and again, until another attempt has taken it over."""
         while self._path.read_text() == self._owner:
             self._renew()
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     def is_valid(self) -> bool:
-        """Checked before each send. The lease ends here before another attempt may acquire it."""
+        """Return True if lines may be sent. It turns False before another attempt can get the lease."""
         return time.monotonic() - self._renewed < LEASE_SECONDS - SAFETY_SECONDS
 
     def _renew(self) -> None:
-        renewed = time.monotonic()  # taken before the write: a slow one proves only the past
+        renewed = time.monotonic()  # before the write, which may be slow: the lease counts from its start
         (temporary := self._path.with_name(f"lease.{self._owner}")).write_text(self._owner)
         os.replace(temporary, self._path)
         self._renewed = renewed
 
 
 class ResultWriter:
-    """Buffers results and stores them as segments: immutable files that appear at once and whole."""
+    """Buffers results and stores them in segments, immutable files that are either complete or absent."""
 
     def __init__(self, store: Path) -> None:
         self._store, self._buffer = store, list[bytes]()
@@ -115,7 +115,7 @@ class ResultWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Store the buffer. From now on its lines are settled, and never sent again."""
+        """Store the buffered results. Their lines are settled from now on, and are never sent again."""
         path = self._store / f"{self._prefix}-{self._count:06}.segment"
         with (temporary := path.with_suffix(".new")).open("wb") as file:
             file.write(b"\n".join(self._buffer))
@@ -126,7 +126,7 @@ class ResultWriter:
 
 
 def settled(store: Path) -> dict[int, dict[str, object]]:
-    """Return the stored results of all attempts by the offset of their lines."""
+    """Return the stored results of all attempts, by the byte offset of the line."""
     segments = (path.read_bytes() for path in sorted(store.glob("*.segment")))
     records = (json.loads(record) for segment in segments for record in segment.splitlines())
     return {record["offset"]: record for record in records}
@@ -134,7 +134,7 @@ def settled(store: Path) -> dict[int, dict[str, object]]:
 
 @dataclass(slots=True)
 class Dispatcher:
-    """Sends due lines while permits and the lease allow it."""
+    """Sends lines that are due, as long as permits are free and the lease is valid."""
 
     client: httpx.AsyncClient
     queue: LineQueue
@@ -143,7 +143,7 @@ class Dispatcher:
     in_flight: int = 0
 
     async def run(self) -> bool:
-        """Return True when all lines are settled, False when the lease is lost."""
+        """Send all lines. Return True when all lines are settled, or False when the lease is lost."""
         is_done = all(await asyncio.gather(*(self._use_permit() for _ in range(PERMITS))))
         self.writer.flush()
         return is_done
@@ -156,7 +156,7 @@ class Dispatcher:
                 self.in_flight += 1
                 await self._send(line)
                 self.in_flight -= 1
-            else:  # the next line is not due yet, or all are in flight
+            else:  # the next line is not due yet, or all lines are in flight
                 await asyncio.sleep(0.01)
         return True
 
@@ -184,7 +184,7 @@ def read_lines(path: Path) -> Iterator[Line]:
 
 
 async def run_slice(lines: Path, store: Path, url: str) -> bool:
-    """Run one attempt: acquire the lease, skip settled lines, send the rest."""
+    """Run one attempt: acquire the lease, skip settled lines, send the rest. Return True if all settled."""
     lease, writer = Lease(store), ResultWriter(store)
     await lease.acquire()
     done = settled(store)
