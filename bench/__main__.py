@@ -1,6 +1,4 @@
-"""`python -m bench` (`make bench`): runs all sections of the benchmark and compares the figures with
-their targets.
-"""
+"""`python -m bench` (`make bench`): runs the benchmark and compares its figures with their targets."""
 
 import tempfile
 import time
@@ -69,8 +67,8 @@ def _chosen(names: list[str]) -> list[Section]:
 def _measured(section: Section, options: SectionOptions, seconds_left: float) -> SectionResult:
     """Run one section and return its figures.
 
-    If it fails, or could take longer than `seconds_left`, the result has an error instead of figures, and the
-    benchmark continues with the next section.
+    If the section fails, or could take longer than `seconds_left`, it is skipped: the result has an error
+    instead of figures.
     """
     print(f"\n{section.title} ({section.name})", flush=True)
     if not options.quick and seconds_left < section.minutes * 60:

@@ -17,7 +17,8 @@ _POLL_SECONDS = 0.05
 class WholeBatch(msgspec.Struct, frozen=True):
     """Duration and cost of one batch, from the first byte of the upload to the last byte of the download.
 
-    `cpu_seconds` is the CPU time of API and workers, `server_cpu_seconds` that of Temporal and PostgreSQL.
+    `cpu_seconds` is the CPU time of the API and the workers. `server_cpu_seconds` is that of Temporal and
+    PostgreSQL.
     """
 
     requests: int
@@ -36,8 +37,7 @@ class WholeBatch(msgspec.Struct, frozen=True):
 
 
 def measure(stack: RunningStack, path: Path, count: int) -> WholeBatch:
-    """Run the file at `path`, which has `count` lines, as one batch on `stack`, and return its duration and
-    cost.
+    """Run the input file at `path`, which has `count` lines, as one batch. Return its duration and cost.
 
     Raises:
         SystemExit: the batch did not complete all lines.
@@ -90,7 +90,7 @@ def wait(client: Client, batch_id: str, count: int, poll_seconds: float = _POLL_
 
 
 def download(client: Client, batch: BatchObject, path: Path, count: int) -> None:
-    """Download the output file of the batch to `path`, count its lines, and delete it again.
+    """Download the output file of the batch to `path`, check the number of its lines, and delete it.
 
     Raises:
         SystemExit: the file does not have `count` lines.

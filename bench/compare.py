@@ -1,7 +1,6 @@
-"""`python -m bench.compare OLD` (`make bench-compare OLD=ref`): compares the speed of a commit with that of
-the work tree.
+"""`python -m bench.compare OLD` (`make bench-compare OLD=ref`): compares the work tree with a commit.
 
-Both are measured in turns, so that other load on the machine affects both alike.
+The speed of both is measured in turns, so that other load on the machine affects both in the same way.
 """
 
 import os
@@ -31,7 +30,10 @@ def run(
     rounds: Annotated[int, typer.Option(min=1, help="Number of turns.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes.")] = False,
 ) -> None:
-    """Compare the figures of OLD and of the work tree. Exit with 1 if one is worse by a tenth or more."""
+    """Compare the figures of OLD with those of the work tree.
+
+    Exit with 1 if a figure is worse by a tenth or more.
+    """
     arguments = ["--rounds", "1", "--no-peers", *(["--quick"] if quick else [])]
     arguments += [word for name in only or _DEFAULT for word in ("--only", name)]
     found: list[_Pairs] = []
@@ -49,10 +51,10 @@ def run(
 
 @contextmanager
 def _checkout(ref: str) -> Generator[Path]:
-    """Check out the commit `ref` to a temporary directory and yield its path. It is removed at the end.
+    """Context manager that checks out the commit `ref` in a temporary directory, and yields its path.
 
-    Its directory `bench` is replaced by that of the work tree, so that both commits are measured in the same
-    way.
+    The folder `bench` is copied from the work tree, so that both commits are measured in the same way. The
+    directory is deleted at the end.
 
     Raises:
         SystemExit: there is no such commit.
@@ -71,11 +73,11 @@ def _checkout(ref: str) -> Generator[Path]:
 
 
 def _measure(folder: Path, out: Path, arguments: list[str]) -> dict[str, Figure]:
-    """Run the benchmark with the code in `folder`, and return the figures by key.
+    """Run the benchmark with the code in `folder`. Return its figures by key.
 
     Args:
-        out: File to which the benchmark writes its JSON.
-        arguments: Further command-line arguments of the benchmark.
+        out: file to which the benchmark writes its figures.
+        arguments: further arguments of the benchmark's command line.
     """
     command = [sys.executable, "-m", "bench", *arguments, "--json", str(out)]
     environment = os.environ | {"PYTHONPATH": str(folder)}
@@ -84,9 +86,9 @@ def _measure(folder: Path, out: Path, arguments: list[str]) -> dict[str, Figure]
 
 
 def merged(turns: list[_Pairs]) -> _Pairs:
-    """Return a pair of old and new figure for each key, with the rounds of all turns.
+    """Return one pair of old and new figures for each key, which has the rounds of all turns.
 
-    Keys that a turn lacks are omitted.
+    A key that is missing in one of the turns is left out.
     """
     keys = [key for key in turns[0] if all(key in turn for turn in turns)]
     return {
@@ -102,14 +104,15 @@ def _joined(figures: list[Figure]) -> Figure:
 
 
 def change(before: Figure, after: Figure) -> float:
-    """Return the new value divided by the old value, or 1.0 if the old value is 0."""
+    """Return the new value divided by the old value; 1.0 if the old value is 0."""
     return after.value / before.value if before.value else 1.0
 
 
 def is_worse(before: Figure, after: Figure) -> bool:
-    """Return True if the new value is worse than the old one by a tenth or more.
+    """Return True if the new value is worse than the old value by a tenth or more.
 
-    Whether higher or lower is worse follows from the target. Return False if the figure has no target.
+    The target of the figure tells if a higher or a lower value is worse. A figure without a target is never
+    worse.
     """
     if after.target is None:
         return False

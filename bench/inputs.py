@@ -1,4 +1,4 @@
-"""Writes input files of chat requests with lines of a given size, spread over several models."""
+"""Writes input files of chat requests, with lines of a given size, for several models in turn."""
 
 import json
 import random
@@ -16,10 +16,10 @@ def write_input(
     line_bytes: int = 1024,
     fields: Mapping[str, object] | None = None,
 ) -> None:
-    """Write an input file of `count` lines, which have the same system prompt and different questions.
+    """Write an input file of `count` chat requests with the same system prompt and different questions.
 
     The models take turns. Each line has about `line_bytes` bytes. `fields` are added to the body of each
-    request, or replace fields that it has.
+    request, and replace fields with the same names.
     """
     with path.open("w") as file:
         file.writelines(
@@ -29,10 +29,7 @@ def write_input(
 
 
 def chat_line(number: int, model: str, line_bytes: int, fields: Mapping[str, object] | None = None) -> str:
-    """Return line `number` of an input file.
-
-    It is padded to about `line_bytes` bytes if the request is shorter.
-    """
+    """Return line number `number` of an input file. It is filled up to about `line_bytes` bytes."""
     question = f"What is special about the number {number}? "
     line = _line(number, model, _SYSTEM * 3, question, fields)
     missing = max(line_bytes - len(line), 0)
@@ -41,8 +38,9 @@ def chat_line(number: int, model: str, line_bytes: int, fields: Mapping[str, obj
 
 
 def write_unshared(path: Path, count: int, model: str = MODELS[0], line_bytes: int = 1024) -> None:
-    """Write an input file of `count` lines whose prompts begin differently, so that no order helps a
-    prefix cache.
+    """Write an input file of `count` chat requests whose prompts all begin differently.
+
+    Therefore no order of the lines helps a prefix cache.
     """
     with path.open("w") as file:
         for number in range(count):

@@ -1,4 +1,4 @@
-"""Describes the machine and the versions of the packages with which a benchmark runs."""
+"""Describes the machine and the versions of packages on which a benchmark runs."""
 
 import platform
 import subprocess
@@ -42,7 +42,7 @@ def describe(peers_python: Path | None) -> Machine:
 
 
 def commit() -> str:
-    """Return the abbreviated commit, with `+` if files have been changed since.
+    """Return the short id of the current commit, followed by `+` if files have changed since.
 
     Return `unknown` outside a Git checkout.
     """

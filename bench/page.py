@@ -1,4 +1,4 @@
-"""`python -m bench.page RESULT.json`: writes docs/performance.md and its plot from the JSON of a run."""
+"""`python -m bench.page RESULT.json`: writes docs/performance.md and its plot from a benchmark's result."""
 
 import math
 import sys
@@ -18,7 +18,7 @@ _FIRST_COLOUR, _OTHER_COLOUR, _TEXT_COLOUR = "#2f7d5b", "#8a94a6", "#7a7f87"
 def bar_chart(title: str, values: list[tuple[str, float]]) -> str:
     """Return a bar chart as SVG text. Its colours are readable on light and on dark pages.
 
-    The scale is logarithmic, and begins at the power of ten below the smallest value.
+    The scale is logarithmic, and starts at the power of ten below the smallest value.
     """
     height = _TOP + _ROW * max(len(values), 1) + 12
     lines = [
@@ -68,19 +68,16 @@ _QUICK = """\
 
 
 def pages() -> dict[Path, str]:
-    """Return the text of each generated file of the documentation, by path.
-
-    It is computed from docs/performance.json.
-    """
+    """Return the text of each page that is generated from docs/performance.json, by path."""
     report = read(_JSON)
     return {_PAGE: text(report, _NOTES.read_text()), _PLOT: plot(report)}
 
 
 def read(path: Path) -> BenchmarkReport:
-    """Read the JSON that a benchmark run wrote.
+    """Return the result of a benchmark run from its JSON file.
 
     Raises:
-        msgspec.ValidationError: the file has other content.
+        msgspec.ValidationError: the file is not such a result.
     """
     return msgspec.json.decode(path.read_bytes(), type=BenchmarkReport)
 

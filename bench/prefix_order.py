@@ -1,7 +1,7 @@
-"""Computes how many prompt tokens a prefix cache would save if lines are sent in different orders.
+"""Computes how many prompt tokens a prefix cache saves if lines are sent in different orders.
 
-A prefix cache lets a backend skip the beginning of a prompt that it has processed before. The cache of the
-simulator is used, without sending requests.
+With a prefix cache, a backend skips the beginning of a prompt if it has processed the same beginning before.
+The program uses the simulator's cache and sends no requests.
 """
 
 import json
@@ -25,9 +25,9 @@ _CONTENT_BYTES, _QUESTION_BYTES = 4_000, 300
 
 
 def mixes(count: int, seed: int = 1) -> dict[str, list[bytes]]:
-    """Return the lines of several batches by description, `count` each, in random order.
+    """Return the lines of several batches in random order, by description. Each batch has `count` lines.
 
-    `seed` determines the lines.
+    Equal seeds give equal lines.
     """
     makers: dict[str, Callable[[random.Random, int], dict[str, str]]] = {
         "few long system prompts": _few_prompts,
@@ -53,7 +53,7 @@ def _few_prompts(rng: random.Random, number: int) -> dict[str, str]:
 
 
 def _similar_prompts(rng: random.Random, number: int) -> dict[str, str]:
-    """Return the messages of one of four tasks for one of sixty customers, by role.
+    """Return the messages, by role, for one of four tasks and one of sixty customers.
 
     Prompts for the same task differ only after three quarters of their length.
     """
@@ -63,7 +63,7 @@ def _similar_prompts(rng: random.Random, number: int) -> dict[str, str]:
 
 
 def _templates(rng: random.Random, number: int) -> dict[str, str]:
-    """Return one user message, by role, that begins with examples and ends with a question."""
+    """Return a user message, by role. It begins with examples and ends with a question."""
     return {"user": f"{_text(2000 + rng.randrange(24), _CONTENT_BYTES)} {_question(number)}"}
 
 
@@ -78,7 +78,7 @@ def _text(seed: int, size: int) -> str:
 
 
 def prompt(line: bytes) -> bytes:
-    """Return the bytes of a line that the simulator's cache compares: those of its messages."""
+    """Return the part of a line that the simulator's cache compares: the bytes of its messages."""
     return raw_bytes(_body(line).messages)
 
 
@@ -89,7 +89,7 @@ def _body(line: bytes) -> RequestBody:
 
 
 def in_order(lines: Sequence[bytes], order: PlanOrder) -> list[bytes]:
-    """Return the lines in the order in which a worker would send them with the setting `order`."""
+    """Return the lines in the order in which a worker sends them with the setting `order`."""
     places: dict[int, bytes] = {}
     prefixes, plan, offset = PromptPrefixes(), ModelLines(order), 0
     for line in lines:
@@ -108,14 +108,14 @@ def in_order(lines: Sequence[bytes], order: PlanOrder) -> list[bytes]:
 
 
 def hit_ratio(plan: Sequence[bytes], *, replicas: int, budget_tokens: int) -> float:
-    """Return the share of prompt tokens that are found in the prefix caches, from 0 to 1.
+    """Return the fraction of the prompt tokens that the prefix caches already have, from 0 to 1.
 
-    A few slices of the plan are sent at once. Each line goes to the replica that its beginning determines.
+    A few slices of the plan are sent at the same time. The beginning of a line decides which replica gets it.
 
     Args:
-        plan: The lines in the order in which they are sent.
-        replicas: Number of backend replicas, each with a cache of its own.
-        budget_tokens: Capacity of each cache.
+        plan: the lines in the order in which they are sent.
+        replicas: number of backend replicas. Each has its own cache.
+        budget_tokens: capacity of each cache.
     """
     caches = [PrefixCache(budget_tokens) for _ in range(replicas)]
     hits = total = 0
@@ -127,7 +127,7 @@ def hit_ratio(plan: Sequence[bytes], *, replicas: int, budget_tokens: int) -> fl
 
 
 def best_ratio(lines: Sequence[bytes], *, replicas: int) -> float:
-    """Return the best possible share of cached tokens, from 0 to 1, with caches that forget nothing.
+    """Return the best possible fraction of cached tokens, from 0 to 1, for caches of unlimited size.
 
     Each replica then computes each block of a prompt only once.
     """
@@ -145,15 +145,17 @@ def best_ratio(lines: Sequence[bytes], *, replicas: int) -> float:
 
 
 def _replica(text: bytes, replicas: int) -> int:
-    """Return the number of the replica to which the beginning of the prompt leads, as prefix-aware
-    routers do.
+    """Return the number of the replica that gets a prompt.
+
+    Its beginning decides, as in prefix-aware routers.
     """
     return zlib.crc32(text[:_ROUTED_BYTES]) % replicas
 
 
 def interleaved(plan: Sequence[bytes]) -> list[bytes]:
-    """Return the lines in the order in which a worker sends them: it takes turns between a few slices of
-    the plan.
+    """Return the lines of a plan in the order in which a worker sends them.
+
+    The worker takes lines from a few slices in turn.
     """
     slices = [plan[at : at + _SLICE_LINES] for at in range(0, len(plan), _SLICE_LINES)]
     sent: list[bytes] = []

@@ -1,5 +1,6 @@
-"""`python -m bench.profile` (`make profile`): shows which functions of ingestion, sending and
-finalization take most time.
+"""`python -m bench.profile` (`make profile`): shows which functions take the most time.
+
+It measures ingestion, sending and finalization.
 """
 
 import signal
@@ -32,7 +33,7 @@ def run(
     lines: Annotated[int, typer.Option(min=100, help="Number of lines.")] = 20_000,
     only: Annotated[str, typer.Option(help="ingestion, slices or finalization. [all]")] = "",
 ) -> None:
-    """Sample the call stacks of each phase, and print the functions that take most of the time."""
+    """Sample the call stacks of each phase, and print the functions that take the most time."""
     if not _PY_SPY.exists():
         raise SystemExit(f"{_PY_SPY} is missing: `make profile` installs it")
     with tempfile.TemporaryDirectory(prefix="batchwright-profile-") as name:
@@ -61,10 +62,7 @@ def _finalization(folder: Path, lines: int) -> Stacks:
 
 
 def _slices(folder: Path, lines: int) -> Stacks:
-    """Sample a worker while it sends the lines of a batch to a simulator without latency.
-
-    Return the samples.
-    """
+    """Return call stacks of a worker that sends the lines of a batch to a simulator without latency."""
     path, out = folder / "slices.jsonl", folder / "slices.raw"
     write_input(path, lines)
     with (
@@ -94,7 +92,7 @@ def read_stacks(lines: Iterable[str]) -> Stacks:
     """Count the samples by call stack. Samples of imports, comparison runs and idle threads are left out.
 
     Args:
-        lines: Output of py-spy: `outermost;...;innermost count`.
+        lines: output of py-spy, one call stack per line: `outermost;...;innermost count`.
     """
     found: Stacks = Counter()
     for line in lines:
@@ -106,8 +104,9 @@ def read_stacks(lines: Iterable[str]) -> Stacks:
 
 
 def report(stacks: Stacks) -> str:
-    """Return a table of functions with the share of samples in the function itself, and the share that
-    includes its calls.
+    """Return a table of functions with their shares of the samples.
+
+    One column counts the function alone, the other includes the functions that it calls.
     """
     total = stacks.total() or 1
     own, within = Counter[str](), Counter[str]()

@@ -7,7 +7,10 @@ import msgspec
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Target of a figure. `limit` must be met; `aim`, if set, is a stricter value that is only desired."""
+    """Target of a figure. `limit` must be met.
+
+    `aim` is a stricter value that is only desired; None if there is none.
+    """
 
     limit: float
     kind: Literal["at least", "at most"] = "at most"
@@ -21,10 +24,10 @@ class Figure(msgspec.Struct, frozen=True):
     """One measured figure. Its value is the median of `rounds`.
 
     Attributes:
-        key: Identifier, such as `send.of_bare`.
-        what: Short description for tables.
-        unit: Unit of the values. Empty for a ratio.
-        how: Further description.
+        key: identifier, such as `send.of_bare`.
+        what: short description for tables.
+        unit: unit of the values; empty for a ratio.
+        how: how the figure was measured.
     """
 
     key: str
@@ -40,7 +43,7 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def is_met(self) -> bool | None:
-        """True if the value meets the target, False if not, None if the figure has no target."""
+        """True if the value meets the target, False if it does not, None if the figure has no target."""
         return None if self.target is None else self.target.met_by(self.value)
 
     @property
@@ -56,7 +59,7 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """`met`, or by which factor the value misses the target. Empty if there is no target."""
+        """`met`, or the factor by which the value misses the target; empty if there is no target."""
         if self.target is None:
             return ""
         if self.is_met:
@@ -66,7 +69,7 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class SectionResult(msgspec.Struct, frozen=True):
-    """Figures of one section of the benchmark. If it failed, `error` says why, and figures are missing."""
+    """Figures of one section of the benchmark. If the section failed, `error` is the reason."""
 
     name: str
     title: str
@@ -108,7 +111,7 @@ def _with_unit(value: float, unit: str) -> str:
 
 
 def number(value: float) -> str:
-    """Format a number with about three significant digits, as in 0.123, 1.23, 12.3 and 1,234."""
+    """Return a number with about three significant digits, as in 0.123, 1.23, 12.3 and 1,234."""
     if value == 0 or abs(value) >= 100:
         return f"{value:,.0f}"
     if abs(value) >= 10:
@@ -117,7 +120,7 @@ def number(value: float) -> str:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """Return the value below which the share `share` of `values` is. `share` is from 0 to 1."""
+    """Return the value below which the fraction `share` of `values` lies. `share` is from 0 to 1."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 

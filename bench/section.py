@@ -1,4 +1,4 @@
-"""Definition of a section of the benchmark, and of the options that each section receives."""
+"""Types of a section of the benchmark, and of the options that every section receives."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -13,12 +13,11 @@ class SectionOptions:
     """Options of a benchmark run.
 
     Attributes:
-        folder: Temporary directory for files.
-        rounds: Number of times that each measurement is repeated.
-        quick: Use small inputs.
-        with_peers: Also measure slow alternatives.
-        peers_python: Interpreter that has the alternatives that are not among our dependencies. None if
-            missing.
+        folder: temporary directory for files.
+        rounds: number of times that each measurement is repeated.
+        quick: True to use small inputs.
+        with_peers: True to measure slow alternatives too.
+        peers_python: Python interpreter that has the packages of the alternatives; None if there is none.
     """
 
     folder: Path
@@ -31,9 +30,10 @@ class SectionOptions:
         return quick if self.quick else full
 
     def turns(self, seconds: float, rounds: int | None = None) -> Iterator[int]:
-        """Yield the numbers of the rounds, from 1.
+        """Yield the numbers of the rounds, starting at 1.
 
-        After at least one round, stop once `seconds` have passed.
+        It stops after `rounds` rounds, by default `self.rounds`. It stops earlier if `seconds` have passed
+        and one round is done.
         """
         started = time.monotonic()
         for number in range(1, (rounds or self.rounds) + 1):
@@ -50,10 +50,10 @@ class Section:
     """A section of the benchmark, such as ingestion: several figures that are measured together.
 
     Attributes:
-        setting: Describes for readers what is run.
-        minutes: Longest duration of `measure` on a machine without other load.
-        measure: Runs the section and returns its figures.
-        on_the_page: The published figures must include this section.
+        setting: description for readers of what is run.
+        minutes: longest duration of `measure` on a machine without other load.
+        measure: runs the section and returns its figures.
+        on_the_page: True if the published figures must include this section.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Processes that a benchmark runs: a simulated backend, and a local stack that sends requests to it."""
+"""Starts processes for a benchmark: a simulated backend, and a local stack that sends requests to it."""
 
 import os
 import re
@@ -23,7 +23,7 @@ _STOP_SECONDS = 60
 
 
 class SentTotals(msgspec.Struct):
-    """Totals of one model in the ledger, which is the simulator's record of received requests.
+    """Totals of one model in the ledger, the simulator's record of received requests.
 
     Times are Unix seconds.
     """
@@ -35,7 +35,10 @@ class SentTotals(msgspec.Struct):
 
 
 class SentRequest(msgspec.Struct):
-    """Times of one line in the ledger, as Unix seconds. `user` is the field `user` of its body."""
+    """Times of one line in the simulator's ledger, in Unix seconds.
+
+    `user` is the field `user` of its body.
+    """
 
     user: str | None
     first_request_at: float
@@ -76,12 +79,14 @@ class Simulator:
 def simulator(
     *arguments: str, models: tuple[str, ...] = MODELS, entries: bool = False
 ) -> Generator[Simulator]:
-    """Start a simulated backend in a process of its own, and yield it. It is stopped at the end.
+    """Context manager that starts a simulated backend in a process of its own, and yields it.
+
+    The process is stopped at the end.
 
     Args:
-        arguments: Further command-line arguments.
-        entries: Record the times of each request. If False, only totals are recorded, so that a request
-            costs the same in a long run as in a short one.
+        arguments: further command-line arguments of the simulator.
+        entries: True to record the times of each request. False to record only totals, so that a request
+            costs the same in a long run as in a short run.
 
     Raises:
         SystemExit: the process did not start.
@@ -126,7 +131,7 @@ class RunningStack(msgspec.Struct):
     postgres: str
     data: str
     pids: StackPids
-    metrics: list[str]  # the API's, then each worker's
+    metrics: list[str]  # of the API, then of each worker
 
     def ours(self) -> list[psutil.Process]:
         return [psutil.Process(pid) for pid in (*self.pids.api, *self.pids.worker)]
@@ -142,15 +147,15 @@ class RunningStack(msgspec.Struct):
 def running_stack(
     folder: Path, backend: str, *, in_flight: int, workers: int = 1, settings: dict[str, str] | None = None
 ) -> Generator[RunningStack]:
-    """Start a local stack on free ports with `batchwright dev`, and yield its addresses.
+    """Context manager that starts a local stack on free ports with `batchwright dev`. Yields its addresses.
 
-    It is stopped at the end.
+    The stack is stopped at the end.
 
     Args:
-        folder: Directory for the data of the stack.
+        folder: directory for the data of the stack.
         backend: URL of the backend.
-        in_flight: Most requests in flight for each worker and model.
-        settings: Further environment variables.
+        in_flight: greatest number of requests in flight for each worker and model.
+        settings: further environment variables.
 
     Raises:
         SystemExit: the stack did not start.
@@ -191,7 +196,7 @@ def _limits(in_flight: int) -> dict[str, str]:
 
 
 def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
-    """Return the CPU time that the processes have used so far, in seconds, in user and system mode.
+    """Return the CPU time that the processes have used so far, in seconds.
 
     Child processes are included, because PostgreSQL has one for each connection.
     """
@@ -205,9 +210,7 @@ def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
 
 
 def forget_peak(process: psutil.Process) -> None:
-    """Reset the recorded peak memory of a process, so that a later reading covers only the time from now
-    on.
-    """
+    """Reset the recorded peak memory of a process. Later readings then count only from now on."""
     Path(f"/proc/{process.pid}/clear_refs").write_text("5")
 
 
@@ -218,10 +221,9 @@ def peak_mib(process: psutil.Process) -> float:
 
 
 def wait_until_quiet(stack: RunningStack, seconds: float = 5.0) -> None:
-    """Wait until the stack uses little CPU for half a second, because work continues after the end of a
-    batch.
+    """Wait until the stack uses little CPU for half a second, but at most `seconds`.
 
-    Wait no longer than `seconds`.
+    The stack continues to work for a moment after the end of a batch.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

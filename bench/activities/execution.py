@@ -1,7 +1,7 @@
-"""`python -m bench.activities.execution DIRECTORY URL IN_FLIGHT`: ingests an input file and sends all its
-lines.
+"""`python -m bench.activities.execution DIRECTORY URL IN_FLIGHT`: measures how lines are sent.
 
-The lines are sent in slices (parts of the batch that a worker processes at once), but without Temporal.
+The program ingests an input file and sends all its lines without Temporal. The lines are sent in slices, the
+parts of a batch that a worker processes one at a time.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _SLICES_AT_ONCE = 4  # of each model
 
 
 class SentSlices(msgspec.Struct, frozen=True):
-    """Time and CPU time for sending all lines, without Temporal, ingestion and finalization."""
+    """Duration and CPU time of sending all lines, without Temporal, ingestion and finalization."""
 
     lines: int
     seconds: float
@@ -59,7 +59,7 @@ class SentSlices(msgspec.Struct, frozen=True):
 
 
 class _SingleBackendRouter:
-    """Stand-in for the worker's routers that routes every model to the same backend."""
+    """Stand-in for the worker's routers. It sends the requests of every model to the same backend."""
 
     def __init__(self, settings: Settings, url: str) -> None:
         config = ModelConfig(backends=[GatewayConfig(url=url)])
@@ -81,7 +81,7 @@ def _beat() -> Heartbeat:
 
 
 async def _nobody(batch_id: str, reason: WaitingReason) -> None:
-    """Receive why a batch waits, and ignore it."""
+    """Ignore the reason why a batch waits."""
 
 
 async def send(directory: Path, url: str, result: IngestResult, in_flight: int) -> SentSlices:
@@ -110,7 +110,7 @@ async def send(directory: Path, url: str, result: IngestResult, in_flight: int) 
 
 
 def _queues(result: IngestResult) -> list[deque[SliceRequest]]:
-    """Return one queue for each model, with the requests to run its slices."""
+    """Return one queue for each model. A queue has the requests to send the model's slices."""
     return [
         deque(
             SliceRequest.of(ModelRun.of(order(), share, result.ingest_prefix), number)

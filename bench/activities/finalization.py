@@ -1,7 +1,7 @@
-"""`python -m bench.activities.finalization settle|finalize DIRECTORY [BYTES]`: prepares a batch, or measures
-finalization.
+"""`python -m bench.activities.finalization settle|finalize DIRECTORY [BYTES]`: measures finalization.
 
-`settle` stores a batch all of whose lines have results of BYTES bytes. `finalize` writes its output files.
+`settle` prepares a batch in which all lines have results of BYTES bytes. `finalize` writes its output files
+and prints the cost.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ _USAGE = Usage(input_tokens=100, output_tokens=200)
 class Finalized(msgspec.Struct, frozen=True):
     """Cost of one finalization.
 
-    `yardstick_seconds` is the time to copy the same results to one file, with fsync, for comparison.
-    `grown_mib` is the memory above that of an idle worker.
+    `yardstick_seconds` is the time for a plain copy of the same results to one file, with fsync. `grown_mib`
+    is how much more memory was used than by an idle worker, in MiB.
     """
 
     lines: int
@@ -58,10 +58,10 @@ class Finalized(msgspec.Struct, frozen=True):
 
 
 async def settle(directory: Path, result_bytes: int) -> None:
-    """Prepare a batch for finalization: ingest the input, and write a segment (a file of results) for each
-    slice.
+    """Prepare a batch for finalization. Each of its lines gets a response of about `result_bytes` bytes.
 
-    The result of ingestion is stored in the file `result`. Each response has about `result_bytes` bytes.
+    The input is ingested, and a segment (a file of results) is written for each slice. The result of
+    ingestion is stored in the file `result`.
     """
     database = MemoryDatabase()
     await database.files.insert(input_row((directory / "input").stat().st_size))
@@ -92,7 +92,7 @@ def _segment(offsets: list[int], result_bytes: int) -> bytes:
 
 
 def yardstick(directory: Path) -> tuple[float, int]:
-    """Copy all segments (files of results) to one file.
+    """Copy all segments (files of results) to one file, as a plain comparison with finalization.
 
     Return the duration in seconds and the number of bytes.
     """
@@ -139,7 +139,7 @@ async def _finalize(directory: Path) -> None:
 
 
 async def _database(directory: Path, result: IngestResult) -> MemoryDatabase:
-    """Return a database in memory that holds the batch as it is when all slices have ended."""
+    """Return a database in memory with the batch as it is when all slices have ended."""
     database = MemoryDatabase()
     await database.files.insert(input_row((directory / "input").stat().st_size))
     await database.batches.upsert(order())

@@ -1,4 +1,4 @@
-"""Runs and measures one activity in a process of its own."""
+"""Measures one activity in a process of its own."""
 
 import subprocess
 import sys
@@ -20,8 +20,9 @@ _Found = TypeVar("_Found")
 
 
 def in_a_process(module: str, kind: type[_Found], *arguments: object) -> _Found:
-    """Run `python -m module` with `arguments`, and parse the last line of its output, which is a `kind` as
-    JSON.
+    """Run `python -m module` with `arguments`, and return its result.
+
+    The last line that the process prints is the result: an object of the class `kind`, as JSON.
 
     Raises:
         subprocess.CalledProcessError: the process failed.
@@ -32,14 +33,12 @@ def in_a_process(module: str, kind: type[_Found], *arguments: object) -> _Found:
 
 
 def print_result(found: msgspec.Struct) -> None:
-    """Print `found` as one line of JSON, which `in_a_process` reads in the parent process."""
+    """Print `found` as one line of JSON. `in_a_process` reads it in the parent process."""
     print(msgspec.json.encode(found).decode())
 
 
 class MemoryGrowth:
-    """Measures by how much the peak memory of this process exceeds its memory at the start of the
-    measurement.
-    """
+    """Measures how far the peak memory of this process rises above its memory at the start."""
 
     def __init__(self) -> None:
         Path("/proc/self/clear_refs").write_text("5")
@@ -50,7 +49,7 @@ class MemoryGrowth:
 
 
 def _status(name: str) -> int:
-    """Return the field `name` of /proc/self/status, such as VmRSS, in bytes."""
+    """Return the field `name` of /proc/self/status in bytes. `name` is a field of memory, such as VmRSS."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
 

@@ -1,6 +1,6 @@
 """`python -m bench.activities.ingestion DIRECTORY ORDER`: ingests DIRECTORY/input and prints the cost.
 
-ORDER is the order in which lines are to be sent: `file`, `hash` or `prefix`.
+ORDER is the order in which the lines will be sent: `file`, `hash` or `prefix`.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ _MOST_LINES, _MOST_BYTES = 10_000_000, 64 * 1024**3
 class Ingested(msgspec.Struct, frozen=True):
     """Cost of one ingestion.
 
-    `yardstick_seconds` is the time to read the same file and parse each line once, for comparison.
-    `grown_mib` is the memory above that of an idle worker.
+    `yardstick_seconds` is the time to read the same file and parse each line once. `grown_mib` is how much
+    more memory was used than by an idle worker, in MiB.
     """
 
     lines: int
@@ -61,9 +61,9 @@ class _Served:
 
 
 def yardstick(path: Path) -> float:
-    """Read the file and parse each line, once with orjson and once with msgspec.
+    """Read the file and parse each line with orjson; do the same with msgspec. Return the shorter duration.
 
-    Return the shorter duration in seconds.
+    The duration is in seconds. It is a plain comparison with ingestion.
     """
     return min(_read(path, orjson), _read(path, msgspec))
 
@@ -84,10 +84,8 @@ def _read(path: Path, reader: object) -> float:
 async def ingest(directory: Path, plan_order: str, database: Database) -> tuple[IngestResult, float]:
     """Ingest the file `input` in `directory`, and store the resulting objects there.
 
-    Return the result of the activity and its duration in seconds.
-
-    Args:
-        plan_order: Order in which lines are to be sent: `file`, `hash` or `prefix`.
+    Return the result of the activity and the duration in seconds. `plan_order` is the order in which the
+    lines will be sent: `file`, `hash` or `prefix`.
     """
     settings = load(
         storage_dir=directory, plan_order=plan_order, max_lines=_MOST_LINES, max_batch_file_bytes=_MOST_BYTES

@@ -1,1 +1,1 @@
-"""Calibration of forecasts in a simulation. `python -m bench.forecast` prints the table."""
+"""Measures in a simulation how exact forecasts are. `python -m bench.forecast` prints the table."""

@@ -1,6 +1,6 @@
-"""`python -m bench.forecast`: compares forecasts of simulated batches with their ends.
+"""`python -m bench.forecast`: compares forecasts for simulated batches with the actual ends.
 
-It prints the table of docs/scheduling.md.
+It prints the table in docs/scheduling.md.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,10 @@ HEADS = (
 
 
 def row(name: str, forecasts: Sequence[JudgedForecast]) -> str:
-    """Return the row of a scenario: median errors by stage, and how many batches were done in time."""
+    """Return the table row of a scenario: median error of the forecasts, and how many batches were in time.
+
+    The errors are by stage, the part of the batch that was done when the forecast was made.
+    """
     errors = [median(each.error for each in forecasts if each.stage == stage) for stage in STAGES]
     shown = " | ".join(f"{error:.0%}" for error in errors)
     within = " | ".join(
@@ -34,7 +37,10 @@ def row(name: str, forecasts: Sequence[JudgedForecast]) -> str:
 
 
 def run(seeds: Annotated[int, typer.Option(min=1, help="Runs of each, by seed.")] = SEEDS) -> None:
-    """Compare forecasts with the ends of batches, and print a table with a row for each scenario."""
+    """Compare forecasts with the actual ends of simulated batches.
+
+    Print a table with a row for each scenario.
+    """
     print(HEADS)
     everything: list[JudgedForecast] = []
     for scenario in SCENARIOS:

@@ -1,4 +1,4 @@
-"""The simulated scenarios: batches, how long their requests take, and what disturbs them."""
+"""The simulated scenarios: batches, duration of their requests, and disturbances."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,10 @@ from bench.shares.scenarios import Seconds, about, lognormal, one_in_ten_takes
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch that begins at the second `since`."""
+    """A simulated batch. It begins `since` seconds after the start of the simulation.
+
+    `seconds` returns a random duration for a request.
+    """
 
     tenant: str
     lines: int
@@ -23,11 +26,13 @@ Batches = Callable[[Random], list[Batch]]
 
 @dataclass(frozen=True)
 class Scenario:
-    """Batches of one model, made anew for each seed, on so many permits.
+    """Batches of one model, and the number of permits, which are requests that may be in flight.
 
     Attributes:
-        slower: factor by which requests take longer that begin at the second `slower_since` or later.
-        history: number of requests that the model has answered before.
+        batches: returns new batches for each run.
+        slower: factor for the duration of requests that begin `slower_since` seconds after the start or
+            later.
+        history: number of requests that the model has answered before the start.
     """
 
     name: str
@@ -58,7 +63,7 @@ def _weighted(random: Random) -> list[Batch]:
 
 
 def _arriving(random: Random) -> list[Batch]:
-    """Batches arrive by chance, so that about two thirds of the permits are needed."""
+    """Return batches that start at random times and need about two thirds of the permits."""
     batches: list[Batch] = []
     since = 0.0
     while len(batches) < 20:

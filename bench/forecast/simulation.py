@@ -1,4 +1,4 @@
-"""Simulation of batches at one model, whose forecasts are compared with their ends."""
+"""Simulation of batches of one model, in which forecasts are compared with the actual ends."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -13,12 +13,15 @@ from batchwright.rules.worker_stats import UpstreamTraffic
 from bench.forecast.scenarios import Batch, Scenario
 from bench.limits.backend import Clock
 
-MODEL, INTERVAL_SECONDS = "m", 15.0  # control workers forecast so often
-STAGES = (0.1, 0.5, 0.8)  # settled parts of a batch at which its forecast is judged
+MODEL, INTERVAL_SECONDS = "m", 15.0  # interval at which control workers make forecasts
+STAGES = (0.1, 0.5, 0.8)  # fractions of a batch's lines after which its forecast is judged
 
 
 class JudgedForecast(NamedTuple):
-    """A forecast made when a part `stage` of the batch was settled, and the seconds that it then took."""
+    """Forecast of the remaining seconds of a batch, and the actual remaining seconds.
+
+    It was made when the fraction `stage` of the lines was done.
+    """
 
     stage: float
     p50: float
@@ -32,7 +35,7 @@ class JudgedForecast(NamedTuple):
 
 @dataclass
 class _Live:
-    """A batch in the simulation."""
+    """A batch in the simulation that has not ended."""
 
     name: str
     batch: Batch
@@ -45,9 +48,9 @@ class _Live:
 
 
 class Simulation:
-    """Batches at one model, on a virtual clock.
+    """Simulates the batches of one model on a virtual clock.
 
-    Tenants share by time in flight, and small batches of a tenant go first.
+    Tenants share the permits by time in flight. Small batches of a tenant are sent first.
     """
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
@@ -66,7 +69,7 @@ class Simulation:
         for number, batch in enumerate(batches):
             live = _Live(f"batch_{number}", batch, batch.lines)
             self._clock.at(batch.since, lambda live=live: self._begin(live))
-        # Control workers do not begin their rounds with the batch.
+        # The first forecast is at a random time, because control workers do not wait for batches.
         self._clock.at(self._random.uniform(0, INTERVAL_SECONDS), self._observe)
         while len(self._ended) < len(batches):
             self._clock.run(self._clock.now + INTERVAL_SECONDS)
@@ -103,7 +106,10 @@ class Simulation:
             self._clock.after(seconds, lambda live=live, seconds=seconds: self._end(live, seconds))
 
     def _next_batch(self, batches: list[_Live]) -> _Live:
-        """Remove and return the batch that sends the next line: the smallest, one in five times the first."""
+        """Remove and return the batch that sends the next line. This is usually the smallest batch.
+
+        In one of five calls it is the first batch in the list.
+        """
         self._grants += 1
         if self._grants % round(1 / FOR_OTHERS) == 0:
             return batches.pop(0)
@@ -153,5 +159,5 @@ class Simulation:
 
 
 def judged_forecasts(scenario: Scenario, seeds: Iterable[int]) -> list[JudgedForecast]:
-    """Simulate the scenario once for each seed, and return the forecasts of all its batches."""
+    """Simulate the scenario once for each seed. Return the forecasts of all batches with the actual times."""
     return [each for seed in seeds for each in Simulation(scenario, seed).run()]

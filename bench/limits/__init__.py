@@ -1,1 +1,1 @@
-"""Comparison of concurrency limits in a simulation. `python -m bench.limits` prints the table."""
+"""Simulation that compares concurrency limits. `python -m bench.limits` prints the table."""

@@ -1,5 +1,6 @@
-"""`python -m bench.limits`: simulates several concurrency limits, and prints the table of
-docs/scheduling.md.
+"""`python -m bench.limits`: compares concurrency limits in a simulation.
+
+It prints the table in docs/scheduling.md.
 """
 
 from collections.abc import Callable
@@ -17,10 +18,7 @@ HEADS = f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}"
 
 
 def limits_of(scenario: Scenario) -> dict[str, Callable[[], LimitAlgorithm]]:
-    """Return the concurrency limits to compare in this scenario.
-
-    Each value creates a new limit of that name.
-    """
+    """Return the concurrency limits to compare in a scenario, by name. Each value creates a new limit."""
     return {**LIMITS, **(SHARED if scenario.bursts else {})}
 
 
@@ -38,9 +36,7 @@ def row(name: str, result: LimitResult) -> str:
 
 
 def run(seeds: Annotated[int, typer.Option(min=1, help="Runs of each, by seed.")] = SEEDS) -> None:
-    """Compare concurrency limits in scenarios with a simulated backend, and print a table for each
-    scenario.
-    """
+    """Compare concurrency limits on a simulated backend, and print a table for each scenario."""
     for scenario in SCENARIOS:
         print(f"\n**{scenario.name}**\n\n{HEADS}")
         for name, make in limits_of(scenario).items():

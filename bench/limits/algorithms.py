@@ -1,6 +1,6 @@
-"""The compared concurrency limits: fixed, additive increase, latency gradient, and Batchwright's own.
+"""The compared concurrency limits: fixed, additive increase, latency gradient, and that of Batchwright.
 
-A limit is the number of requests that may be in flight. `on_complete` adapts it after each request.
+A limit is the number of requests that may be in flight. `on_complete` adapts the limit after each request.
 """
 
 from collections.abc import Callable
@@ -29,10 +29,10 @@ class FixedLimit:
 
 
 class AdditiveIncrease:
-    """Limit that grows by one after as many responses as its value, and halves after each rejection or
-    timeout.
+    """Limit that grows slowly while requests succeed, and halves after each rejection or timeout.
 
-    This is additive increase, multiplicative decrease (AIMD), as in TCP.
+    It grows by one when as many requests have succeeded as it allows at the same time. This is additive
+    increase, multiplicative decrease (AIMD), as in TCP.
     """
 
     def __init__(self, ceiling: int) -> None:
@@ -52,8 +52,9 @@ class AdditiveIncrease:
 
 
 class GradientLimit:
-    """Limit that shrinks when the current latency exceeds the long-term latency, as Gradient2 of
-    Netflix's concurrency-limits.
+    """Limit that shrinks when the current latency exceeds the long-term latency.
+
+    It works as Gradient2 in Netflix's library concurrency-limits.
     """
 
     def __init__(self, ceiling: int) -> None:

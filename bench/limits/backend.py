@@ -1,6 +1,6 @@
 """Simulated backend on a virtual clock.
 
-It has slots, a queue of requests that wait for a slot, and disturbances.
+The backend has slots, a queue of requests that wait for a slot, and disturbances.
 """
 
 import heapq
@@ -13,7 +13,10 @@ from random import Random
 
 
 class Clock:
-    """Virtual clock that calls functions at set times. It jumps from one time to the next without waiting."""
+    """Virtual clock that calls functions at given times.
+
+    It jumps from one time to the next without waiting.
+    """
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -38,10 +41,10 @@ class Disturbance:
     """A period in which the backend is slower or has fewer slots.
 
     Attributes:
-        since: Start of the period in seconds.
-        until: End of the period in seconds.
-        slots: Number of slots during the period.
-        slower: Factor by which responses take longer.
+        since: start of the period in seconds.
+        until: end of the period in seconds.
+        slots: number of slots during the period.
+        slower: factor by which responses take longer.
     """
 
     since: float
@@ -55,11 +58,11 @@ class BackendModel:
     """Properties of a simulated backend.
 
     Attributes:
-        slots: Number of requests that it processes at the same time.
-        queue: Number of requests that may wait for a slot. More are rejected.
-        seconds: Mean time of a response.
-        rejection_rate: Share of requests that are rejected at random, from 0 to 1.
-        trouble: Disturbances.
+        slots: number of requests that it processes at the same time.
+        queue: number of requests that may wait for a slot. Further requests are rejected.
+        seconds: mean time of a response.
+        rejection_rate: fraction of requests that are rejected at random, from 0 to 1.
+        trouble: disturbances.
     """
 
     slots: int = 64
@@ -77,9 +80,7 @@ class BackendModel:
         return self.slots, 1.0
 
     def most_answers(self, since: float, until: float) -> float:
-        """Return the number of responses that the backend gives in this period if all slots are always in
-        use.
-        """
+        """Return the number of responses in a period if all slots are always in use."""
         edges = {since, until, *(t.since for t in self.trouble), *(t.until for t in self.trouble)}
         inside = sorted(edge for edge in edges if since <= edge <= until)
         total = 0.0
@@ -91,7 +92,7 @@ class BackendModel:
 
 @dataclass(eq=False)
 class SimulatedRequest:
-    """One request at the simulated backend. `done` is called when its response arrives."""
+    """One request at the simulated backend. `done` is called when the response arrives."""
 
     work: float  # seconds, without a disturbance
     done: Callable[[], None]
@@ -115,9 +116,9 @@ class BackendSimulation:
             self.clock.at(trouble.until, self._begin)
 
     def submit(self, done: Callable[[], None]) -> SimulatedRequest | None:
-        """Send a request, and return it, or None if the backend rejects it.
+        """Send a request and return it. Return None if the backend rejects the request.
 
-        `done` is called when its response arrives.
+        `done` is called when the response arrives.
         """
         self._account()
         slots, _ = self.model.at(self.clock.now)
@@ -133,7 +134,7 @@ class BackendSimulation:
         return request
 
     def abandon(self, request: SimulatedRequest) -> None:
-        """Abandon a request, and free its slot or its place in the queue. Its `done` is not called."""
+        """Abandon a request: free its slot or its position in the queue. Its `done` is not called."""
         self._account()
         request.is_abandoned = True
         if request.started_at >= 0:

@@ -22,11 +22,10 @@ class Scenario:
     """A situation in which limits are compared.
 
     Attributes:
-        timeout: Seconds after which the batch abandons a request.
-        burst: Interactive requests per second during a burst.
-        bursts: Start and end of each burst of interactive requests, in seconds.
-        back_at: End of the disturbance in seconds, from which the time to recover is measured. 0 if there is
-            none.
+        timeout: seconds after which the batch abandons a request.
+        burst: interactive requests per second during a burst.
+        bursts: start and end of each burst of interactive requests, in seconds.
+        back_at: end of the disturbance in seconds. The time to recover counts from there. 0 if there is none.
     """
 
     name: str
@@ -39,11 +38,11 @@ class Scenario:
 
 @dataclass
 class LimitResult:
-    """Result of one run, or the mean of several runs.
+    """Result of one run, or mean of several runs.
 
-    `goodput` is the number of responses, as a share of those that were possible. `queue` is the mean number
-    of waiting requests. `recovery` is the time in seconds from the end of the disturbance to nearly full
-    throughput.
+    `goodput` is the number of responses, as a fraction of the possible number. `queue` is the mean number of
+    waiting requests. `recovery` is the time in seconds from the end of the disturbance until almost the full
+    rate is reached.
     """
 
     goodput: float = 0.0
@@ -140,7 +139,7 @@ class BatchTraffic:
 class _InteractiveTraffic:
     """Interactive requests, sent at random times during bursts.
 
-    They wait in the same queue as those of the batch.
+    They wait in the same queue as the requests of the batch.
     """
 
     clock: Clock
@@ -164,7 +163,7 @@ class _InteractiveTraffic:
 
 
 def run(scenario: Scenario, limit: LimitAlgorithm, seed: int) -> LimitResult:
-    """Simulate 240 seconds of a batch with `limit`, and return the result.
+    """Simulate 240 seconds of a batch with the limit `limit`, and return the result.
 
     The first 30 seconds do not count.
     """
@@ -192,8 +191,9 @@ def run(scenario: Scenario, limit: LimitAlgorithm, seed: int) -> LimitResult:
 
 
 def runs(scenario: Scenario, make: Callable[[], LimitAlgorithm], seeds: range) -> LimitResult:
-    """Simulate the scenario once for each seed, with a new limit from `make`, and return the mean of the
-    results.
+    """Simulate the scenario once for each seed, and return the mean of the results.
+
+    Each run has a new limit from `make`.
     """
     return LimitResult.over([run(scenario, make(), seed) for seed in seeds])
 
@@ -206,9 +206,10 @@ def _in_trouble(scenario: Scenario, answered: list[float]) -> float:
 
 
 def _recovery(scenario: Scenario, answered: list[float]) -> float:
-    """Return the seconds from the end of the disturbance to the first three seconds at 90 % of the capacity.
+    """Return the seconds from the end of the disturbance until the rate has recovered.
 
-    Return 0.0 if the scenario has no disturbance to recover from.
+    The rate has recovered when it is 90 % of the capacity for three seconds. Return 0.0 if the scenario has
+    no disturbance.
     """
     if not scenario.back_at:
         return 0.0

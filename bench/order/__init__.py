@@ -1,1 +1,4 @@
-"""Comparison of rules that order the batches of a tenant. `python -m bench.order` prints the tables."""
+"""Simulation that compares rules for the order of a tenant's batches.
+
+`python -m bench.order` prints the tables.
+"""

@@ -1,5 +1,6 @@
-"""`python -m bench.order`: simulates rules that order the batches of a tenant, and prints the tables of
-docs/scheduling.md.
+"""`python -m bench.order`: compares rules for the order of a tenant's batches in a simulation.
+
+It prints the tables in docs/scheduling.md.
 """
 
 from typing import Annotated
@@ -31,7 +32,7 @@ def row(name: str, scenario: Scenario, result: OrderResult) -> str:
 
 
 def run(seeds: Annotated[int, typer.Option(min=1, help="Runs of each, by seed.")] = SEEDS) -> None:
-    """Compare rules that order the batches of a tenant, and print a table for each scenario."""
+    """Compare rules for the order of a tenant's batches, and print a table for each scenario."""
     for scenario in SCENARIOS:
         print(f"\n**{scenario.name}**\n\n{heads(scenario)}")
         for name, make in RULES.items():

@@ -1,4 +1,4 @@
-"""The compared rules: first in, first out; plain fair share; shortest first; and Batchwright's own.
+"""The compared rules: first in, first out; plain fair share; shortest first; and that of Batchwright.
 
 A rule decides which batch of a tenant gets the next permit, the right to have one request in flight.
 """
@@ -17,7 +17,7 @@ _UPDATE_SECONDS = 2.0  # how often workers read which batches have lines left
 
 @dataclass(eq=False)
 class Request:
-    """Waiting request of a simulated batch."""
+    """A request of a simulated batch that waits to be sent."""
 
     batch_id: str
     priority: int
@@ -31,14 +31,17 @@ class OrderRule(Protocol):
     def add(self, request: Request, now: float) -> None: ...
 
     def pop(self, now: float, left: Callable[[], Collection[WaitingBatch]]) -> Request | None:
-        """Remove and return the next request. `left` returns the batches that have lines left."""
+        """Remove and return the request to send next. Return None if no request waits.
+
+        `left` returns the batches that still have lines to send.
+        """
         ...
 
     def release(self, request: Request, now: float) -> None: ...
 
 
 class FirstInFirstOut:
-    """The batch that was created first sends all its lines first. Priorities are ignored."""
+    """Rule that sends all lines of the oldest batch first. Priorities are ignored."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, Request] = {}
@@ -56,7 +59,7 @@ class FirstInFirstOut:
 
 
 class FairShare(FirstInFirstOut):
-    """Batches take turns, one request each. Priorities are ignored."""
+    """Rule by which the batches take turns, one request each. Priorities are ignored."""
 
     def pop(self, now: float, left: Callable[[], Collection[WaitingBatch]]) -> Request | None:
         if not self._waiting:
@@ -65,7 +68,10 @@ class FairShare(FirstInFirstOut):
 
 
 class Batchwright:
-    """Batchwright's rule: shares of priorities, small batches first, and batches at risk before them."""
+    """Batchwright's rule: each priority has a share of the permits.
+
+    Within a priority, batches at risk come first, then small batches.
+    """
 
     def __init__(self) -> None:
         self._queue = FairQueue[Request]()

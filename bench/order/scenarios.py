@@ -1,4 +1,4 @@
-"""The simulated scenarios: which batches one tenant creates, and when."""
+"""The simulated scenarios: which batches a tenant creates, and when."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,10 @@ SIZES = {"small": (20, 60), "medium": (200, 600), "large": (2_000, 6_000)}  # li
 
 
 class Arrival(NamedTuple):
-    """A batch that is created at the time `at`. `window` is the number of seconds until it expires."""
+    """A batch that is created `at` seconds after the start.
+
+    `window` is the number of seconds until it expires.
+    """
 
     at: float
     size: str
@@ -22,11 +25,12 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True)
 class Scenario:
-    """Batches that a tenant creates, and the permits of the model.
+    """The batches that a tenant creates, and the permits (requests that may be in flight) of the model.
 
     Attributes:
-        seconds: Median time of an answer. Times are lognormal with sigma 1.
-        groups: Groups of batches by size, or by priority if there are several. Each has a column of times.
+        seconds: median time of a response. The times are lognormal with sigma 1.
+        groups: groups of batches by size, or by priority if there are several priorities. Each group has a
+            column of times.
     """
 
     name: str
@@ -44,7 +48,10 @@ def mixed(
     hours: float,
     priorities: tuple[int, ...] = (3,),
 ) -> list[Arrival]:
-    """Return batches of three sizes at random times that together keep `load` of the permits in use."""
+    """Return batches of three sizes that are created at random times.
+
+    Together they use the fraction `load` of the permits.
+    """
     mean_seconds = 2.0 * math.exp(0.5)
     chances = {"small": 0.7, "medium": 0.25, "large": 0.05}
     mean_lines = sum(chance * sum(SIZES[size]) / 2 for size, chance in chances.items())
@@ -58,14 +65,14 @@ def mixed(
 
 
 def tight_and_loose(random: Random) -> list[Arrival]:
-    """Return a large batch whose window is just long enough, beside small ones with long windows."""
+    """Return a large batch whose window is just long enough, and small batches with long windows."""
     ordinary = mixed(random, 0.7, {"small": 24 * HOUR, "medium": 24 * HOUR, "large": 24 * HOUR}, hours=1)
     urgent = [Arrival(600.0, "urgent", 5_000, 900.0), Arrival(1_800.0, "urgent", 5_000, 900.0)]
     return sorted([*ordinary, *urgent])
 
 
 def three_priorities(random: Random) -> list[Arrival]:
-    """Return batches of equal size and random priority, more than the permits can do for an hour."""
+    """Return batches of equal size with random priorities. Their work exceeds the capacity for an hour."""
     every = 400 * 2.0 * math.exp(0.5) / (64 * 1.2)
     now, arrivals = 0.0, list[Arrival]()
     while (now := now + random.expovariate(1 / every)) < HOUR:

@@ -1,4 +1,4 @@
-"""Simulation of the batches of one tenant that wait for the permits of one model."""
+"""Simulation of one tenant's batches, which wait for the permits of one model."""
 
 import math
 from collections import defaultdict
@@ -18,15 +18,16 @@ _MAX_SECONDS = 48 * 3600.0
 
 @dataclass(frozen=True)
 class OrderResult:
-    """Result of one run, or the mean of several.
+    """Result of one run, or mean of several runs.
 
     Attributes:
-        times: Mean seconds from creation to the last answer, by size or priority, of those in time.
-        in_time: Share of the batches that ended within their windows.
-        evenness: Jain's index of the batches' slowdowns: the time from creation to the last answer over the
-            time that the batch would have taken alone.
-        longest_pause: Longest time in which a batch with lines left sent none, in seconds.
-        rate: Answers per second until the last one.
+        times: mean seconds from the creation of a batch to its last response, by size or priority. Only
+            batches that ended in time count.
+        in_time: fraction of the batches that ended within their windows.
+        evenness: Jain's index of the slowdowns of the batches. The slowdown is the time that a batch took,
+            divided by the time that it would have taken alone.
+        longest_pause: longest time in which a batch with unsent lines sent nothing, in seconds.
+        rate: responses per second until the last response.
     """
 
     times: dict[str, float]
@@ -47,7 +48,10 @@ class _Batch:
 
 
 class Simulation:
-    """A tenant's batches at one model, on a virtual clock. A line takes as long under each rule."""
+    """Simulates the batches of a tenant for one model on a virtual clock.
+
+    A line takes the same time under each rule.
+    """
 
     def __init__(self, scenario: Scenario, rule: OrderRule, seed: int) -> None:
         self._scenario, self._rule, self._seed = scenario, rule, seed
@@ -96,7 +100,7 @@ class Simulation:
                 return
             batch = self._batches[request.batch_id]
             if now >= batch.arrival.at + batch.arrival.window:
-                continue  # expired: nothing more is sent
+                continue  # the batch has expired, so its other lines are not sent
             batch.unsent -= 1
             batch.pause, batch.last_sent = max(batch.pause, now - batch.last_sent), now
             self._used += 1
@@ -133,7 +137,7 @@ class Simulation:
 def runs(scenario: Scenario, make: Callable[[], OrderRule], seeds: range) -> OrderResult:
     """Simulate the scenario once for each seed, with a new rule from `make`.
 
-    Return the mean of the results, but the longest pause of all.
+    Return the mean of the results. Only `longest_pause` is the greatest value of all runs.
     """
     results = [Simulation(scenario, make(), seed).run() for seed in seeds]
     keys = sorted({key for result in results for key in result.times})

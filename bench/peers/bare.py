@@ -1,6 +1,6 @@
-"""Peer: the bare loop, which is asyncio with Batchwright's HTTP transport.
+"""Peer: the bare loop, which consists of asyncio and Batchwright's HTTP transport.
 
-It only appends responses to a file.
+It only appends the responses to a file.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
-"""Main function of each peer: measures a loop that sends the lines of an input file.
+"""Main function of every peer. It measures a loop that sends the lines of an input file.
 
-It uses only the standard library, because some peers run under a Python without Batchwright's dependencies.
+The module uses only the standard library, because some peers run in a Python without Batchwright's
+dependencies.
 """
 
 import json
@@ -14,8 +15,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class PeerJob:
-    """The work of a peer: send the lines of the file `path` to the backend `url`, and append the responses to
-    `out`.
+    """Job of a peer: send the lines of the file `path` to the backend `url`, and append responses to `out`.
 
     `url` does not include /v1.
     """
@@ -27,7 +27,7 @@ class PeerJob:
 
 
 def run(loop: Callable[[PeerJob], int]) -> None:
-    """Run `loop` with the job of the command line, and print its duration and cost as JSON.
+    """Call `loop` with the job from the command line. Print its duration and cost as JSON.
 
     `loop` returns the number of responses.
     """

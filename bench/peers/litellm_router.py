@@ -1,4 +1,4 @@
-"""Peer: LiteLLM's router, with `acompletion` behind a semaphore. It runs under a Python that has litellm."""
+"""Peer: LiteLLM's router, with `acompletion` behind a semaphore. It runs in a Python that has litellm."""
 
 import asyncio
 import importlib

@@ -1,6 +1,4 @@
-"""Peer: the official OpenAI client behind a semaphore, with one task for each line, as users write it in
-scripts.
-"""
+"""Peer: the official OpenAI client behind a semaphore, with one task for each line, as in many scripts."""
 
 import asyncio
 import json

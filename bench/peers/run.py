@@ -1,4 +1,4 @@
-"""Runs a peer in a process of its own and reads its result."""
+"""Runs a peer in a process of its own, and reads its result."""
 
 import os
 import subprocess
@@ -11,9 +11,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Result of one run of a peer: number of responses and duration, with CPU time and memory of its
-    process.
-    """
+    """Result of one run of a peer: responses, duration, and the CPU time and memory of its process."""
 
     requests: int
     seconds: float
@@ -31,11 +29,11 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 def measure(name: str, url: str, path: Path, in_flight: int, python: Path | None = None) -> Measured:
-    """Run the peer `name`, a module of the package bench.peers, and return its result.
+    """Run the peer `name`, which is a module in bench.peers, and return its result.
 
     Args:
-        in_flight: Number of requests that the peer has in flight.
-        python: Python interpreter that runs the peer. None uses the current one.
+        in_flight: number of requests that the peer has in flight.
+        python: Python interpreter that runs the peer; None for the current one.
 
     Raises:
         subprocess.CalledProcessError: the peer failed.

@@ -47,9 +47,9 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _once(settled: Path, folder: Path) -> Finalized:
-    """Finalize the batch in a new process, and return the cost.
+    """Finalize the batch in `settled` in a new process, and return the cost.
 
-    `settled` is copied to `folder` with hard links first, because finalization deletes its inputs.
+    The batch is copied to `folder` with hard links first, because finalization deletes its inputs.
     """
     shutil.copytree(settled, folder, copy_function=os.link)
     try:

@@ -40,9 +40,9 @@ def measure(options: SectionOptions) -> list[Figure]:
 def _rounds(
     options: SectionOptions, name: str, count: int, line_bytes: int, seconds: float
 ) -> list[Ingested]:
-    """Ingest the same file in each round, and return the costs.
+    """Ingest the same file in each round, and return the cost of each round.
 
-    Each round runs in a new process, so that the peak memory is that of ingestion.
+    Each round runs in a new process, so that the peak memory is that of one ingestion.
     """
     found: list[Ingested] = []
     folder = options.folder / name

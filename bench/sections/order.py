@@ -1,4 +1,4 @@
-"""Section: benefit of sending lines ordered by prompt, and its cost if the prompts have nothing in common."""
+"""Section: benefit of sending lines sorted by prompt, and the cost if the prompts have nothing in common."""
 
 from contextlib import ExitStack
 from typing import Literal
@@ -25,7 +25,7 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _ratios(options: SectionOptions) -> list[Figure]:
-    """Compute the share of cached tokens for each order of lines. Each round has other prompts."""
+    """Return the fraction of cached tokens for each order of lines. Each round has different prompts."""
     found: dict[str, dict[str, list[float]]] = {}
     for number in options.turns(_MIX_SECONDS):
         for name, lines in mixes(options.size(4_000, 1_500), seed=number).items():
@@ -48,8 +48,9 @@ def _ratios(options: SectionOptions) -> list[Figure]:
 
 
 def _cost(options: SectionOptions) -> list[Figure]:
-    """Run the same batch on two stacks in turns: one sends in the order of prompts, the other in the
-    order of the file.
+    """Run the same batch with lines sorted by prompt, and with lines in the order of the file.
+
+    The two stacks take turns.
     """
     count = options.size(50_000, 2_000)
     folder = options.folder / "unshared"

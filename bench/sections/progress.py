@@ -16,9 +16,9 @@ _SECONDS, _POLL_SECONDS = 70.0, 0.05
 
 
 class ProgressSample(NamedTuple):
-    """Numbers at one time: lines that the simulator had answered, and lines that the API reported as done.
+    """Numbers of lines at one time: answered by the simulator, and reported as done by the API.
 
-    `at` is in seconds of a monotonic clock.
+    `at` is the time in seconds of a monotonic clock.
     """
 
     at: float
@@ -62,10 +62,13 @@ def _done(batch: BatchObject) -> int:
 
 
 def oldest(samples: list[ProgressSample]) -> float:
-    """Return for how many seconds, at most, the API reported fewer lines than the simulator had answered."""
+    """Return the greatest age of the reported progress in seconds.
+
+    The age is how long the API has reported fewer lines than the simulator has answered.
+    """
     worst, reached = 0.0, 0
     for sample in samples:
-        # The first time at which more lines had been answered than are reported now.
+        # First time at which the simulator had answered more lines than the API reports now.
         while reached < len(samples) and samples[reached].answered <= sample.reported:
             reached += 1
         if reached < len(samples) and samples[reached].at <= sample.at:

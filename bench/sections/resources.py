@@ -1,6 +1,4 @@
-"""Section: resources of a full-sized batch, which are memory of API and worker, Temporal events and SQL
-statements.
-"""
+"""Section: resources of a full-size batch: memory of API and worker, Temporal events, SQL statements."""
 
 import asyncio
 import re
@@ -91,7 +89,7 @@ def _statements(stack: RunningStack) -> int:
 
 
 async def _events(stack: RunningStack, batch_id: str) -> int:
-    """Wait until all workflows of the batch have ended, and return the number of events in their histories.
+    """Wait until all workflows of the batch have ended. Return the number of events in their histories.
 
     Raises:
         SystemExit: the workflows did not end in time.

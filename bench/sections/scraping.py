@@ -1,4 +1,4 @@
-"""Latency of /metrics and /v1/stats over HTTP after a batch, which the section `serving` measures."""
+"""Section: latency of /metrics and /v1/stats after a batch. The section `serving` runs the batch."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from bench.section import SectionOptions
 from bench.stack import RunningStack
 
 _WORKERS = 50
-# Workers that count as running for an hour. Each has sent requests of ten models to ten backends.
+# Workers that are shown as running for an hour. Each has sent requests of ten models to ten backends.
 _FILL = """
 INSERT INTO workers (id, stats, beat_at, registry, traffic)
 SELECT 'bench:' || n, '{}', now() + interval '1 hour', '', lanes FROM generate_series(1, $1::integer) n, (
@@ -37,8 +37,9 @@ def measure(stack: RunningStack, options: SectionOptions) -> list[Figure]:
 
 
 def _p95_ms(url: str, calls: int) -> float:
-    """Send `calls` GET requests one after another, and return the 95th percentile of their durations in
-    milliseconds.
+    """Send `calls` GET requests one after another.
+
+    Return the 95th percentile of their durations in milliseconds.
     """
     parts = urlsplit(url)
     connection = HTTPConnection(parts.hostname or "", parts.port, timeout=10)

@@ -18,8 +18,9 @@ _SECONDS = 95.0
 
 
 def measure(options: SectionOptions) -> list[Figure]:
-    """Compare one worker with the bare loop (asyncio with only our HTTP transport), and two workers with
-    the ideal rate.
+    """Compare one worker with the bare loop, and two workers with the ideal rate.
+
+    The bare loop is asyncio with only Batchwright's HTTP transport.
     """
     count = options.size(20_000, 2_000)
     path, *halves = (options.folder / f"send{name}.jsonl" for name in ("", "-first", "-second"))
@@ -52,8 +53,9 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _sent(client: Client, backend: Simulator, file_id: str, count: int) -> float:
-    """Run a batch, and return its requests per second, from the first request to the last response at the
-    simulator.
+    """Run a batch and return its requests per second, measured at the simulator.
+
+    The time counts from the first request to the last response.
     """
     backend.reset()
     batches.run_batch(client, file_id, count)
@@ -61,11 +63,10 @@ def _sent(client: Client, backend: Simulator, file_id: str, count: int) -> float
 
 
 def _sent_by(peer: str, backend: Simulator, paths: list[Path], count: int) -> float:
-    """Run the peer (an alternative to Batchwright) once for each path, at the same time, and return the
-    requests/s.
+    """Run the peer (an alternative to Batchwright) once for each path, all at the same time.
 
-    The processes share the number of requests in flight. The rate counts from the first request to the last
-    response at the simulator.
+    Return requests/s. The processes share the number of requests in flight. The time counts from the first
+    request to the last response at the simulator.
     """
     backend.reset()
     each = partial(peers.measure, peer, backend.url, in_flight=IN_FLIGHT // len(paths))

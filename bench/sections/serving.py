@@ -1,4 +1,4 @@
-"""Section: latency of the API while a batch runs at full rate, and of listing batches if there are many."""
+"""Section: latency of the API while a batch runs at full rate, and latency of listing many batches."""
 
 import asyncio
 import time
@@ -55,9 +55,7 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _while_running(stack: RunningStack, path: Path) -> float:
-    """Run a batch, poll it until it has ended, and return the 99th percentile of the GET durations in
-    milliseconds.
-    """
+    """Run a batch and poll it until it has ended. Return the 99th percentile of the polls in milliseconds."""
     with Client(stack.api) as client, httpx.Client(base_url=stack.api, trust_env=False) as plain:
         batch = batches.create(client, batches.upload(client, path))
         taken: list[float] = []
@@ -73,7 +71,7 @@ def _while_running(stack: RunningStack, path: Path) -> float:
 
 
 def _listing(stack: RunningStack, calls: int) -> list[float]:
-    """List the newest batches `calls` times, and return the duration of each call in milliseconds."""
+    """List the newest batches `calls` times. Return the duration of each call in milliseconds."""
     with httpx.Client(base_url=stack.api, trust_env=False) as plain:
         return [_timed(plain, f"/v1/batches?limit={_LISTED}")[1] * 1000 for _ in range(calls)]
 
@@ -87,7 +85,7 @@ def _timed(plain: httpx.Client, path: str) -> tuple[httpx.Response, float]:
 async def _fill(stack: RunningStack, count: int) -> None:
     """Insert `count` copies of the row of a completed batch.
 
-    Their creation times are one second apart, in the past.
+    Their creation times are in the past, one second apart.
     """
     connection = await open_connection_pool(stack.postgres, size=2, patience_seconds=10)
     row = await connection.fetchrow(_COLUMNS)

@@ -1,4 +1,4 @@
-"""Section: batches of one line, one at a time and a hundred at once."""
+"""Section: batches of one line: one batch at a time, and a hundred batches at the same time."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -46,8 +46,9 @@ def _one(client: Client, file_id: str) -> float:
 
 
 def _many(api: str, file_id: str, count: int) -> float:
-    """Create `count` batches from eight threads, wait until all have completed, and return the duration
-    in seconds.
+    """Create `count` batches from eight threads and wait until all are completed.
+
+    Return the duration in seconds.
     """
     started = time.perf_counter()
     with Client(api) as client, ThreadPoolExecutor(8) as threads:

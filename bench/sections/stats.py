@@ -1,4 +1,4 @@
-"""Section: CPU time for counting a request in all statistics, and for showing the statistics."""
+"""Section: CPU time to count a request in all statistics, and to show the statistics."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ _SHOWN = 50  # scrapes
 
 
 class _Changes:
-    """Stand-in for the table of registry changes, in which each model is registered at each backend."""
+    """Stand-in for the table of registry changes. It has each model registered at each backend."""
 
     def __init__(self, models: Sequence[str], backends: Sequence[str]) -> None:
         config = ModelConfig(backends=[BackendConfig(url=url) for url in backends])
@@ -53,7 +53,7 @@ class _Lists:
 
 
 class _Worker:
-    """The statistics of a worker that serves these models at these backends, without the worker itself."""
+    """Statistics of a worker that serves the given models at the given backends, without a real worker."""
 
     def __init__(self, models: Sequence[str], backends: Sequence[str]) -> None:
         self.models, self.backends = models, backends
@@ -66,7 +66,7 @@ class _Worker:
         register_backend_metrics(self.registry, self.metrics)
 
     def count(self, requests: int) -> float:
-        """Count responses as a worker does, evenly for all pairs of model and backend.
+        """Count `requests` responses as a worker does, spread evenly over all pairs of model and backend.
 
         Return the CPU time in seconds.
         """
@@ -115,12 +115,12 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _sums(rows: Sequence[dict[str, object]]) -> object:
-    """Return the sums of database rows as the API computes them for /v1/stats."""
+    """Return the sums of database rows, as the API computes them for /v1/stats."""
     return sum_traffic(map(UpstreamTraffic.model_validate, rows), _BACKENDS, _MODELS)
 
 
 def _p95_ms(work: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
-    """Call `work` many times, and return the 95th percentile of its CPU time in milliseconds.
+    """Call `work` many times. Return the 95th percentile of the CPU time of a call in milliseconds.
 
     `before` is called before each call and is not measured.
     """

@@ -1,4 +1,4 @@
-"""Section: CPU time of a request with and without traces."""
+"""Section: CPU time of a request with and without tracing."""
 
 import asyncio
 import subprocess
@@ -45,9 +45,7 @@ class _Sink(BaseHTTPRequestHandler):
 
 
 def measure(options: SectionOptions) -> list[Figure]:
-    """Measure four settings of tracing in turns, so that other load on the machine affects all of them
-    alike.
-    """
+    """Measure four settings of tracing in turns, so that other load on the machine affects all alike."""
     requests = options.size(_REQUESTS, 1_000)
     with _collector() as url:
         cases: dict[str, tuple[str, dict[str, object]]] = {
@@ -78,9 +76,9 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 async def _measure(settings: Settings, metrics: Metrics, requests: int) -> float:
-    """Send `requests` requests, and return the CPU time of all threads per request, in microseconds.
+    """Send `requests` requests. Return the CPU time of all threads per request, in microseconds.
 
-    It includes the export of the spans.
+    The time includes the export of the trace spans.
     """
     client = InferenceClient(_Instant(), settings)
     async with tracing.open_tracing(settings, "bench", metrics):
@@ -108,7 +106,10 @@ def _lost(metrics: Metrics) -> int:
 
 @contextmanager
 def _collector() -> Generator[str]:
-    """Start a trace collector in a process of its own, so that its CPU time is not counted. Yield its URL."""
+    """Context manager that starts a trace collector in its own process, and yields the URL of the collector.
+
+    The CPU time of the collector is therefore not measured.
+    """
     command = [sys.executable, "-c", "from bench.sections.tracing import collect; collect()"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -119,7 +120,7 @@ def _collector() -> Generator[str]:
 
 
 def collect() -> None:
-    """Print the URL of a trace collector that accepts everything, and serve it until the process is ended."""
+    """Serve a trace collector that accepts everything, until the process is ended. Print its URL first."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Sink) as server:
         print(f"http://127.0.0.1:{server.server_port}", flush=True)
         server.serve_forever()

@@ -1,6 +1,4 @@
-"""Section: upload and download of the largest input file, compared with a plain copy, and the memory of
-the API.
-"""
+"""Section: upload and download of the largest input file, compared with a plain copy; memory of the API."""
 
 import time
 from collections.abc import Iterator
@@ -41,7 +39,7 @@ class _Round:
 
 def measure(options: SectionOptions) -> list[Figure]:
     size = options.size(200, 8) * _MIB
-    # No request is sent: nothing listens on the discard port.
+    # Nothing listens on this port, so no request is sent.
     with running_stack(options.folder / "transfer", "http://127.0.0.1:9", in_flight=1, workers=0) as stack:
         _transfer(stack, _MIB, options.folder)  # warm-up
         rounds = [_reported(options, _transfer(stack, size, options.folder)) for _ in options.turns(_SECONDS)]
@@ -76,14 +74,15 @@ def _transfer(stack: RunningStack, size: int, folder: Path) -> _Round:
 
 
 def _idle(process: psutil.Process) -> float:
-    """Reset the recorded peak memory of a process, and return its present memory in MiB."""
+    """Reset the recorded peak memory of a process. Return its present memory in MiB."""
     forget_peak(process)
     return process.memory_info().rss / _MIB
 
 
 def _form(size: int) -> Iterator[bytes]:
-    """Yield the parts of an upload form with a file of `size` bytes. httpx sends an iterator without a
-    known length.
+    """Yield the parts of an upload form with a file of `size` bytes.
+
+    httpx sends an iterator in chunks, without a known length.
     """
     yield _HEAD
     yield from _lines(size)

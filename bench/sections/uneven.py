@@ -1,5 +1,6 @@
-"""Section: use of the permits while answers take long and very different times, and how long a tenant waits
-that comes when another one holds all permits.
+"""Section: use of permits while responses take long and very different times, and the wait of new tenants.
+
+A new tenant creates its batch while another tenant holds all permits.
 """
 
 import heapq
@@ -23,7 +24,7 @@ from bench.section import Section, SectionOptions
 from bench.stack import RunningStack, Simulator, running_stack, simulator, wait_until_quiet
 
 _MODEL = "alpha"
-_TOKENS = 100  # of the median answer, if the length of an answer follows its time
+_TOKENS = 100  # of the median response, if the length of a response grows with its time
 _POLL_SECONDS = 0.25
 _NEWCOMERS, _NEWCOMER_LINES = 5, 8
 _IN_USE, _OF_GREEDY, _FIRST_SENT = Target(0.97, "at least"), Target(1.05), Target(1.0)
@@ -31,16 +32,16 @@ _IN_USE, _OF_GREEDY, _FIRST_SENT = Target(0.97, "at least"), Target(1.05), Targe
 
 @dataclass(frozen=True)
 class Case:
-    """One row: batches whose answers take times from a lognormal distribution with sigma 1.
+    """One case: batches whose response times have a lognormal distribution with sigma 1.
 
     Attributes:
-        lines: Of all batches together.
-        turn_seconds: Time after which a slice ends its turn if others wait.
-        has_lengths: The length of an answer follows its time. If False, all answers have the same length.
-        in_flight: Permits of all workers together.
-        sample: Number of the sample of times. It is one whose longest answer does not decide the time of the
-            whole row, so that idle permits show in it.
-        before: Earlier figures, measured on an engine whose turns ended when their time was over.
+        lines: number of lines of all batches together.
+        turn_seconds: time after which a slice ends its turn if other slices wait.
+        has_lengths: True if the length of a response grows with its time. False if all have the same length.
+        in_flight: permits of all workers together.
+        sample: number from which the response times are computed. It is chosen so that one very long response
+            does not decide the duration of the whole case, which would hide idle permits.
+        before: earlier figures, of an engine that ended a turn when its time was over.
     """
 
     name: str
@@ -107,9 +108,9 @@ class Utilization:
     """How well the permits were used.
 
     Attributes:
-        in_use: Share of the permits in use, from the first request until the last one was sent.
-        seconds: From the first request to the last answer.
-        greedy_seconds: The same of a loop that gives each free permit the next line, in the same order.
+        in_use: fraction of the permits in use, from the first request until the last request was sent.
+        seconds: time from the first request to the last response.
+        greedy_seconds: the same time of a simple loop, which gives each free permit to the next line.
     """
 
     in_use: float
@@ -122,7 +123,7 @@ class Utilization:
 
 
 def utilization(calls: list[tuple[float, float]], permits: int) -> Utilization:
-    """Return how well `permits` were used by requests with these starts and ends."""
+    """Return how well `permits` permits were used. `calls` has the start and the end of each request."""
     calls = sorted(calls)
     first, last = calls[0][0], calls[-1][0]
     used = sum(max(0.0, min(ended, last) - started) for started, ended in calls)
@@ -135,7 +136,7 @@ def utilization(calls: list[tuple[float, float]], permits: int) -> Utilization:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A case with its running stack, and with its inputs uploaded."""
+    """A case with its running stack. The inputs are uploaded."""
 
     case: Case
     backend: Simulator
@@ -154,7 +155,7 @@ def _prepared(case: Case, folder: Path) -> Generator[_Prepared]:
     each = case.in_flight // case.workers
     settings = {
         "BATCHWRIGHT_SLICE_SECONDS": str(case.turn_seconds),
-        "BATCHWRIGHT_GLOBAL_IN_FLIGHT": str(each + 1),  # one model never gets the last one
+        "BATCHWRIGHT_GLOBAL_IN_FLIGHT": str(each + 1),  # one model never gets the last permit
     }
     with (
         simulator(*arguments, models=(_MODEL,), entries=True) as backend,
@@ -172,16 +173,16 @@ def _prepared(case: Case, folder: Path) -> Generator[_Prepared]:
 
 
 def _fields(case: Case, number: int) -> dict[str, object]:
-    """Return fields of the requests of one batch. The time of an answer follows from its request."""
+    """Return additional fields for the requests of batch `number`. They determine the response times."""
     fields: dict[str, object] = {"user": f"sample-{case.sample}-{number}"}
     return fields | {"max_tokens": 100 * _TOKENS} if case.has_lengths else fields
 
 
 def _run(prepared: _Prepared) -> Utilization:
-    """Run all batches of a case.
+    """Run all batches of a case, and return how well the permits were used.
 
     Raises:
-        SystemExit: a line was not answered, or was sent twice.
+        SystemExit: a line got no response, or was sent twice.
     """
     case = prepared.case
     with Client(prepared.stack.api) as client:
@@ -197,9 +198,9 @@ def _run(prepared: _Prepared) -> Utilization:
 
 
 def _newcomers_wait(prepared: _Prepared) -> list[float]:
-    """Run a batch of one tenant, and small batches of other tenants that come while it holds all permits.
+    """Run a batch of one tenant, and small batches of other tenants while it holds all permits.
 
-    Return the seconds from the creation of each of these batches to its first request.
+    Return the seconds from the creation of each small batch to its first request.
     """
     backend, stack = prepared.backend, prepared.stack
     found: list[float] = []
@@ -252,7 +253,7 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _small(case: Case) -> Case:
-    """Return a case that takes a second or two."""
+    """Return a smaller case that takes only a second or two."""
     return replace(case, lines=max(2, 128 // case.batches) * case.batches, median_seconds=0.05)
 
 

@@ -1,5 +1,6 @@
-"""Section: a whole batch from upload to download, compared with peers (alternatives that a user would
-write or install).
+"""Section: a whole batch from upload to download, compared with peers.
+
+Peers are alternatives that a user would write or install.
 """
 
 import statistics
@@ -45,10 +46,10 @@ def measure(options: SectionOptions) -> list[Figure]:
 def _rounds(
     options: SectionOptions, stack: RunningStack, url: str, path: Path, count: int
 ) -> list[tuple[Measured, Measured, WholeBatch]]:
-    """Measure the bare loop, the aiohttp loop and a batch in each round, and return the three results of each
-    round.
+    """Measure the bare loop, the aiohttp loop and a batch in each round.
 
-    They run one after another, so that all three see the machine under the same load.
+    Return the three results of each round. The three run one after another, so that they see the machine
+    under the same load.
     """
     warm = path.with_name("warm.jsonl")
     write_input(warm, 500)
@@ -137,9 +138,7 @@ def _compared(
 
 
 def _costs(bare: list[Measured], batch: list[WholeBatch]) -> list[Figure]:
-    """Return figures for CPU time per request in microseconds, for durations in seconds, and for memory
-    in MiB.
-    """
+    """Return figures of CPU time per request in microseconds, durations in seconds, and memory in MiB."""
 
     def each(attribute: str) -> list[float]:
         return [getattr(whole, attribute) / whole.requests * 1e6 for whole in batch]

@@ -16,7 +16,10 @@ _SECONDS = 55.0
 
 
 def measure(options: SectionOptions) -> list[Figure]:
-    """Measure requests per second, from the first request to the last response at the simulator."""
+    """Measure requests per second with one, two and four workers, with one batch and with ten batches.
+
+    The time counts from the first request to the last response at the simulator.
+    """
     count = options.size(4_000, 500)
     one, ten = options.folder / "one.jsonl", options.folder / "ten.jsonl"
     write_input(one, count)

@@ -1,1 +1,4 @@
-"""Comparison of rules that share permits between tenants. `python -m bench.shares` prints the table."""
+"""Simulation that compares rules for sharing permits between tenants.
+
+`python -m bench.shares` prints the tables.
+"""

@@ -1,5 +1,6 @@
-"""`python -m bench.shares`: simulates rules that share permits between tenants, and prints the tables of
-docs/scheduling.md.
+"""`python -m bench.shares`: compares rules for sharing permits between tenants in a simulation.
+
+It prints the tables in docs/scheduling.md.
 """
 
 from typing import Annotated
@@ -24,7 +25,7 @@ def row(name: str, result: ShareResult) -> str:
 
 
 def run(seeds: Annotated[int, typer.Option(min=1, help="Runs of each, by seed.")] = SEEDS) -> None:
-    """Compare rules that share permits between tenants, and print a table for each scenario."""
+    """Compare rules for sharing permits between tenants, and print a table for each scenario."""
     for scenario in SCENARIOS:
         print(f"\n**{scenario.name}**\n\n{HEADS}")
         for name, make in RULES.items():

@@ -1,4 +1,4 @@
-"""The compared rules: by requests, by estimated time, and Batchwright's own, by time in flight.
+"""The compared rules: by number of requests, by estimated time, and Batchwright's rule, by time in flight.
 
 A rule decides which of the waiting tenants gets the next permit, the right to have one request in flight.
 """
@@ -28,7 +28,7 @@ class SharingRule(Protocol):
 
 
 class ByRequests:
-    """Start-time fair queueing of requests: each one counts the same, however long it takes."""
+    """Start-time fair queueing by number of requests. A long request counts as much as a short request."""
 
     def __init__(self) -> None:
         self._clocks: dict[str, float] = {}
@@ -50,9 +50,10 @@ class ByRequests:
 
 @dataclass
 class ByEstimate:
-    """Start-time fair queueing of time: an estimate is charged at the grant, and corrected at the end.
+    """Start-time fair queueing by time. A request counts with an estimated time until its time is known.
 
-    The estimate is the moving average of the tenant's requests, or of all if the tenant has had none.
+    The estimate is the moving average of the tenant's requests, or of all requests if the tenant has had
+    none.
     """
 
     clocks: dict[str, float] = field(default_factory=dict[str, float])
@@ -85,7 +86,7 @@ class ByEstimate:
 
 
 class ByTimeInFlight(FairShare):
-    """Batchwright's rule."""
+    """Batchwright's rule: tenants share by the time in flight of their requests."""
 
     def release(self, tenant: str, now: float, *, is_contended: bool, seconds: float = 0.0) -> None:
         super().release(tenant, now, is_contended=is_contended)

@@ -1,4 +1,4 @@
-"""The simulated scenarios: tenants, how long their requests take, and how many permits there are."""
+"""The simulated scenarios: tenants, duration of their requests, and number of permits."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,10 @@ def one_in_ten_takes(seconds: float, otherwise: float) -> Seconds:
 
 @dataclass(frozen=True)
 class Tenant:
-    """A tenant that always has lines to send from the second `since`."""
+    """A tenant that always has lines to send, starting `since` seconds after the start of the simulation.
+
+    `seconds` returns a random duration for a request.
+    """
 
     name: str
     seconds: Seconds

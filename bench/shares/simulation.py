@@ -18,10 +18,11 @@ class ShareResult:
     """Result of one run, or of several runs.
 
     Attributes:
-        evenness: Jain's index of the tenants' work over their weights, mean over all minutes.
-        least_even: The lowest of these indexes.
-        shares: Share of the permits of each tenant that sends from the beginning, before another one begins.
-        wait: Seconds until tenants that begin later get their first permit, the longest.
+        evenness: Jain's index of the tenants' work divided by their weights, mean of all minutes.
+        least_even: lowest index of all minutes.
+        shares: fraction of the permits of each tenant that is there from the start, before new tenants come.
+        wait: longest time in seconds in which a new tenant waits for its first permit; None without new
+            tenants.
     """
 
     evenness: float
@@ -31,14 +32,14 @@ class ShareResult:
 
 
 class Simulation:
-    """Tenants with endless lines at one model, on a virtual clock."""
+    """Simulates tenants that send lines to one model without end, on a virtual clock."""
 
     def __init__(self, scenario: Scenario, rule: SharingRule, seed: int) -> None:
         self._scenario, self._rule, self._random = scenario, rule, Random(seed)
         self._clock, self._used = Clock(), 0
         self._waiting: dict[str, Tenant] = {}
         self._held: dict[str, list[tuple[float, float]]] = defaultdict(list)  # start and end of each request
-        self._first: dict[str, float] = {}  # by tenant: when it got its first permit
+        self._first: dict[str, float] = {}  # time of the first permit, by tenant
 
     def run(self) -> ShareResult:
         scenario = self._scenario
@@ -79,7 +80,7 @@ class Simulation:
         self._grant()
 
     def _evenness(self, start: float) -> float:
-        """Return Jain's index for the minute from `start`, of the tenants that wait all the time."""
+        """Return Jain's index for the minute after `start`, over the tenants that wait all the time."""
         tenants = [tenant for tenant in self._scenario.tenants if tenant.since <= max(start, 1.0)]
         return jains_index([self._work(tenant, start, start + MINUTE) / tenant.weight for tenant in tenants])
 
@@ -89,14 +90,14 @@ class Simulation:
 
 
 def jains_index(values: list[float]) -> float:
-    """Return how even the values are: 1 if all are equal, 1 / their number if all but one are 0."""
+    """Return how even the values are: 1 if all are equal, 1/n if only one of n values is not 0."""
     return sum(values) ** 2 / (len(values) * sum(value * value for value in values))
 
 
 def runs(scenario: Scenario, make: Callable[[], SharingRule], seeds: range) -> ShareResult:
     """Simulate the scenario once for each seed, with a new rule from `make`.
 
-    Return the mean of the results, but the lowest index and the longest wait of all.
+    Return the mean of the results. `least_even` is the lowest and `wait` the longest of all runs.
     """
     results = [Simulation(scenario, make(), seed).run() for seed in seeds]
     waits = [result.wait for result in results if result.wait is not None]
