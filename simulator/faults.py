@@ -23,7 +23,7 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
     """A fault to cause. `kind` is an HTTP status from 400 to 599, or one of KINDS.
 
     model        only requests for this model are affected; None: all (`down`: also /v1/models and /healthz)
-    rate         fraction of the requests that are affected, 0 to 1; body and attempt decide, so that runs repeat
+    rate         fraction of requests that are affected, 0 to 1; body and attempt decide, so that runs repeat
     count        number of affected requests after which the fault ends; in a marker: number of attempts
     retry_after  value of the Retry-After header in seconds
     seconds      duration of `slow` and `hang`; None: 1 s for `slow`, until the client disconnects for `hang`
