@@ -86,7 +86,7 @@ def _measure(folder: Path, out: Path, arguments: list[str]) -> dict[str, Figure]
 
 
 def merged(turns: list[_Pairs]) -> _Pairs:
-    """Return one pair of old and new figures for each key, which has the rounds of all turns.
+    """Combine the figures of all turns. Return a pair of old and new figure for each key.
 
     A key that is missing in one of the turns is left out.
     """

@@ -53,9 +53,10 @@ def _few_prompts(rng: random.Random, number: int) -> dict[str, str]:
 
 
 def _similar_prompts(rng: random.Random, number: int) -> dict[str, str]:
-    """Return the messages, by role, for one of four tasks and one of sixty customers.
+    """Return a prompt for a random task and a random customer, as messages by role.
 
-    Prompts for the same task differ only after three quarters of their length.
+    There are four tasks and sixty customers. Prompts for the same task differ only after three quarters of
+    their length.
     """
     task, customer = rng.randrange(4), rng.randrange(60)
     head, tail = _text(task, _CONTENT_BYTES * 3 // 4), _text(1000 + customer, _CONTENT_BYTES // 4)
@@ -63,7 +64,7 @@ def _similar_prompts(rng: random.Random, number: int) -> dict[str, str]:
 
 
 def _templates(rng: random.Random, number: int) -> dict[str, str]:
-    """Return a user message, by role. It begins with examples and ends with a question."""
+    """Return a prompt that begins with random examples and ends with a question, as messages by role."""
     return {"user": f"{_text(2000 + rng.randrange(24), _CONTENT_BYTES)} {_question(number)}"}
 
 

@@ -90,9 +90,10 @@ class JobEndpoints:
         self._calls: set[asyncio.Task[None]] = set()
 
     def handle(self, exchange: HttpExchange, path: str) -> bool:
-        """Handle a request to submit, poll or cancel a job, and return True.
+        """Handle a request to submit, poll or cancel a job.
 
-        For other requests, return False. `path` is the path of the request without the prefix /jobs.
+        Return False for any other request, otherwise True. `path` is the path of the request without the
+        prefix /jobs.
         """
         request = exchange.request
         match request.method, path.split("/"):

@@ -10,9 +10,9 @@ import msgspec
 
 
 class LedgerEntry(msgspec.Struct):
-    """Counts of all requests with the same key, which is the `x-request-id` header or a digest.
+    """Counts of all requests with the same key. The key is the `x-request-id` header.
 
-    Without the header, the key is the digest of the body.
+    A request without this header has the digest of its body as the key.
 
     Attributes:
         completed: number of complete responses with status 200.

@@ -33,7 +33,7 @@ class AuditResult(Message):
 class AuditActivities:
     """Declares the activity `audit`, so that workflows can call it without importing its implementation.
 
-    It is implemented in `activities/audit/activity.py`.
+    The implementation is in `activities/audit/activity.py`.
     """
 
     @activity.defn

@@ -114,10 +114,11 @@ class ErrorExample(Message):
 
 
 class ErrorCount(Message):
-    """Number of failed lines of a batch with the same error code, with one of these lines as an example.
+    """Number of failed lines of a batch with the same error code, and one of these lines as an example.
 
-    `code` is the `error.code` of these lines in the error file. If the backend responded, it is `http_` and
-    the status, for example `http_400`. `model` is null if the lines of all models are counted together.
+    `code` is the `error.code` of these lines in the error file. For lines with an HTTP response, `code` is
+    `http_` and the status, for example `http_400`. `model` is null if the lines of all models are counted
+    together.
     """
 
     code: str
@@ -130,8 +131,8 @@ class WaitingReason(Message):
     """Reason why the lines of one model wait, as a worker reports it.
 
     An empty `reason` means that the lines no longer wait. An empty `model` stands for all models of the
-    batch. A reason normally ends when lines of the model get results. A reason with `fleet_wide` does not end
-    then: a worker clears it.
+    batch. A reason normally ends when lines of the model get results. If `fleet_wide` is True, the reason
+    stays until a worker clears it.
     """
 
     model: str
@@ -163,7 +164,10 @@ class BatchForecast(Message):
     window: WindowFit
 
     def seconds_left(self, at: datetime) -> tuple[float, float]:
-        """Return the seconds from `at` until the p50 and the p90 forecast, each at least 0."""
+        """Return what is left of `p50_seconds` and `p90_seconds` at the time `at`.
+
+        Both values are at least 0.
+        """
         age = (at - self.made_at).total_seconds()
         return max(self.p50_seconds - age, 0.0), max(self.p90_seconds - age, 0.0)
 

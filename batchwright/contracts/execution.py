@@ -157,7 +157,7 @@ class ModelRunResult(Message):
 class ExecutionActivities:
     """Declares the activity `run_slice`, so that workflows can call it without importing its implementation.
 
-    It is implemented in `activities/execution/activity.py`.
+    The implementation is in `activities/execution/activity.py`.
     """
 
     @activity.defn

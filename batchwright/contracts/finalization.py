@@ -40,7 +40,7 @@ class FinalizeResult(Message):
 class FinalizationActivities:
     """Declares the activity `finalize`, so that workflows can call it without importing its implementation.
 
-    It is implemented in `activities/finalization/activity.py`.
+    The implementation is in `activities/finalization/activity.py`.
     """
 
     @activity.defn
@@ -69,7 +69,7 @@ class EndRequest(Message):
 class LifecycleActivities:
     """Declares the activity `end`, so that workflows can call it without importing its implementation.
 
-    It is implemented in `activities/lifecycle.py`.
+    The implementation is in `activities/lifecycle.py`.
     """
 
     @activity.defn

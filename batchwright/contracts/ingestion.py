@@ -42,7 +42,7 @@ class IngestResult(Message):
 class IngestionActivities:
     """Declares the activity `ingest`, so that workflows can call it without importing its implementation.
 
-    It is implemented in `activities/ingestion/activity.py`.
+    The implementation is in `activities/ingestion/activity.py`.
     """
 
     @activity.defn

@@ -219,9 +219,9 @@ class DeadLetterRetryPage(BaseModel):
 
 
 class RequestStats(BaseModel):
-    """Numbers of completed requests. Each retry counts.
+    """Numbers of completed requests. A request that several lines share counts once for each line.
 
-    Each line of a request that several lines share counts.
+    Retries count as requests.
     """
 
     total: int

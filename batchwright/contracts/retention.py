@@ -109,7 +109,7 @@ class RetentionResult(Message):
 class RetentionActivities:
     """Declares the activity `sweep`, so that workflows can call it without importing its implementation.
 
-    It is implemented in `activities/retention/activity.py`.
+    The implementation is in `activities/retention/activity.py`.
     """
 
     @activity.defn

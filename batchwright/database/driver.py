@@ -1,4 +1,4 @@
-"""Type declarations for asyncpg, the database driver, which has none of its own."""
+"""Type declarations for the database driver asyncpg, which comes without types."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol

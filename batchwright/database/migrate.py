@@ -28,7 +28,7 @@ _INSERT = "INSERT INTO migrations (name, checksum, breaking) VALUES ($1, $2, $3)
 
 
 class DatabaseInspection(NamedTuple):
-    """Version and time of a PostgreSQL server, and how its tables differ from those of this version."""
+    """State of a PostgreSQL server: version, time, missing migrations, and what is wrong with its tables."""
 
     where: str  # host and database, without user and password
     version: str
@@ -70,7 +70,7 @@ async def missing_names(session: driver.Session) -> list[str]:
 
 
 async def inspect(database_url: str) -> DatabaseInspection:
-    """Return the version and time of the PostgreSQL server, and if its tables fit this version of the code.
+    """Return the state of a PostgreSQL server: version, time, and if its tables fit this version of the code.
 
     Raises DatabaseUnavailable if PostgreSQL does not answer.
     """

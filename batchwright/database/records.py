@@ -66,9 +66,9 @@ class BatchRow(Message):
 
 
 class EndedBatch(NamedTuple):
-    """A batch after a call that should end it or add its files, and whether this call changed the row.
+    """Row of a batch after a call to end the batch or to add its files.
 
-    `moved` is False if the call changed nothing, for example because the batch had already ended.
+    `moved` is True if the call changed the row. It is False, for example, if the batch had already ended.
     """
 
     row: BatchRow

@@ -86,9 +86,9 @@ class BackendTraffic:
                 self._metrics.backend_request_tokens.labels(model, backend, kind).observe_all(tokens)
 
     def record_deferral(self, model: str, reason: str) -> None:
-        """Count an error of a model if its slice was deferred because no backend could accept its requests.
+        """Count an error of a model if `reason` says that no backend could accept its requests.
 
-        `reason` is why the slice was deferred. Deferrals for other reasons are not counted.
+        `reason` is why a slice of the model was deferred. Other reasons are not counted.
         """
         if error_type := _DEFERRAL_ERRORS.get(reason):
             self._metrics.errors.labels(error_type, model).inc()

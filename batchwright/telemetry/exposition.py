@@ -32,9 +32,9 @@ def free_sdk_address() -> str:
 
 
 class SdkMetricsClient:
-    """Reads the metrics of the Temporal SDK over one keep-alive connection.
+    """Reads the metrics of the Temporal SDK over one keep-alive connection to `address`.
 
-    If its address is empty, the SDK serves no metrics.
+    An empty `address` means that the SDK serves no metrics.
     """
 
     def __init__(self, address: str = "") -> None:

@@ -81,7 +81,7 @@ class Metrics(
         return b"".join(self.render_parts())
 
     def remove_series(self, label: str, value: str) -> None:
-        """Remove every series whose label `label` has this value. If it is counted again, it starts at 0.
+        """Remove every series whose label `label` has this value. A series that is counted again starts at 0.
 
         If `label` is `model`, the labels `from_model` and `to_model` are compared too.
         """

@@ -106,7 +106,7 @@ class CountingSpanProcessor(BatchSpanProcessor):
 class _LastErrors(logging.Handler):
     """Log handler that keeps the last two messages of OpenTelemetry instead of printing them.
 
-    If an export fails, they are about its last attempt and its final failure.
+    After a failed export, these are the messages about the last attempt and about the final failure.
     """
 
     def __init__(self) -> None:

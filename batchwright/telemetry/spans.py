@@ -87,10 +87,7 @@ class Spans:
         trace.get_current_span().set_attributes(span_attributes(fields))
 
     def record_error(self, error: BaseException, span: Span | None = None) -> None:
-        """Record the type and the redacted message of an error on `span`.
-
-        If it is None, use the current span.
-        """
+        """Record the type and the redacted message of an error on a span, by default on the current span."""
         span = span or trace.get_current_span()
         if span.is_recording():
             name, message = type(error).__name__, self._redact(str(error))[:_MAX_ERROR_CHARACTERS]
@@ -183,7 +180,10 @@ class Spans:
         span.end()
 
     def request(self, path: bytes, host: str, port: int, request_id: str) -> "RequestSpan":
-        """Return the span of one request to a backend, a context manager to use around the request."""
+        """Return the span of a request to a backend.
+
+        The span is a context manager to use around the request.
+        """
         current = _activity.get()
         if current is None:
             return RequestSpan(None, [], self._redact)

@@ -72,9 +72,9 @@ async def connect(settings: Settings, *, runtime: Runtime | None = None, lazy: b
 async def open_connection(
     settings: Settings, *, runtime: Runtime | None = None, lazy: bool = False
 ) -> tuple[Client, TemporalConnection]:
-    """Return a Temporal client and its connection, which can replace changed credentials.
+    """Return a Temporal client and its connection, which can switch to changed credentials.
 
-    `TemporalConnection.run` reads the credential files again and again. The arguments and exceptions are
+    `TemporalConnection.run` reads the credential files every few seconds. The arguments and exceptions are
     those of `connect`.
     """
     converter = data_converter(settings)

@@ -36,7 +36,7 @@ class PayloadDecryptionError(Exception):
 class PayloadKey:
     id: str
     cipher: AESGCM
-    check: str  # digest prefix: differs between two keys and reveals neither
+    check: str  # start of a digest: it differs between keys and reveals no key
 
     @classmethod
     def of(cls, key_id: str, secret: bytes) -> "PayloadKey":

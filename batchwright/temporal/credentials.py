@@ -22,7 +22,7 @@ _Parsed = TypeVar("_Parsed")
 class Credentials:
     """TLS settings and API key for a connection to Temporal.
 
-    If two objects differ, the second one needs a new connection.
+    A connection must be replaced if new credentials differ from its own.
     """
 
     tls: TLSConfig | None = None

@@ -190,7 +190,7 @@ class _Setup:
 
 
 def is_cloud(address: str) -> bool:
-    """Return True if the address is one of Temporal Cloud."""
+    """Return True if the host in the address belongs to Temporal Cloud."""
     host = address.rpartition(":")[0].lower().rstrip(".")
     return host.endswith((".tmprl.cloud", ".temporal.io"))
 

@@ -61,9 +61,9 @@ class _Served:
 
 
 def yardstick(path: Path) -> float:
-    """Read the file and parse each line with orjson; do the same with msgspec. Return the shorter duration.
+    """Return the seconds that reading a file and parsing each line takes, for comparison with ingestion.
 
-    The duration is in seconds. It is a plain comparison with ingestion.
+    It is the shorter one of two measurements: with orjson, and with msgspec.
     """
     return min(_read(path, orjson), _read(path, msgspec))
 

@@ -20,9 +20,9 @@ HEADS = (
 
 
 def row(name: str, forecasts: Sequence[JudgedForecast]) -> str:
-    """Return the table row of a scenario: median error of the forecasts, and how many batches were in time.
+    """Return the table row of a scenario: median error of the forecasts, and how often p50 and p90 were kept.
 
-    The errors are by stage, the part of the batch that was done when the forecast was made.
+    The errors are by stage, the fraction of the batch that was done when the forecast was made.
     """
     errors = [median(each.error for each in forecasts if each.stage == stage) for stage in STAGES]
     shown = " | ".join(f"{error:.0%}" for error in errors)

@@ -26,7 +26,7 @@ Batches = Callable[[Random], list[Batch]]
 
 @dataclass(frozen=True)
 class Scenario:
-    """Batches of one model, and the number of permits, which are requests that may be in flight.
+    """Batches of one model and the number of permits. A permit is the right to have one request in flight.
 
     Attributes:
         batches: returns new batches for each run.

@@ -35,7 +35,7 @@ class JudgedForecast(NamedTuple):
 
 @dataclass
 class _Live:
-    """A batch in the simulation that has not ended."""
+    """A batch in the simulation: its progress, its end, and the forecasts that were made for it."""
 
     name: str
     batch: Batch

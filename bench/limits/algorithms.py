@@ -31,8 +31,8 @@ class FixedLimit:
 class AdditiveIncrease:
     """Limit that grows slowly while requests succeed, and halves after each rejection or timeout.
 
-    It grows by one when as many requests have succeeded as it allows at the same time. This is additive
-    increase, multiplicative decrease (AIMD), as in TCP.
+    A limit of n grows by one after n responses. This is additive increase, multiplicative decrease (AIMD), as
+    in TCP.
     """
 
     def __init__(self, ceiling: int) -> None:

@@ -25,7 +25,7 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True)
 class Scenario:
-    """The batches that a tenant creates, and the permits (requests that may be in flight) of the model.
+    """The batches that a tenant creates, and the number of permits. A permit allows one request in flight.
 
     Attributes:
         seconds: median time of a response. The times are lognormal with sigma 1.

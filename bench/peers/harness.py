@@ -1,4 +1,4 @@
-"""Main function of every peer. It measures a loop that sends the lines of an input file.
+"""Main function of every peer, which is an alternative to Batchwright. It measures how lines are sent.
 
 The module uses only the standard library, because some peers run in a Python without Batchwright's
 dependencies.

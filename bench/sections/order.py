@@ -48,9 +48,9 @@ def _ratios(options: SectionOptions) -> list[Figure]:
 
 
 def _cost(options: SectionOptions) -> list[Figure]:
-    """Run the same batch with lines sorted by prompt, and with lines in the order of the file.
+    """Measure a batch with lines sorted by prompt, and the same batch with lines in the order of the file.
 
-    The two stacks take turns.
+    Two local stacks run the batches in turns.
     """
     count = options.size(50_000, 2_000)
     folder = options.folder / "unshared"

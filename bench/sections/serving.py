@@ -55,7 +55,10 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _while_running(stack: RunningStack, path: Path) -> float:
-    """Run a batch and poll it until it has ended. Return the 99th percentile of the polls in milliseconds."""
+    """Run a batch and poll it until it has ended.
+
+    Return the 99th percentile of poll durations in milliseconds.
+    """
     with Client(stack.api) as client, httpx.Client(base_url=stack.api, trust_env=False) as plain:
         batch = batches.create(client, batches.upload(client, path))
         taken: list[float] = []

@@ -20,7 +20,7 @@ class ShareResult:
     Attributes:
         evenness: Jain's index of the tenants' work divided by their weights, mean of all minutes.
         least_even: lowest index of all minutes.
-        shares: fraction of the permits of each tenant that is there from the start, before new tenants come.
+        shares: fraction of the permits that each tenant has before new tenants come.
         wait: longest time in seconds in which a new tenant waits for its first permit; None without new
             tenants.
     """

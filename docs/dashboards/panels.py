@@ -80,7 +80,8 @@ def stat(title: str, description: str, expr: str, unit: str = "short", alarm: fl
 def rates(metric: str, by: str, where: str = "", *, every_minute: bool = False) -> list[PanelQuery]:
     """Return a query for the rate of a counter, per second or per minute.
 
-    `by` names the labels of which each combination gets a line. `where` is a label selector in braces.
+    The panel shows one line for each combination of the labels in `by`. `where` is a label selector in
+    braces; empty selects all series.
     """
     times = "60 * " if every_minute else ""
     return [PanelQuery(f"{times}sum by ({by}) (rate({metric}{where}[{RATE}]))", _legend(by))]
@@ -89,7 +90,8 @@ def rates(metric: str, by: str, where: str = "", *, every_minute: bool = False) 
 def gauges(how: str, metric: str, by: str, where: str = "") -> list[PanelQuery]:
     """Return a query for a gauge. `how` combines the values of several processes, for example `sum`.
 
-    `by` names the labels of which each combination gets a line. `where` is a label selector in braces.
+    The panel shows one line for each combination of the labels in `by`. `where` is a label selector in
+    braces; empty selects all series.
     """
     return [PanelQuery(f"{how} by ({by}) ({metric}{where})", _legend(by))]
 

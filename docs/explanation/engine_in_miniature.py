@@ -73,7 +73,7 @@ class LineQueue:
 
 
 class Lease:
-    """Proof that no other attempt sends this slice. The real engine uses heartbeats of Temporal for it."""
+    """Proof that no other attempt sends this slice. In the real engine, heartbeats of Temporal prove it."""
 
     def __init__(self, store: Path) -> None:
         self._path, self._owner, self._renewed = store / "lease", os.urandom(8).hex(), 0.0

@@ -57,7 +57,7 @@ def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -
 
 
 def add_reported(row: BatchRow, reported: list[ModelCounts], errors: list[ErrorCount]) -> BatchRow:
-    """Return the row of a live batch with the counts and errors that workers reported added to it."""
+    """Add the counts and errors that workers reported to the row of a live batch. Return the new row."""
     own = {count.model: count for count in row.models}
     return row.model_copy(
         update={

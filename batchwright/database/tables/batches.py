@@ -78,7 +78,7 @@ class BatchesTable(Protocol):
         ...
 
     async def request_cancel(self, tenant: str, batch_id: str, at: datetime) -> BatchRow | None:
-        """Set `cancel_requested_at` of a live batch to `at`, if it is not set yet.
+        """Set `cancel_requested_at` of a live batch to `at`, unless it is set already.
 
         Return the current row, or None if the tenant has no such batch.
         """

@@ -20,8 +20,7 @@ _PARSE_INLINE_LIMIT = 500  # rows, which take about 5 ms
 class FilesTable(Protocol):
     """Files of tenants.
 
-    The methods treat an expired file as if it did not exist. Exception: the input of a live batch does not
-    expire.
+    The methods ignore expired files, but not the inputs of live batches.
     """
 
     async def insert(self, row: FileRow) -> None:

@@ -31,8 +31,8 @@ class LiveBatches(Protocol):
     async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
         """Return the models of batches in progress, in the order in which workers should poll their queues.
 
-        The value of a model maps each tenant to the number of its batches with lines for this model that may
-        be sent now, as in `lines_due`. The value is empty if no lines may be sent.
+        The value of a model has a number for each tenant: how many of its batches may send lines to the model
+        now. Batches that `lines_due` leaves out do not count. The value is empty if no batch may send lines.
 
         The order is fair to tenants: the first model of every tenant comes before the second model of any
         tenant. Within a tenant, models of older batches come first. Models with an empty value come last.

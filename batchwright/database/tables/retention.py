@@ -105,7 +105,7 @@ class RetentionTable(Protocol):
         ...
 
     async def open_uploads(self, tenant: str, ids: Sequence[str]) -> frozenset[str]:
-        """Return those of `ids` that are uploads whose parts are still in storage."""
+        """Return the ids in `ids` of uploads whose parts are still in storage."""
         ...
 
     # Returns the ids of batches whose objects must stay: live ones, and ended ones whose results are kept or

@@ -24,7 +24,7 @@ class WaitingSource(StrEnum):
 class WaitingRow(Message):
     """Reason why a batch or one of its models waits. An empty `model` stands for the whole batch.
 
-    The batch has waited since `since`. The reason is valid until `until`, unless it is reported again.
+    The wait began at `since`. The reason is valid until `until`. A new report of the reason replaces `until`.
     """
 
     tenant: str

@@ -105,7 +105,7 @@ class KeyCap(NamedTuple):
 
 
 class QuotaUsage(NamedTuple):
-    """How much of each quota a tenant uses now. Each member of `Quota` has a field."""
+    """Present use of each quota by a tenant. There is one field for each member of `Quota`."""
 
     live_batches: int
     stored_bytes: int
@@ -167,15 +167,15 @@ class QuotasTable(Protocol):
     async def shares(self, max_age: timedelta) -> list[TenantShare]:
         """Return the weights, caps and rates that were set for tenants, sorted by tenant.
 
-        Only live workers are included. A worker is live if its latest heartbeat is at most `max_age` old.
+        The lists of workers have only live workers, whose latest heartbeat is at most `max_age` old.
         """
         ...
 
     async def key_caps(self, max_age: timedelta) -> list[KeyCap]:
         """Return the caps on requests in flight of all API keys that have a cap, sorted by key id.
 
-        Revoked keys are left out. Only live workers are included. A worker is live if its latest heartbeat is
-        at most `max_age` old.
+        Revoked keys are left out. The lists of workers have only live workers, whose latest heartbeat is at
+        most `max_age` old.
         """
         ...
 
@@ -230,7 +230,10 @@ class QuotasTable(Protocol):
         ...
 
     async def release(self, tenant: str, id: str) -> None:
-        """End what `admit_batch` or `admit_bytes` counted, because a row exists now or will never exist."""
+        """Undo `admit_batch` or `admit_bytes`.
+
+        Call it when the batch, file or upload has a row or will get none.
+        """
         ...
 
     async def key_budgets(self) -> dict[str, int]:
@@ -309,7 +312,7 @@ class PostgresQuotas(QuotasTable):
         self._sql = queries(QuotaQueries, "quotas")
         self._turns = WeakValueDictionary[
             str, asyncio.Lock
-        ]()  # of tenants with a transaction in this process
+        ]()  # locks of tenants with a transaction in this process
 
     async def get(self, tenant: str) -> TenantQuotas:
         record = await self._connections.fetchrow(self._sql.get, tenant)
@@ -409,7 +412,7 @@ class PostgresQuotas(QuotasTable):
         *,
         waits: bool,
     ) -> QuotaExcess | None:
-        """Return the quota that forbids the work `requested` for a batch now, or None.
+        """Return the quota that forbids the work `requested` for a batch now; None if no quota forbids it.
 
         If `waits` is True, a quota also forbids the work while earlier batches of the tenant wait.
         """

@@ -191,8 +191,8 @@ async def open_s3(
 ) -> AsyncGenerator[S3Storage]:
     """Context manager that opens the bucket `place`. The first request opens the connection.
 
-    Credentials are found in the same places as boto (the S3 library) looks. `on_retry` is called each time an
-    operation is retried.
+    Credentials are searched in the same places in which boto, the S3 library, searches. `on_retry` is called
+    each time an operation is retried.
 
     Raises:
         StorageUnavailable: the profile or the region in the environment does not exist, or an address in the

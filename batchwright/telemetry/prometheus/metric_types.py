@@ -43,10 +43,10 @@ class MetricFamily(Collector, Generic[_Series]):
         self._create, self._state = create, FamilyState()
         escaped = help_text.replace("\\", r"\\").replace("\n", r"\n")
         self._header = f"# HELP {name} {escaped}\n# TYPE {name} {self.kind}\n"
-        self.label_bounds: Sequence[Callable[[str], str]] = []  # by label: maps a value to the one to use
+        self.label_bounds: Sequence[Callable[[str], str]] = []  # by label: returns the value to use
         self._series: dict[tuple[str, ...], _Series] = {}
         self._template: TextTemplate | None = None  # None after a series was added or removed
-        self._text = b""  # of the last scrape
+        self._text = b""  # text of the latest scrape
         self._only: _Series | None = None
         if not labels:
             self._only = self._series[()] = create(SeriesId(name, {}), self._state)
@@ -126,7 +126,7 @@ class MetricFamily(Collector, Generic[_Series]):
     def _render(self) -> bytes:
         state = self._state
         with state.lock:
-            state.is_stale = False  # first: a change during this scrape is in the next one at the latest
+            state.is_stale = False  # first, so that the next scrape has changes made during this one
             if self._template is None:
                 templates = [series.template() for series in self._series.values()]
                 self._template = TextTemplate("".join([self._header, *templates]))
