@@ -1,18 +1,18 @@
-"""The clock of leases and permissions, which also counts the time during which the machine is suspended.
+"""The clock of leases and permissions. It also counts the time while the machine is suspended.
 
 A lease is the right of a worker to send the lines of a slice.
 """
 
 import time
 
-# The id of the clock, for `time.clock_gettime`. Code that runs for each line reads the clock directly.
+# Id of the clock for `time.clock_gettime`. Code that runs for each line reads the clock directly.
 SUSPEND_AWARE_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def suspend_aware_clock() -> float:
-    """Return seconds of a monotonic clock that continues while the machine is suspended.
+    """Return the seconds of a monotonic clock that does not stop while the machine is suspended.
 
-    On Linux, `time.monotonic` stops while the machine is suspended. With that clock, a worker would later
-    think that its slice still belongs to it, although the server has given the slice to another worker.
+    On Linux, `time.monotonic` stops in this time. With it, a worker that wakes up would think that it still
+    owns its slice, although the server has given the slice to another worker.
     """
     return time.clock_gettime(SUSPEND_AWARE_CLOCK)

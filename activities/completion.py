@@ -1,4 +1,4 @@
-"""Steps after a batch has ended: delete its intermediate objects, update metrics, log and trace."""
+"""Steps after the end of a batch: delete its intermediate objects, update metrics, log and trace."""
 
 import logging
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _SIZE_BUCKETS = ((100, "100"), (1_000, "1000"), (10_000, "10000"), (50_000, "500
 async def delete_scratch(
     storage: Storage, files: FilesTable, order: BatchOrder, *, keep_results: bool = False
 ) -> None:
-    """Delete the objects that the ended batch no longer needs: intermediate objects and unused output files.
+    """Delete the objects that an ended batch no longer needs: intermediate objects and unused output files.
 
     A storage error is only logged, because retention deletes the objects later.
 
@@ -42,7 +42,10 @@ async def delete_scratch(
 
 
 def log_completion(row: BatchRow, at: datetime) -> None:
-    """Log the end of a batch. Call it only in the process that ended the batch, so that it is logged once."""
+    """Log the end of a batch.
+
+    Only the process that ended the batch may call this, so that it is logged once.
+    """
     reason = row.errors[0].message if row.errors else ""
     data = {
         "status": row.status.value,
@@ -59,7 +62,8 @@ def log_completion(row: BatchRow, at: datetime) -> None:
 def record_span(row: BatchRow) -> None:
     """Export the root span of the batch's trace, if tracing is on.
 
-    Every attempt calls this, because the attempt that ended the batch may have crashed before the export.
+    Every attempt of the last step calls this, because the attempt that ended the batch may have crashed
+    before the export.
     """
     spans = tracing.spans()
     if spans is None:
@@ -86,7 +90,7 @@ def size_bucket(lines: int) -> str:
 
 
 def count_completion(metrics: Metrics, row: BatchRow, at: datetime) -> None:
-    """Update the metrics for an ended batch. Call it only in the process that ended the batch."""
+    """Update the metrics for an ended batch. Only the process that ended the batch may call this."""
     metrics.jobs_processed.labels(*_result(row)).inc()
     metrics.e2e_seconds.labels(row.status.value).observe((at - row.order.created_at).total_seconds())
     if row.ingestion_began_at is not None:
@@ -112,7 +116,7 @@ def count_invalid_input(
 
 
 def count_unserved(metrics: Metrics, codes: Mapping[LineCode, int]) -> None:
-    """Count the lines that failed in ingestion because their model is not served to the tenant.
+    """Count the lines that failed in ingestion because their model is not available to the tenant.
 
     Args:
         codes: number of lines by error code.
@@ -124,7 +128,7 @@ def count_unserved(metrics: Metrics, codes: Mapping[LineCode, int]) -> None:
 
 
 def count_missing_lines(metrics: Metrics, code: LineCode, lines: Mapping[str, int]) -> None:
-    """Count the lines without a result. Finalization gave them the error `code`.
+    """Count the lines without a result, which finalization has settled with the error `code`.
 
     Args:
         lines: number of lines by model.
@@ -140,7 +144,7 @@ def _count_settled(metrics: Metrics, model: str, code: LineCode, lines: int) -> 
 
 
 def count_skipped(metrics: Metrics) -> None:
-    """Count an attempt that did nothing, because an earlier attempt had already ended the batch."""
+    """Count an attempt that did nothing because an earlier attempt had already ended the batch."""
     metrics.jobs_processed.labels("skipped", "not_runnable_state").inc()
     metrics.recoveries.labels("unknown", "cleaned_up").inc()
 

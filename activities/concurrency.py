@@ -1,4 +1,4 @@
-"""Structured concurrency: run several coroutines, and end all of them before the call returns."""
+"""Run several coroutines at once, and end all of them before the call returns (structured concurrency)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -14,7 +14,7 @@ async def run_both(
 ) -> tuple[First, Second]:
     """Run two coroutines at the same time and return both results.
 
-    If one of them fails, the other is cancelled and awaited, and the error of the first failure is raised.
+    If one of them fails, the other is cancelled and awaited. Then the first error is raised.
     """
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -29,10 +29,10 @@ async def map_concurrently(
 ) -> list[First]:
     """Call `call` for each item and return the results in the order of the items.
 
-    If a call fails, the others are cancelled and awaited, and the error of the first failure is raised.
+    If a call fails, the other calls are cancelled and awaited. Then the first error is raised.
 
     Args:
-        at_once: the most calls that run at the same time.
+        at_once: maximum number of calls that run at the same time.
     """
     semaphore = asyncio.Semaphore(at_once)
 

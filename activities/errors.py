@@ -30,12 +30,12 @@ _PERMANENT_STATUSES = (
 
 @contextlib.asynccontextmanager
 async def translated(missing: Failure = Failure.PLAN_DAMAGED) -> AsyncGenerator[None]:
-    """Context manager that raises an ApplicationError instead of errors of storage, database and Temporal.
+    """Context manager that replaces errors of storage, database and Temporal by an ApplicationError.
 
     Workflows decide by the type of the ApplicationError what to do. All other errors are raised unchanged.
 
     Args:
-        missing: the type of the error if an object is missing in storage.
+        missing: type of the error if an object is missing in storage.
     """
     try:
         yield
@@ -47,7 +47,10 @@ async def translated(missing: Failure = Failure.PLAN_DAMAGED) -> AsyncGenerator[
 
 
 def failure(kind: Failure, message: str) -> ApplicationError:
-    """Return an ApplicationError of this kind. It is retryable unless `NEVER_RETRIED` lists the kind."""
+    """Return an ApplicationError with the type `kind`.
+
+    Temporal retries it, unless `NEVER_RETRIED` has the kind.
+    """
     return ApplicationError(message, type=kind, non_retryable=kind in NEVER_RETRIED)
 
 
@@ -55,7 +58,7 @@ def failure_of(error: Exception, missing: Failure = Failure.PLAN_DAMAGED) -> Fai
     """Return the failure type for an error of storage, database or Temporal; None for any other error.
 
     Args:
-        missing: the failure type if an object is missing in storage.
+        missing: failure type for an object that is missing in storage.
     """
     match error:
         case StorageUnavailable():

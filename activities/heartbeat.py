@@ -1,4 +1,4 @@
-"""Heartbeats of all activities except those that send slices. They only show that the process is alive."""
+"""Heartbeats of all activities except slices. They only show that the process is alive."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ _HEARTBEATS_PER_TIMEOUT = 3
 
 @contextlib.asynccontextmanager
 async def heartbeating() -> AsyncGenerator[None]:
-    """Send a heartbeat every third of the activity's heartbeat timeout until the context ends.
+    """Context manager that sends heartbeats for the activity, three per heartbeat timeout.
 
     Nothing is sent if the activity has no heartbeat timeout. The first attempt waits before its first
     heartbeat, so that a short activity sends none.

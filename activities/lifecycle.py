@@ -1,4 +1,4 @@
-"""End a batch without writing its files, either because there are none or because they are written later."""
+"""End a batch without writing its files, because it has none or because they are written later."""
 
 import logging
 from datetime import UTC, datetime, timedelta
@@ -36,7 +36,7 @@ class Lifecycle(LifecycleActivities):
         """Create the activity's implementation.
 
         Args:
-            storage: None if objects of ended batches are not to be deleted.
+            storage: where objects of ended batches are deleted; None to delete nothing.
             keep_results: how long stored results are kept for a resumption if no files were written.
         """
         self._keep = keep_results
@@ -49,7 +49,7 @@ class Lifecycle(LifecycleActivities):
         """End the batch's row and return its status. A row that has already ended keeps its status.
 
         If the row is missing because the API crashed, it is inserted first. If the row waits for files that
-        will never be written, it stops waiting for them.
+        will never be written, it stops waiting.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.
@@ -64,7 +64,7 @@ class Lifecycle(LifecycleActivities):
             elif not request.files_pending:
                 row = await self._give_up_files(request)
             if request.files_pending:
-                return row.status  # the finalization that follows records the span and deletes scratch
+                return row.status  # the finalization that follows records the span and deletes the objects
             record_span(row)
             if self._storage is not None:
                 keep = request.keep_results

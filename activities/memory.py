@@ -1,24 +1,24 @@
-"""Return freed memory to the operating system. It does nothing unless the C library is glibc."""
+"""Return freed memory to the operating system. This works only if the C library is glibc."""
 
 import ctypes
 from collections.abc import Callable
 from typing import NamedTuple
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # constants of malloc.h
-_LARGE_BLOCK_BYTES = 5 * 512 * 1024  # more than a piece that is read or written: pieces are reused
+_LARGE_BLOCK_BYTES = 5 * 512 * 1024  # larger than the pieces of files in memory, which are reused
 _SPARE_BYTES = 8 * 1024 * 1024
-_MIN_LINES = 10_000  # fewer are not worth the call
+_MIN_LINES = 10_000  # for fewer lines, the call is not worth its time
 
 
 class Malloc(NamedTuple):
-    """Memory functions of glibc's `malloc.h`. Both return 1 if they had an effect, else 0."""
+    """Memory functions of glibc's `malloc.h`. Both return 1 if they had an effect, otherwise 0."""
 
     mallopt: Callable[[int, int], int]
     malloc_trim: Callable[[int], int]
 
 
 def glibc_malloc() -> Malloc | None:
-    """Return glibc's memory functions. None if the process uses another C library."""
+    """Return glibc's memory functions; None if the process uses another C library."""
     try:
         library = ctypes.CDLL(None)
         return Malloc(library.mallopt, library.malloc_trim)
@@ -27,14 +27,13 @@ def glibc_malloc() -> Malloc | None:
 
 
 def return_large_blocks(malloc: Malloc | None) -> bool:
-    """Make glibc return large memory blocks to the system when they are freed. Call it first in the process.
+    """Make glibc return large memory blocks to the system when they are freed. Return True if it accepted.
 
-    Return True if glibc accepted the options. By default, glibc soon places even large arrays between small
-    blocks, and the memory there cannot be returned to the system.
+    Call this first in the process. By default, glibc soon places even large arrays between small blocks, and
+    their memory cannot be returned to the system.
 
     Args:
-        malloc: result of `glibc_malloc`. If it is None, the process uses another C library; nothing is done
-            and False is returned.
+        malloc: result of `glibc_malloc`. If it is None, nothing is done and False is returned.
     """
     if malloc is None:
         return False
@@ -47,6 +46,6 @@ def release_free_pages(malloc: Malloc | None, lines: int) -> bool:
 
     Args:
         malloc: result of `glibc_malloc`. If it is None, nothing is done and False is returned.
-        lines: number of lines of the batch. Below 10,000 lines nothing is done.
+        lines: number of lines of the batch. Below 10,000 lines, nothing is done and False is returned.
     """
     return malloc is not None and lines >= _MIN_LINES and bool(malloc.malloc_trim(0))

@@ -16,7 +16,7 @@ class ScratchFile:
 
     Args:
         directory: where the file is created; None for the system's temporary directory.
-        purpose: what the file is for, such as "Ingestion"; error messages begin with it.
+        purpose: use of the file, such as "Ingestion", with which error messages begin.
 
     Raises:
         StorageUnavailable: the directory cannot be used.
@@ -51,7 +51,7 @@ class ScratchFile:
             )
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append all of `data`. Raises StorageFull if the disk does not accept it."""
+        """Append all of `data`. Raise StorageFull if the disk does not accept it."""
         left = memoryview(data)
         try:
             while left:

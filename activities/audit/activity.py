@@ -1,6 +1,6 @@
-"""The scheduled audit activity: find differences, repair them if the setting allows it, and store the counts.
+"""The audit activity, run by a schedule. It finds differences and repairs them if the setting allows it.
 
-Differences are between rows, workflow runs, files and counts of batches.
+The audit compares the rows, workflow runs, files and counts of batches.
 """
 
 import logging
@@ -31,9 +31,9 @@ class Auditing(AuditActivities):
 
     @activity.defn
     async def audit(self, order: AuditOrder) -> AuditResult:
-        """Run one audit, and return what was compared and the number of differences of each kind.
+        """Run one audit. Return what was compared, and the number of differences of each kind.
 
-        Differences are logged and counted. They are not errors of the activity.
+        Differences are logged and counted. They do not make the activity fail.
 
         Raises (ApplicationError, by type):
             StorageUnavailable, DatabaseUnavailable, TemporalUnavailable: the service does not respond. The
@@ -59,7 +59,7 @@ class Auditing(AuditActivities):
 
 
 async def store_counts(database: Database, report: AuditReport) -> None:
-    """Store the report's counts. Metrics show them until the next audit.
+    """Store the report's counts in the database. Metrics show them until the next audit.
 
     Raises:
         DatabaseUnavailable: the counts are not stored.

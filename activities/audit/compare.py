@@ -20,11 +20,11 @@ from batchwright.database.records import BatchOutcome, BatchRow, FileRow
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectMissing, Storage
 
-# Row and run may differ for this time, because a batch that starts or ends changes one after the other.
+# Row and run may differ for this time, because they change one after the other when a batch starts or ends.
 SETTLING_TIME = timedelta(minutes=2)
 _PAGE = 100
 _STATS_AT_ONCE = 16
-_MAX_LISTED = 10_000  # with a wrong bucket, every file is missing
+_MAX_LISTED = 10_000  # limit for the list: with a wrong bucket, every file is missing
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class AuditSources:
 
 
 class Audit:
-    """One audit. It checks rows of live batches, workflow runs, the counts of ended batches, and files.
+    """One audit of rows of live batches, workflow runs, counts of ended batches, and files.
 
-    Its methods raise DatabaseUnavailable, StorageUnavailable, or RPCError if Temporal is unavailable.
+    The methods raise DatabaseUnavailable, StorageUnavailable, or RPCError if Temporal is unavailable.
     """
 
     def __init__(self, sources: AuditSources) -> None:
@@ -56,7 +56,7 @@ class Audit:
         return self.report()
 
     def report(self) -> AuditReport:
-        """Return the differences found so far, and how many rows, runs and files were compared."""
+        """Return the differences found so far, and the numbers of compared rows, runs and files."""
         return AuditReport(
             differences=self._found,
             rows=self._rows,
@@ -84,8 +84,8 @@ class Audit:
     async def _report_ended_run(self, row: BatchRow, run: BatchRun) -> None:
         """Record that a workflow run has ended although its batch still has a live row.
 
-        If repairs are on, the batch gets the run's result. A run that an operator ended has no result; the
-        batch then becomes `failed` and can be resumed. If the result's files are missing, nothing is
+        If repairs are on, the row gets the run's result. A run that an operator ended has no result. Its
+        batch then becomes `failed` and can be resumed. If the files of the result are missing, nothing is
         repaired.
         """
         what = f"the row is '{row.status}', and its run has ended ({run.ended})"
@@ -143,8 +143,8 @@ class Audit:
     async def _report_pending_files(self, row: BatchRow, run: BatchRun) -> None:
         """Record that a workflow run has ended although its batch's row still waits for the output files.
 
-        If repairs are on and the files exist, they are added to the row. If they do not exist, the row no
-        longer waits for them.
+        If repairs are on and the files exist, they are added to the row. If they do not exist, the row stops
+        waiting for them.
         """
         order, table = row.order, self._sources.database.batches
         with_result = await self._sources.runs.find(run.id)

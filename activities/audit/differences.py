@@ -20,9 +20,9 @@ class Difference(BaseModel):
     """One difference that an audit found.
 
     Attributes:
-        what: sentence for the operator that describes the difference.
-        repair: the change that repairs it; empty if an audit cannot repair it.
-        repaired: True if that change was made.
+        what: the difference, as a sentence for the operator.
+        repair: the change that would repair it; empty if an audit cannot repair it.
+        repaired: True if this change was made.
     """
 
     kind: DifferenceKind
@@ -47,9 +47,9 @@ class AuditReport(BaseModel):
 
     @property
     def counts(self) -> dict[DifferenceKind, AuditCount]:
-        """Number of differences by kind: how many were found, and how many were not repaired.
+        """Number of differences by kind: found differences, and differences that were not repaired.
 
-        Every kind is included, even with 0 differences.
+        Every kind is included, even if its numbers are 0.
         """
         counts = {kind: AuditCount() for kind in DifferenceKind}
         counts[DifferenceKind.FILE_MISSING] = AuditCount(found=self.unlisted, left=self.unlisted)

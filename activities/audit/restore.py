@@ -38,7 +38,7 @@ async def restored_outcome(
 
 
 async def _file(order: BatchOrder, kind: Literal["output", "error"], storage: Storage) -> FileRow | None:
-    """Return a row for the batch's output or error file, or None if storage has no object for it."""
+    """Return a row for the batch's output or error file; None if storage has no such file."""
     id = derived_file_id(order.batch_id, kind)
     async for info in storage.list(object_keys.output_key(order.tenant, id, "")):
         return FileRow(

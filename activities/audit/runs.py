@@ -22,8 +22,8 @@ class BatchRun(NamedTuple):
 
     Attributes:
         id: the batch's id, which is also the workflow's id.
-        ended: the status with which the run closed, such as `terminated`; empty while it is open.
-        result: None unless the run completed and its result was read.
+        ended: status with which the run ended, such as `terminated`; empty while it is open.
+        result: the run's result; None if the run has not completed or its result was not read.
     """
 
     id: str
@@ -44,11 +44,11 @@ class BatchRunSource(Protocol):
     async def find(self, batch_id: str) -> BatchRun | None: ...
 
     async def order(self, batch_id: str) -> BatchOrder:
-        """Return the batch order that the run was started with."""
+        """Return the batch order with which the run was started."""
         ...
 
     async def start(self, order: BatchOrder) -> None:
-        """Start a workflow run for the batch. It has no effect if the batch has one already."""
+        """Start a workflow run for the batch. This has no effect if the batch has a run already."""
         ...
 
 

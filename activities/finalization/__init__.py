@@ -1,1 +1,1 @@
-"""Finalization: read the stored results, settle lines without a result and duplicates, write the files."""
+"""Finalization: read the stored results, settle the lines that have no result yet, write the files."""

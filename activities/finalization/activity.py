@@ -1,4 +1,4 @@
-"""The finalization activity: make output and error file from the stored results, and end the batch's row."""
+"""The finalization activity: write output and error file from the stored results, and end the batch's row."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ from batchwright.storage.base import Storage, StorageError
 from batchwright.telemetry.metrics import Metrics
 
 _log = logging.getLogger(__name__)
-_MAX_DEAD_LETTERS = 10_000  # listed for a batch; its error file contains all failed lines
+_MAX_DEAD_LETTERS = 10_000  # maximum listed per batch; the error file contains all failed lines
 
 
 class _SettledLines(NamedTuple):
@@ -53,8 +53,8 @@ class _SettledLines(NamedTuple):
 
     selected: SelectedResults
     models: list[ModelCounts]
-    missing: Mapping[str, int]  # by model, lines without a result, which finalization settled with an error
-    failed_copies: Mapping[str, int]  # by model, duplicates whose original failed
+    missing: Mapping[str, int]  # by model: lines that finalization settled with an error
+    failed_copies: Mapping[str, int]  # by model: number of duplicates whose original failed
     errors: list[ErrorCount]  # lines that failed after ingestion, by code and model
 
 
@@ -69,14 +69,15 @@ class Finalization(FinalizationActivities):
     async def finalize(self, request: FinalizeRequest) -> FinalizeResult:
         """Write the batch's output and error file, end the batch, and return its final counts.
 
-        All attempts make the same files with the same ids. One transaction decides which attempt ends the
-        batch, and the other attempts return its result. A batch that ended while its files were pending gets
-        the files and keeps its status. At the end the batch's intermediate objects are deleted.
+        All attempts make the same files with the same ids. One database transaction decides which attempt
+        ends the batch, and the other attempts return its result. If the batch has already ended with pending
+        files, it gets the files and keeps its status. At the end, the batch's intermediate objects are
+        deleted.
 
         Raises (ApplicationError, by type):
             StorageUnavailable, DatabaseUnavailable: the service does not respond; retried.
             CancelAccepted: the batch was cancelled before it ended. The activity is retried until the
-                workflow handles the cancel and stops it.
+                workflow handles the cancel and stops the activity.
             PlanDamaged, ResultsDamaged, InputVanished: stored objects are damaged or missing. The activity is
                 not retried, and the row is unchanged.
         """
@@ -104,7 +105,7 @@ class Finalization(FinalizationActivities):
     async def _end(self, request: FinalizeRequest, ingestion_errors: list[ErrorCount]) -> BatchRow:
         """Finalize the batch and return its row.
 
-        If another attempt has finalized the batch in the meantime, return the row that it wrote.
+        If another attempt has finalized the batch in the meantime, return the row that this attempt wrote.
 
         Args:
             ingestion_errors: the lines that failed in ingestion, by code and model.
@@ -236,7 +237,7 @@ class Finalization(FinalizationActivities):
     async def _settle_missing(
         self, request: FinalizeRequest, missing: MissingLines, index: ResultIndex
     ) -> list[ErrorCount]:
-        """Settle the lines without a result with an error. Return their number by model."""
+        """Settle all lines without a result with an error. Return their number by model."""
         order = request.order
         row = await self._database.files.get(order.tenant, order.input_file_id)
         async with translated(Failure.INPUT_VANISHED):
@@ -247,7 +248,10 @@ class Finalization(FinalizationActivities):
 def _errors_of_slices(
     request: FinalizeRequest, index: ResultIndex, selected: SelectedResults
 ) -> list[ErrorCount]:
-    """Return the lines that failed in a slice, by code and model. A segment's storage key names its model."""
+    """Return the number of lines that failed in slices, by code and model.
+
+    A result's model is part of the storage key of its segment, the stored object with many results.
+    """
     order, tally = request.order, ErrorTally()
     root, models = object_keys.results_root(order.tenant, order.batch_id), dict[str, str]()
     for share in request.models:
@@ -264,7 +268,7 @@ def _check_counts(
     """Check that every line has a result, and that every result belongs to a line.
 
     Args:
-        from_ingestion: number of results that ingestion made.
+        from_ingestion: number of results that ingestion wrote.
 
     Raises:
         ApplicationError (RESULTS_DAMAGED): the numbers do not match.

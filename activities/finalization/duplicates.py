@@ -1,4 +1,4 @@
-"""Settle duplicate lines: each one gets a copy of the result of the line that it repeats."""
+"""Settle duplicate lines: each gets a copy of the result of the earlier line that it repeats."""
 
 import asyncio
 from bisect import bisect_left
@@ -24,7 +24,7 @@ _BATCH_BYTES = 4 * 1024 * 1024
 
 
 class DuplicateSettler:
-    """Gives results to duplicate lines, once all other lines have results.
+    """Gives results to duplicate lines after all other lines have results.
 
     Duplicates add nothing to the token usage, because they were not sent.
     """
@@ -41,16 +41,16 @@ class DuplicateSettler:
         self._entries = {True: selected.output, False: selected.error}
         self._offsets = {success: index.offsets_of(part) for success, part in self._entries.items()}
         self._dead_letters = dict(index.dead_letters(selected))
-        self.errors = ErrorTally()  # of the duplicates whose originals failed
+        self.errors = ErrorTally()  # errors of duplicates whose originals failed
 
     async def settle(self, models: list[ModelCounts]) -> list[ModelCounts]:
         """Add a result for each duplicate line to the index. Return the counts of all models with duplicates.
 
         Args:
-            models: the counts without duplicates.
+            models: the counts of all models, without duplicates.
 
         Raises:
-            PlanDamaged: the number of duplicates is not the one that ingestion recorded.
+            PlanDamaged: ingestion recorded another number of duplicates.
         """
         counts = {count.model: count for count in models}
         for share in self._request.models:
@@ -75,7 +75,7 @@ class DuplicateSettler:
         return count.model_copy(update=changes)
 
     def _add(self, duplicates: Iterable[Duplicate], model: str) -> int:
-        """Add the results of these duplicates to the index. Return the number of successes."""
+        """Add the results of these duplicates to the index. Return how many of them are successes."""
         records: list[SegmentRecord] = []
         completed = size = 0
         for duplicate in duplicates:
@@ -113,7 +113,9 @@ class DuplicateSettler:
         ]
 
     def _entry(self, offset: int) -> tuple[bool, int]:
-        """Find the result of the line at `offset`. Return True if it is a success, and its entry number.
+        """Find the result of the line at `offset` in the input. Return (True if it is a success, its number).
+
+        The number is the result's position in the index.
 
         Raises:
             PlanDamaged: the line has no result.

@@ -35,9 +35,9 @@ class MissingLines:
 
     Attributes:
         found: number of planned lines that have a result.
-        models: counts of each planned model, in which a line without a result counts as failed.
+        models: counts of each planned model. A line without a result counts as failed.
         by_model: number of lines without a result, by model.
-        first_of: for each model with such lines, the offset of the first one in its plan.
+        first_of: offset of the first line without a result in each model's plan, for models that have one.
     """
 
     def __init__(self) -> None:
@@ -59,11 +59,11 @@ class MissingLines:
         return at < len(self._packed) and self._packed[at] >> _LENGTH_BITS == offset
 
     def compare(self, share: ModelShare, plan: bytes, completed: "array[int]", failed: "array[int]") -> None:
-        """Compare a model's plan with the results. Collect its lines without a result, and record its counts.
+        """Compare a model's plan with the results. Collect the lines without a result, and record the counts.
 
         Args:
-            share: the model's part of the batch, with the number of its lines as ingestion recorded it.
-            plan: the bytes of the plan, which lists the model's lines in the order of sending.
+            share: the model's part of the batch, with the number of lines that ingestion recorded.
+            plan: bytes of the plan, which lists the model's lines in the order of sending.
             completed: offsets of all lines that succeeded, ascending.
             failed: offsets of all lines that failed, ascending.
         """
@@ -99,7 +99,7 @@ async def read_plan(storage: Storage, prefix: str, share: ModelShare) -> bytes:
     """Return the bytes of a model's plan, which lists the model's lines in the order of sending.
 
     Raises:
-        PlanDamaged: the plan's number of lines is not the one that ingestion recorded.
+        PlanDamaged: the plan does not have the number of lines that ingestion recorded.
     """
     key = object_keys.plan(prefix, share.safe_model)
     data = await storage.get(key)
@@ -123,7 +123,7 @@ async def find_missing(
 
 
 class MissingLineSettler:
-    """Adds an error for each line without a result to the index.
+    """Adds an error result for each line without a result to the index.
 
     The error has the code `request.missing_line_code` and the line's custom_id, which is read from the input.
     """
@@ -138,11 +138,13 @@ class MissingLineSettler:
         self._examples: dict[int, bytes] = dict.fromkeys(missing.first_of.values(), b"")
 
     async def settle(self, input_key: str | None) -> list[ErrorCount]:
-        """Settle all lines without a result. Return their number by model, each with an example.
+        """Settle all lines without a result with an error.
+
+        Return their number by model, with an example each.
 
         Args:
             input_key: storage key of the input file. If it is None or the object is missing, the lines are
-                read from the shards, which are the copies of the input that are sorted for sending.
+                read from the shards, the copies of the input that are sorted for sending.
 
         Raises:
             ObjectMissing: both the input and a shard are missing.
@@ -193,7 +195,7 @@ class MissingLineSettler:
         return error_line(id, _custom_id(offset, line), code, message)
 
     def _last_error(self, offset: int) -> str:
-        """Return the last error of a backend for the line at `offset`; empty if there is none."""
+        """Return the last error that a backend returned for the line at `offset`; empty if there is none."""
         attempts = [_ATTEMPT_DECODER.decode(record) for record in self._index.earlier_attempts(offset)]
         found = [(one.count, one.backend_error) for one in attempts if one.backend_error]
         return max(found, default=(0, ""))[1]
@@ -210,7 +212,7 @@ _ATTEMPT_DECODER = msgspec.json.Decoder(_AttemptRecord)
 
 
 class _LineCutter:
-    """Extracts the lines without a result from the input. It receives the input piece by piece."""
+    """Extracts the lines without a result from the input, which it receives piece by piece."""
 
     def __init__(self, missing: MissingLines) -> None:
         self._missing = missing
@@ -237,10 +239,9 @@ class _LineCutter:
         return lines
 
     def rest(self) -> list[tuple[int, bytes]]:
-        """Return the last line of the input, as a list of one (offset, line), if it must still be settled.
+        """Return the last line of the input as [(offset, line)] if it has neither a newline nor a result.
 
-        That is the case if the input does not end with a newline and its last line has no result. Otherwise
-        return an empty list.
+        Otherwise return an empty list. Call this at the end of the input.
 
         Raises:
             PlanDamaged: the input ends before a planned line.
@@ -254,7 +255,7 @@ def _custom_id(offset: int, line: bytes) -> str:
     """Return the custom_id of the line.
 
     Raises:
-        PlanDamaged: the bytes are not a request, so the position in the plan is wrong.
+        PlanDamaged: the bytes are not a request, so a position in the plan is wrong.
     """
     try:
         custom_id = read_text(read_fields(line).custom_id)
@@ -266,7 +267,7 @@ def _custom_id(offset: int, line: bytes) -> str:
 
 
 async def whole_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
-    """Yield the lines in a stream of bytes, without newlines: one list for each piece of the stream."""
+    """Yield the lines in a stream of bytes, without newlines. Each list has the lines of one piece."""
     rest = b""
     async for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")

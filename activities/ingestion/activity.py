@@ -1,7 +1,7 @@
-"""The ingestion activity: check the input file, and make plans, shards and slices of it, or fail the batch.
+"""The ingestion activity: validate the input file and write its plans, shards and slices, or fail the batch.
 
 A plan lists a model's lines in the order of sending. A shard contains these lines in the same order. A slice
-is a range of both, which a worker sends.
+is a range of a plan and its shard, which a worker sends.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ _LOGGED_MODELS = 10
 _MODELS_RETRY_DELAY = timedelta(seconds=5)
 _QUOTA_RETRY_DELAY, _LONGEST_QUOTA_RETRY_DELAY = timedelta(seconds=2), timedelta(seconds=20)
 # The workflow's clock may differ from this one by so much. With this margin, the deadline has passed for the
-# workflow, too, when it has passed here.
+# has also passed for the workflow.
 _CLOCK_SKEW = timedelta(seconds=1)
 _DISCARD_SECONDS = 5.0  # the workflow waits 10 s for a cancelled step
 
@@ -75,8 +75,8 @@ class Ingestion(IngestionActivities):
         """Create the activity's implementation.
 
         Args:
-            rates: the rate limits in effect, which decide how long slices are and which task queue they use.
-                None for no limits.
+            rates: the rate limits in effect, which decide the length of slices and their task queue; None for
+                no limits.
         """
         self._rates = rates or NoRates()
         self._database = database
@@ -89,17 +89,18 @@ class Ingestion(IngestionActivities):
     async def ingest(self, order: BatchOrder) -> IngestResult:
         """Validate the input and plan its lines. Return what was planned.
 
-        The row's status becomes `in_progress` or `failed`. If the deadline has passed, no line is sent, but
-        the plan is still made, because finalization needs it to write the files.
+        The row's status becomes `in_progress` or `failed`. If the deadline has passed, no line is sent. The
+        plan is still written, because finalization needs it to write the files.
 
-        Every attempt writes its objects under a key prefix of its own. Only the objects under the prefix in
-        the activity's result count, so a repeated attempt does the whole work again.
+        Each attempt writes its objects under its own key prefix, and a repeated attempt does the whole work
+        again. Only the objects under the prefix in the activity's result are used.
 
         Raises (ApplicationError, by type), all retried:
             StorageUnavailable, DatabaseUnavailable: the service does not respond, or the input cannot be
                 read.
             Deferred: no backend has reported yet which models it serves.
-            OverQuota: the tenant's quota does not allow the batch now, and its batches wait in this case.
+            OverQuota: the tenant's quota does not allow the batch now, and the tenant's batches wait in this
+                case.
         """
         started = time.monotonic()
         async with heartbeating(), translated(Failure.STORAGE_UNAVAILABLE):
@@ -141,13 +142,13 @@ class Ingestion(IngestionActivities):
             return await self._fail(order, [ValidationError(code="invalid_request", message=str(gone))])
 
     async def _served_models(self, deadline: Deadline) -> frozenset[str] | None:
-        """Return the models that backends serve now, or None, which means that every model is accepted.
+        """Return the models that backends serve now; None to accept every model.
 
-        None is returned if the deadline has passed before any backend has reported its models.
+        The result is None if the deadline has passed before any backend has reported its models.
 
         Raises:
-            ApplicationError (DEFERRED): no backend has reported its models yet. Because this may be an
-                outage, the lines are not rejected.
+            ApplicationError (DEFERRED): no backend has reported its models yet. This may be an outage, so the
+            lines are not rejected.
         """
         served, settings = await self._models.served_now(), self._settings
         if served or self._models.accepts_any_model or not (settings.backends or settings.registry):
@@ -201,10 +202,12 @@ class Ingestion(IngestionActivities):
             _log.warning("objects of a failed ingestion not deleted", extra={"error": str(error)})
 
     async def _check_turn(self, context: IngestionContext) -> None:
-        """Check, before the input is read again, whether a batch that waits for its tenant's quota is next.
+        """Check if a batch that waits for its tenant's quota is next.
+
+        Call this before the input is read again.
 
         Raises:
-            ApplicationError (OVER_QUOTA): the batch has to wait on.
+            ApplicationError (OVER_QUOTA): the batch must continue to wait.
         """
         order = context.order
         work = await self._database.quotas.requested(order.tenant, order.batch_id)
@@ -214,11 +217,11 @@ class Ingestion(IngestionActivities):
     async def _reserve(self, context: IngestionContext, work: EnqueuedWork) -> QuotaExcess | None:
         """Reserve the tenant's quota for the lines and tokens of this batch, before anything is written.
 
-        Return None if it is reserved. Otherwise return which quota would be exceeded and by how much.
+        Return None if the quota is reserved. Otherwise return which quota would be exceeded and by how much.
 
         Raises:
-            ApplicationError (OVER_QUOTA): the quota does not allow the batch now, but later, and batches of
-                the tenant wait.
+            ApplicationError (OVER_QUOTA): the quota does not allow the batch now, and the tenant's batches
+            wait in this case.
         """
         order, quotas = context.order, context.access.quotas
         limits, waits = quotas.limits(self._settings.quotas), quotas.over_quota is OverQuota.WAIT
@@ -237,9 +240,10 @@ class Ingestion(IngestionActivities):
         return excess
 
     async def _scan(self, deadline: Deadline, file: FileRow, scanner: Scanner, spool: InputSpool) -> None:
-        """Check the lines of the input, and copy the input to the spool, which is a file on the local disk.
+        """Validate the lines of the input, and copy the input to the spool, a file on the local disk.
 
-        Lines are checked while the next piece is read. An input on the same disk is used without a copy.
+        Each piece is validated while the next piece is read. An input on the same disk is used without a
+        copy.
         """
         local_file = await self._storage.open_file(file.storage_key)
         copy = local_file is None or not spool.use_file(local_file)
@@ -267,9 +271,9 @@ class Ingestion(IngestionActivities):
         Args:
             prefix: key prefix under which this attempt has written its objects.
             shares: each model's part of the planned lines.
-            settled: counts, by model, of the lines that have a result already.
-            codes: number of lines whose model is not served to this tenant, by error code.
-            errors: all lines that have failed already, by code and model.
+            settled: counts of the lines that have a result already, by model.
+            codes: number of lines whose model is not available to the tenant, by error code.
+            errors: number of lines that have failed already, by code and model.
         """
         settled_lines = sum(count.lines for count in settled.values())
         total = settled_lines + sum(share.lines + share.duplicates for share in shares)
@@ -306,7 +310,7 @@ class Ingestion(IngestionActivities):
         )
         if moved:
             count_invalid_input(self._metrics, order, total, _began_at(), _now())
-            # Messages may quote the input, so they are only in the batch.
+            # Messages may quote the input, so they are stored only in the batch and not logged.
             data = {"errors": found, "code": errors[0].code, "line": errors[0].line}
             _log.warning("batch failed validation", extra=data)
         else:
@@ -328,7 +332,7 @@ class Ingestion(IngestionActivities):
 def _began_at() -> datetime:
     """Return when the first attempt of this activity began.
 
-    In a later attempt, that time is unknown. Return then when the first attempt was scheduled.
+    A later attempt does not know this time. It returns when the first attempt was scheduled.
     """
     info = activity.info()
     return info.started_time if info.attempt == 1 else info.scheduled_time
@@ -343,7 +347,7 @@ async def _scan_piece(piece: bytes, scanner: Scanner, spool: InputSpool, *, copy
 
 
 async def _next_piece(reading: AsyncIterator[bytes]) -> bytes:
-    """Read and return the next piece of the input, about 1 MiB. Empty at the end of the input."""
+    """Read and return the next piece of the input, about 1 MiB; empty at the end of the input."""
     pieces: list[bytes] = []
     size = 0
     while size < _PIECE_BYTES and (piece := await anext(reading, None)) is not None:
@@ -378,7 +382,7 @@ def _log_ingested(result: IngestResult, seconds: float) -> None:
 
 
 def _result_of_ended(row: BatchRow) -> IngestResult:
-    """Return the activity's result for a batch whose row had already ended, for example as cancelled."""
+    """Return the activity's result for a batch that has already ended, for example by a cancel."""
     failed = row.status is BatchStatus.FAILED
     return IngestResult(failed=failed, total=row.total, error_count=len(row.errors))
 

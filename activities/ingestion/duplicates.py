@@ -1,6 +1,6 @@
-"""Detect duplicate lines: lines with the same model and request as an earlier line.
+"""Detect duplicate lines, which have the same model and request as an earlier line.
 
-A duplicate is not sent. At the end it gets a copy of the result of the first such line.
+A duplicate is not sent. At the end it gets a copy of the earlier line's result.
 """
 
 from array import array
@@ -14,12 +14,12 @@ from batchwright.rules.planning.duplicates import Duplicate, canonical_body
 
 
 class DuplicatePositions:
-    """Positions of one model's duplicate lines. Each line takes 20 bytes of memory.
+    """Positions of one model's duplicate lines in the input. Each line takes 20 bytes of memory.
 
     Attributes:
-        offsets: position of each line in the input.
-        lengths: length of each line in bytes.
-        firsts: position of the earlier line that it duplicates.
+        offsets: position of each line, in bytes.
+        lengths: length of each line, in bytes.
+        firsts: position of the earlier line that each line repeats.
     """
 
     def __init__(self) -> None:
@@ -41,9 +41,9 @@ class DuplicateDetector:
         return sum(map(len, self._models.values()))
 
     def add(self, line: InputLine, model: str) -> bool:
-        """Add a line.
+        """Record the line.
 
-        Return True and record it as a duplicate if an earlier line has the same model and request.
+        Return True if it is a duplicate of an earlier line with the same model and request.
         """
         _, body = read_request(line.data or b"")
         number, is_new = self._seen.number(model.encode() + b"\x00" + canonical_body(body))
@@ -63,7 +63,7 @@ class DuplicateDetector:
 def read_duplicates(
     positions: DuplicatePositions, read: ReadLine, start: int, count: int
 ) -> Iterator[Duplicate]:
-    """Yield at most `count` duplicate lines with their custom_ids, from number `start` on.
+    """Yield at most `count` duplicate lines with their custom_ids, beginning with number `start`.
 
     Args:
         read: returns a line of the input, given its offset and length.

@@ -1,7 +1,8 @@
 """Write the objects of one ingestion attempt: plans, shards, slice tables and the model map.
 
 A plan lists a model's lines in the order of sending. A shard contains these lines in the same order. A slice
-is a range of both, and a slice table lists the slices. The model map lists each model's name in storage keys.
+is a range of a plan and its shard, and a slice table lists the slices. The model map lists the name that each
+model has in storage keys.
 """
 
 import asyncio
@@ -42,11 +43,11 @@ from batchwright.storage.base import Storage
 _PIECE_BYTES = 1024 * 1024
 _PIECE_LINES = 4096
 _MODELS_AT_ONCE = 4
-_LARGE_INPUT_LINES = 200_000  # above this, models are written one by one to limit the memory
+_LARGE_INPUT_LINES = 200_000  # for larger inputs, models are written one by one to limit the memory
 
 
 class ModelMap(msgspec.Struct):
-    """Content of `model_map.json`: each model's name in storage keys.
+    """Content of `model_map.json`: the name that each model has in storage keys.
 
     Attributes:
         line_count: number of lines of the input.
@@ -64,8 +65,8 @@ class _DeadlinePassed(Exception):
 class _PlanTables:
     """The plan and the slice table of one model while they are made, line by line. A line takes 16 bytes.
 
-    The plan lists the lines in the order of sending. The slice table lists the ranges of lines that are sent
-    together.
+    The plan lists the lines in the order of sending. The slice table lists the slices, which are ranges of
+    lines.
     """
 
     def __init__(self, slicer: Slicer) -> None:
@@ -96,13 +97,12 @@ class Publisher:
         self._rates = rates
         self._prefix = prefix
         self._total = 0  # lines of the input
-        self.errors = ErrorTally()  # of the lines that failed in ingestion, once they are written
+        self.errors = ErrorTally()  # errors of the lines that failed in ingestion and are written
 
     async def publish(self, scanner: Scanner, spool: InputSpool) -> list[ModelShare]:
-        """Write the objects of all models and return each model's share of the lines.
+        """Write the objects of all models and return each model's part of the lines.
 
-        Once the deadline has passed, only the lists of lines (plans) are written, because no line will be
-        sent.
+        After the deadline, only the lists of lines (plans) are written, because no line will be sent.
         """
         self._total = scanner.total
         ranks = array("I")
@@ -132,9 +132,7 @@ class Publisher:
     async def _publish_model(
         self, model: str, lines: ModelLines, ranks: "array[int]", spool: InputSpool
     ) -> ModelShare:
-        """Write one model's shard (its lines), plan (their order) and slice table.
-
-        Return the model's share of the batch's lines.
+        """Write one model's shard (its lines), plan (their order) and slice table. Return the model's part.
 
         Args:
             ranks: rank of each prompt prefix, for the order of sending; empty to keep the order of the input.
@@ -164,7 +162,9 @@ class Publisher:
     async def _publish_plan_only(self, model: str, lines: ModelLines, spool: InputSpool) -> ModelShare:
         """Write only the list of a model's lines (the plan), because they will not be sent.
 
-        Finalization needs the plan to know which lines exist. Return the model's share of the batch's lines.
+        Return the model's part.
+
+        Finalization needs the plan to know which lines exist.
         """
         safe_model = safe_name(model)
         await self._storage.put(
@@ -179,7 +179,7 @@ class Publisher:
     async def _publish_duplicates(
         self, share: ModelShare, detector: DuplicateDetector | None, spool: InputSpool
     ) -> ModelShare:
-        """Write the list of the model's duplicate lines. Return the share with their number filled in.
+        """Write the list of the model's duplicate lines. Return `share` with the number of these lines.
 
         Args:
             detector: None if duplicates are not detected for this batch.
@@ -196,8 +196,8 @@ class Publisher:
         """Return the object that divides a model's lines into slices.
 
         If the model has a rate limit, a worker sends a slice in several turns of limited time. A turn that is
-        partly used costs as much of the rate as a full one. The size of a slice is then a whole number of
-        turns.
+        partly used counts against the rate like a full turn. Therefore the size of a slice is a whole number
+        of turns.
         """
         pacing = self._rates.pacing_of(model)
         if pacing is None:
@@ -206,7 +206,7 @@ class Publisher:
         return Slicer(MIN_LARGE_SLICE_LINES - MIN_LARGE_SLICE_LINES % pacing.lines)
 
     async def _publish_unserved(self, scanner: Scanner, spool: InputSpool) -> None:
-        """Write an error result for each line whose model is not served to this tenant.
+        """Write an error result for each line whose model is not available to the tenant.
 
         These lines are not sent.
         """
@@ -245,7 +245,7 @@ class Publisher:
         return LineCode.MODEL_NOT_FOUND, f"{reason}: name one in `model`."
 
     async def _publish_map(self, shares: list[ModelShare], total: int) -> None:
-        """Write the model map, which lists each model's name in storage keys.
+        """Write the model map, which lists the name that each model has in storage keys.
 
         It must be written last, because its presence shows that the ingestion attempt finished.
         """
@@ -262,9 +262,9 @@ def _pack_positions(lines: ModelLines) -> bytes:
 
 
 def settled_counts(scanner: Scanner) -> dict[str, ModelCounts]:
-    """Return the counts, by model, of the lines that have a result before any line is sent.
+    """Return the counts of the lines that have a result before any line is sent, by model.
 
-    Such a line has a result copied from the batch that this one resumes, or its model is not served.
+    Such a line has a result copied from the batch that this batch resumes, or its model is not available.
     """
     settled = dict(scanner.resumed.counts) if scanner.resumed else {}
     for count in scanner.unserved.counts():
@@ -279,7 +279,10 @@ def _pack_duplicates(positions: DuplicatePositions, spool: InputSpool, start: in
 
 
 def _next_piece(ordered: Iterator[PlanLine], tables: _PlanTables, spool: InputSpool) -> bytearray:
-    """Read and return the next lines to write, about 1 MiB, and add them to `tables`. Empty at the end."""
+    """Read the next lines to write, about 1 MiB, and add them to `tables`.
+
+    Return the lines; empty at the end.
+    """
     lines: list[PlanLine] = []
     size = 0
     for line in ordered:

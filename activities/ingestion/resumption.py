@@ -1,7 +1,7 @@
-"""Resumption: a batch of the same input reuses the results of an earlier batch, the source batch.
+"""Resumption: a batch with the same input reuses the results of an earlier batch, the source batch.
 
 The results are read from the source batch's output files. If it has none, they are read from its segments,
-the objects with results that were stored while it ran.
+objects with results that were stored while it ran.
 """
 
 import asyncio
@@ -36,26 +36,26 @@ from batchwright.settings import Settings
 from batchwright.storage.base import ObjectMissing, Storage
 
 _SEGMENT_BYTES = 4 * 1024 * 1024
-_MAX_NAMED_MODELS = 1_000  # models counted by name
+_MAX_NAMED_MODELS = 1_000  # maximum number of models that are counted by name
 _OTHER_MODELS = "(other models)"
 
 
 class ResultReader:
-    """Reads the results of a file one by one. The file is in the order of the input.
+    """Reads the results of a file one by one, in the order of the input.
 
     Attributes:
         success: True for an output file, False for an error file.
-        id: the request id of the next result; empty at the end of the file.
+        id: request id of the next result; empty at the end of the file.
     """
 
     def __init__(self, spool: InputSpool, *, success: bool) -> None:
         self.success = success
-        self.id = ""  # request id of the next line; empty at the end
+        self.id = ""  # request id of the next result; empty at the end
         self._reader: BinaryIO = os.fdopen(os.dup(spool.file.fileno()), "rb")
         self._line = b""
 
     def start(self) -> None:
-        """Read the first result. Call it when the file is complete.
+        """Read the first result. Call this when the file is complete.
 
         Raises:
             ResultDamaged: the first line is not a result.
@@ -64,10 +64,10 @@ class ResultReader:
         self._advance()
 
     def pop(self) -> bytes:
-        """Return the next result, a line without its newline, and read the one after it.
+        """Return the next result, a line without its newline. Also read the result after it, for `id`.
 
         Raises:
-            ResultDamaged: the line after the returned one is not a result.
+            ResultDamaged: the line after the returned result is not a result.
         """
         line = self._line
         self._advance()
@@ -84,13 +84,12 @@ class ResultReader:
 class ResumedResults:
     """Copies the reusable results of the source batch to the local disk, as segments of the new batch.
 
-    A segment is an object with many results. `copy_result` must be called for each line of the input, in
-    order.
+    A segment is an object with many results. Call `copy_result` for each line of the input, in order.
 
     Args:
         files: readers of the source batch's output and error results.
         spool: the file to which the segments are written.
-        complete: True if every line must have a result, so that a missing result is an error.
+        complete: True if every line must have a result. A missing result is then an error.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class ResumedResults:
         assert order.origin is not None
         self.segments: list[tuple[int, int]] = []  # position in the spool, length
         self.counts: dict[str, ModelCounts] = {}
-        self.errors = ErrorTally()  # of the results that are failures
+        self.errors = ErrorTally()  # errors of the results that are failures
         self._batch_id, self._source = order.batch_id, order.origin.batch_id
         self._files = files
         self._spool = spool
@@ -112,7 +111,7 @@ class ResumedResults:
         return sum(count.lines for count in self.counts.values())
 
     def start(self) -> None:
-        """Read the first result of each file. Call it before `copy_result`.
+        """Read the first result of each file. Call this before `copy_result`.
 
         Raises:
             ApplicationError (RESULTS_DAMAGED): the first line of a file is not a result.
@@ -124,7 +123,9 @@ class ResumedResults:
             raise self._damaged(str(error)) from error
 
     def copy_result(self, offset: int, model: str) -> bool:
-        """Copy the result of the line at `offset`. Return False if the line has to be sent.
+        """Copy the result of the line at `offset` in the input and return True.
+
+        Return False if it must be sent.
 
         Raises:
             ApplicationError (RESULTS_DAMAGED): a result is damaged or missing.
@@ -141,7 +142,7 @@ class ResumedResults:
         return False
 
     def finish(self) -> None:
-        """Write the last results to the local disk. Call it after the last line of the input.
+        """Write the last results to the local disk. Call this after the last line of the input.
 
         Raises:
             ApplicationError (RESULTS_DAMAGED): some results do not belong to any line of the input.
@@ -152,7 +153,7 @@ class ResumedResults:
         self._flush()
 
     def segment(self, number: int) -> bytes:
-        """Return the bytes of the segment (an object with results) at this index in `segments`."""
+        """Return the bytes of the segment (an object with many results) with this index in `segments`."""
         position, length = self.segments[number]
         return os.pread(self._spool.file.fileno(), length, position)
 
@@ -195,17 +196,17 @@ class ResumedResults:
 
 
 class SourceBatchGone(Exception):
-    """The source batch or its results no longer exist. The error's message is shown to the client."""
+    """The source batch or its results no longer exist. The client sees the error's message."""
 
 
 @asynccontextmanager
 async def resumed_results(
     order: BatchOrder, database: Database, storage: Storage, settings: Settings
 ) -> AsyncGenerator[ResumedResults | None]:
-    """Read the results of the source batch, and yield an object that copies the reusable ones.
+    """Context manager that reads the source batch's results and yields an object that copies them.
 
-    Yield None if the batch does not resume another one. The local disk needs space for twice the size of the
-    results.
+    It yields None if the batch does not resume another batch. The local disk needs space for twice the size
+    of the results.
 
     Raises:
         SourceBatchGone: the source batch or one of its files was deleted.
@@ -257,7 +258,7 @@ async def _copy_segments(
     """Copy the results of a batch without files from its segments, stored objects with many results each.
 
     Args:
-        spools: the local files for successes and for errors.
+        spools: local files, the first for successes and the second for errors.
     """
     tenant, batch_id = row.order.tenant, row.order.batch_id
     with ResultSpool(settings.spool_dir) as result_spool, ResultIndex(result_spool) as index:

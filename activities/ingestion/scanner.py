@@ -28,12 +28,12 @@ _OTHER_MODELS = "(other models that are not served)"
 
 @dataclass(frozen=True)
 class IngestionContext:
-    """The batch's order, settings and limits, which the scanner and the publisher of one attempt share."""
+    """Order, settings and limits of the batch, which the scanner and the publisher of one attempt share."""
 
     order: BatchOrder
     settings: Settings
     access: ModelAccess
-    deadline: Deadline  # after it the input is still validated, but nothing is prepared for execution
+    deadline: Deadline  # after it, the input is still validated, but not prepared for sending
 
 
 def line_limits(settings: Settings) -> InputLimits:
@@ -46,9 +46,9 @@ def line_limits(settings: Settings) -> InputLimits:
 
 
 class UnservedLines:
-    """Positions and counts of the lines that cannot run.
+    """Positions and counts of the lines that cannot run because their model is not available.
 
-    No backend serves their model, or the tenant may not use it.
+    A model is not available if no backend serves it, or if the tenant may not use it.
     """
 
     def __init__(self) -> None:
@@ -70,12 +70,12 @@ class UnservedLines:
         ] += 1
 
     def counts(self) -> list[ModelCounts]:
-        """Return the number of unserved lines of each model, as counts of failed lines."""
+        """Return the number of these lines for each model, as counts of failed lines."""
         return [ModelCounts(model=name, lines=lines, failed=lines) for name, lines in self._models.items()]
 
 
 class Scanner:
-    """Checks the lines of the input and divides them by model. It receives the input piece by piece.
+    """Validates the lines of the input and divides them by model. It receives the input piece by piece.
 
     The scanner is not thread-safe.
     """
@@ -90,7 +90,7 @@ class Scanner:
 
         Args:
             canonical: returns the model for an alias, and any other name unchanged.
-            resumed: the results to reuse; None if the batch does not resume another one.
+            resumed: the results to reuse; None if the batch does not resume another batch.
         """
         order, settings = context.order, context.settings
         self.deadline_passed = False  # if True, only the positions of lines are recorded
@@ -104,7 +104,7 @@ class Scanner:
         self._settings = settings
         self._default_model = settings.default_model
         self._access, self._canonical = context.access, canonical
-        self._planned: dict[str, str] = {}  # models that can run, by the name (or alias) in the lines
+        self._planned: dict[str, str] = {}  # models that can run, by the name or alias that lines use
         self._tokens = 0
 
     @property
@@ -139,7 +139,7 @@ class Scanner:
         rejection = self._access.rejection_code(model) if name not in self._planned else None
         if rejection is not None:
             self._reject(line, model, rejection)
-        elif not self.errors.count:  # a batch that fails is not planned
+        elif not self.errors.count:  # with an error, the batch fails and is not planned
             self._planned[name] = model
             self._plan(line, request, model)
 

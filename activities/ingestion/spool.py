@@ -21,7 +21,7 @@ _NO_LINE = (-1, 0)  # a position that is adjacent to no line
 
 
 class SpoolStopped(Exception):
-    """Raised in a thread that uses the local file, to stop it, because its caller was cancelled."""
+    """Raised in a thread that uses the local file, to stop the thread after its caller was cancelled."""
 
 
 class InputSpool(ScratchFile):
@@ -32,7 +32,8 @@ class InputSpool(ScratchFile):
     async def off_loop(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work`, which uses this file, in a thread and return its result.
 
-        A cancelled call waits until the thread has stopped, so that the caller can close the file.
+        If the call is cancelled, it still waits until the thread has stopped, so that the caller can close
+        the file.
         """
         thread = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
         try:
@@ -49,9 +50,9 @@ class InputSpool(ScratchFile):
         super().write(data)
 
     def use_file(self, file: FileIO) -> bool:
-        """Use the input's own file instead of a copy, and return True. The file is then closed at the end.
+        """Use the input's own file instead of a copy, and return True. The file is closed at the end.
 
-        If the file is on another file system, which may be too slow, close it now and return False.
+        If the file is on another file system, which may be too slow, close the file now and return False.
         """
         if os.fstat(file.fileno()).st_dev != os.fstat(self.file.fileno()).st_dev:
             file.close()
@@ -61,10 +62,10 @@ class InputSpool(ScratchFile):
         return True
 
     def read_line(self, offset: int, length: int) -> bytes:
-        """Return the line at `offset`, with a newline. If the last line has none, a newline is added.
+        """Return the line at `offset`, with a newline. If the last line has no newline, it is added.
 
         Args:
-            length: bytes, including the newline.
+            length: length in bytes, including the newline.
 
         Raises:
             StorageUnavailable: the file cannot be read or is too short.
@@ -81,7 +82,7 @@ class InputSpool(ScratchFile):
     def read_lines(self, positions: Sequence[tuple[int, int]]) -> bytearray:
         """Return the lines at these positions, joined. Each position is an offset and a length in bytes.
 
-        Lines that are next to each other in the file are read together.
+        Adjacent lines are read together.
 
         Raises:
             StorageUnavailable: the file cannot be read or is too short.
@@ -102,7 +103,7 @@ class InputSpool(ScratchFile):
                 if (missing := len(part) - os.preadv(number, [part], start)) > 1:
                     raise _truncated(missing, start)
                 if missing:
-                    part[-1:] = b"\n"  # the file ends without one
+                    part[-1:] = b"\n"  # the file ends without a newline
                 filled += len(part)
                 start = offset
             end = offset + length

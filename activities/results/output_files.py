@@ -39,9 +39,10 @@ class OutputFiles:
     async def write(
         self, index: ResultIndex, selected: SelectedResults, at: datetime
     ) -> list[FileRow | None]:
-        """Write the output file and the error file. Return their rows in this order, None for an empty file.
+        """Write the output file and the error file. Return their rows in this order; None for an empty file.
 
         Args:
+            index: the index of the batch's results.
             selected: the results for each file.
             at: creation time of the files.
         """
@@ -51,9 +52,9 @@ class OutputFiles:
         ]
 
     async def discard(self) -> None:
-        """Delete the objects that this attempt has written. Call it only if they have no rows.
+        """Delete the objects that this attempt has written. Call this only if no row names them.
 
-        A storage error is only logged, because the objects are deleted when the batch has ended.
+        A storage error is only logged, because the objects are also deleted after the batch has ended.
         """
         try:
             async with asyncio.timeout(_DISCARD_SECONDS):
@@ -91,7 +92,7 @@ class OutputFiles:
 
 
 def file_lifetime(order: BatchOrder, status: BatchStatus, settings: Settings) -> timedelta:
-    """Return how long the files of a batch are kept. It depends on the status in which the batch ends."""
+    """Return how long the files of a batch are kept, which depends on the status of the ended batch."""
     if order.output_expires_after_seconds is not None:
         return timedelta(seconds=order.output_expires_after_seconds)
     if status is BatchStatus.COMPLETED:
@@ -102,7 +103,7 @@ def file_lifetime(order: BatchOrder, status: BatchStatus, settings: Settings) ->
 async def delete_superseded(storage: Storage, files: FilesTable, order: BatchOrder) -> None:
     """Delete the output and error files of finalization attempts that did not end the batch.
 
-    Call this only when the batch has ended. Before that, it is not known which attempt will end it.
+    Call this only after the batch has ended. Before that, it is not known which attempt will end the batch.
     """
     for kind in OUTPUT_KINDS:
         id = derived_file_id(order.batch_id, kind)

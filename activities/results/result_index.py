@@ -1,4 +1,4 @@
-"""Index of the results of a batch, which are on the local disk.
+"""Index of a batch's results, which are stored on the local disk.
 
 The index needs 21 bytes of memory for each result. It consists of arrays instead of objects, so that 50,000
 lines take 1 MB. A result's position in these arrays is called its entry number.
@@ -26,23 +26,23 @@ from batchwright.rules.results.segments import (
     walk_records,
 )
 
-SORT_RUN = 65_536  # about how many entries are sorted at once
+SORT_RUN = 65_536  # approximate number of entries that are sorted at once
 BLOCK_BYTES = 1024 * 1024
 _SAMPLES_PER_RUN = 64  # offsets sampled for each run
-_RECORDS_AT_ONCE = 4096  # records indexed together
+_RECORDS_AT_ONCE = 4096  # number of records that are indexed together
 _NEWLINE = b"\n"
 _OWN_SEGMENT = "~"  # name of the segment of lines that finalization settled; sorts after all others
 
 
 def in_input_order(offsets: "array[int]", run: int = SORT_RUN) -> "array[int]":
-    """Return the entry numbers, sorted by their offsets in the input.
+    """Return the entry numbers of all results, sorted by the offsets of their lines in the input.
 
-    Entries with the same offset keep their order. The entries are sorted in groups (runs) of about `run`
-    entries, one group after the other, because sorting all at once would need ten times the memory.
+    Entries with the same offset keep their order. The entries are sorted in groups (runs), one after the
+    other, because sorting all at once would need ten times the memory.
 
     Args:
         offsets: the offset of each entry.
-        run: number of entries that are sorted at once.
+        run: approximate number of entries in a group.
     """
     count = len(offsets)
     if count <= run:
@@ -59,10 +59,10 @@ def in_input_order(offsets: "array[int]", run: int = SORT_RUN) -> "array[int]":
 
 
 def _run_boundaries(offsets: "array[int]", run: int) -> list[int]:
-    """Return the offsets at which the groups (runs) of about `run` entries begin and end.
+    """Return the offsets that separate groups (runs) of about `run` entries.
 
     Args:
-        offsets: the offset in the input of each entry.
+        offsets: each entry's offset in the input.
         run: number of entries in a group.
     """
     runs = -(-len(offsets) // run)
@@ -71,11 +71,11 @@ def _run_boundaries(offsets: "array[int]", run: int) -> list[int]:
 
 
 class SelectedResults(NamedTuple):
-    """One result for each line that has any, as entry numbers in the order of the input.
+    """One result for each line that has a result. Results are entry numbers, in the order of the input.
 
     Attributes:
-        output: entries of the lines that succeeded.
-        error: entries of the lines that failed.
+        output: results of the lines that succeeded.
+        error: results of the lines that failed.
         usage: tokens that all these lines have used.
     """
 
@@ -89,9 +89,9 @@ class SelectedResults(NamedTuple):
 
 
 class DeadLetterIndex:
-    """Positions of the batch's dead letters on the local disk. Each takes 24 bytes of memory.
+    """Positions of the batch's dead letters on the local disk. Each dead letter takes 24 bytes of memory.
 
-    A dead letter is the stored record of a line's last attempt. It says why the line failed.
+    A dead letter is the stored record of a line's last attempt, with the reason why the line failed.
     """
 
     def __init__(self) -> None:
@@ -105,9 +105,9 @@ class DeadLetterIndex:
         """Add the dead letter of the line at `offset` in the input.
 
         Args:
-            segment: number of the object that contains the dead letter.
-            position: where it begins in the local file.
-            length: its length in bytes.
+            segment: number of the segment (stored object) that contains the dead letter.
+            position: start of the dead letter in the local file.
+            length: length of the dead letter in bytes.
         """
         self._segment.append(segment)
         self._offset.append(offset)
@@ -121,10 +121,7 @@ class DeadLetterIndex:
 
 
 class AttemptIndex:
-    """Positions on the local disk of the records of earlier attempts.
-
-    After such an attempt, its line was sent again.
-    """
+    """Positions on the local disk of records of attempts after which the line was sent again."""
 
     def __init__(self) -> None:
         self._offset, self._position, self._length = array("q"), array("Q"), array("I")
@@ -134,8 +131,8 @@ class AttemptIndex:
         """Add a record of the line at `offset` in the input.
 
         Args:
-            position: where the record begins in the local file.
-            length: its length in bytes.
+            position: start of the record in the local file.
+            length: length of the record in bytes.
         """
         self._offset.append(offset)
         self._position.append(position)
@@ -164,7 +161,7 @@ class ResultIndex:
 
     def _clear(self) -> None:
         self._segments: list[str] = []
-        self._firsts = array("Q")  # first entry of each segment
+        self._firsts = array("Q")  # number of the first entry of each segment
         self._offset = array("q")
         self._position = array("Q")
         self._length = array("I")
@@ -183,7 +180,11 @@ class ResultIndex:
         return len(self._offset)
 
     def add_segment(self, name: str, data: bytes) -> int:
-        """Write a segment, an object with many results, to the local file. Return the number of results.
+        """Write a segment, an object with many results, to the local file. Return its number of results.
+
+        Args:
+            name: storage key of the segment.
+            data: content of the segment.
 
         Raises:
             SegmentDamaged: the data is not a valid segment.
@@ -220,32 +221,35 @@ class ResultIndex:
         self._tokens = [sum(column, before) for column, before in zip(tokens, self._tokens, strict=True)]
 
     def add_errors(self, lines: Sequence[tuple[int, bytes]]) -> None:
-        """Add error lines that finalization made.
+        """Add error results that finalization made.
 
         Args:
-            lines: pairs of a line's offset in the input and its error line.
+            lines: a line's offset in the input, and its line for the error file.
         """
         self.add_records([SegmentRecord(RecordKind.SETTLED, offset, line) for offset, line in lines])
 
     def add_records(self, records: Iterable[SegmentRecord]) -> None:
-        """Add results that finalization made, and their dead letters, which say why lines failed."""
+        """Add results that finalization made.
+
+        The records may include dead letters, the reasons why lines failed.
+        """
         writer = SegmentWriter()
         for record in records:
             writer.add(record)
         self.add_segment(_OWN_SEGMENT, writer.finish())
 
     def line(self, entry: int) -> bytes:
-        """Return the output line of the entry with this number."""
+        """Return the line for the output or error file of the result with this entry number."""
         return self._read(self._length[entry], self._position[entry])
 
     def _read(self, length: int, position: int) -> bytes:
         return bytes(self._spool.read_parts([(position, length)], b""))
 
     def select(self) -> SelectedResults:
-        """Select one result for each line: a success if there is one, else an error.
+        """Select one result for each line: a success if there is one, otherwise an error.
 
-        If there are several, the one in the segment (the stored object) with the lowest name is selected.
-        Call `select` again after results were added.
+        If a line has several such results, the result in the segment (stored object) with the lowest name is
+        selected. Call this again after results were added.
         """
         selected, others = self._split(in_input_order(self._offset))
         output, error = array("I"), array("I")
@@ -277,7 +281,7 @@ class ResultIndex:
     def _rank(self, entry: int) -> tuple[bool, str]:
         """Return a sort key for a result.
 
-        Of several results of a line, the one with the lowest key is selected.
+        If a line has several results, the one with the lowest key is selected.
         """
         return not self._success[entry], self._segments[self._segment_of(entry)]
 
@@ -294,19 +298,19 @@ class ResultIndex:
         )
 
     def lines_by_segment(self, entries: "array[int]") -> Iterator[tuple[str, bytes]]:
-        """Yield the line of each of these entries, with the storage key of the segment that it is from."""
+        """Yield each of these results, with the storage key of the segment that contains it."""
         for entry in entries:
             yield self._segments[self._segment_of(entry)], self.line(entry)
 
     def offsets_of(self, entries: "array[int]") -> "array[int]":
-        """Return, for each of these entries, where its line begins in the input file."""
+        """Return the offset of each of these results' lines in the input file."""
         return array("q", map(self._offset.__getitem__, entries))
 
     def dead_letters(self, selected: SelectedResults, limit: int = sys.maxsize) -> list[tuple[int, bytes]]:
         """Return at most `limit` dead letters of failed lines, sorted by offset in the input.
 
-        Each item is a line's offset and its dead letter, the record that says why the line failed. A dead
-        letter is returned only if it comes from the same segment as the line's selected result.
+        Each item is a line's offset and its dead letter, the record of why the line failed. Only a dead
+        letter from the same segment as the line's selected result is returned.
         """
         failed = self.offsets_of(selected.error) if self._dead_letters else array("q")
         found: list[tuple[int, bytes]] = []
@@ -319,7 +323,7 @@ class ResultIndex:
         return found
 
     def earlier_attempts(self, offset: int) -> Iterator[bytes]:
-        """Yield the records of the line's attempts except its last one, in no particular order.
+        """Yield the records of all attempts of a line except the last attempt, in no particular order.
 
         Args:
             offset: the line's position in the input.
@@ -327,7 +331,7 @@ class ResultIndex:
         return (self._read(length, position) for position, length in self._attempts.find(offset))
 
     def line_blocks(self, entries: "array[int]") -> Iterator[bytearray]:
-        """Yield the output lines of these entries, each with a newline, joined to blocks of about 1 MiB."""
+        """Yield the lines of these results, each with a newline, joined to blocks of about 1 MiB."""
         block: list[tuple[int, int]] = []
         size = 0
         lengths, positions = self._length, self._position

@@ -15,9 +15,9 @@ _Read = tuple[str, bytes]
 
 
 class SegmentReader:
-    """Reads segments, stored objects with many results, into the result index.
+    """Reads segments, stored objects with many results each, into the result index.
 
-    Only a few are in memory at a time.
+    Only a few segments are in memory at a time.
     """
 
     def __init__(self, storage: Storage, spool: ResultSpool, index: ResultIndex) -> None:
@@ -27,25 +27,22 @@ class SegmentReader:
         self._seen: set[str] = set()
 
     async def read_segment(self, key: str) -> int:
-        """Read the segment with this storage key.
-
-        Return its number of results; 0 if the object does not exist.
-        """
+        """Read the segment with this storage key. Return its number of results; 0 if it does not exist."""
         data = await self._get(key)
         return 0 if data is None else await asyncio.to_thread(self._index.add_segment, key, data)
 
     async def read_prefix(self, root: str) -> int:
-        """Read every segment under the key prefix `root` and return the number of results in them.
+        """Read every segment under the key prefix `root`, and return the number of results in them.
 
-        Use it only if no process still writes or merges segments there.
+        Call this only if no process writes or merges segments under this prefix any longer.
         """
         return sum([await self.read_segment(info.key) async for info in self._storage.list(root)])
 
     async def read_live_prefix(self, root: str) -> None:
-        """Read every segment under `root`, even while a slice merges its segments.
+        """Read every segment under the key prefix `root`, even while a slice merges its segments.
 
-        A merge replaces several segments by one new segment. If a segment disappears, `root` is listed again
-        to find the new one.
+        A merge replaces several segments by one new segment. If a segment disappears, the prefix is listed
+        again to find the new segment.
 
         Raises:
             StorageUnavailable: segments have disappeared after each of five listings.
@@ -58,10 +55,7 @@ class SegmentReader:
         raise StorageUnavailable(f"Segments under {root!r} keep disappearing while they are read.")
 
     async def _read_new(self, new: list[ObjectInfo]) -> bool:
-        """Read these objects into the index.
-
-        Return False if at least one of them no longer exists, otherwise True.
-        """
+        """Read these segments into the index. Return False if at least one of them no longer exists."""
         complete, read = True, list[_Read]()
         for group in [*_groups(new), []]:
             found, _ = await run_both(self._read(group), asyncio.to_thread(self._index_segments, read))
@@ -74,7 +68,7 @@ class SegmentReader:
         return list(zip(group, found, strict=True))
 
     def _index_segments(self, segments: list[_Read]) -> None:
-        """Add segments to the index. It runs in a thread while more segments are read."""
+        """Add segments to the index. This runs in a thread while more segments are read."""
         for key, data in segments:
             self._index.add_segment(key, data)
             self._seen.add(key)
@@ -87,7 +81,7 @@ class SegmentReader:
 
 
 def _groups(infos: Iterable[ObjectInfo]) -> Iterator[list[str]]:
-    """Yield groups of storage keys whose objects are read at once.
+    """Yield groups of storage keys. The objects of a group are read at the same time.
 
     A group has at most 8 segments and 8 MiB. A larger segment is a group by itself.
     """

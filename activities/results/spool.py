@@ -25,10 +25,10 @@ class ResultSpool(ScratchFile):
             super().__exit__(kind, error, trace)
 
     def append(self, data: bytes) -> int:
-        """Append `data` and return the position at which it begins.
+        """Append `data` to the file and return the position at which it begins.
 
         Raises:
-            StorageFull: the disk does not accept it.
+            StorageFull: the disk does not accept the data.
         """
         with self._lock:
             start, self._end = self._end, self._end + len(data)
@@ -36,13 +36,13 @@ class ResultSpool(ScratchFile):
         return start
 
     def read_parts(self, places: Sequence[tuple[int, int]], ending: bytes) -> bytearray:
-        """Return the parts of the file at `places`, joined, with `ending` after each part.
+        """Return the parts of the file at `places`, joined. `ending` is added after each part.
 
         Args:
             places: position and length in bytes of each part.
 
         Raises:
-            StorageUnavailable: the file is shorter than what was written.
+            StorageUnavailable: the file is shorter than the data written to it.
         """
         parts = bytearray(sum([length for _, length in places]) + len(places) * len(ending))
         room, at, read = memoryview(parts), 0, os.preadv

@@ -1,1 +1,1 @@
-"""Retention: delete expired data and what crashed processes left behind, in short turns."""
+"""Retention: delete expired data, and the data that crashed processes left behind, in short turns."""

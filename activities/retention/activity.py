@@ -24,8 +24,8 @@ from batchwright.storage.base import Storage
 from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
-_GRACE = timedelta(hours=1)  # between the expiry of a file or an upload and its deletion
-_ORPHAN_AGE = timedelta(hours=48)  # minimum age of a deleted object without a row, and vice versa
+_GRACE = timedelta(hours=1)  # time between the expiry of a file or an upload and its deletion
+_ORPHAN_AGE = timedelta(hours=48)  # minimum age of an object without a row, and vice versa
 
 Sweep = Callable[[RetentionTurn, SweepPosition], Awaitable[SweepPosition | None]]
 SWEEPS: Mapping[RetentionKind, Sweep] = {
@@ -57,13 +57,13 @@ class Retention(RetentionActivities):
     async def sweep(self, request: SweepRequest) -> SweepResult:
         """Delete data of one kind for one turn of about ten seconds.
 
-        Return the counts and the position from which the next turn continues. The position is None at the end
-        of the data. It is safe to repeat a turn.
+        Return the counts, and the position at which the next turn continues. The position is None at the end
+        of the data. A turn can be repeated safely.
 
         Raises (ApplicationError, by type):
             StorageUnavailable, DatabaseUnavailable: the service does not respond. The turn is retried from
                 its beginning.
-            ForeignStorage: the storage belongs to another database, or the object that shows its database is
+            ForeignStorage: the storage belongs to another database, or the object that names its database is
                 missing. Nothing was deleted, and the turn is not retried.
         """
         turn = self._turn(request)
@@ -95,7 +95,10 @@ class Retention(RetentionActivities):
         )
 
     async def _finish(self, request: SweepRequest, turn: RetentionTurn) -> None:
-        """Log the totals of a kind of data after its last turn. Record a success if no deletion failed."""
+        """Log the totals of a kind of data after its last turn.
+
+        Record a success if all deletions succeeded.
+        """
         before = request.so_far
         data = {
             "kind": request.kind.value,

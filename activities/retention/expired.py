@@ -1,7 +1,7 @@
-"""Delete what has expired: files, uploads, intermediate objects of batches, old rows and idempotency keys.
+"""Delete expired data: files, uploads, intermediate objects of batches, old rows and idempotency keys.
 
-An object is deleted before the row that names it. If a crash comes between the two, the next turn finds the
-row. Without the row, only a listing of the whole storage could find the object.
+An object is deleted before the row that names it. If the process crashes between the two, the next turn still
+finds the row, and through the row the object.
 """
 
 from functools import partial
@@ -59,7 +59,7 @@ async def uploads(turn: RetentionTurn, position: SweepPosition) -> SweepPosition
 async def batches(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     """Delete the intermediate objects of ended batches, and output files without a row.
 
-    Return the position from which the next turn continues, or None after the last batch.
+    Return the position at which the next turn continues; None after the last batch.
     """
     table, before = turn.database.retention, turn.cutoffs.batches
 
@@ -87,8 +87,8 @@ async def _delete_lost_attempts(turn: RetentionTurn, batch: EndedItem) -> None:
 async def metadata(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     """Delete the rows of batches that ended long ago, and then the rows of old uploads.
 
-    Return the position from which the next turn continues, or None after the last row. If the position has
-    the id of an upload, the rows of batches are already done.
+    Return the position at which the next turn continues; None after the last row. A position with the id of
+    an upload means that the rows of batches are done.
     """
     table, before = turn.database.retention, turn.cutoffs.metadata
 

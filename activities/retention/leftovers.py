@@ -1,6 +1,6 @@
-"""Delete what crashed processes left: unfinished objects, objects without rows, and rows without objects.
+"""Delete what crashed processes left behind: unfinished objects, objects without rows, rows without objects.
 
-Rows and objects are compared only if the storage carries the id of this database. With a wrong storage or
+Rows and objects are compared only if the storage contains the id of this database. With a wrong storage or
 database, every object would seem to have no row.
 """
 
@@ -30,10 +30,10 @@ _STATS_AT_ONCE = 16
 
 
 async def unfinished_objects(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
-    """Delete what remains of writes that were abandoned at least `MAX_WRITE_TIME` ago.
+    """Delete the remains of writes that were abandoned at least `MAX_WRITE_TIME` ago. Return None.
 
-    A dry run does nothing, because the storage cannot count these remains. Return None, because one turn
-    deletes all of them and no position is left.
+    One turn deletes all of them, so there is no position at which another turn could continue. A dry run does
+    nothing, because the storage cannot count these remains.
     """
     if not turn.dry_run:
         turn.count_deleted(await turn.storage.sweep(MAX_WRITE_TIME))
@@ -43,7 +43,7 @@ async def unfinished_objects(turn: RetentionTurn, position: SweepPosition) -> Sw
 async def orphaned_objects(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     """Delete objects without a row in the database, tenant by tenant.
 
-    Return the position from which the next turn continues, or None after the last tenant.
+    Return the position at which the next turn continues; None after the last tenant.
     """
     await _check_mark(turn)
     async for tenant in _tenants(turn, position):
@@ -61,10 +61,10 @@ async def orphaned_objects(turn: RetentionTurn, position: SweepPosition) -> Swee
 async def _delete_orphans(
     turn: RetentionTurn, tenant: str, live: frozenset[str], page: Sequence[DatedObject]
 ) -> None:
-    """Delete those objects of one listed page that have no row.
+    """Delete the objects of one listed page that have no row.
 
-    The rows are read after the objects were listed. If an object was written in between, it either has its
-    row already or is too young to be deleted.
+    The rows are read after the objects were listed. An object that was written in between either has its row
+    already or is too young to be deleted.
 
     Args:
         live: ids of the tenant's batches that have not ended.
@@ -87,9 +87,9 @@ async def _delete_orphans(
 
 
 async def files_without_object(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
-    """Delete the rows of files whose object is missing in storage, because the files cannot be downloaded.
+    """Delete the rows of files whose object is missing in storage, because such files cannot be downloaded.
 
-    Return the position from which the next turn continues, or None after the last tenant.
+    Return the position at which the next turn continues; None after the last tenant.
     """
     await _check_mark(turn)
     table, before = turn.database.retention, turn.cutoffs.orphans
@@ -124,17 +124,14 @@ async def _check_mark(turn: RetentionTurn) -> None:
 
 
 def _tenant_done(turn: RetentionTurn, tenant: str) -> SweepPosition:
-    """Return the position after all data of this tenant.
-
-    It has `at` set, which shows that the tenant is done.
-    """
+    """Return the position after all data of this tenant. Its `at` is set, which marks the tenant as done."""
     return SweepPosition(at=turn.now, tenant=tenant)
 
 
 async def _tenants(turn: RetentionTurn, position: SweepPosition) -> AsyncGenerator[str]:
     """Yield the names of the tenants from `position` on.
 
-    The first one is the tenant in `position`, unless `at` is set, which shows that this tenant is done.
+    The first name is the tenant in `position`, unless `at` is set, which marks this tenant as done.
     """
     after = position.tenant
     if after and position.at is None:

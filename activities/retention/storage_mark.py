@@ -1,4 +1,4 @@
-"""The storage mark: an object in the storage with the id of the database to which the storage belongs."""
+"""The storage mark: an object in the storage that names the database to which the storage belongs."""
 
 from datetime import datetime
 
@@ -20,8 +20,8 @@ async def check_storage_mark(
         dry_run: True writes nothing.
 
     Raises:
-        ApplicationError (FOREIGN_STORAGE): the mark names another database, or the mark that this database
-            wrote is missing. The activity is not retried.
+        ApplicationError (FOREIGN_STORAGE): the mark names another database, or the mark that was written for
+        this database is missing. The activity is not retried.
     """
     mark = await database.retention.mark()
     try:

@@ -1,4 +1,4 @@
-"""One turn of retention: what it needs to delete data, how long it may take, and what it has deleted."""
+"""One turn of retention: its inputs, its time limit, and the counts of deleted data."""
 
 import logging
 import time
@@ -16,7 +16,7 @@ from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-# Short, because a turn holds a slot that ingestions and finalizations need as well.
+# Short, because a turn occupies a slot that ingestions and finalizations need as well.
 TURN_SECONDS = 10.0
 PAGE = 100
 T = TypeVar("T")
@@ -26,12 +26,12 @@ T = TypeVar("T")
 class RetentionTurn:
     """One turn that deletes data of one kind. When `is_over` is True, the turn stops at the next position.
 
-    A position is a place in the data from which another turn can continue.
+    A position is a point in the data at which another turn can continue.
 
     Attributes:
-        cutoffs: times before which data of each kind is deleted.
+        cutoffs: for each kind of data, the time before which it is deleted.
         dry_run: True deletes nothing and only counts.
-        seconds: how long the turn may take.
+        seconds: maximum duration of the turn.
     """
 
     kind: RetentionKind
@@ -56,7 +56,7 @@ class RetentionTurn:
         return DeletionCount(kind=self.kind, count=self.count, bytes=self.bytes, failures=self.failures)
 
     def count_deleted(self, count: int = 1, size: int = 0) -> None:
-        """Count deleted items and their bytes. The metrics do not include dry runs."""
+        """Count deleted items and their bytes. In a dry run, the metrics stay unchanged."""
         self.count += count
         self.bytes += size
         if not self.dry_run:
@@ -67,7 +67,8 @@ class RetentionTurn:
         """Count and log an item that could not be deleted. The turn continues with the other items.
 
         Args:
-            subject: the item's id or key.
+            subject: id or key of the item.
+            error: the reason.
         """
         self.failures += 1
         self.metrics.retention_failures.labels(self.kind).inc()
@@ -78,10 +79,10 @@ class RetentionTurn:
     async def isolated(self, subject: str) -> AsyncGenerator[None]:
         """Context manager that counts a storage error as the failure of one item, so that the turn continues.
 
-        StorageUnavailable is still raised, because it concerns all items.
+        StorageUnavailable is still raised, because it affects all items.
 
         Args:
-            subject: the item's id or key.
+            subject: id or key of the item.
         """
         try:
             yield
@@ -113,10 +114,10 @@ async def sweep_pages(
 ) -> SweepPosition | None:
     """Call `each` for every row, page by page, until the last row or the end of the turn.
 
-    Return None after the last row, otherwise the position from which the next turn continues.
+    Return the position at which the next turn continues; None after the last row.
 
     Args:
-        fetch: returns the rows of the page after a position.
+        fetch: returns the page of rows after a position.
         each: processes one row.
         position_of: returns the position of a row.
     """

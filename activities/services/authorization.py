@@ -1,4 +1,4 @@
-"""Check before each send whether a line may be sent, with permissions that are at most five seconds old."""
+"""Check before each send if a line may be sent, with permissions that are at most five seconds old."""
 
 import asyncio
 import logging
@@ -19,13 +19,13 @@ from batchwright.telemetry.metrics import Metrics
 logger = logging.getLogger(__name__)
 MAX_AGE_SECONDS = 5.0
 _REFRESH_SECONDS = 1.0
-_KEY_MARGIN = timedelta(days=1)  # added to the longest window when revoked keys are read
+_KEY_MARGIN = timedelta(days=1)  # revoked keys are read for the longest window plus this margin
 
 
 class Permissions(Protocol):
     # A number that changes when the permissions may have changed. None if each line has to be checked.
     version: int | None = None
-    # Until this time of the suspend-aware clock, the permissions are recent enough. Later, no line is sent.
+    # The permissions are valid until this time of the suspend-aware clock. After that, no line is sent.
     fresh_until: float = math.inf
 
     def may_use(self, tenant: str, model: str) -> bool: ...
@@ -34,20 +34,20 @@ class Permissions(Protocol):
         """Return True if the API key was revoked or has expired.
 
         Args:
-            key_id: the key that created the batch; empty if the batch was created without one.
+            key_id: id of the key that created the batch; empty if the batch was created without a key.
         """
         ...
 
     def budget_exceeded(self, tenant: str, key_id: str) -> str:
-        """Return a message for the client if a token budget of the batch is used up; empty if none is.
+        """Return a message for the client if a token budget of the batch is used up; empty if no budget is.
 
         Args:
-            key_id: the API key that created the batch; empty if the batch was created without one.
+            key_id: id of the API key that created the batch; empty if the batch was created without a key.
         """
         ...
 
     def record_usage(self, tenant: str, key_id: str, tokens: int) -> None:
-        """Count `tokens` that lines of a batch have used, for the budgets of its tenant and its API key."""
+        """Count `tokens` that a batch's lines have used, for the budgets of its tenant and its API key."""
         ...
 
 
@@ -70,7 +70,7 @@ class UnrestrictedPermissions(Permissions):
 class CachedPermissions(Permissions):
     """Permissions that are read from the database every second.
 
-    A tenant without a row in the database has no limits of its own and may use every model.
+    A tenant without a row in the database may use every model and has no limits of its own.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class CachedPermissions(Permissions):
         longest_window: timedelta,
         clock: Callable[[], float] = suspend_aware_clock,
     ) -> None:
-        """Create permissions that are not fresh until `refresh` was called.
+        """Create permissions that are not valid before the first `refresh`.
 
         Args:
             longest_window: the longest completion window of a batch. API keys that were revoked or expired
@@ -116,11 +116,11 @@ class CachedPermissions(Permissions):
             logger.warning("token usage could not be published", extra={"error": str(error)})
 
     async def refresh(self) -> None:
-        """Read permissions, withdrawn keys and budgets again.
+        """Read permissions, revoked keys and budgets again.
 
         Raises:
-            DatabaseUnavailable: the database does not respond. The old permissions stay until they are too
-                old.
+            DatabaseUnavailable: the database does not respond. The last permissions stay in use until they
+                are too old.
         """
         started_at = self._clock()
         own = {row.tenant: row.own for row in await self._table.all()}
@@ -132,10 +132,7 @@ class CachedPermissions(Permissions):
         self.version = None if self._budgets.has_limits else self._refreshes
 
     async def run(self) -> None:
-        """Call `refresh` every second until cancelled.
-
-        If the database is unavailable, log it once and keep trying.
-        """
+        """Refresh the permissions every second until cancelled. An unavailable database is logged once."""
         while True:
             try:
                 await self.refresh()
@@ -149,23 +146,23 @@ class CachedPermissions(Permissions):
 
 
 class LineAuthorizer:
-    """Checks before each send whether lines of one slice may be sent.
+    """Checks before each send if lines of one slice may be sent.
 
-    If they may, this is remembered until the permissions change. While their `version` is `allowed_version`,
-    every line of the slice may be sent, and no check is needed.
+    A positive result is remembered until the permissions change: while the permissions' `version` is
+    `allowed_version`, every line of the slice may be sent without a check.
     """
 
     def __init__(self, permissions: Permissions, metrics: Metrics, request: SliceRequest) -> None:
         self._permissions, self._metrics = permissions, metrics
         self._tenant, self._key_id, self._model = request.tenant, request.caller.key_id, request.model
-        self.allowed_version = -1  # no version, until a check allows every line
+        self.allowed_version = -1  # -1 until a check allows every line
 
     def denial_reason(self, *, has_job: bool) -> str:
-        """Return why a line may not be sent now, as a message for the client; empty if it may be sent.
+        """Return why no line may be sent now, as a message for the client; empty if a line may be sent.
 
         Args:
-            has_job: True if a backend already runs the line as a job. Then only the tenant's permission to
-                use the model is checked, because the line was sent before.
+            has_job: True if a backend already runs the line as a job. Only the tenant's permission to use the
+                model is then checked, because the line was sent before.
         """
         permissions, version = self._permissions, self._permissions.version
         if version == self.allowed_version:

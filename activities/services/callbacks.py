@@ -1,4 +1,4 @@
-"""Callbacks by which backends report that a job has ended: make their URLs, and read those that arrived."""
+"""Callbacks with which backends report the end of a job: make their URLs, and read the callbacks."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from batchwright.settings import Settings
 logger = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0
 _CLEANUP_SECONDS = 60.0
-_RETENTION_MARGIN = timedelta(minutes=5)  # after a token expires: a slice may be changing workers
+_RETENTION_MARGIN = timedelta(minutes=5)  # kept after a token expires, for slices that change workers
 
 CallbackFuture = asyncio.Future[ReceivedCallback]
 
@@ -24,11 +24,11 @@ class CallbackSubscriptions(Protocol):
     """Subscriptions to the callbacks of jobs. `id` is always the id of the job's `CallbackToken`."""
 
     def url(self, callback: CallbackToken) -> str:
-        """Return the URL that a backend has to call; empty if callbacks are not configured."""
+        """Return the URL that a backend calls at the end of a job; empty if callbacks are not configured."""
         ...
 
     def subscribe(self, id: str) -> CallbackFuture:
-        """Return a future that gets the first callback with this id, even if it has arrived already."""
+        """Return a future that receives the first callback with this id, even if it has already arrived."""
         ...
 
     def unsubscribe(self, id: str, call: CallbackFuture) -> None:
@@ -40,7 +40,10 @@ class CallbackSubscriptions(Protocol):
         ...
 
     async def forget(self, ids: Sequence[str]) -> None:
-        """Delete the stored bodies of these callbacks. Call it when the results of their jobs are stored."""
+        """Delete the stored bodies of these callbacks.
+
+        Call this after the results of their jobs are stored.
+        """
         ...
 
 
@@ -58,10 +61,7 @@ class NoCallbacks(CallbackSubscriptions):
 
 
 class CallbackWatch(CallbackSubscriptions):
-    """Subscriptions of one worker process.
-
-    One database query a second reads the callbacks that have arrived.
-    """
+    """Subscriptions of one worker process. One database query per second reads the arrived callbacks."""
 
     def __init__(self, table: CallbacksTable, settings: Settings) -> None:
         self._table = table
@@ -85,26 +85,23 @@ class CallbackWatch(CallbackSubscriptions):
     async def forget(self, ids: Sequence[str]) -> None:
         """Delete the stored bodies of these callbacks.
 
-        If the database is unavailable, they stay until they expire.
+        If the database is unavailable, the bodies stay until they expire.
         """
         if ids:
             with contextlib.suppress(DatabaseUnavailable):
                 await self._table.clear_bodies(ids)
 
     async def run(self) -> None:
-        """Read callbacks every second until cancelled.
-
-        If the database is unavailable, log it once and keep trying.
-        """
+        """Read callbacks every second until cancelled. An unavailable database is logged once."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._poll_forever())
             if self._secret:
                 group.create_task(self._delete_expired())
 
     async def poll(self) -> None:
-        """Read the callbacks that have arrived and pass them to the jobs that wait.
+        """Read the callbacks that have arrived, and pass them to the waiting jobs.
 
-        No query is sent if no job waits.
+        If no job waits, no query is sent.
 
         Raises:
             DatabaseUnavailable: the database does not respond.

@@ -1,4 +1,4 @@
-"""Decide whether a line can run: a backend must serve its model, and the tenant must be allowed to use it."""
+"""Decide if a line can run: a backend must serve its model, and the tenant must be allowed to use it."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,8 +15,8 @@ class ModelAccess(NamedTuple):
     """The models that the lines of a batch may use. They are determined once, when ingestion starts.
 
     Attributes:
-        served: models that backends have reported. None if no backend has reported any; then every valid
-            model name is accepted.
+        served: models that backends have reported; None if no backend has reported any. With None, every
+            valid model name is accepted.
         accepts_unlisted: returns True if a backend accepts a model that is not in `served`.
     """
 
@@ -25,13 +25,13 @@ class ModelAccess(NamedTuple):
     accepts_unlisted: Callable[[str], bool] = lambda model: False
 
     def rejection_code(self, model: str) -> LineCode | None:
-        """Return the error code for lines of this model if they cannot run; None if they can.
+        """Return the error code for lines of this model if they cannot run; None if they can run.
 
-        The tenant's permission is checked first, so that the error does not reveal whether a model that the
-        tenant may not use is served.
+        The tenant's permission is checked first. Otherwise the error would reveal if a model that the tenant
+        may not use is served.
 
         Args:
-            model: empty if the line names no model and there is no default model.
+            model: name of the model; empty if the line names no model and there is no default model.
         """
         if model and not self.quotas.may_use(model):
             return LineCode.POLICY_REJECTED
@@ -45,7 +45,7 @@ class ModelAccess(NamedTuple):
 def display_name(model: str) -> str:
     """Return the model's name for messages and counts.
 
-    It is cut to 256 characters, and characters that the database cannot store are replaced.
+    The name is cut to 256 characters, and characters that the database cannot store are replaced.
     """
     return storable(model[:_MAX_DISPLAY_NAME])
 

@@ -14,26 +14,23 @@ REPORT_SECONDS = 2.0
 class ProgressReporter:
     """Writes the counts that the API shows while a batch runs.
 
-    These counts are only for display, because finalization counts the lines again.
+    The counts are only for display. Finalization counts the lines again.
     """
 
     def __init__(self, table: ProgressTable) -> None:
         self._table = table
         self._pending: dict[tuple[str, str, int], SliceProgress] = {}
         self._failing = False
-        self._writing = asyncio.Lock()  # one write at a time, or older numbers could be written last
+        self._writing = asyncio.Lock()  # one write at a time, so that older numbers are not written last
 
     def report(self, progress: SliceProgress) -> None:
-        """Buffer the slice's counts for the next write.
-
-        Older counts of this slice in the buffer are replaced.
-        """
+        """Buffer the slice's counts for the next write. They replace older counts of the same slice."""
         self._pending[progress.batch_id, progress.model, progress.number] = progress
 
     async def run(self) -> None:
         """Write the buffered counts every 2 s until cancelled.
 
-        Call `send` afterwards to write the last ones.
+        Call `send` afterwards to write the last counts.
         """
         while True:
             await asyncio.sleep(REPORT_SECONDS)
@@ -42,7 +39,7 @@ class ProgressReporter:
     async def send(self) -> None:
         """Write the buffered counts now.
 
-        If the database is unavailable, they stay buffered for the next call.
+        If the database is unavailable, the counts stay buffered for the next call.
         """
         async with self._writing:
             pending, self._pending = self._pending, {}

@@ -1,8 +1,8 @@
-"""Decides when a worker takes another slice: when it could send more lines than its slices have ready.
+"""Decide when a worker takes another slice: when it could send more lines than its slices have ready.
 
 A slice is a part of a batch's lines. A slice that only waits for its last responses has nothing left to send,
-so the worker takes the next one. How busy the worker is depends on the permits, which limit the requests in
-flight, and not on the number of its slices.
+so the worker takes another slice. The worker's load is measured in permits (requests in flight), not in
+slices.
 """
 
 import math
@@ -19,17 +19,17 @@ from batchwright.inference.send_limits import Limit
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS
 
 MAX_SLICES = 64  # slices of one task queue that a worker holds at once
-_MAX_BLOCKED_SLICES = 4  # the same while no request of the model may be sent
-_MAX_SENDING_SLICES = 16  # slices of the queue that many models share, without those that only wait
+_MAX_BLOCKED_SLICES = 4  # maximum number of slices while no request of the model may be sent
+_MAX_SENDING_SLICES = 16  # of the queue that models share; slices that only wait do not count
 _MAX_YIELDING = 16  # slices of one task queue that give up their places at the same time
-_FETCH_SECONDS = 1.0  # lines for so long are kept ready, because fetching another slice takes time
-_RATE_SECONDS = 2.0  # time over which a lower rate of responses is averaged; a higher one counts at once
-_MEASURE_SECONDS = 0.25  # shortest time over which the rate is measured
+_FETCH_SECONDS = 1.0  # lines for this time are kept ready, because fetching a slice takes time
+_RATE_SECONDS = 2.0  # a falling response rate is averaged over this time; a rising one counts at once
+_MEASURE_SECONDS = 0.25  # the rate is measured over at least this time
 _SEEK_SECONDS = 30.0  # pause between two attempts to find a slice of the same tenant or batch
-_MAX_SEEKING_SLICES = 16  # with so many slices that have lines, no batch is sought that goes first
-_MAX_MISSES = 32  # wrong slices in a row, after which a worker pauses its search for a tenant
-_FIRST_ESTIMATE = 64.0  # lines of a slice, until some were read
-_NEW_SLICE_SHARE = 0.2  # of the newest slice in the average number of lines
+_MAX_SEEKING_SLICES = 16  # with so many slices with lines, no search for a batch that goes first
+_MAX_MISSES = 32  # after so many wrong slices in a row, a worker pauses its search for a tenant
+_FIRST_ESTIMATE = 64.0  # assumed lines of a slice, until the first slice is read
+_NEW_SLICE_SHARE = 0.2  # weight of the newest slice in the average number of lines
 
 # Number of batches that have unsettled lines and may send them now, by model and tenant.
 WaitingBatches = Mapping[str, Mapping[str, int]]
@@ -40,11 +40,12 @@ class HeldSlice:
     """A slice that this worker runs.
 
     Attributes:
-        queue: the task queue from which it came, as in `SliceDemand`.
-        model: the model of its lines.
+        queue: task queue from which the slice came, as in `SliceDemand`.
+        model: model of the slice's lines.
         ready: returns how many lines the slice could send now; None while its lines are not read yet.
-        is_yielding: True if it gives up its place to another slice that waits.
-        is_surplus: True if a search for others found it, and it is to be returned to its queue.
+        is_yielding: True if the slice gives up its place to another slice that waits.
+        is_surplus: True if the slice must return to its queue, because a search for another tenant or batch
+            found it.
         memory: memory for its lines; None until the slice requests it.
     """
 
@@ -66,7 +67,7 @@ class HeldSlice:
         return self.memory is not None and self.memory.granted and self.memory.size > 0
 
     def drain(self) -> None:
-        """Record that the slice sends nothing more and only waits for responses."""
+        """Record that the slice sends no more lines and only waits for responses."""
         self.ready = _nothing
 
 
@@ -76,23 +77,24 @@ def _nothing() -> int:
 
 @dataclass(eq=False)
 class _Queue:
-    """Slices of one task queue, and the search for slices of tenants that have none here.
+    """Slices of one task queue, and the searches for slices of tenants that have none on this worker.
 
     Attributes:
-        slots: objects that stand for the taken slices. They include slices that have not begun to run, and
-            slices that have ended but whose end Temporal has not confirmed yet.
+        slots: one object for each taken slice, including slices that have not begun to run and slices whose
+            end Temporal has not confirmed yet.
         ended: number of slices that have ended but are still in `slots`.
         lines: average number of unsettled lines of the slices read so far.
-        rate: responses per second of the model, as measured with `answered` at the time `measured_at`.
-        sought: when a slice of a tenant was last searched for, by tenant.
-        sought_batches: the same for batches that go before others of their tenant, by batch.
-        seek_after: no slice of a tenant without slices here is searched for before this time.
-        seek_more_after: no slice of one more batch of a tenant is searched for before this time.
+        rate: responses per second of the model, computed from `answered` at the time `measured_at`.
+        sought: time of the last search for a slice of a tenant, by tenant.
+        sought_batches: time of the last search for a batch that goes first in its tenant, by batch.
+        seek_after: earliest time of the next search for a tenant without slices on this worker.
+        seek_more_after: earliest time of the next search for one more batch of a tenant.
         is_seeking: True while the worker polls to find a slice of a certain tenant.
-        seeking: the first such tenant that has no slice with lines here; empty if each of them has one.
-        misses: number of slices in a row that came in searches and were of no tenant without slices here.
-        is_checked: True if no tenant is searched for until the waiting batches are set again.
-        is_first_checked: the same for batches that go before others of their tenant.
+        seeking: the first waiting tenant that has no slice with lines on this worker; empty if there is none.
+        misses: number of consecutive slices that came in searches but belong to tenants with slices here.
+        is_checked: True if no tenant is searched for until `set_waiting` is called again.
+        is_first_checked: True if no batch that goes first is searched for until `set_waiting` is called
+            again.
     """
 
     slots: set[object] = field(default_factory=set[object])
@@ -113,14 +115,14 @@ class _Queue:
     is_first_checked: bool = False
 
     def with_lines(self) -> list[HeldSlice]:
-        """Return the slices that have lines to send or are not read yet."""
+        """Return the slices that have lines to send, and the slices whose lines are not read yet."""
         return [held for held in self.slices if held.ready is None or held.ready()]
 
 
 class SliceDemand:
-    """The slices that one worker process holds, and whether it should take another one.
+    """The slices that one worker process holds, and the decision if it should take another one.
 
-    All methods name a task queue by its model, or `ALL_MODELS` for the queue that many models share.
+    In all methods, a task queue is named by its model, or by `ALL_MODELS` for the queue that models share.
     """
 
     def __init__(
@@ -134,10 +136,11 @@ class SliceDemand:
         """Create the demand of a process that holds no slice.
 
         Args:
-            limiter: the permits of this process.
-            budget: the memory of this process for slices.
+            limiter: permits of this process.
+            budget: memory of this process for slices.
             is_blocked: returns True while no worker may send requests of the given model.
-            has_share: returns False while this worker may send none, but others may.
+            has_share: returns False while this worker may send no requests of the model, but other workers
+                may.
             clock: returns the current time in seconds.
         """
         self._limiter, self._budget, self._clock = limiter, budget, clock
@@ -145,19 +148,21 @@ class SliceDemand:
         self._queues: defaultdict[str, _Queue] = defaultdict(_Queue)
         self._waiting: WaitingBatches = {}
         self._sharing: Collection[str] = ()  # models whose slices come from the queue `ALL_MODELS`
-        self._lock = Lock()  # for `ended`: Temporal's SDK calls `release` in threads of its own
+        self._lock = Lock()  # guards `ended`, because Temporal's SDK calls `release` in its own threads
 
     def set_waiting(self, batches: WaitingBatches, sharing: Collection[str] = ()) -> None:
         """Set how many batches may send lines now, whether their slices run on this worker or elsewhere.
 
-        `sharing` are those of their models whose slices come from the queue `ALL_MODELS`.
+        Args:
+            batches: number of batches, by model and tenant.
+            sharing: models in `batches` whose slices come from the queue `ALL_MODELS`.
         """
         self._waiting, self._sharing = batches, sharing
         for queue in list(self._queues.values()):
             queue.is_checked = queue.is_first_checked = False
 
     def retain_only(self, models: Collection[str]) -> None:
-        """Forget the queues of all other models, except those with slices here."""
+        """Drop the queues of all models not in `models`, except queues with slices on this worker."""
         for name, queue in list(self._queues.items()):
             if name not in models and not queue.slots and not queue.slices:
                 del self._queues[name]
@@ -165,11 +170,11 @@ class SliceDemand:
     # Slices of this worker
 
     def take(self, queue: str, slot: object) -> None:
-        """Count a slice that has arrived from the task queue. `slot` stands for it until `release`."""
+        """Count a slice that has arrived from the task queue. `slot` identifies the slice until `release`."""
         self._queues[queue].slots.add(slot)
 
     def release(self, queue: str, slot: object) -> None:
-        """Stop counting a slice. It has no effect if `take` was not called with this slot."""
+        """Stop counting a slice. This has no effect if `take` was not called with this slot."""
         here = self._queues.get(queue)
         if here is not None and slot in here.slots:
             with self._lock:
@@ -178,7 +183,7 @@ class SliceDemand:
 
     @contextmanager
     def holding(self, queue: str, model: str, tenant: str, batch_id: str) -> Generator[HeldSlice]:
-        """Hold a slice during the `with` block, which must enclose the whole activity."""
+        """Context manager that holds a slice. It must enclose the whole activity."""
         held, here = HeldSlice(queue, model, tenant, batch_id), self._queues[queue]
         if here.is_seeking and self._end_search(queue, here, held):
             held.is_surplus = True
@@ -194,13 +199,13 @@ class SliceDemand:
                 here.ended += 1
 
     def _end_search(self, name: str, here: _Queue, found: HeldSlice) -> bool:
-        """End a search with the slice that was found, and return True if this slice is to be returned.
+        """End a search with the slice that it found. Return True if the slice must return to its queue.
 
-        If the tenant that is sought has no slice here yet, the worker searches for it again at once. A slice
-        is wrong if its tenant has others with lines here, or its batch in a search for one more batch. The
-        worker returns it unless it needs the lines, so a search does not fill the places of this worker.
-        After `_MAX_MISSES` wrong slices in a row, all slices of the tenant that is sought may be at other
-        workers, so the worker pauses all searches for tenants.
+        A slice is wrong if its tenant already has slices with lines here. In a search for one more batch of a
+        tenant, it is wrong if its batch has. The worker returns a wrong slice unless it needs the lines, so
+        that searches do not fill the places of this worker. If the sought tenant still has no slice here, the
+        next search starts at once. After `_MAX_MISSES` wrong slices in a row, all searches for tenants pause,
+        because other workers may have all slices of the sought tenant.
         """
         sought, here.seeking, here.is_seeking = here.seeking, "", False
         with_lines = here.with_lines()
@@ -221,16 +226,16 @@ class SliceDemand:
         return is_wrong and not self._is_hungry(name, here, arrived=1)
 
     def lines_read(self, held: HeldSlice, lines: int, ready: Callable[[], int]) -> None:
-        """Set how many lines without a result a slice has, and the function that counts those ready now."""
+        """Set a slice's number of lines without a result, and a function that counts the lines ready now."""
         held.ready = ready
         queue = self._queues[held.queue]
         queue.lines += _NEW_SLICE_SHARE * (lines - queue.lines)
 
     def must_yield(self, held: HeldSlice) -> bool:
-        """Return True if the slice has to give up its place, because other slices wait for one.
+        """Return True if the slice has to give up its place, because other slices wait for a place.
 
-        At most as many slices yield at the same time as others wait, because a place becomes free only with
-        the last response of a yielding slice. Once the result is True, it stays True.
+        Not more slices yield at the same time than slices wait, because a place becomes free only with the
+        last response of a yielding slice. Once the result is True, it stays True.
         """
         if not held.is_yielding:
             queue = self._queues[held.queue]
@@ -241,9 +246,10 @@ class SliceDemand:
         return held.is_yielding
 
     def is_spare(self, held: HeldSlice, limit: Limit) -> bool:
-        """Return True if `limit`, at which the slice waits, is used up without it.
+        """Return True if other slices on this worker can use up `limit`, for which this slice waits.
 
-        This is the case if it came from the queue `ALL_MODELS` and several others here have the same limit.
+        This is the case if the slice came from the queue `ALL_MODELS` and several other slices here wait for
+        the same limit.
         """
         if held.queue != ALL_MODELS:
             return False
@@ -255,16 +261,16 @@ class SliceDemand:
     def is_replaceable(self, held: HeldSlice) -> bool:
         """Return True if this worker runs only few slices of the same tenant.
 
-        If some of them may not send now, the worker takes other slices in their place.
+        If some of these slices may not send now, the worker takes other slices instead.
         """
         here = self._queues[held.queue].slices
         return sum(other.tenant == held.tenant for other in here) <= _MAX_BLOCKED_SLICES
 
     def _must_free_memory(self, held: HeldSlice) -> bool:
-        """Return True if this slice must give back its memory, because another slice waits for memory.
+        """Return True if this slice must free its memory, because another slice waits for memory.
 
-        A slice that already yields and still holds memory will soon free it for one of those that wait. The
-        result is True only if more slices wait than there are such slices.
+        A slice that already yields will soon free its memory for one waiting slice. Therefore the result is
+        True only if more slices wait for memory than slices with memory yield.
         """
         waiting = self._budget.waiting
         if not waiting or not held.holds_memory:
@@ -291,7 +297,11 @@ class SliceDemand:
         )
 
     def _is_hungry(self, name: str, here: _Queue, arrived: int = 0) -> bool:
-        """Return True if the worker could send more lines than its slices have ready, without `arrived`."""
+        """Return True if the worker could send more lines than its slices have ready.
+
+        Args:
+            arrived: number of slices that have just arrived and are not counted.
+        """
         counts = [held.ready() for held in here.slices if held.ready is not None]
         unread = max(0, len(here.slots) - here.ended - len(counts) - arrived)
         wanted = self._limiter.free(name) + max(1.0, here.rate * _FETCH_SECONDS)
@@ -304,10 +314,10 @@ class SliceDemand:
         return len(queue.slots) >= min(MAX_SLICES, _MAX_SENDING_SLICES + waiting_only)
 
     def _count_missing(self, name: str, queue: _Queue) -> int:
-        """Return how many batches have no slice on this worker.
+        """Return how many batches have no slice on this worker, at most as many as slices may yield at once.
 
-        On the queue `ALL_MODELS`, a slice that only waits for responses takes no place, so it does not count.
-        The result is at most the number of slices that may yield at once.
+        On the queue `ALL_MODELS`, a slice that only waits for responses does not count, because it takes no
+        place.
         """
         models, slices = [name], queue.slices
         if name == ALL_MODELS:
@@ -325,7 +335,7 @@ class SliceDemand:
     def _uncapped(self, model: str) -> Mapping[str, int]:
         """Return the number of waiting batches of a model by tenant.
 
-        Tenants at their caps here are left out.
+        Tenants that have reached a cap here are left out.
         """
         waiting = self._waiting.get(model, {})
         return {
@@ -335,12 +345,12 @@ class SliceDemand:
         }
 
     def _seeks_tenant(self, name: str, queue: _Queue) -> bool:
-        """Return True if the worker should take another slice in search of one of a certain tenant.
+        """Return True if the worker should take another slice to find a slice of a certain tenant.
 
-        This is a tenant with waiting batches that have no slice with lines on this worker. Permits are shared
-        only among tenants and batches that have such slices. The worker searches at once for a slice of a
-        tenant that has none here. For one more batch of a tenant that has some, it searches every
-        `_SEEK_SECONDS`. If the slice that comes is of another tenant, see `_end_search`.
+        The tenant has waiting batches without a slice with lines on this worker. Permits are shared only
+        among tenants and batches that have such slices. If the tenant has no slice here at all, the worker
+        searches at once. For one more batch of the tenant, it searches every `_SEEK_SECONDS`. `_end_search`
+        describes what happens if the slice belongs to another tenant.
         """
         now = self._clock()
         if queue.is_checked or now < queue.seek_after:
@@ -361,16 +371,17 @@ class SliceDemand:
                 queue.seeking = queue.seeking or ("" if here[tenant] else tenant)
                 queue.is_seeking = True
                 return True
-        known = self._waiting.get(name, {})  # also tenants at their caps, which may change at any moment
+        known = self._waiting.get(name, {})  # with tenants at their caps, which may change at any moment
         queue.sought = {tenant: at for tenant, at in queue.sought.items() if tenant in known}
         queue.is_checked = True
         return False
 
     def _seeks_batch(self, name: str, queue: _Queue) -> bool:
-        """Return True if another slice is taken for a batch that goes first in its tenant and priority.
+        """Return True if the worker should take another slice to find one of a batch that goes first.
 
-        Without it, such a batch would wait until the lines of others have been sent that this worker has
-        already. If no slice of it comes, it is not sought again for `_SEEK_SECONDS`.
+        The batch goes first in its tenant and priority, but has no slice here. Without a search, it would
+        wait until this worker has sent all lines of its present slices. After a search without success, the
+        batch is not searched for again for `_SEEK_SECONDS`.
         """
         if queue.is_first_checked:
             return False

@@ -1,4 +1,4 @@
-"""Weights, caps and rates of tenants, caps of API keys, and the order of batches, as in the database."""
+"""Weights, caps and rates of tenants, caps of API keys, and the order of batches, read from the database."""
 
 import asyncio
 import logging
@@ -18,22 +18,25 @@ _REFRESH_SECONDS = 2.0
 
 
 class StoredShares(TenantShares):
-    """Weights of tenants, caps of tenants and API keys, and the order of batches.
+    """Weights, caps and rates of tenants, caps of API keys, and the order of batches.
 
-    All are read from the database every two seconds.
+    Everything is read from the database every two seconds.
 
-    A cap is divided among the workers that run slices of the tenant, or slices of the API key's batches.
-    Workers find each other by their heartbeats. When a worker begins its first such slice, the parts may
-    therefore exceed the cap for a few seconds.
-    The rates of a tenant are divided in the same way, but such a worker sends nothing until the others can
-    see it.
+    The cap of a tenant is divided between the workers that run slices of the tenant. The cap of an API key is
+    divided between the workers that run slices of the key's batches. Workers find each other by their
+    heartbeats, so when another worker begins its first such slice, the parts may exceed the cap for a few
+    seconds.
+
+    The rates of a tenant are divided in the same way. With rates, however, the new worker sends nothing until
+    the other workers can see it.
     """
 
     def __init__(self, table: QuotasTable, fleet: LiveBatches, worker_id: str) -> None:
-        """Create the reader. No weight or cap is known until it has read the table.
+        """Create the reader. No weight or cap is known before the first `refresh`.
 
-        `worker_id` is the id under which this process stores its heartbeats. Its part of each cap depends on
-        which workers store heartbeats.
+        Args:
+            worker_id: id with which this process stores its heartbeats. Its part of each cap depends on which
+                workers store heartbeats.
         """
         self._table, self._fleet, self._worker_id = table, fleet, worker_id
         self._schedule = BatchSchedule()
@@ -45,7 +48,7 @@ class StoredShares(TenantShares):
         self._is_read = asyncio.Event()
 
     def weight(self, tenant: str, default: float) -> float:
-        """Return the weight that was set for a tenant, or `default` if none was."""
+        """Return the weight that was set for a tenant; `default` if none was set."""
         return self._weights.get(tenant, default)
 
     def max_in_flight(self, tenant: str) -> int | None:
@@ -57,7 +60,7 @@ class StoredShares(TenantShares):
         return self._key_caps.get(key_id)
 
     def ranks(self, model: str) -> BatchRanks:
-        """Return the order of the batches of each tenant and priority that have lines of the model."""
+        """Return the order of the batches with lines of the model, within each tenant and priority."""
         return self._schedule.ranks(model)
 
     def rates(self, tenant: str) -> Rates:
@@ -65,7 +68,7 @@ class StoredShares(TenantShares):
         return self._rates.get(tenant, NO_RATES)
 
     async def refresh(self) -> None:
-        """Read the weights, the caps and the lines that batches have left again.
+        """Read the weights, the caps, and the remaining lines of batches again.
 
         Raises:
             DatabaseUnavailable: the database does not respond. The last values stay in effect.
@@ -112,14 +115,11 @@ class StoredShares(TenantShares):
         return Rates(part(row.requests_per_minute), part(row.tokens_per_minute))
 
     async def wait_until_read(self) -> None:
-        """Wait until the weights and caps have been read once. Until then, no cap is known."""
+        """Wait for the first successful `refresh`. Before that, no cap is known."""
         await self._is_read.wait()
 
     async def run(self) -> None:
-        """Call `refresh` every two seconds until cancelled.
-
-        If the database is unavailable, log it once and keep trying.
-        """
+        """Refresh the values every two seconds until cancelled. An unavailable database is logged once."""
         while True:
             try:
                 await self.refresh()
@@ -133,14 +133,14 @@ class StoredShares(TenantShares):
 
 
 def part_of_cap(cap: int, workers: Sequence[str], worker_id: str) -> int:
-    """Return how much of the cap of a tenant or an API key one worker may use.
+    """Return how much of a tenant's or an API key's cap one worker may use.
 
-    The parts of all workers add up to the cap. Only if the cap is below the number of workers, each worker
-    gets 1, because its slices would never end otherwise.
+    The parts of all workers add up to the cap. If the cap is lower than the number of workers, each worker
+    gets 1 instead, because its slices would never end otherwise.
 
     Args:
         cap: number of requests that may be in flight in the whole fleet.
-        workers: ids of the workers that run slices of the tenant or key, possibly without this one.
+        workers: ids of the workers that run slices of the tenant or key. This worker may be missing.
         worker_id: id of this worker.
     """
     return max(share_of(cap, worker_id, {*workers, worker_id}), 1)

@@ -1,8 +1,8 @@
 """Daily token budgets of tenants, API keys and budget groups.
 
-A process knows the usage of its own lines at once. It knows the usage of other processes as of its last
-refresh. The usage may therefore exceed a budget: by lines in flight when the budget runs out, and by lines of
-other workers between two refreshes.
+A process knows the usage of its own lines at once, and the usage of other processes from its last refresh.
+Therefore the usage may exceed a budget: by the lines in flight when the budget runs out, and by the lines
+that other workers send between two refreshes.
 """
 
 import os
@@ -22,9 +22,9 @@ from batchwright.rules.quotas import BudgetGroup
 
 
 class LimitedGroups:
-    """The budget groups that have a token budget, and these budgets.
+    """The budget groups that have a token budget, with their budgets.
 
-    A budget group is an organization, with tenants as members, or a group of one tenant's API keys.
+    A budget group is an organization with tenants as members, or a group of one tenant's API keys.
     """
 
     def __init__(self, rows: Iterable[BudgetGroupRow] = ()) -> None:
@@ -48,8 +48,8 @@ class LimitedGroups:
         """Yield the groups whose budgets apply to a batch.
 
         Args:
-            tenant: the batch's tenant.
-            key_id: the API key that created the batch; empty if the batch was created without one.
+            tenant: tenant of the batch.
+            key_id: id of the API key that created the batch; empty if the batch was created without a key.
         """
         yield from self._of_keys.get((tenant, key_id), ())
         if (organization := self._of_tenants.get(tenant)) is not None:
@@ -87,11 +87,11 @@ class _UsageTotals:
 
 
 class TokenBudgets:
-    """All token budgets, and how much of each budget is used as far as this process knows.
+    """All token budgets, and the usage of each budget as far as this process knows.
 
     Args:
-        default: tokens a day for tenants without a budget of their own; `0` means no limit.
-        worker: a name under which this process publishes its usage; by default, a new unique name.
+        default: tokens per day for tenants without a budget of their own; 0 means no limit.
+        worker: name under which this process publishes its usage; by default, a new unique name.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class TokenBudgets:
         self._table, self._groups, self._default, self._clock = table, groups, default, clock
         self.has_limits = default > 0  # True if any budget exists
         self._worker = worker or f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
-        self._days, self._date = -1, date.min  # today, as days since 1970 and as a date
+        self._days, self._date = -1, date.min  # today as days since 1970, and as a date
         self._own: dict[date, _UsageTotals] = {}
         self._others, self._others_on = _UsageTotals(), _NEVER
         self._tenants: Mapping[str, int] = {}
@@ -115,10 +115,10 @@ class TokenBudgets:
         self._cleared_on = _NEVER
 
     def exceeded(self, tenant: str, key_id: str) -> str:
-        """Return a message for the client if a token budget of the batch is used up; empty if none is.
+        """Return a message for the client if a token budget of the batch is used up; empty if no budget is.
 
         Args:
-            key_id: the API key that created the batch; empty if the batch was created without one.
+            key_id: id of the API key that created the batch; empty if the batch was created without a key.
         """
         limit = self._tenants.get(tenant, self._default)
         if limit and self._spent(lambda of: of.by_tenant[tenant]) >= limit:
@@ -152,7 +152,7 @@ class TokenBudgets:
         """Publish the usage of this process, and read the budgets and the usage of other processes.
 
         Args:
-            own: the limits of the tenants that have their own.
+            own: quotas of the tenants that have quotas of their own.
 
         Raises:
             DatabaseUnavailable: the database does not respond.
@@ -177,7 +177,7 @@ class TokenBudgets:
             own_totals.regroup(groups)
 
     async def publish(self) -> None:
-        """Write the token usage of this process to the database, where other processes read it.
+        """Write the token usage of this process to the database, for other processes.
 
         Raises:
             DatabaseUnavailable: the database does not respond. The next call writes the usage.
@@ -200,7 +200,7 @@ class TokenBudgets:
         return others + (of(own) if own is not None else 0)
 
     def _today(self) -> date:
-        """Return the current date in UTC. It is cached, because it is needed for each response."""
+        """Return the current date in UTC. It is cached, because each response needs it."""
         days = int(self._clock() // _DAY_SECONDS)
         if days != self._days:
             self._days, self._date = days, datetime.fromtimestamp(days * _DAY_SECONDS, UTC).date()

@@ -22,10 +22,10 @@ from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 _SECONDS_PER_SIGNAL = 60.0
-# Signals that may be sent without a pause. The reason may change several times when a backend fails,
+# Maximum number of signals without a pause. The reason may change several times when a backend fails,
 # because lines in flight may still settle.
 _SIGNAL_BURST = 4
-_DATABASE_SECONDS = 5.0  # between two writes of the same reason
+_DATABASE_SECONDS = 5.0  # minimum time between two writes of the same reason
 _EXPIRY_MARGIN_SECONDS = 30.0
 _MAX_REMEMBERED = 10_000
 
@@ -46,14 +46,14 @@ _CREDENTIAL_REASONS = {
 
 
 def waiting_reason(circuit: CircuitBreaker | None, tenant: str = "") -> str:
-    """Return why a model waits, as the end of a sentence that begins with the model.
+    """Return why a model waits. The text continues a sentence that begins with the model.
 
-    The reason quotes the last error that the backend returned for this tenant, never one for another tenant.
+    The text quotes the last error that the backend returned for this tenant. It never quotes an error of
+    another tenant.
 
     Args:
-        circuit: the circuit breaker that represents the model's backends; None if no backend serves the
-            model.
-        tenant: the tenant that will read the reason.
+        circuit: circuit breaker that represents the model's backends; None if no backend serves the model.
+        tenant: tenant that will read the reason.
     """
     if circuit is None:
         return "no backend serves this model"
@@ -74,11 +74,10 @@ def _as_clause(message: str) -> str:
 
 
 def deferral_cause(circuit: CircuitBreaker | None) -> str:
-    """Return the cause of a deferral as a label for metrics. There are only a few different causes.
+    """Return the cause of a deferral as a metric label. There are only a few different labels.
 
     Args:
-        circuit: the circuit breaker that represents the model's backends; None if no backend serves the
-            model.
+        circuit: circuit breaker that represents the model's backends; None if no backend serves the model.
     """
     if circuit is None:
         return "no_backend"
@@ -88,17 +87,16 @@ def deferral_cause(circuit: CircuitBreaker | None) -> str:
 
 
 def deferral_seconds(circuit: CircuitBreaker | None, lines_wait: float, attempt: int) -> float:
-    """Return for how many seconds a slice is deferred that cannot send, so that it does not occupy a worker.
+    """Return for how many seconds to defer a slice that cannot send, so that it does not occupy a worker.
 
-    If no backend accepts its lines, the time is about 5 s at first and up to 60 s in a long outage. If its
-    lines only wait for a retry, it is the time until the first line is due, but at least 1 s and at most 60
-    s.
+    If no backend accepts its lines, the result is about 5 s at first and up to 60 s in a long outage. If its
+    lines only wait for a retry, the result is the time until the first line is due, but at least 1 s and at
+    most 60 s.
 
     Args:
-        circuit: the circuit breaker that represents the model's backends; None if no backend serves the
-            model.
+        circuit: circuit breaker that represents the model's backends; None if no backend serves the model.
         lines_wait: seconds until the first line is due.
-        attempt: number of the slice's attempt. If no backend serves the model, the time doubles with each
+        attempt: number of the slice's attempt. If no backend serves the model, the result doubles with each
             attempt.
     """
     if circuit is None:
@@ -106,15 +104,15 @@ def deferral_seconds(circuit: CircuitBreaker | None, lines_wait: float, attempt:
     if not circuit.is_open:
         return min(max(lines_wait, 1.0), _MAX_DEFERRAL)
     seconds = min(max(circuit.open_seconds * _OUTAGE_FRACTION, _MIN_DEFERRAL), _MAX_DEFERRAL)
-    # The time is random so that slices return one by one and one of them is there when a probe is due.
+    # The time is random, so that slices return one by one and a slice is running when a probe is due.
     return seconds * random.uniform(0.75, 1.0)
 
 
 class DeferralMetrics:
     """Counts deferrals of slices, and shows how many slices are deferred now.
 
-    A deferred slice may continue on another worker, and this worker cannot notice that. Therefore a slice
-    counts as deferred until one minute after its deferral ends.
+    A deferred slice may continue on another worker without notice to this worker. Therefore a slice counts as
+    deferred until one minute after the end of its deferral.
     """
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
@@ -127,8 +125,8 @@ class DeferralMetrics:
         """Count the deferral of a slice for `seconds`.
 
         Args:
-            cause: what `deferral_cause` returned, or `dependency`.
-            lines: number of lines without a result; `0` if the lines were not read yet.
+            cause: result of `deferral_cause`, or another metric label such as `dependency`.
+            lines: number of lines without a result; 0 if the lines were not read yet.
         """
         self._metrics.deferrals.labels(model, cause).inc()
         self._metrics.deferred_items.labels(model, cause).inc(lines)
@@ -145,23 +143,23 @@ class DeferralMetrics:
 
 
 class ReasonSignal(Protocol):
-    """Sends a waiting reason to the batch's workflow. If Temporal does not accept it, nothing is raised."""
+    """Sends a waiting reason to the batch's workflow. Nothing is raised if Temporal does not accept it."""
 
     async def __call__(self, batch_id: str, reason: WaitingReason) -> None: ...
 
 
 @dataclass
 class _Published:
-    """What was last published for one model of a batch, and when.
+    """The waiting reason that was last published for one model of a batch.
 
     Attributes:
-        reason: the reason last sent to the workflow; empty if none is.
-        signals_left: how many signals may be sent to the workflow without a pause, as of `signalled_at`.
+        reason: the reason that was last sent to the workflow; empty if none is in effect.
+        signals_left: number of signals that could be sent without a pause at the time `signalled_at`.
     """
 
     reason: str = ""
     signalled_at: float = float("-inf")
-    signals_left: float = _SIGNAL_BURST  # as of `signalled_at`
+    signals_left: float = _SIGNAL_BURST  # at the time `signalled_at`
     written_at: float = float("-inf")  # time of the last write to the database
     cleared_at: float = float("-inf")  # time at which the row in the database was last deleted
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # keeps reasons in their order
@@ -174,7 +172,7 @@ def _now() -> datetime:
 class WaitingReasons:
     """Publishes waiting reasons to the database, where the API reads them, and to the batch's workflow.
 
-    The workflow gets a reason only if it has changed, and then at most four at once and one a minute.
+    The workflow gets a reason only if it has changed: at most four in a row, then one per minute.
     """
 
     def __init__(
@@ -192,7 +190,7 @@ class WaitingReasons:
         """Publish in the background that the model waits for `reason`.
 
         Args:
-            seconds: time until the slice tries again. The reason expires soon after that, unless it is
+            seconds: seconds until the slice tries again. Soon afterwards the reason expires, unless it is
                 reported again.
         """
         published = self._of(batch_id, model)
@@ -216,9 +214,9 @@ class WaitingReasons:
         self._start(published, self._write(waiting, published, may_signal=may_signal))
 
     def clear(self, tenant: str, batch_id: str, model: str) -> None:
-        """Withdraw the model's waiting reason, in the background, because the slice sends lines.
+        """Withdraw the model's waiting reason in the background, because the slice sends lines.
 
-        This also withdraws a reason that another worker has reported.
+        A reason that another worker has reported is withdrawn as well.
         """
         published = self._of(batch_id, model)
         was_signalled, published.reason, published.written_at = bool(published.reason), "", float("-inf")
@@ -227,7 +225,7 @@ class WaitingReasons:
             self._start(published, self._withdraw(tenant, batch_id, model, was_signalled=was_signalled))
 
     async def drain(self) -> None:
-        """Wait until everything that was reported or cleared so far is published."""
+        """Wait until all reasons that were reported or cleared so far are published."""
         await asyncio.gather(*self._tasks)
 
     def _of(self, batch_id: str, model: str) -> _Published:
