@@ -1,7 +1,7 @@
 """Start of `python -m batchwright.worker`.
 
-The imports take seconds. A signal during this time ends the process with 0, because nothing runs yet that has
-to be drained. `ShutdownSignal` handles the signals once the event loop runs.
+A signal during the imports, which take seconds, ends the process with exit code 0, because nothing has to be
+drained yet. `ShutdownSignal` handles signals once the event loop runs.
 """
 
 import os

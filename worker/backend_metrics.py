@@ -1,4 +1,7 @@
-"""Metrics of the backends in the worker's registry. Series of backends that left the registry are removed."""
+"""Metrics of the backends in the worker's registry.
+
+The series of a backend end when it leaves the registry.
+"""
 
 import time
 from collections import Counter
@@ -10,10 +13,7 @@ from batchwright.telemetry.metrics import Metrics
 
 
 def register_backend_metrics(registry: BackendRegistry, metrics: Metrics) -> None:
-    """Connect the registry to the metrics.
-
-    Each health probe is recorded when it ends, and the gauges are set before each scrape.
-    """
+    """Record a metric for each health probe, and set the backend gauges before each scrape."""
 
     def on_probe(url: str, seconds: float) -> None:
         metrics.backend_latency.labels(url).observe(seconds)
@@ -25,8 +25,8 @@ def register_backend_metrics(registry: BackendRegistry, metrics: Metrics) -> Non
 def update_backend_gauges(registry: BackendRegistry, metrics: Metrics) -> None:
     """Set all gauges of backends, and remove the series of backends that are no longer in the registry.
 
-    Several backends with the same URL and different keys share their series. The series for health is 1
-    only if every one of these backends is healthy.
+    Backends with the same URL and different API keys share their series. Their health series is 1 only if all
+    of them are healthy.
     """
     healthy: dict[str, bool] = {}
     probes: dict[tuple[str, ...], float] = {}
@@ -67,10 +67,10 @@ def outstanding_requests(registry: BackendRegistry) -> dict[tuple[str, str], int
 
 
 class StaleSeriesRemover:
-    """Removes the metric series of models and backends ten minutes after these left the registry.
+    """Removes the metric series of models and backends ten minutes after they have left the registry.
 
     The delay lets Prometheus scrape the last values. At most `_MAX_STALE` label values wait for their
-    removal. If there are more, the oldest ones are removed earlier.
+    removal. If there are more, the oldest are removed earlier.
     """
 
     _KEEP_SECONDS = 600.0
@@ -85,10 +85,10 @@ class StaleSeriesRemover:
         """Record the current values of a label, and remove the series of values that left long enough ago.
 
         Args:
-            label: Name of the label, `model` or `backend`.
-            present: All values of the label that are in use now.
-            counted: Further values that may have series. Those that are not in `present` are removed later,
-                too.
+            label: name of the label, `model` or `backend`.
+            present: all values of the label that are in use now.
+            counted: further values that may have series. Values that are not in `present` are removed later
+                as well.
         """
         before, now = self._present.get(label, frozenset()), self._clock()
         self._present[label] = frozenset(present)
@@ -114,10 +114,10 @@ def forget_removed(
     If no backend lists a model but a live batch waits for it, the series of the model stay.
 
     Args:
-        registry: Registry after the change.
-        metrics: Metrics of the process.
-        stale: Removes the series.
-        forget: Receives the models and the backend URLs that remain, and drops the state of all others.
+        registry: the registry after the change.
+        metrics: metrics of the process.
+        stale: removes the series.
+        forget: called with the models and backend URLs that remain; drops the state of all others.
     """
     models, urls = registry.known_models, {backend.url for backend in registry.backends}
     forget(models, urls)

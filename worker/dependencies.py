@@ -1,4 +1,4 @@
-"""Health checks for required dependencies, at the start and while the worker runs.
+"""Health checks for required dependencies, at startup and while the worker runs.
 
 The worker stops accepting slices while PostgreSQL or object storage is unavailable.
 """
@@ -23,20 +23,20 @@ from batchwright.temporal.namespace import Namespace
 logger = logging.getLogger(__name__)
 HealthCheck = Callable[[], Awaitable[None]]
 OK = "ok"
-STARTUP_SECONDS = 30.0  # how long a starting worker waits for its dependencies
+STARTUP_SECONDS = 30.0  # maximum wait of a starting worker for its dependencies
 _CHECK_TIMEOUT_SECONDS = 5.0
 _CHECK_INTERVAL_SECONDS = 5.0
-# A single failure may be transient, and a slice that cannot store its results keeps them and retries itself.
+# A single failure may be transient. A slice that cannot store its results keeps them and retries itself.
 _FAILURES_BEFORE_BLOCKING = 2
 
 
 class DependencyMonitor:
-    """Checks dependencies at regular times, and decides whether the worker accepts slices.
+    """Checks dependencies regularly, and decides if the worker accepts slices.
 
     Args:
-        checks: Health checks by the name of the dependency.
-        required: Names of the dependencies that slices need; the others are only checked.
-        every_seconds: Pause between two checks.
+        checks: health checks by the name of the dependency.
+        required: names of the dependencies that slices need. The others are only checked.
+        every_seconds: pause between two checks.
     """
 
     def __init__(
@@ -52,14 +52,17 @@ class DependencyMonitor:
         self.blocking = ""  # why no slices are accepted; empty while they are
 
     async def run(self) -> None:
-        """Check all dependencies again and again, until cancelled, and update `failing` and `blocking`."""
+        """Check all dependencies regularly until cancelled, and update `failing` and `blocking`."""
         while True:
             states = await self.check_all()
             self._update({name: states[name] for name in sorted(self._required) if states[name] != OK})
             await asyncio.sleep(self._every)
 
     async def check_all(self) -> dict[str, str]:
-        """Check every dependency now and return its state by name: `ok` or an error message."""
+        """Check every dependency now.
+
+        Return the result by the dependency's name: `ok` or an error message.
+        """
         states = await asyncio.gather(*(_check_state(check) for check in self._checks.values()))
         return dict(zip(self._checks, states, strict=True))
 
@@ -91,10 +94,10 @@ async def _check_state(check: HealthCheck) -> str:
 
 
 async def connect_temporal(settings: Settings, runtime: Runtime) -> tuple[Client, TemporalConnection]:
-    """Connect to Temporal and check its namespace, with retries for `STARTUP_SECONDS`.
+    """Connect to Temporal and check its namespace. Retry for `STARTUP_SECONDS`.
 
     Raises:
-        TemporalUnavailable: Temporal still does not answer, or batches cannot run in the namespace.
+        TemporalUnavailable: Temporal still does not respond, or batches cannot run in the namespace.
         SettingsError: a certificate or key file cannot be read or is invalid.
     """
     async for attempt in _retrying(TemporalUnavailable):
@@ -106,10 +109,10 @@ async def connect_temporal(settings: Settings, runtime: Runtime) -> tuple[Client
 
 
 async def check_storage(storage: Storage) -> None:
-    """Check that object storage answers, with retries for `STARTUP_SECONDS`.
+    """Check that object storage responds. Retry for `STARTUP_SECONDS`.
 
     Raises:
-        StorageUnavailable: the storage still does not answer.
+        StorageUnavailable: the storage still does not respond.
     """
     async for attempt in _retrying(StorageUnavailable):
         with attempt:
@@ -117,14 +120,14 @@ async def check_storage(storage: Storage) -> None:
 
 
 async def check_rates(rates: FleetRates) -> None:
-    """Load the rates set at run time, and check that they fit the settings.
+    """Load the rates set at run time, and check that they are compatible with the rates in the settings.
 
     Retry for `STARTUP_SECONDS`, because PostgreSQL may have become unavailable since the worker first
     connected.
 
     Raises:
-        DatabaseUnavailable: PostgreSQL still does not answer.
-        SettingsError: the settings and the rates set at run time leave no rate for some models.
+        DatabaseUnavailable: PostgreSQL still does not respond.
+        SettingsError: the rates in the settings and at run time leave no rate for some models.
     """
     async for attempt in _retrying(DatabaseUnavailable):
         with attempt:

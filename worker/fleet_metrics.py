@@ -1,4 +1,4 @@
-"""Metrics of the whole fleet, refreshed by control workers.
+"""Metrics of the whole fleet, which control workers refresh.
 
 `FleetMetricsCollector` refreshes all collectors of a process: live batches, batches without a run, retention
 and audits, token budgets, task queues.
@@ -43,7 +43,7 @@ _LOST_RUNS_QUERY = (
     "WorkflowType = 'BatchWorkflow' AND ExecutionStatus IN ('Terminated', 'Failed', 'TimedOut', 'Canceled')"
 )
 _MAX_LOST_RUNS = 1000
-_NEARLY_USED = 0.9  # the threshold of the alerts
+_NEARLY_USED = 0.9  # fraction of a budget above which alerts fire
 _MAX_CONCURRENT_CALLS = 8
 
 
@@ -52,16 +52,16 @@ def _now() -> datetime:
 
 
 class FleetMetricsCollector:
-    """Refreshes the metrics of all sources at regular times, one source after the other.
+    """Refreshes the metrics of all sources regularly, one source after the other.
 
-    If a source cannot be read, its metrics keep their values, and `observed_timestamp_seconds` shows how old
-    they are.
+    If a source cannot be read, its metrics keep their values, and `observed_timestamp_seconds` shows their
+    age.
 
     Args:
-        sources: Functions that refresh the metrics of one source, by the name of the source.
-        metrics: Metrics of the process.
-        every_seconds: Pause between two refreshes.
-        now: Returns the current time.
+        sources: functions that refresh the metrics of one source, by the name of the source.
+        metrics: metrics of the process.
+        every_seconds: pause between two refreshes.
+        now: returns the current time.
     """
 
     def __init__(
@@ -77,13 +77,13 @@ class FleetMetricsCollector:
         self._failing: set[str] = set()
 
     async def run(self) -> None:
-        """Refresh the metrics of all sources again and again, until cancelled."""
+        """Refresh the metrics of all sources regularly until cancelled."""
         while True:
             await self.refresh()
             await asyncio.sleep(self._every)
 
     async def refresh(self) -> None:
-        """Refresh all sources once. An unavailable database or Temporal server is logged, not raised."""
+        """Refresh all sources once. If the database or Temporal is unavailable, log it and raise nothing."""
         for source, refresh in self._sources.items():
             try:
                 await refresh(self._now())
@@ -98,24 +98,24 @@ class FleetMetricsCollector:
 
 
 class LiveBatchCollector:
-    """Shows live batches in metrics: their number, age and lines, their slack, and the demand of deadlines.
+    """Shows live batches in metrics: number, age, lines, slack, and the demand of their deadlines.
 
     The slack is the time between the forecast end of a batch and its deadline. The demand is the number of
-    lines that are due soon, and the rate at which they have to be settled. Each refresh replaces all series
-    of a metric, so that ended batches leave no series behind.
+    lines that are due soon, and the rate at which they must settle. Each refresh replaces all series of a
+    metric, so that ended batches leave no series behind.
     """
 
     def __init__(self, table: LiveBatches, metrics: Metrics) -> None:
         self._table, self._metrics = table, metrics
         self._throughput = ThroughputHistory()
-        self.models: frozenset[str] = frozenset()  # with lines left, as of the last refresh
-        self.batches: frozenset[str] = frozenset()  # ids of the live batches, as of the last refresh
+        self.models: frozenset[str] = frozenset()  # models with lines left at the last refresh
+        self.batches: frozenset[str] = frozenset()  # ids of the live batches at the last refresh
 
     async def refresh(self, now: datetime) -> None:
         """Read the live batches and set their gauges.
 
         Raises:
-            DatabaseUnavailable: the database does not answer; the gauges keep their values.
+            DatabaseUnavailable: the database does not respond. The gauges keep their values.
         """
         batches = await self._table.live()
         lines_left = await self._table.lines_left()
@@ -162,9 +162,10 @@ class LiveBatchCollector:
         )
 
     def _show_tenants(self, batches: Sequence[LiveBatch], now: datetime) -> None:
-        """Set the numbers of batches and lines and the least slack by tenant.
+        """Set the gauges of each tenant: number of batches and lines, and the smallest slack of its batches.
 
-        Only the tenants with the most lines left have a label value of their own; all others share one.
+        The slack is the time between a batch's forecast end and its deadline. Only the tenants with the most
+        lines left have a label value of their own. All others share one value.
         """
         metrics = self._metrics
         dispatching = [batch for batch in batches if batch.status is not BatchStatus.CANCELLING]
@@ -192,7 +193,7 @@ class LiveBatchCollector:
                 family.labels(tenant).set(value)
 
     def _slack(self, batch: LiveBatch, now: datetime) -> float:
-        """Return the seconds from the forecast end of the batch to its deadline; negative if it is late."""
+        """Return the seconds from the batch's forecast end to its deadline; negative if the batch is late."""
         started_at = batch.in_progress_at or batch.created_at
         remaining = remaining_seconds(
             remaining=batch.lines - batch.settled if batch.in_progress_at else 1,
@@ -206,15 +207,15 @@ class LiveBatchCollector:
 class EndedRunLookup(Protocol):
     """Looks up workflow runs of batches in Temporal.
 
-    All methods raise RPCError if Temporal does not answer.
+    All methods raise RPCError if Temporal does not respond.
     """
 
     async def with_ended_run(self) -> frozenset[str]:
-        """Return the ids of batches with a run that failed, timed out, or was cancelled or terminated."""
+        """Return the ids of batches whose workflow run failed, timed out, or was cancelled or terminated."""
         ...
 
     async def is_open(self, batch_id: str) -> bool:
-        """Return True if the latest run of the batch is running, False if it ended or does not exist."""
+        """Return True if the latest run of the batch is running, False if it has ended or does not exist."""
         ...
 
 
@@ -237,20 +238,20 @@ class TemporalEndedRuns(EndedRunLookup):
 
 
 class LostRunCollector:
-    """Counts the live batches whose workflow was ended from outside.
+    """Counts live batches whose workflow run was ended from outside, for example terminated by an operator.
 
-    Nothing processes these batches any longer.
+    No process works on these batches any longer.
     """
 
     def __init__(self, runs: EndedRunLookup, live: LiveBatchCollector, metrics: Metrics) -> None:
-        """Create the collector. It checks the batches that the last refresh of `live` found."""
+        """Create the collector. It checks the batches that the last refresh of `live` has found."""
         self._runs, self._live, self._metrics = runs, live, metrics
 
     async def refresh(self, now: datetime) -> None:
         """Look up the runs of the live batches, and set the gauge of batches without a run.
 
         Raises:
-            RPCError: Temporal does not answer; the gauge keeps its value.
+            RPCError: Temporal does not respond. The gauge keeps its value.
         """
         live = self._live.batches
         suspected = sorted(await self._runs.with_ended_run() & live) if live else []
@@ -268,7 +269,7 @@ class MaintenanceCollector:
         """Read the last results of retention and audits, and set their gauges.
 
         Raises:
-            DatabaseUnavailable: the database does not answer; the gauges keep their values.
+            DatabaseUnavailable: the database does not respond. The gauges keep their values.
         """
         metrics = self._metrics
         for kind, at in (await self._retention.successes()).items():
@@ -282,11 +283,11 @@ class MaintenanceCollector:
 
 
 class TokenBudgetCollector:
-    """Shows how much of today's token budgets is used, and counts the budgets that are nearly or fully used.
+    """Shows how much of today's token budgets is used, and counts budgets that are nearly or fully used.
 
-    Tenants and organizations that have used the largest fraction of their budgets get series of their own.
+    The tenants and organizations with the highest usage, relative to their budgets, get series of their own.
     Teams, users and keys are only counted, because their names and ids must not become labels. `default` is
-    the budget of tenants without one of their own; `0` means no limit.
+    the budget of tenants without a budget of their own; 0 means no limit.
     """
 
     def __init__(self, table: QuotasTable, groups: BudgetGroupsTable, default: int, metrics: Metrics) -> None:
@@ -296,7 +297,7 @@ class TokenBudgetCollector:
         """Read the budgets and today's usage, and set their gauges.
 
         Raises:
-            DatabaseUnavailable: the database does not answer; the gauges keep their values.
+            DatabaseUnavailable: the database does not respond. The gauges keep their values.
         """
         own = {row.tenant: row.own.tokens_per_day for row in await self._table.all()}
         keys, groups = await self._table.key_budgets(), await self._groups.limited()
@@ -345,10 +346,10 @@ class TokenBudgetCollector:
 
 
 class QueueCollector:
-    """Shows depth, age and pollers of the task queues: the fixed ones, and one for each model.
+    """Shows length, age and pollers of the task queues: the fixed queues, and one queue for each model.
 
-    `models` returns the models in the registry and those that live batches wait for. Some models share one
-    label value, because batches may name any number of models. The queues of these models are left out.
+    `models` returns the models in the registry and the models for which live batches wait. Queues of models
+    that share a label value are left out, because batches may name any number of models.
     """
 
     def __init__(
@@ -360,7 +361,7 @@ class QueueCollector:
         """Read the state of each queue from Temporal, and set the gauges.
 
         Raises:
-            RPCError: Temporal does not answer; the gauges keep their values.
+            RPCError: Temporal does not respond. The gauges keep their values.
         """
         label_of = self._metrics.models
         models = [model for model in self._models() if label_of(model) == model]

@@ -1,4 +1,4 @@
-"""Keeps this worker's share of the limits that backends and models have for the whole fleet."""
+"""This worker's parts of fleet-wide limits of backends and models, kept up to date."""
 
 import asyncio
 import contextlib
@@ -16,9 +16,9 @@ from batchwright.rules.dispatch.fleet_share import share_of, share_of_rate
 from batchwright.rules.ids import safe_name
 from batchwright.rules.worker_stats import FRESH_AGE, is_polled, polled_queues, running_models
 
-# With `FRESH_AGE`, workers divide the limits again within ten seconds after another one starts or stops.
+# With `FRESH_AGE`, workers divide the limits again within ten seconds after a worker starts or stops.
 _REFRESH_SECONDS = 2.0
-_JOIN_SECONDS = 0.25  # until this worker has read its own first heartbeat
+_JOIN_SECONDS = 0.25  # pause between refreshes until this worker has read its own heartbeat
 
 
 class WorkerList(Protocol):
@@ -28,7 +28,7 @@ class WorkerList(Protocol):
 class Backends(Protocol):
     @property
     def gateways(self) -> Sequence[BackendConfig]:
-        """The backends that list their models themselves."""
+        """The backends whose models are taken from their own model lists."""
         ...
 
     @property
@@ -38,12 +38,13 @@ class Backends(Protocol):
 
 
 class FleetShares:
-    """Divides each backend's `in_flight` between the live workers that can send requests to it.
+    """Divides fleet-wide limits between the live workers.
 
-    The rates per minute of a model are divided between the workers that run its slices.
+    Each backend's `in_flight` is divided between the workers that can send requests to the backend. A model's
+    rates per minute are divided between the workers that run slices of the model.
 
     A worker is live if its last heartbeat is at most `FRESH_AGE` old. Until this worker has read its own
-    heartbeat, its shares are 0. While the database is unavailable, the last known workers count.
+    heartbeat, its parts are 0. While the database is unavailable, the last known workers count as live.
     """
 
     def __init__(
@@ -54,14 +55,15 @@ class FleetShares:
         queue_of: Callable[[str], str],
         set_shares: Callable[[Mapping[str, int], Mapping[str, Rates]], None],
     ) -> None:
-        """Create the shares of one worker.
+        """Create the parts of one worker.
 
         Args:
             worker_id: id of this worker in its heartbeats.
-            workers: the heartbeats of all workers.
-            backends: the models and backends that this worker knows.
-            queue_of: returns the queue that a model shares with other models; empty if it has its own.
-            set_shares: receives the share of each backend that has a limit, by URL, and the share of each
+            workers: heartbeats of all workers.
+            backends: models and backends that this worker knows.
+            queue_of: returns the task queue that a model shares with other models; empty if it has its own
+                queue.
+            set_shares: called with this worker's part of each backend's limit, by URL, and its part of each
                 model's rates per minute, by model.
         """
         self._worker_id, self._workers, self._backends = worker_id, workers, backends
@@ -69,7 +71,7 @@ class FleetShares:
         self._live: Sequence[WorkerHeartbeat] = ()
 
     async def run(self) -> None:
-        """Refresh the shares again and again, until cancelled."""
+        """Read the live workers and apply the parts regularly, until cancelled."""
         while True:
             with contextlib.suppress(DatabaseUnavailable):  # DependencyMonitor reports it
                 await self.refresh()
@@ -77,12 +79,15 @@ class FleetShares:
             await asyncio.sleep(_REFRESH_SECONDS if has_joined else _JOIN_SECONDS)
 
     async def refresh(self) -> None:
-        """Read the live workers, and apply the shares. Raises DatabaseUnavailable if they cannot be read."""
+        """Read the live workers, and apply this worker's parts. Raise DatabaseUnavailable if this fails."""
         self._live = await self._workers.heartbeats(FRESH_AGE)
         self.apply()
 
     def apply(self) -> None:
-        """Compute the shares of the current registry from the workers that were read last, and apply them."""
+        """Compute this worker's parts from the current registry and the workers that were last read.
+
+        Apply them.
+        """
         limits = self._limits()
         queues = self._queues() if limits else {}
         polled = {worker.id: polled_queues([worker.stats]) for worker in self._live} if limits else {}
@@ -95,7 +100,7 @@ class FleetShares:
         self._set_shares(shares, self._rates())
 
     def _rates(self) -> dict[str, Rates]:
-        """Return this worker's part of the rates per minute of each model that has one."""
+        """Return this worker's part of the rates per minute, for each model that has rates."""
         limited = [router for router in self._backends.routers if _has_rate(router)]
         if not limited:
             return {}
@@ -118,14 +123,14 @@ class FleetShares:
         }
 
     def count_workers(self, queue: str) -> int:
-        """Return how many live workers serve the task queue `queue`, as of the last refresh."""
+        """Return how many live workers served the task queue at the last refresh."""
         return sum(is_polled(queue, polled_queues([worker.stats])) for worker in self._live)
 
     def _limits(self) -> dict[str, int]:
-        """Return the limit of each backend that has one, by URL.
+        """Return the fleet-wide limit of each backend that has one, by URL.
 
-        If a URL has several limits, the lowest counts. Gateways are included even if no model is known yet,
-        so that the first model is limited, too.
+        If a URL has several limits, the lowest counts. Gateways (backends that list their own models) are
+        included before any of their models is known, so that their first requests are limited, too.
         """
         found = [(gateway.url, gateway.in_flight) for gateway in self._backends.gateways]
         for router in self._backends.routers:
@@ -137,7 +142,7 @@ class FleetShares:
         return limits
 
     def _queues(self) -> dict[str, set[str]]:
-        """Return the queues of the models whose requests each backend can get, by URL."""
+        """Return, by backend URL, the task queues of the models whose requests may go to this backend."""
         queues: dict[str, set[str]] = {}
         for router in self._backends.routers:
             queue = self._queue_of(router.model) or inference_queue(safe_name(router.model))

@@ -1,4 +1,4 @@
-"""Forecasts of live batches, made by control workers: for the API, for metrics and for Temporal's Web UI."""
+"""Forecasts of live batches, made by control workers for the API, for metrics and for Temporal's Web UI."""
 
 import logging
 from collections import Counter
@@ -31,7 +31,10 @@ class ForecastSignal(Protocol):
     """Sends a forecast to the batch's workflow."""
 
     async def __call__(self, batch_id: str, forecast: BatchForecast) -> bool:
-        """Return False if Temporal does not answer. A workflow that refuses the signal is left alone."""
+        """Send the forecast. Return False if Temporal does not respond.
+
+        If the workflow does not accept the signal, it is not sent again, and True is returned.
+        """
         ...
 
 
@@ -45,7 +48,7 @@ class _Batch(NamedTuple):
 class ForecastCollector:
     """Forecasts all live batches, stores the forecasts, and shows them as metrics.
 
-    All control workers make the same forecasts. One of them stores them, and reports changes to workflows.
+    All control workers compute the same forecasts. One of them stores them, and reports changes to workflows.
     """
 
     def __init__(self, database: Database, metrics: Metrics, report: ForecastSignal) -> None:
@@ -57,7 +60,7 @@ class ForecastCollector:
         """Forecast all live batches once.
 
         Raises:
-            DatabaseUnavailable: the database does not answer; nothing changes.
+            DatabaseUnavailable: the database does not respond. Nothing changes.
         """
         work = await self._database.forecasts.work(now)
         traffic = await self._database.workers.traffic(FRESH_AGE)
@@ -74,7 +77,7 @@ class ForecastCollector:
         self._reported = {id: forecast for id, forecast in self._reported.items() if id in batches}
         for row in rows:
             if row.batch_id in written and not await self._report_news(row, batches[row.batch_id]):
-                break  # the next refresh reports the others: while Temporal is down, metrics must go on
+                break  # the next refresh reports the others; metrics must not wait for Temporal
 
     def _show(self, rows: Sequence[ForecastRow], batches: dict[str, _Batch], now: datetime) -> None:
         counts = Counter[tuple[str, str]]()

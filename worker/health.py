@@ -1,4 +1,4 @@
-"""HTTP server of a worker: /metrics with our metrics and the SDK's, /healthz and /readyz."""
+"""HTTP server of a worker: /metrics (Batchwright's and the SDK's metrics), /healthz and /readyz."""
 
 from aiohttp import web
 
@@ -10,7 +10,7 @@ from batchwright.worker.dependencies import OK, DependencyMonitor
 class HealthServer:
     """Serves health and metrics of a worker over HTTP.
 
-    `sdk_address` is the host:port on which the Temporal SDK serves its own metrics.
+    `sdk_address` is the host:port at which the Temporal SDK serves its own metrics.
     """
 
     def __init__(self, metrics: Metrics, dependencies: DependencyMonitor, sdk_address: str) -> None:
@@ -23,7 +23,7 @@ class HealthServer:
         self._runner = web.AppRunner(app, access_log=None)
 
     async def start(self, host: str, port: int) -> str:
-        """Start to listen, and return the URL of the server. Raises OSError if the port cannot be bound."""
+        """Start listening, and return the URL of the server. Raise OSError if the port cannot be bound."""
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port)
         await site.start()

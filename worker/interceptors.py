@@ -1,9 +1,9 @@
-"""Interceptors, which run around every activity: metrics, bounded retries, waiting reasons.
+"""Interceptors, which run around every activity: metrics, limited retries, waiting reasons.
 
-A step is one kind of activity, such as ingestion or a slice. A step that fails for a known reason, such as an
-unavailable database, is retried for as long as it may take. An unknown exception would probably occur again
-in every attempt. The step therefore fails for good, and its batch with it, once MAX_UNEXPECTED_FAILURES
-attempts have ended with such an exception.
+A step is one kind of activity, such as ingestion or a slice. If a step fails for a known reason, such as an
+unavailable database, it is retried for as long as it may take. An unknown exception would probably occur in
+every attempt. After MAX_UNEXPECTED_FAILURES attempts with an unknown exception, the step fails for good, and
+its batch fails as well.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 INGEST, SLICE, FINALIZE, END = "ingest", "run_slice", "finalize", "end"
 _BATCH_STATUS = {INGEST: "validating", SLICE: "in_progress", FINALIZE: "finalizing"}
-# Labels of a recovered step by the status that its batch ended with: status before, outcome.
+# Metric labels of a recovered step (status before, outcome), by the status with which its batch ended.
 _RECOVERED_ENDS = {
     BatchStatus.COMPLETED: ("finalizing", "finalized"),
     BatchStatus.CANCELLED: ("cancelling", "cancelled"),
@@ -44,7 +44,7 @@ _RECOVERED_ENDS = {
 }
 
 MAX_UNEXPECTED_FAILURES = 5
-# Heartbeat detail: how many attempts of the step so far ended with an unknown exception.
+# Heartbeat detail: number of attempts of the step that ended with an unknown exception.
 _FAILURE_COUNT_PREFIX = "unexpected failures: "
 
 _INPUT_BLOCKED = "its input cannot be prepared now"
@@ -53,10 +53,10 @@ _FILES_BLOCKED = "its files cannot be written now"
 _EXPLAINED_FAILURES = (Failure.STORAGE_UNAVAILABLE, Failure.DATABASE_UNAVAILABLE, Failure.DEFERRED)
 _NO_FAILURES = (Failure.CANCEL_ACCEPTED, Failure.TURN_OVER, Failure.OWNERSHIP_LOST)
 _UNEXPLAINED = "an unexpected error, which is in the worker's log"
-# Tenants read it. The failing dependency and its error are in the worker's log and its `/readyz`.
+# For tenants. The unavailable dependency and its error are only in the worker's log and at `/readyz`.
 _UNAVAILABLE = "object storage or the database does not answer"
 _WATCH_INTERVAL_SECONDS = 1.0
-_RUNNING_VALID_SECONDS = 5.0  # while the attempt runs, the reason is reported again and again
+_RUNNING_VALID_SECONDS = 5.0  # while the attempt runs, the reason is reported regularly
 _RETRY_VALID_SECONDS = 60.0  # the longest pause between two attempts
 _WHOLE_BATCH = ""  # used instead of a model's name
 
@@ -65,7 +65,8 @@ _WHOLE_BATCH = ""  # used instead of a model's name
 
 
 class ActivityMetricsInterceptor(Interceptor):
-    """Records metrics of every activity attempt: slots in use, failures, takeovers from lost workers."""
+    """Records metrics of every activity attempt: slots in use, failures, steps taken over from lost workers.
+    """
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -75,11 +76,11 @@ class ActivityMetricsInterceptor(Interceptor):
 
 
 def register_slot_gauges(metrics: Metrics, slots: Callable[[], int]) -> None:
-    """Register the gauges of all slots and of the fraction in use. They are computed at each scrape.
+    """Register gauges for the number of slots and the fraction of slots in use, computed at each scrape.
 
     Args:
-        metrics: Metrics of the process.
-        slots: Returns how many activities the process can run at the same time.
+        metrics: metrics of the process.
+        slots: returns how many activities the process can run at the same time.
     """
 
     def saturation() -> float:
@@ -91,10 +92,10 @@ def register_slot_gauges(metrics: Metrics, slots: Callable[[], int]) -> None:
 
 
 class _HeartbeatRecorder(ActivityOutboundInterceptor):
-    """Keeps the details of the last heartbeat.
+    """Remembers the details of an activity's last heartbeat.
 
-    A failed attempt sends a final heartbeat. It must repeat these details, because it replaces the last
-    heartbeat.
+    A failed attempt sends a final heartbeat, which replaces the last one and must therefore repeat its
+    details.
     """
 
     def __init__(self, next: ActivityOutboundInterceptor) -> None:
@@ -177,11 +178,11 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
             self._count_release("db_transient" if is_transient else "system_error")
 
     def _count_release(self, reason: str | None) -> None:
-        """Count an attempt that ends unfinished, so that Temporal schedules the step again.
+        """Count an attempt that ends before its step is finished, so that Temporal schedules the step again.
 
         Args:
-            reason: Value of the metric's label. It is None after a cancel, or at the end of a slice's limited
-                turn. The attempt then counts only if the worker is shutting down.
+            reason: value of the metric's label; None after a cancel, or at the end of a slice's limited turn.
+                With None, the attempt counts only if the worker is shutting down.
         """
         if activity.is_worker_shutdown() and self._is_of_batch:
             reason = "guard_shutdown"
@@ -190,16 +191,16 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
 
 
 def _recovery(result: object) -> tuple[str, str]:
-    """Return the metric labels of a step that succeeded after a worker took it over from a lost worker.
+    """Return the metric labels of a step that a worker took over from a lost worker and finished.
 
-    The first label is the status of its batch during the step, the second one is the outcome.
+    The first label is the batch's status during the step, the second label is the outcome.
     """
     match result:
         case IngestResult(failed=failed):
             return "validating", "failed" if failed else "re_enqueued"
         case FinalizeResult(status=status):
             return _RECOVERED_ENDS.get(status, ("in_progress", "failed"))
-        case BatchStatus():  # result of `end`: the batch was never ingested
+        case BatchStatus():  # `end` returns it for a batch that was never ingested
             return _RECOVERED_ENDS.get(result, ("validating", "failed"))
         case _:
             return "in_progress", "re_enqueued"
@@ -209,17 +210,17 @@ def _recovery(result: object) -> tuple[str, str]:
 
 
 def previous_failures(details: Sequence[object]) -> int:
-    """Return how many attempts of the step so far ended with an unknown exception.
+    """Return how many earlier attempts of the step ended with an unknown exception.
 
     Args:
-        details: Heartbeat details of the previous attempt, which contain this count if it is not 0.
+        details: heartbeat details of the previous attempt, which contain this number if it is not 0.
     """
     counts = [detail.removeprefix(_FAILURE_COUNT_PREFIX) for detail in details if isinstance(detail, str)]
     return max((int(count) for count in counts if count.isdecimal()), default=0)
 
 
 def failure_count_details(failures: int) -> tuple[str, ...]:
-    """Return the heartbeat details that pass the count of failures on to the next attempt; empty for 0."""
+    """Return the heartbeat details that pass the number of failures to the next attempt; empty for 0."""
     return (f"{_FAILURE_COUNT_PREFIX}{failures}",) if failures else ()
 
 
@@ -230,9 +231,9 @@ def translate_error(error: Exception, step: str, failures: int) -> ApplicationEr
     error is logged and becomes an unexpected failure.
 
     Args:
-        error: The exception that ended the attempt.
-        step: Name of the activity, for the log.
-        failures: Number of attempts that ended with an unknown exception, this one included. If it reaches
+        error: the exception that ended the attempt.
+        step: name of the activity, for the log.
+        failures: number of attempts that ended with an unknown exception, including this attempt. At
             MAX_UNEXPECTED_FAILURES, an unexpected failure is not retried.
     """
     if (kind := failure_of(error)) is not None:
@@ -258,8 +259,7 @@ def translate_error(error: Exception, step: str, failures: int) -> ApplicationEr
 class WaitingReasonInterceptor(Interceptor):
     """Reports why a batch waits: a step failed and is retried, or its worker cannot reach a dependency.
 
-    `failing` returns, as text, which required dependencies the worker cannot reach now; empty if it reaches
-    all.
+    `failing` returns the required dependencies that the worker cannot reach now, as text; empty if none.
     """
 
     def __init__(self, reasons: WaitingReasons, failing: Callable[[], str] = str) -> None:
@@ -270,7 +270,7 @@ class WaitingReasonInterceptor(Interceptor):
 
 
 class WaitingReasonInbound(ActivityInboundInterceptor):
-    """Runs one attempt of an activity, and reports its failure as the reason why its batch or model waits."""
+    """Runs one attempt of an activity. If it fails, the failure is reported as the batch's waiting reason."""
 
     def __init__(
         self, next: ActivityInboundInterceptor, reasons: WaitingReasons, failing: Callable[[], str]
@@ -291,10 +291,10 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
                 return await super().execute_activity(input)
 
     async def _run_slice(self, request: SliceRequest, input: ExecuteActivityInput) -> object:
-        """Run an attempt of a slice, and report its failure as the reason why the model of the batch waits.
+        """Run an attempt of a slice. Report a failure as the reason why the model of the batch waits.
 
-        A deferral (no backend of the model accepts requests now) is not reported here, because the slice
-        reports it itself. The slice also clears the reason when it continues.
+        A deferral is not reported here, because the slice reports it itself. (A slice is deferred if no
+        backend of the model accepts requests now.) The slice also clears the reason when it continues.
         """
         try:
             return await super().execute_activity(input)
@@ -327,9 +327,10 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
         return result
 
     async def _watch(self) -> None:
-        """Report unavailable dependencies while an attempt runs, and clear the report once they respond.
+        """Report unavailable dependencies while an attempt runs. Clear the report when they respond again.
 
-        This is needed because an attempt may wait for a dependency for a long time without failing.
+        An attempt may wait for a dependency for a long time without failing, so its failure alone is not
+        enough.
         """
         while True:
             await asyncio.sleep(_WATCH_INTERVAL_SECONDS)
@@ -351,10 +352,10 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
 
 
 def _waiting_reason(error: Exception) -> str:
-    """Return, in words for tenants, why the step waits for its next attempt.
+    """Return in words for tenants why the step waits for its next attempt; empty if it does not wait.
 
-    Return an empty string if there is no next attempt. Also return an empty string if `error` is no failure,
-    for example if it only ends a slice's turn (the limited time of one attempt).
+    The step does not wait if there is no next attempt, or if `error` only ends a slice's turn, the limited
+    time of one attempt.
     """
     if not isinstance(error, ApplicationError):
         return _UNEXPLAINED

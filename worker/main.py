@@ -30,8 +30,8 @@ class WorkerOptions(argparse.Namespace):
 def main(options: WorkerOptions) -> int:
     """Run the worker until it is stopped, and return the exit code of the process.
 
-    The code is 0 after a drain, 1 if a dependency is unavailable or the worker failed, and 2 if a setting or
-    a role is wrong.
+    The exit code is 0 after a drain, 1 if a dependency is unavailable or the worker failed, and 2 if a
+    setting or a role is wrong.
     """
     try:
         settings = settings_module.load()
@@ -60,10 +60,10 @@ def main(options: WorkerOptions) -> int:
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> WorkerOptions:
-    """Parse the command line. Raises SystemExit if an argument is not valid or is `--help`.
+    """Parse the command line. Raise SystemExit if an argument is invalid or is `--help`.
 
     Args:
-        arguments: The arguments to parse; None means those of this process.
+        arguments: the arguments to parse; None for the arguments of this process.
     """
     parser = argparse.ArgumentParser(prog="batchwright worker", description="Runs batches: polls Temporal.")
     parser.add_argument("--roles", default=",".join(Role), help="some of: %(default)s (default: all)")

@@ -1,6 +1,6 @@
-"""Polls the task queues of slices (parts of a batch's lines) for the models that live batches need.
+"""Poll the task queues of slices (parts of a batch's lines) for the models that live batches need.
 
-`RequiredModels` finds those models, `PollerSupervisor` starts and stops a poller for each of their queues.
+`RequiredModels` finds these models. `PollerSupervisor` starts and stops a poller for each of their queues.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from batchwright.temporal import TemporalConnection
 
 logger = logging.getLogger(__name__)
 IDLE_SECONDS = 120.0
-REFRESH_SECONDS = 0.5  # the first slice of a newly required model waits this long for a poller
+REFRESH_SECONDS = 0.5  # maximum wait of a newly required model for its poller
 _HEALTH_CHECK_TIMEOUT = timedelta(seconds=3)
 _HEALTH_CHECK_INTERVAL_SECONDS = 0.5
 
@@ -27,7 +27,7 @@ _HEALTH_CHECK_INTERVAL_SECONDS = 0.5
 class QueuePoller(Protocol):
     """Polls one task queue and runs its activities.
 
-    It is the part of temporalio's Worker that is used here.
+    It has the methods of temporalio's Worker that are used here.
     """
 
     async def run(self) -> None: ...
@@ -45,19 +45,19 @@ class QueueLimiter(Protocol):
 
 
 class UnlistedModels(Protocol):
-    """Part of the registry: models that batches use, but that no backend lists."""
+    """Part of the registry for models that batches use but no backend lists."""
 
     def retain_unlisted(self, awaited: Collection[str]) -> None: ...
 
 
 class RequiredModels:
-    """Tracks the models that live batches need, because only the queues of these models are polled.
+    """Tracks the models that live batches need. Only the queues of these models are polled.
 
     Args:
-        read: Returns the models of the batches that send lines now.
-        idle_seconds: How long a model stays required after `read` last returned it, so that the next batch
+        read: returns the models of the batches that send lines now.
+        idle_seconds: how long a model stays required after `read` last returned it, so that the next batch
             finds a poller.
-        clock: Returns the current time in seconds.
+        clock: returns the current time in seconds.
     """
 
     def __init__(
@@ -71,15 +71,15 @@ class RequiredModels:
 
     @property
     def models(self) -> list[str]:
-        """Models that are required as of the last `refresh`.
+        """Models that were required at the last `refresh`.
 
-        The models that `read` returned come first, in its order. They are followed by models that `read` no
-        longer returns but that stay required for `idle_seconds`.
+        First come the models that `read` returned, in the same order. Then come models that `read` no longer
+        returned but that stay required for `idle_seconds`.
         """
         return [*self._last_read]
 
     async def refresh(self) -> None:
-        """Read the models from the database. While it is unavailable, `models` stays unchanged."""
+        """Read the models from the database. While the database is unavailable, `models` stays unchanged."""
         try:
             models = await self._read()
         except DatabaseUnavailable:  # DependencyMonitor reports it
@@ -93,15 +93,15 @@ class RequiredModels:
 
 
 class PollerSupervisor:
-    """Starts and stops pollers, so that the queues of the required models are polled, and no others.
+    """Starts and stops pollers, so that exactly the queues of the required models are polled.
 
     Args:
-        pollers: The running pollers.
-        create: Returns, for a set of models, the functions that create the pollers, by task queue.
-        required: Provides the models that live batches need.
-        limiter: Sets the rate limit of a queue before the queue is polled.
-        registry: Drops models that no live batch needs and no backend lists.
-        until_ready: Returns when lines may be sent. No queue is polled before.
+        pollers: the running pollers.
+        create: returns functions that create the pollers for a set of models, by task queue.
+        required: the models that live batches need.
+        limiter: sets the rate limit of a queue before the queue is polled.
+        registry: drops models that no live batch needs and no backend lists.
+        until_ready: returns when lines may be sent. No queue is polled before that.
     """
 
     def __init__(
@@ -122,13 +122,13 @@ class PollerSupervisor:
     ) -> None:
         """Poll the queues of the required models, forever.
 
-        The rate limit of a queue is set before it is polled.
+        The rate limit of a queue is set before the queue is polled.
 
         Args:
-            only: Models to serve; empty means all models.
-            limit: Maximum number of polled models. It is needed because tenants choose the names of models,
-                and each polled model costs a thread and one of the polls that Temporal allows in a namespace.
-            every_seconds: Pause between two rounds.
+            only: models to serve; empty for all models.
+            limit: maximum number of polled models. Tenants choose the names of models, and each polled model
+                costs a thread and a poll, which Temporal limits per namespace.
+            every_seconds: pause between two rounds.
         """
         await self._until_ready()
         while True:
@@ -144,7 +144,7 @@ class PollerSupervisor:
 
 
 class QueuePollers:
-    """Starts and drains pollers. There is at most one per task queue, because the SDK allows no more."""
+    """Starts and drains pollers. A task queue has at most one poller, because the SDK allows only one."""
 
     def __init__(self) -> None:
         self._running: dict[str, tuple[QueuePoller, asyncio.Task[None]]] = {}
@@ -158,7 +158,7 @@ class QueuePollers:
     def set_queues(self, wanted: Mapping[str, PollerFactory]) -> None:
         """Poll exactly these queues: start the missing pollers, and drain all others in the background.
 
-        A queue that is still draining gets no poller in this call, but in a later one.
+        If a wanted queue is still draining, a later call starts its poller.
         """
         for queue in sorted(self._running.keys() - wanted.keys()):
             self._stop(queue)
@@ -199,9 +199,11 @@ class QueuePollers:
 
 
 class ReconnectingWorker:
-    """Runs a Temporal worker that waits for the server at the start and moves to a replaced connection.
+    """Runs a Temporal worker.
 
-    Once it drains, it stays on the connection that it has.
+    It waits for the server at the start, and moves to a new connection when needed.
+
+    While it drains, it keeps its connection.
     """
 
     def __init__(self, worker: Worker, connection: TemporalConnection) -> None:
@@ -211,10 +213,10 @@ class ReconnectingWorker:
         self._is_started = False
 
     async def run(self) -> None:
-        """Wait until the server answers, then poll until `shutdown` is called.
+        """Wait until the server responds, then poll until `shutdown` is called.
 
-        The wait is needed because the SDK's worker fails if it starts while the server is unreachable, and a
-        failed worker cannot be run again. An error of the SDK's worker is raised unchanged.
+        The SDK's worker fails if it starts while the server is unreachable, and then cannot be run again.
+        Errors of the SDK's worker are raised unchanged.
         """
         if not await self._wait_for_server():
             return
@@ -236,7 +238,7 @@ class ReconnectingWorker:
         await self._worker.shutdown()
 
     async def _wait_for_server(self) -> bool:
-        """Wait for the server. Return True when it answers, False if `shutdown` is called before."""
+        """Wait for the server. Return True when it responds, False if `shutdown` is called before."""
         is_logged = False
         while not self._stopping.is_set():
             try:

@@ -69,19 +69,19 @@ from batchwright.worker.wiring import (
 logger = logging.getLogger(__name__)
 STARTUP_ERRORS = (TemporalUnavailable, DatabaseError, OSError)
 _EXIT_MARGIN_SECONDS = 15.0
-# Temporal is not in the list: while it is unavailable, no slice arrives anyway.
+# Temporal is not in the list, because no slice arrives while it is unavailable.
 _REQUIRED_FOR_SLICES = frozenset({"postgresql", "storage"})
 
 
 async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]) -> None:
     """Run the worker until the process receives a signal, then drain it.
 
-    Errors after the signal are logged and not raised.
+    Errors after the signal are logged, not raised.
 
     Raises:
         TemporalUnavailable, DatabaseError, StorageUnavailable: a dependency is unavailable.
         OSError: the metrics port cannot be bound.
-        SettingsError: the settings name an object that cannot be imported; or the settings and the rates set
+        SettingsError: the settings name an object that cannot be imported, or the rates in the settings and
             at run time leave no rate for some models.
     """
     load_chat_executors(settings)
@@ -92,13 +92,13 @@ async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]
     waiting = asyncio.create_task(shutdown.wait())
     await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
     if not is_up.is_set() and shutdown.is_requested:
-        running.cancel()  # it still waits for a dependency
+        running.cancel()  # it is still waiting for a dependency
     waiting.cancel()
     try:
         await running
     except asyncio.CancelledError:
         logger.info("the worker was stopped before it was up")
-    except Exception:  # the edge of the process: after a signal it exits with 0 all the same
+    except Exception:  # any error: after a signal, the process exits with 0 nevertheless
         if not shutdown.is_requested:
             raise
         logger.exception("the worker failed while it stopped")
@@ -121,8 +121,8 @@ async def _run(
 ) -> None:
     """Connect to the dependencies, serve health and metrics, and poll until `shutdown` is requested.
 
-    `is_up` is set just before polling starts. From then on there may be work to drain, so the task must not
-    be cancelled.
+    `is_up` is set just before polling starts. After that, this task must not be cancelled, because there may
+    be work to drain.
     """
     async with _open_worker(settings) as worker:
         resources = worker.resources
@@ -248,13 +248,13 @@ async def _poll(
 def _build_fixed_workers(
     resources: WorkerResources, roles: Sequence[Role], failing: Callable[[], str]
 ) -> list[Worker]:
-    """Build the workers of the control and IO queues, which are polled for as long as the process runs."""
+    """Build the workers of the control and IO queues, which are polled as long as the process runs."""
     builders = {Role.CONTROL: build_control_worker, Role.IO: partial(build_io_worker, failing=failing)}
     return [build(resources) for role, build in builders.items() if role in roles]
 
 
 def _polled_queues(roles: Sequence[Role], models: Sequence[str]) -> list[str]:
-    """Return the task queues that the process is ready to poll, whether or not a batch needs them now."""
+    """Return the task queues that the process can poll, even those that no batch needs now."""
     of_models = [temporal_names.inference_queue(safe_name(model)) for model in models] or [ANY_MODEL_QUEUE]
     queues = {
         Role.CONTROL: [temporal_names.CONTROL_QUEUE],
@@ -303,7 +303,7 @@ async def _drain(
     running: list[asyncio.Task[None]],
     pollers: QueuePollers,
 ) -> None:
-    """Drain all pollers. A drain that takes too long is abandoned, so that the process ends."""
+    """Drain all pollers. If this takes too long, give up, so that the process ends."""
     try:
         async with asyncio.timeout(settings.drain_seconds + _EXIT_MARGIN_SECONDS):
             await asyncio.gather(pollers.shutdown(), *(worker.shutdown() for worker in fixed))
@@ -317,8 +317,10 @@ async def _publish_stats(
 ) -> None:
     """Write this worker's statistics to its database row every `HEARTBEAT_SECONDS`, until cancelled.
 
-    Other processes read these rows to see which workers are alive and what they do. `queues` returns the task
-    queues that this process polls.
+    Other processes read these rows to see which workers are alive and what they do.
+
+    Args:
+        queues: returns the task queues that this process polls.
     """
     started_at = datetime.now(UTC)
     while True:

@@ -1,4 +1,4 @@
-"""Applies the rates in effect as Temporal's rate limits on the task queues of slices.
+"""Set the rates in effect as Temporal's rate limits of the slices' task queues.
 
 Every worker that runs slices does this, and all of them set the same limits.
 """
@@ -22,9 +22,9 @@ from batchwright.rules.dispatch.rate_limits import Pacing
 from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
-IDENTITY = "batchwright"  # marks the limits that we set: limits set by others are never removed
+IDENTITY = "batchwright"  # marks Batchwright's own limits; limits set by others are never removed
 SYNC_SECONDS = 5.0
-_CHECK_SECONDS = 60.0  # a limit that was read or set is not read again for so long
+_CHECK_SECONDS = 60.0  # a limit is read again at the earliest after this time
 _RPC_TIMEOUT = timedelta(seconds=5)
 _ACTIVITIES = TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
 
@@ -35,15 +35,12 @@ class QueueRateLimit(NamedTuple):
 
 
 class QueueRateLimits(Protocol):
-    """Reads and sets rate limits of task queues.
-
-    All methods raise RPCError if Temporal fails or does not answer.
-    """
+    """Reads and sets rate limits of task queues. All methods raise RPCError if Temporal fails."""
 
     async def get(self, queue: str) -> QueueRateLimit | None: ...
 
     async def set(self, queue: str, turns_per_second: float | None) -> None:
-        """Set the queue's limit, in slice attempts that may start per second; None removes the limit."""
+        """Set the queue's limit, the number of slice attempts that may start per second; None removes it."""
         ...
 
 
@@ -84,9 +81,9 @@ class TemporalRateLimits(QueueRateLimits):
 
 
 class RateLimitSync:
-    """Keeps the rate limits of the slice queues on the Temporal server equal to the rates in effect.
+    """Keeps the task queues' rate limits on the Temporal server equal to the rates in effect.
 
-    A limit that an operator set by hand is kept, unless a configured rate is in effect for its queue.
+    A limit that an operator set by hand stays unless a rate of Batchwright is in effect for its queue.
     """
 
     def __init__(
@@ -106,7 +103,7 @@ class RateLimitSync:
         self._lock = asyncio.Lock()
 
     async def run(self) -> None:
-        """Apply the rates again and again, until cancelled."""
+        """Apply the rates regularly, until cancelled."""
         while True:
             await self.sync()
             await asyncio.sleep(self._every)
@@ -117,7 +114,7 @@ class RateLimitSync:
         Failures are logged, and the next call tries again.
 
         Args:
-            polled: Queues that the process polls from now on; None means those of the last call. A queue
+            polled: queues that the process polls from now on; None for the queues of the last call. A queue
                 without a rate is checked only if it is polled. Before the first call with `polled`, all
                 queues are checked.
         """
@@ -141,7 +138,7 @@ class RateLimitSync:
     async def _sync(self, queue: str, pacing: Pacing | None) -> bool:
         """Apply the rate of one queue, unless its limit was checked a short time ago.
 
-        Return True if the limit is right, False if the server refused it or did not answer.
+        Return True if the limit is right. Return False if the server refused it or did not respond.
         """
         wanted = pacing.turns_per_second if pacing else None
         known, checked_at = self._known.get(queue, (None, float("-inf")))
@@ -161,13 +158,13 @@ class RateLimitSync:
             if found is not None and found.is_ours:
                 await self._limits.set(queue, None)
                 logger.info("task queue rate limit removed", extra={"queue": queue})
-        # The server stores single precision.
+        # The server stores limits in single precision.
         elif found is None or not math.isclose(found.turns_per_second, wanted, rel_tol=1e-6):
             await self._limits.set(queue, wanted)
             logger.info("task queue rate limit set", extra={"queue": queue, "turns_per_second": wanted})
 
     def _log_failure(self, error: RPCError, *, is_limited: bool) -> None:
-        """Log a failure to read or set a limit. The same error is logged only once.
+        """Log a failure to read or set a limit. A repeated error is logged only once.
 
         Failures for queues that need no limit are not logged.
         """

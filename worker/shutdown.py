@@ -10,7 +10,7 @@ FORCED_EXIT_CODE = 130
 
 
 class ShutdownSignal:
-    """An event that the first SIGTERM or SIGINT sets, or `request`.
+    """An event that is set by the first SIGTERM or SIGINT, or by `request`.
 
     A second signal ends the process at once.
     """
@@ -19,7 +19,7 @@ class ShutdownSignal:
         self._event = asyncio.Event()
 
     def install(self) -> None:
-        """Handle the signals of the process from now on, in the running event loop."""
+        """Install the signal handlers of the process. Call this in the running event loop."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)

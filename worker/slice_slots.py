@@ -17,26 +17,33 @@ from temporalio.worker import (
 
 from batchwright.activities.services.slice_demand import SliceDemand
 
-_POLL_CHECK_SECONDS = 0.02  # how often a reserved slot is looked at
-_DEMAND_CHECK_SECONDS = 0.05  # how often the demand is computed, which costs more
+_POLL_CHECK_SECONDS = 0.02  # interval of checks if a reserved slot is in use
+_DEMAND_CHECK_SECONDS = 0.05  # interval of checks of the demand, which cost more
 _MAX_POLL_SECONDS = 120.0  # Temporal's polls end after a minute
 
 
 class SliceSlots(CustomSlotSupplier):
     """Gives the SDK a slot for an activity while the worker wants another slice.
 
-    A free slot lets the SDK poll. The SDK calls `mark_slot_used` and `release_slot` on any thread. When a
-    poller stops, the SDK also cancels the task that runs `reserve_slot`, on a thread of its own.
+    A free slot lets the SDK poll.
+
+    The SDK calls `mark_slot_used` and `release_slot` on any thread. When a poller stops, the SDK cancels the
+    task that runs `reserve_slot`, also on another thread.
     """
 
     def __init__(self, queue: str, demand: SliceDemand) -> None:
-        """Create the slots of one task queue. `queue` names it as in `SliceDemand`."""
+        """Create the slots of one task queue.
+
+        Args:
+            queue: name of the task queue, as in `SliceDemand`.
+            demand: decides if the worker wants another slice.
+        """
         self._queue, self._demand = queue, demand
-        self._polls_until = 0.0  # a slot is reserved and not used yet, at the latest until this time
+        self._polls_until = 0.0  # until this time, a reserved slot may be unused
         self._reserved: SlotPermit | None = None
 
     def tuner(self) -> WorkerTuner:
-        """Return the tuner of a worker that runs only activities, with these slots."""
+        """Return a tuner with these slots, for a worker that runs only activities."""
         unused = FixedSizeSlotSupplier(1)
         return WorkerTuner.create_composite(
             workflow_supplier=unused,
@@ -46,7 +53,7 @@ class SliceSlots(CustomSlotSupplier):
         )
 
     async def reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit:
-        # The SDK reserves the next slot while it still polls with the last one, which counts only when used.
+        # The SDK reserves the next slot while it still polls with the last slot, which counts only when used.
         while True:
             if self._is_polling():
                 await _pause(_POLL_CHECK_SECONDS)
@@ -61,7 +68,7 @@ class SliceSlots(CustomSlotSupplier):
         return self._reserved is not None and time.monotonic() < self._polls_until
 
     def try_reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit | None:
-        return None  # only for activities that their workflow's worker runs at once, which slices never are
+        return None  # for eager activities, and slices are never eager
 
     def mark_slot_used(self, ctx: SlotMarkUsedContext) -> None:
         self._demand.take(self._queue, ctx.permit)
@@ -77,10 +84,10 @@ class SliceSlots(CustomSlotSupplier):
 
 
 class _Pause(asyncio.Future[None]):
-    """Future that a task awaits, and that another thread may cancel together with the task.
+    """Future that another thread may cancel together with the task that awaits it.
 
-    An ordinary future schedules a callback in the event loop when it is cancelled. This is not safe on other
-    threads.
+    When an ordinary future is cancelled, it schedules a callback in the event loop, which is not safe on
+    another thread.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Finds out why batches wait: no worker polls their queue, a rate limits them, or other slices are ahead."""
+"""Find out why batches wait: no worker polls their queue, a rate limits them, or other slices are ahead."""
 
 import asyncio
 import logging
@@ -30,14 +30,14 @@ from batchwright.temporal.task_queues import DescribeQueue, QueueReport
 
 logger = logging.getLogger(__name__)
 _INTERVAL_SECONDS = 2.5
-_STALLED_SECONDS = 5.0  # a model that settles a line at least this often does not wait
+_STALLED_SECONDS = 5.0  # a model that has settled a line within this time does not wait
 _VALID_SECONDS = 30.0
 _KEEP_EXPIRED = timedelta(hours=1)
 _OWN_SLICES_STALLED = (
     "its running slices have received no response recently, and its other slices wait for them"
 )
 _BatchModel = tuple[str, str, str]  # tenant, batch, model; an empty model stands for the whole batch
-# A worker that reads and writes files does the next step of a batch with one of these statuses.
+# Statuses of batches whose next step runs on a worker that reads and writes files.
 _NEEDS_IO_WORKER = (BatchStatus.VALIDATING, BatchStatus.FINALIZING, BatchStatus.CANCELLING)
 
 
@@ -54,9 +54,9 @@ class ModelRates(Protocol):
 
 
 class WaitingReasonMonitor:
-    """Writes the waiting reasons of the fleet to the database, and reports changes to the batch workflows.
+    """Writes the waiting reasons of the fleet to the database, and reports changes to the batches' workflows.
 
-    All control workers find the same reasons. Only the worker that is first to write a change reports it.
+    All control workers find the same reasons. Only the worker that first writes a change reports it.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class WaitingReasonMonitor:
     ) -> None:
         self._database, self._describe_queue, self._rates = database, describe_queue, rates
         self._report, self._now = report, now
-        self._progress: dict[_BatchModel, tuple[int, datetime]] = {}  # lines left, and since when
+        self._progress: dict[_BatchModel, tuple[int, datetime]] = {}  # number of lines left, and since when
 
     async def run(self) -> None:
-        """Refresh the reasons again and again, until cancelled."""
+        """Refresh the reasons regularly, until cancelled."""
         while True:
             try:
                 await self.refresh()
@@ -81,11 +81,13 @@ class WaitingReasonMonitor:
             await asyncio.sleep(_INTERVAL_SECONDS)
 
     async def refresh(self) -> None:
-        """Find all reasons once, write and report those that changed, and clear those that no longer apply.
+        """Find all reasons once.
+
+        Write and report the changed reasons, and clear reasons that no longer apply.
 
         Raises:
-            DatabaseUnavailable: the database does not answer.
-            RPCError: Temporal does not answer.
+            DatabaseUnavailable: the database does not respond.
+            RPCError: Temporal does not respond.
         """
         now = self._now()
         workers = await self._database.workers.heartbeats(FRESH_AGE)
@@ -104,7 +106,7 @@ class WaitingReasonMonitor:
     async def _file_reasons(self, now: datetime) -> dict[_BatchModel, str]:
         """Return a waiting reason for each live batch whose next step reads or writes files.
 
-        It is called only if no worker polls the queue of such steps.
+        Call this only if no worker polls the queue of these steps.
         """
         reason = unpolled_reason(IO_QUEUE)
         return {
@@ -116,12 +118,12 @@ class WaitingReasonMonitor:
     async def _model_reasons(
         self, polled: Collection[str], running: Collection[tuple[str, str]], now: datetime
     ) -> dict[_BatchModel, str]:
-        """Return a waiting reason for each model of a batch whose lines wait, by batch and model.
+        """Return a waiting reason for each batch and model whose lines wait.
 
         Args:
-            polled: Task queues that at least one worker polls.
-            running: Batch id and model of each running slice.
-            now: Current time.
+            polled: task queues that at least one worker polls.
+            running: batch id and model of each running slice.
+            now: the current time.
         """
         backlogs = await self._database.fleet.backlogs(now)
         stalled = self._find_stalled(backlogs, now)
@@ -159,17 +161,17 @@ class WaitingReasonMonitor:
         return {key for key, (_, since) in self._progress.items() if now - since >= patience}
 
     def _queue_reason(self, model: str, depth: int, *, waits_for_own: bool) -> str:
-        """Return why the slices of a stalled model wait in their queue.
+        """Return why the slices of a stalled model wait in their task queue; empty if no slice waits there.
 
-        Return an empty string if no slice waits there, because running slices report their own reasons.
+        If the result is empty, the running slices report their own reasons.
 
         Args:
-            model: Name of the model.
-            depth: Number of slices that wait in the queue.
+            model: name of the model.
+            depth: number of slices that wait in the queue.
             waits_for_own: True if the batch has running slices, or if no other batch has slices in the queue.
         """
         if not depth:
-            return ""  # its slices run, and report their own reasons
+            return ""  # running slices report their own reasons
         pacing = self._rates.pacing_of(model)
         if pacing is not None:
             return f"limited by a rate of {pacing.requests_per_second:g} requests per second"
@@ -196,7 +198,7 @@ class WaitingReasonMonitor:
 def _behind(slices: int) -> str:
     """Return the reason of a batch that waits behind `slices` other slices.
 
-    The number is rounded down to a power of ten, so that the reason seldom changes.
+    The number is rounded down to a power of ten, so that the reason rarely changes.
     """
     least = 10 ** (len(str(slices)) - 1)
     return f"behind {least:,} or more other slices in its queue" if least > 1 else "behind a few other slices"

@@ -1,4 +1,4 @@
-"""Wiring: builds the Temporal workers of each role, and the objects that their activities share.
+"""Wiring: build the Temporal workers of each role, and the objects that their activities share.
 
 No other module creates the real dependencies.
 """
@@ -63,25 +63,25 @@ from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.model_run import ModelRunWorkflow
 from batchwright.workflows.retention import RetentionWorkflow
 
-# Cancel and pause requests arrive with a heartbeat. By default the SDK would delay them by up to a minute.
+# Cancel and pause requests arrive with heartbeats, which the SDK would delay by up to a minute by default.
 _HEARTBEAT_INTERVAL = timedelta(seconds=1)
 _OBSERVE_SECONDS = 15.0  # pause between two refreshes of the fleet metrics
-# Slices get these requests with heartbeats of their own; the SDK's heartbeats only show that they are alive.
+# Slices get these requests with their own heartbeats. The SDK's heartbeats only show that slices are alive.
 _SLICE_HEARTBEAT_INTERVAL = timedelta(seconds=15)
 WORKFLOWS = (BatchWorkflow, ModelRunWorkflow, RetentionWorkflow, AuditWorkflow)
 
 
 class Role(StrEnum):
-    CONTROL = "control"  # workflows, and ends of batches without files
+    CONTROL = "control"  # workflows, and the end of batches without files
     IO = "io"  # ingestion, finalization, retention, audits
     INFERENCE = "inference"  # slices
 
 
 def parse_roles(text: str) -> Sequence[Role]:
-    """Parse a list of roles such as `control,io,inference`; each role is returned once.
+    """Parse a list of roles such as `control,io,inference`. Each role is returned once.
 
     Raises:
-        ValueError: a name is not a role, or the list is empty. The message names the problem.
+        ValueError: a name is not a role, or the list is empty. The message says which.
     """
     chosen = [part.strip() for part in text.split(",") if part.strip()]
     for name in chosen:
@@ -94,7 +94,7 @@ def parse_roles(text: str) -> Sequence[Role]:
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """The connections and stores of one worker process, from which its activities are built."""
+    """The connections and stores of one worker process, which its activities use."""
 
     temporal: Client
     connection: TemporalConnection  # the connection of `temporal`
@@ -125,7 +125,7 @@ def build_io_worker(resources: WorkerResources, failing: Callable[[], str]) -> W
     """Build the Temporal worker that runs ingestion, finalization, retention and audits.
 
     Args:
-        failing: Returns the required dependencies that fail now, with their errors; empty if all respond.
+        failing: returns the required dependencies that fail now, with their errors; empty if none fails.
     """
     database, storage, settings, metrics = (
         resources.database,
@@ -153,21 +153,21 @@ def build_io_worker(resources: WorkerResources, failing: Callable[[], str]) -> W
 
 
 class InferenceWorkers:
-    """Creates the Temporal workers that run slices (parts of a batch's lines), one for each task queue.
+    """Creates the Temporal workers that run slices (parts of a batch's lines), one worker per task queue.
 
-    These workers share the request permits, the circuit breakers and the memory budget of the process.
+    These workers share the permits for requests, the circuit breakers and the memory budget of the process.
     """
 
     def __init__(
         self, resources: WorkerResources, progress: ProgressReporter, blocking: Callable[[], str]
     ) -> None:
-        """Create what all workers of the process share.
+        """Create the objects that all workers of the process share.
 
         Args:
-            resources: Connections and stores of the process.
-            progress: Receives the progress of the slices.
-            blocking: Returns why the process accepts no slices now: the required dependencies that are
-                unavailable. Empty while it accepts slices.
+            resources: connections and stores of the process.
+            progress: receives the progress of the slices.
+            blocking: returns the unavailable dependencies because of which the process accepts no slices;
+                empty while it accepts slices.
         """
         self._resources = resources
         quotas, groups = resources.database.quotas, resources.database.budget_groups
@@ -201,10 +201,10 @@ class InferenceWorkers:
         return self._execution.running
 
     def poller_factories(self, models: frozenset[str]) -> dict[str, PollerFactory]:
-        """Return the functions that create pollers, by the name of the task queue to poll.
+        """Return functions that create pollers, by the name of the task queue to poll.
 
-        The queues are those of `models` and always the dispatch queue. While there is a rate limit for all
-        models together, models without a rate of their own send their slices to the dispatch queue.
+        The queues are the queues of `models`, and always the dispatch queue. While there is a rate limit for
+        all models together, models without their own rate limit send their slices to the dispatch queue.
         """
         queues = {temporal_names.inference_queue(safe_name(model)): model for model in models}
         queues[temporal_names.DISPATCH_QUEUE] = ALL_MODELS
@@ -215,14 +215,17 @@ class InferenceWorkers:
         return row is not None and row.cancel_requested_at is not None
 
     def _build_worker(self, queue: str, model: str) -> ReconnectingWorker:
-        """Build the worker of one task queue. `model` is `ALL_MODELS` for the dispatch queue."""
+        """Build the worker of one task queue.
+
+        `model` is the queue's model, or `ALL_MODELS` for the dispatch queue.
+        """
         settings = self._resources.settings
         worker = Worker(
             self._resources.temporal,
             task_queue=queue,
             activities=[self._execution.run_slice],
             tuner=SliceSlots(model, self.context.demand).tuner(),
-            # One is enough because slices are rare, and the server bounds the polls of a namespace.
+            # One poll is enough because slices are rare, and the server limits the polls of a namespace.
             max_concurrent_activity_task_polls=1,
             max_heartbeat_throttle_interval=_SLICE_HEARTBEAT_INTERVAL,
             default_heartbeat_throttle_interval=_SLICE_HEARTBEAT_INTERVAL,
@@ -237,7 +240,7 @@ class InferenceWorkers:
 
 
 def build_fleet_metrics(resources: WorkerResources) -> FleetMetricsCollector:
-    """Build the collector of fleet metrics, which control workers use to refresh the metrics of the fleet."""
+    """Build the collector with which control workers refresh the metrics of the fleet."""
     database, registry, metrics = resources.database, resources.registry, resources.metrics
     live = LiveBatchCollector(database.fleet, metrics)
     lost_runs = LostRunCollector(TemporalEndedRuns(resources.temporal), live, metrics)
@@ -251,7 +254,7 @@ def build_fleet_metrics(resources: WorkerResources) -> FleetMetricsCollector:
     sources = {
         "batches": live.refresh,
         "forecasts": forecasts.refresh,
-        "runs": lost_runs.refresh,  # after `batches`: it checks the live batches
+        "runs": lost_runs.refresh,  # after `batches`, because it checks the live batches
         "retention": maintenance.refresh,
         "budgets": budgets.refresh,
         "queues": queues.refresh,
@@ -260,7 +263,7 @@ def build_fleet_metrics(resources: WorkerResources) -> FleetMetricsCollector:
 
 
 def build_waiting_reason_monitor(resources: WorkerResources) -> WaitingReasonMonitor:
-    """Build the monitor that finds out why batches wait. Control workers use it."""
+    """Build the monitor with which control workers find out why batches wait."""
     return WaitingReasonMonitor(
         resources.database,
         partial(describe_queue, resources.temporal),
@@ -273,18 +276,18 @@ def count_slots(settings: Settings, roles: Sequence[Role], queues: Sequence[str]
     """Return how many ingestions, finalizations and slices this process can run at the same time.
 
     Args:
-        settings: Settings with the slots per role.
-        roles: Roles of the process.
-        queues: Task queues of slices that the process polls now.
+        settings: settings with the number of slots per role.
+        roles: roles of the process.
+        queues: task queues of slices that the process polls now.
     """
     return (settings.io_slots if Role.IO in roles else 0) + MAX_SLICES * len(queues)
 
 
 def deployment_config(settings: Settings) -> WorkerDeploymentConfig | None:
-    """Return the configuration of Worker Deployment Versioning, or None if the settings name no deployment.
+    """Return the configuration of Worker Deployment Versioning; None if the settings name no deployment.
 
-    With versioning, a batch stays on the build of the workers that started it. The configuration achieves
-    this with the default `PINNED`, because the workflows declare no behavior of their own (decision 0006).
+    With versioning, a batch stays on the build of the workers that started it, because `PINNED` is the
+    default for workflows that declare no behavior of their own (decision 0006).
 
     Raises:
         SettingsError: the settings name a deployment without a build, or a build without a deployment.
@@ -308,15 +311,15 @@ def deployment_config(settings: Settings) -> WorkerDeploymentConfig | None:
 def workflow_sandbox() -> SandboxedWorkflowRunner:
     """Return the runner that executes workflow code in the SDK's sandbox, with its default restrictions.
 
-    The modules of `batchwright` are imported only once and are shared by all workflow runs. The sandbox would
-    otherwise import them again for each run (decision 0060).
+    All workflow runs share the imported modules of `batchwright`. Otherwise the sandbox would import them
+    again for each run (decision 0060).
     """
     restrictions = SandboxRestrictions.default.with_passthrough_modules("batchwright")
     return SandboxedWorkflowRunner(restrictions=restrictions)
 
 
 def worker_id() -> str:
-    """Return the id under which this process stores its heartbeats."""
+    """Return the id with which this process stores its heartbeats."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 

@@ -1,4 +1,4 @@
-"""The workflow of a batch: ingest, run each model, finalize; with deadline, cancel and pause."""
+"""The workflow of a batch: ingest, run each model, finalize, with deadline, cancel and pause."""
 
 import asyncio
 import contextlib
@@ -57,20 +57,20 @@ _MISSING_LINE_CODES = {
 class BatchWorkflow:
     """Runs one batch from ingestion to finalization.
 
-    Signal handlers only record what is requested, and `run` acts on it. If a cancel and the completion come
-    at the same time, the update of the batch's row in the database decides which one counts.
+    Signal handlers only record the request, and `run` acts on it. If a cancel and the completion happen at
+    the same time, the update of the batch's row in the database decides between them.
     """
 
     @workflow.init
     def __init__(self, order: BatchOrder) -> None:
         self._order = order
         self._status = BatchStatus.VALIDATING
-        self._ending: BatchStatus | None = None  # the status of an early end; the first one stays
+        self._ending: BatchStatus | None = None  # status of an early end; the first status stays
         self._errors: list[ValidationError] = []
         self._cancel_requested = False
         self._paused = False
         self._progress: dict[str, ModelProgress] = {}
-        self._waiting: dict[tuple[str, bool], WaitingReason] = {}  # by model, and if it is fleet-wide
+        self._waiting: dict[tuple[str, bool], WaitingReason] = {}  # by (model, True if fleet-wide)
         self._forecast: BatchForecast | None = None
         self._failed_by_code: dict[str, int] = {}
         self._all_finished = True
@@ -79,13 +79,16 @@ class BatchWorkflow:
 
     @workflow.signal
     def cancel(self) -> None:
-        """End the batch as cancelled, unless it is already ending for another reason. Idempotent."""
+        """End the batch as cancelled, unless it is already ending for another reason.
+
+        A second call has no effect.
+        """
         self._cancel_requested = True
         self._end_early(BatchStatus.CANCELLED)
 
     @workflow.signal
     def pause(self) -> None:
-        """Stop sending requests until `resume`. The deadline does not move."""
+        """Stop sending requests until `resume`. The deadline stays the same."""
         self._paused = True
         self._update_details()
 
@@ -96,9 +99,10 @@ class BatchWorkflow:
 
     @workflow.signal
     def waiting(self, waiting: WaitingReason) -> None:
-        """Record why a model's slices wait, as reported by a worker. An empty reason ends an earlier one.
+        """Record a worker's report of why a model's slices wait. An empty reason clears the earlier reason.
 
-        A model may have a fleet-wide reason and one of its slices. Neither replaces or ends the other.
+        A model can have two reasons: a fleet-wide reason, and a reason of one of its slices. Neither of them
+        replaces or clears the other.
         """
         self._waiting.pop((waiting.model, waiting.fleet_wide), None)
         if waiting.reason:
@@ -112,7 +116,7 @@ class BatchWorkflow:
 
     @workflow.signal
     def progress(self, progress: ModelProgress) -> None:
-        """Record the progress of one model, which its child workflow reports from time to time."""
+        """Record the progress of one model, as its child workflow reports it from time to time."""
         self._on_progress(progress)
 
     @workflow.query
@@ -132,7 +136,8 @@ class BatchWorkflow:
     async def run(self, order: BatchOrder) -> BatchResult:
         """Process the batch and return its final status and counts.
 
-        A cancellation of the workflow by Temporal, for example in the Web UI, acts like the cancel signal.
+        If the workflow is cancelled in Temporal, for example in the Web UI, this acts like the signal
+        `cancel`.
         """
         work = asyncio.create_task(self._process())
         while True:
@@ -173,7 +178,10 @@ class BatchWorkflow:
     # Ingestion
 
     async def _ingest(self) -> IngestResult | None:
-        """Run ingestion, even after the deadline. Return its result, None if it failed or was cancelled."""
+        """Run ingestion and return its result; None if it failed or was cancelled.
+
+        Ingestion runs even after the deadline.
+        """
         step = workflow.start_activity_method(
             IngestionActivities.ingest, self._order, **ingestion_options(self._order, workflow.now())
         )
@@ -189,9 +197,9 @@ class BatchWorkflow:
             return None
 
     async def _run_models(self, ingested: IngestResult) -> None:
-        """Run all models together and wait until they have ended.
+        """Run all models at the same time and wait until they have ended.
 
-        Nothing is run if the batch is already ending.
+        If the batch is already ending, do nothing.
         """
         if self._ending is not None or not ingested.models:
             return
@@ -207,8 +215,8 @@ class BatchWorkflow:
     def _on_progress(self, progress: ModelProgress) -> None:
         """Record the progress of a model.
 
-        If more slices are done than before, also clear the waiting reason that a slice of the model reported,
-        because its worker may have died.
+        If more slices are done than before, also clear the waiting reason that a slice of the model has
+        reported. The worker that reported it may have died.
         """
         before = self._progress.get(progress.model)
         if before is not None and progress.slices_done > before.slices_done:
@@ -232,7 +240,7 @@ class BatchWorkflow:
         """Write the output files, set the final status in the batch's row, and return the result.
 
         A cancel still takes effect until the row has its final status. If the files cannot be written, the
-        batch ends without them.
+        batch ends without files.
         """
         status = self._ending or (BatchStatus.COMPLETED if self._all_finished else BatchStatus.EXPIRED)
         if status == BatchStatus.COMPLETED:
@@ -267,7 +275,7 @@ class BatchWorkflow:
     async def _write_files_of_early_end(self, ingested: IngestResult, status: BatchStatus) -> FinalizeResult:
         """Write the files of a batch that expired, failed or was cancelled.
 
-        If that takes too long, the batch gets its final status first, and the files follow later.
+        If this takes too long, the batch first gets its final status, and the files follow later.
         """
         step = self._start_finalization(ingested, status, waits_for_storage=self._files_pending)
         if not self._files_pending:
@@ -297,13 +305,13 @@ class BatchWorkflow:
         )
 
     async def _end_in_time(self, status: BatchStatus, step: workflow.ActivityHandle[T]) -> None:
-        """End the batch before its files are written if `step` takes longer than FILES_TIMEOUT.
+        """End the batch before its files are written, if `step` takes longer than FILES_TIMEOUT.
 
         Do the same if the step fails because storage is unavailable.
 
         Args:
-            status: Status with which the batch ends.
-            step: The running ingestion or finalization, which continues after the batch has ended.
+            status: status with which the batch ends.
+            step: the running ingestion or finalization, which continues after the batch has ended.
         """
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
@@ -342,11 +350,11 @@ class BatchWorkflow:
         self._errors = [*self._errors, ValidationError(code="system_error", message=message)]
 
     def _report_failure(self, what: str, error: ActivityError) -> None:
-        """Add the failure of a step to the errors that the tenant sees. The details are only in the log.
+        """Add the failure of a step to the errors that the tenant sees. The details are only logged.
 
         Args:
-            what: Start of the sentence for the tenant, which says what did not work.
-            error: Failure of the step's activity.
+            what: start of the sentence for the tenant, which names what did not work.
+            error: failure of the step's activity.
         """
         workflow.logger.error("batch step failed", extra={"step": what, "error": cause_of(error)})
         self._add_error(f"{what}: {sentence_for_tenant(error)}")
@@ -367,14 +375,14 @@ def _progress(share: ModelShare, slices_done: int = 0) -> ModelProgress:
 async def run_until(
     step: workflow.ActivityHandle[T], stopped: Callable[[], bool], max_wait: timedelta
 ) -> T | None:
-    """Return the step's result. If `stopped()` becomes true first, cancel the step and return None.
+    """Return the step's result. If `stopped()` becomes True first, cancel the step and return None.
 
     If the step succeeds although it was cancelled, its result is returned.
 
     Args:
-        step: A running activity.
-        stopped: Returns True once the step is to be cancelled; it is called after every event.
-        max_wait: How long the cancelled step may take to end.
+        step: a running activity.
+        stopped: returns True when the step must be cancelled. It is called after every event.
+        max_wait: maximum wait for the end of a cancelled step.
 
     Raises:
         ActivityError: the step failed without being cancelled.

@@ -1,4 +1,4 @@
-"""How a batch is shown in Temporal's Web UI: search attributes and a Markdown summary."""
+"""The batch in Temporal's Web UI: search attributes and a Markdown summary."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -21,7 +21,7 @@ _MAX_MODELS = 20
 
 
 def ensure_search_attributes(order: BatchOrder) -> None:
-    """Set the search attributes that are missing because the workflow was started by hand."""
+    """Set the search attributes that are missing, for example because the workflow was started by hand."""
     known = workflow.info().typed_search_attributes
     missing = [
         *([] if STATUS in known else [STATUS.value_set(BatchStatus.VALIDATING)]),
@@ -49,7 +49,7 @@ def details_markdown(order: BatchOrder, state: BatchState) -> str:
     for waiting in state.waiting:
         before = f"{reasons[waiting.model]}; " if waiting.model in reasons else ""
         reasons[waiting.model] = before + _reason(waiting)
-    if "" in reasons:  # a reason of the whole batch
+    if "" in reasons:  # the reason applies to the whole batch
         lines.append(f"- waiting: {reasons['']}")
     lines += [_model(progress, reasons) for progress in state.models[:_MAX_MODELS]]
     if len(state.models) > _MAX_MODELS:

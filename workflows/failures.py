@@ -1,4 +1,4 @@
-"""Describes a failed step in one sentence, from Temporal's nested failures."""
+"""Describe a failed step in one sentence, from Temporal's nested failures."""
 
 from temporalio import workflow
 from temporalio.exceptions import (
@@ -13,12 +13,12 @@ from temporalio.exceptions import (
 with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.errors import FAILURE_SENTENCES, Failure
 
-_FOR_TENANTS = (Failure.UNEXPECTED, Failure.MODEL_RUN_FAILED)  # written for tenants
+_FOR_TENANTS = (Failure.UNEXPECTED, Failure.MODEL_RUN_FAILED)  # their messages are written for tenants
 _UNKNOWN = "an internal error. The operator finds it in the log."
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the message of the innermost error, because the outer errors only say "Activity task failed"."""
+    """Return the message of the innermost error. The outer errors only say "Activity task failed"."""
     cause: BaseException = error
     while isinstance(cause, (ActivityError, ChildWorkflowError)) and cause.cause is not None:
         cause = cause.cause
@@ -34,7 +34,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def sentence_for_tenant(error: BaseException) -> str:
-    """Return why a step failed, as a sentence for tenants. It names no host, path or exception."""
+    """Return why a step failed, as a sentence for tenants without any host, path or exception."""
     cause: BaseException | None = error
     while isinstance(cause, (ActivityError, ChildWorkflowError)) and cause.cause is not None:
         cause = cause.cause
@@ -51,7 +51,7 @@ def sentence_for_tenant(error: BaseException) -> str:
 
 
 def gave_up_on_storage(error: BaseException | None) -> bool:
-    """Return True if an activity that does not wait for storage failed because storage is unavailable.
+    """Return True if an activity failed because storage is unavailable and the activity does not wait for it.
 
     Return False for every other failure, and for None.
     """

@@ -1,4 +1,4 @@
-"""The model run workflow, which runs one model's share of a batch. It continues as new if it gets long."""
+"""The model run workflow, which runs one model's part of a batch. With a long history it continues as new."""
 
 from temporalio import workflow
 

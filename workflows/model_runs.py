@@ -33,14 +33,15 @@ _OpenRun = ChildWorkflowHandle[ModelRunWorkflow, ModelRunResult]
 
 
 class ModelRuns:
-    """Starts one model run (a child workflow) per model, and tells the runs whether to run, pause or stop.
+    """Starts one model run (a child workflow) per model, and signals each run to run, pause or stop.
 
-    No change of this desired state is lost, even if it comes while another one is being sent.
+    The desired state is what a run has to do: run, pause or stop. A change of it is never lost, even if it
+    comes while an earlier change is being sent.
 
     Args:
-        order: Order of the batch.
-        desired_state: Returns the desired state; it is called after every event of the workflow.
-        on_end: Called when a run ends, with its result and an empty string, or with None and the error.
+        order: order of the batch.
+        desired_state: returns the desired state. It is called after every event of the workflow.
+        on_end: called when a run ends, with its result and an empty string, or with None and the error.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class ModelRuns:
         self._last_sent: dict[str, DesiredState] = {}
 
     async def run_all(self, ingested: IngestResult) -> None:
-        """Run each model in its own child workflow, and return when all these workflows have ended."""
+        """Run each model in its own child workflow. Return when all of them have ended."""
         runs = [asyncio.create_task(self._run(share, ingested.ingest_prefix)) for share in ingested.models]
         all_runs = asyncio.gather(*runs)
         while not all_runs.done():

@@ -14,17 +14,17 @@ with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE, inference_queue
     from batchwright.rules.dispatch.batch_order import fairness_key_of, is_late, size_group
 
-# How long stopped slices may take beyond their grace before the workflow continues without them.
+# How long stopped slices may take after their grace period before the workflow continues without them.
 STOP_MARGIN = timedelta(seconds=5)
-# The same after the deadline. Slices know the deadline and only need time to store their results.
-# With the grace it is less than the ten seconds in which a batch has to expire.
+# The same time after the deadline. Slices know the deadline and only need time to store their results.
+# Together with the grace period, it is less than the ten seconds in which a batch must expire.
 DEADLINE_STOP_MARGIN = timedelta(seconds=4)
-# There is always a timer for stopped slices, so that a replay finds the same commands.
+# A timer for stopped slices always exists, so that a replay finds the same commands.
 MIN_STOP_WAIT = timedelta(seconds=1)
-# How long a slice may take beyond the deadline and its grace, for its last flush or a restart of its worker.
+# How long a slice may take after deadline and grace period, for its last flush or a restart of its worker.
 LAST_FLUSH_MARGIN = timedelta(minutes=1)
 # A batch that has to end early ends after this time even if its files or its ingestion are not finished.
-# It is longer than writing the files of a large batch: a client that sees no files may believe they are lost.
+# It is longer than writing the files of a large batch. A client without files may think they are lost.
 FILES_TIMEOUT = timedelta(minutes=1)
 # How long a cancelled ingestion or finalization may take to end.
 STEP_CANCEL_TIMEOUT = timedelta(seconds=10)
@@ -35,21 +35,21 @@ _END_ATTEMPT = timedelta(minutes=1)
 # A turn takes seconds, plus the time for one ended batch with very many objects.
 _RETENTION_ATTEMPT = timedelta(minutes=10)
 _RETENTION_BEAT = timedelta(seconds=30)
-# The next scheduled run, an hour later, retries anyway.
+# The next scheduled run, an hour later, tries again in any case.
 _RETENTION_PATIENCE = timedelta(minutes=20)
 # The audit requests the object of every file from storage.
 _AUDIT_ATTEMPT = timedelta(hours=6)
 # Each turn of a slice counts as an attempt, so the backoff after a lost worker would soon be a minute.
 _SLICE_RETRY = timedelta(seconds=10)
 _AUDIT_PATIENCE = timedelta(hours=12)
-_FINALIZE_FIRST = 1  # priority key: a finalization frees storage and slots, and a client waits for it
+_FINALIZE_FIRST = 1  # priority key; a finalization frees storage and slots, and a client waits
 _LAST_PRIORITY = 5
 
 
 def unlimited_retries(longest: timedelta = timedelta(minutes=1)) -> RetryPolicy:
     """Return a policy that retries until the activity's schedule-to-close timeout.
 
-    `longest` is the longest pause between two attempts.
+    `longest` is the maximum pause between two attempts.
     """
     return RetryPolicy(
         initial_interval=timedelta(seconds=1),
@@ -61,8 +61,8 @@ def unlimited_retries(longest: timedelta = timedelta(minutes=1)) -> RetryPolicy:
 def ingestion_options(order: BatchOrder, now: datetime) -> ActivityConfig:
     """Return the options of the ingestion activity.
 
-    Ingestion may run past the deadline, because the lines must be counted, but only for a time that the
-    batch's policy sets.
+    Ingestion may run after the deadline, because the lines must be counted. The batch's policy limits this
+    time.
     """
     patience = timedelta(seconds=order.policy.finalize_patience_seconds)
     key = fairness_key_of(order.tenant, order.priority)
@@ -82,8 +82,9 @@ def finalization_options(order: BatchOrder, status: str, *, waits_for_storage: b
     """Return the options of the finalization activity.
 
     Args:
-        status: Status with which the batch ends, for the summary.
-        waits_for_storage: True retries the activity while storage is unavailable; False lets it fail at once.
+        status: status with which the batch ends, for the summary.
+        waits_for_storage: if True, the activity is retried while storage is unavailable. If False, it fails
+            at once.
     """
     retry = unlimited_retries()
     if not waits_for_storage:

@@ -1,6 +1,6 @@
-"""The retention workflow: deletes expired data of one kind after the other, in turns of limited length.
+"""The retention workflow: delete expired data, one kind after the other, in turns of limited length.
 
-If a kind fails, the workflow continues with the next one.
+If one kind fails, the workflow continues with the next kind.
 """
 
 from temporalio import workflow
@@ -41,7 +41,7 @@ class RetentionWorkflow:
         """Process all kinds of data and return what was deleted.
 
         Raises:
-            ApplicationError: at the end, with the type Failure.RETENTION_FAILED, if a deletion failed.
+            ApplicationError (RETENTION_FAILED): at least one deletion failed. This is raised at the end.
         """
         while self._kinds:
             if self._turns >= order.max_turns or workflow.info().is_continue_as_new_suggested():
@@ -85,7 +85,10 @@ class RetentionWorkflow:
         )
 
     def _continue_at(self, position: SweepPosition | None) -> None:
-        """Set the position at which the next turn starts. None means that the next kind of data follows."""
+        """Set the position at which the next turn starts.
+
+        With None, the next turn starts the next kind of data.
+        """
         if position is None:
             del self._kinds[0]
         self._position = position or SweepPosition()

@@ -1,6 +1,6 @@
-"""Scheduler of the slices of one model: it keeps a limited number of them scheduled until the run ends.
+"""Scheduler of one model's slices: it keeps a limited number of slices scheduled until the run ends.
 
-A slice is a part of the model's lines. It is sent by an activity in turns of limited time. Each turn is an
+A slice is a part of the model's lines. An activity sends a slice in turns of limited time. Each turn is an
 attempt of the activity.
 """
 
@@ -29,8 +29,8 @@ with workflow.unsafe.imports_passed_through():
 _PROGRESS_EVERY = timedelta(seconds=10)
 _PROGRESS_STEPS = 20
 
-# Slices scheduled at once grow with the fleet, because a slice runs on one worker until its last response.
-# The maximum bounds the events that continue-as-new and a pause add to the history.
+# The number of scheduled slices grows with the fleet, because a slice keeps a worker until its last response.
+# The maximum limits the events that continue-as-new and a pause add to the history.
 _SLICES_PER_WORKER = 4
 _MAX_OUTSTANDING = 256
 
@@ -38,8 +38,8 @@ _MAX_OUTSTANDING = 256
 class SliceScheduler:
     """Schedules the slices of one model run by number, and reports progress to the batch's workflow.
 
-    Signal handlers only set state; `work` acts on it. When the workflow's history is long, the run continues
-    as new with its state as input.
+    Signal handlers only set state, and `work` acts on it. When the workflow's history is long, the run
+    continues as new, with its state as the input.
     """
 
     def __init__(self, run: ModelRun) -> None:
@@ -62,7 +62,7 @@ class SliceScheduler:
         self._stopping = True
 
     def pause(self) -> None:
-        """Cancel the scheduled slices, and schedule none until `resume`. The deadline does not move."""
+        """Cancel the scheduled slices, and schedule no slices until `resume`. The deadline stays the same."""
         self._paused = True
 
     def resume(self) -> None:
@@ -177,9 +177,10 @@ class SliceScheduler:
         self._update_details()
 
     def _move(self, number: int, queue: str) -> None:
-        """Schedule this slice and all following ones on the task queue `queue`.
+        """Schedule this slice and all following slices on the task queue `queue`.
 
-        Slices that are already scheduled on the old queue move at their next turn (attempt).
+        Slices that are already scheduled on the old queue move at their next turn, an attempt of the
+        activity.
         """
         self._unfinished.append(number)
         queue_changes = self._run.queue_changes + (queue != self._run.queue)
@@ -188,8 +189,10 @@ class SliceScheduler:
     def _begin_generation(self, **changes: object) -> None:
         """Start a new generation of slice attempts, because Temporal will count the attempts from 1 again.
 
-        Attempts of a higher generation count as newer. `changes` are fields of the run that change at the
-        same time.
+        Attempts of a higher generation count as newer.
+
+        Args:
+            changes: other fields of the run that change at the same time.
         """
         generation = self._run.generation + 1
         self._run = self._run.model_copy(update={"generation": generation, **changes})
@@ -211,8 +214,8 @@ class SliceScheduler:
     async def _stop(self) -> None:
         """Cancel the scheduled slices and wait until they return.
 
-        The wait is limited, because a worker may be dead: to the time that requests in flight may still take
-        (grace), and a margin.
+        The wait is limited, because a worker may be dead. The limit is the time that requests in flight may
+        still take (the grace period), plus a margin.
         """
         self._cancel_all()
         if not self._scheduled:
@@ -220,7 +223,7 @@ class SliceScheduler:
         now = workflow.time()
         grace = min(self._run.policy.cancel_grace_seconds, self._deadline.grace_remaining(now))
         margin = DEADLINE_STOP_MARGIN if self._deadline.passed(now) else STOP_MARGIN
-        # Slices know the deadline. If it passed long ago, no worker is running them, so the wait is short.
+        # Slices know the deadline. If it passed long ago, no worker runs the slices, so the wait is short.
         max_wait = max(timedelta(seconds=grace) + margin, MIN_STOP_WAIT)
         await self._wait_until_returned(max_wait, "grace of the stopped slices")
 
@@ -245,7 +248,7 @@ class SliceScheduler:
     async def _continue_as_new(self) -> None:
         """Wait until the scheduled slices have returned, then continue as new with the state of this run.
 
-        Do not continue if the run is to end, or if no slices are left.
+        If the run is to end, or if no slices are left, return without continuing.
         """
         turn = timedelta(seconds=self._run.policy.slice_seconds)
         await self._wait_until_returned(turn, "turn of the last slices of this run")
@@ -290,5 +293,5 @@ class SliceScheduler:
 
 
 def _ran_out_of_time(error: ActivityError) -> bool:
-    """Return True if the error is a timeout. Slices time out only at the deadline of the batch."""
+    """Return True if the error is a timeout. A slice times out only at the deadline of the batch."""
     return error.retry_state == RetryState.TIMEOUT or isinstance(error.cause, TemporalTimeout)

@@ -56,8 +56,8 @@ _PIECE_BYTES = 1024 * 1024
 _LOGGED_MODELS = 10
 _MODELS_RETRY_DELAY = timedelta(seconds=5)
 _QUOTA_RETRY_DELAY, _LONGEST_QUOTA_RETRY_DELAY = timedelta(seconds=2), timedelta(seconds=20)
-# The workflow's clock may differ from this one by so much. With this margin, the deadline has passed for the
-# has also passed for the workflow.
+# The workflow's clock may differ from this clock by so much. The margin ensures that a deadline which has
+# passed here has also passed for the workflow.
 _CLOCK_SKEW = timedelta(seconds=1)
 _DISCARD_SECONDS = 5.0  # the workflow waits 10 s for a cancelled step
 

@@ -201,11 +201,14 @@ class SliceDemand:
     def _end_search(self, name: str, here: _Queue, found: HeldSlice) -> bool:
         """End a search with the slice that it found. Return True if the slice must return to its queue.
 
-        A slice is wrong if its tenant already has slices with lines here. In a search for one more batch of a
-        tenant, it is wrong if its batch has. The worker returns a wrong slice unless it needs the lines, so
-        that searches do not fill the places of this worker. If the sought tenant still has no slice here, the
-        next search starts at once. After `_MAX_MISSES` wrong slices in a row, all searches for tenants pause,
-        because other workers may have all slices of the sought tenant.
+        A search looks for a tenant without slices here, or for one more batch of a tenant. The found slice is
+        wrong if its tenant (or its batch, in the second case) already has a slice with lines here. A wrong
+        slice must return unless the worker needs its lines, so that searches do not fill the places of this
+        worker.
+
+        If the sought tenant still has no slice here, the next search starts at once. After `_MAX_MISSES`
+        wrong slices in a row, all searches for tenants pause, because the slices of the sought tenant may all
+        be at other workers.
         """
         sought, here.seeking, here.is_seeking = here.seeking, "", False
         with_lines = here.with_lines()
