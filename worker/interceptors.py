@@ -65,8 +65,7 @@ _WHOLE_BATCH = ""  # used instead of a model's name
 
 
 class ActivityMetricsInterceptor(Interceptor):
-    """Records metrics of every activity attempt: slots in use, failures, steps taken over from lost workers.
-    """
+    """Records metrics of every activity attempt: slots in use, failures, steps of lost workers."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -84,9 +84,11 @@ def hash_secret(key: ApiKey) -> SecretHash:
 
 
 def secret_matches(key: ApiKey, stored_hash: SecretHash | None) -> bool:
-    """Return True if the secret of the key has the hash `stored_hash`, which is None for an unknown key.
+    """Return True if the key's secret has the hash `stored_hash`.
 
-    The check takes equally long for an unknown key, so that the response time does not show which keys exist.
+    Args:
+        stored_hash: hash in the database; None if no such key exists. The check then takes equally long and
+            returns False, so that the response time does not reveal which keys exist.
     """
     salt, expected = stored_hash or _DUMMY_HASH
     return hmac.compare_digest(_hash(salt, key.secret), expected)
@@ -95,8 +97,8 @@ def secret_matches(key: ApiKey, stored_hash: SecretHash | None) -> bool:
 def required_scope(method: str, path: str) -> Scope:
     """Return the scope that an API key needs for a request: `admin`, `read` or `write`.
 
-    `admin` is for `/admin`, `/v1/stats` and `/metrics`. On other paths, GET and HEAD need `read`, other
-    methods `write`.
+    `/admin`, `/v1/stats` and `/metrics` need `admin`. On all other paths, GET and HEAD need `read`, and other
+    methods need `write`.
     """
     if path in ("/admin", "/v1/stats", "/metrics") or path.startswith("/admin/"):
         return Scope.ADMIN
@@ -104,7 +106,7 @@ def required_scope(method: str, path: str) -> Scope:
 
 
 def parse_lifetime(text: str) -> timedelta:
-    """Return the duration that a text such as `12h` or `90d` expresses.
+    """Return the duration that a text such as `12h` or `90d` stands for.
 
     Raises:
         ValueError: the text has another form.
@@ -118,9 +120,12 @@ def parse_lifetime(text: str) -> timedelta:
 def is_usable(
     at: datetime, *, expires_at: datetime | None, revoked_at: datetime | None, disabled_at: datetime | None
 ) -> bool:
-    """Return True if an API key is valid at `at`: not expired, not revoked, and its tenant not disabled.
+    """Return True if an API key is valid at the time `at`.
 
-    None means that the event has not happened, or that the key never expires.
+    Args:
+        expires_at: None if the key never expires.
+        revoked_at: None if the key was not revoked.
+        disabled_at: when the key's tenant was disabled; None if it was not disabled.
     """
     return revoked_at is None and disabled_at is None and (expires_at is None or expires_at > at)
 

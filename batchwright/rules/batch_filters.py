@@ -10,21 +10,21 @@ from batchwright.contracts.openai import BatchStatus
 from batchwright.rules.pagination import BadParameter
 
 METADATA_PREFIX = "metadata["
-MAX_METADATA_PAIRS = 16  # of a batch, so no batch matches a filter with more
+MAX_METADATA_PAIRS = 16  # maximum of a batch, so no batch matches a filter with more pairs
 LAST_TIME = 253_402_300_799  # the end of the year 9999, in seconds
 _SECONDS = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _TAG_BYTES = 16
 
 
 class BatchFilters(NamedTuple):
-    """Conditions that a batch in a list meets, all of them together. None stands for no condition.
+    """Conditions for batches in a list. A batch must meet all of them. None means no condition.
 
     Attributes:
-        status: The status that clients see, so that it may be `cancelling`.
-        model: A model of the batch. The models of a batch are known once its input is validated.
-        created_after: The batch was created at this time or later.
-        created_before: The batch was created before this time.
-        metadata: Pairs that the batch's metadata contains.
+        status: status that clients see, which may also be `cancelling`.
+        model: a model of the batch. A batch has no models before its input is validated.
+        created_after: the batch was created at or after this time.
+        created_before: the batch was created before this time.
+        metadata: (key, value) pairs that the batch's metadata contains.
     """
 
     status: BatchStatus | None = None
@@ -35,7 +35,10 @@ class BatchFilters(NamedTuple):
 
     @property
     def tags(self) -> list[bytes]:
-        """Tags that a matching batch has. Those of metadata, which few batches share, come first."""
+        """Tags that every matching batch has.
+
+        Tags of metadata come first, because fewer batches have them.
+        """
         tags = metadata_tags(self.metadata)
         return tags if self.model is None else [*tags, *model_tags([self.model])]
 
@@ -44,12 +47,12 @@ NO_FILTERS = BatchFilters()
 
 
 def metadata_tags(pairs: Iterable[tuple[str, str]]) -> list[bytes]:
-    """Return the tags of a batch whose metadata has these pairs, one for each pair."""
+    """Return the tags of a batch whose metadata has these (key, value) pairs, one tag per pair."""
     return [_tag(b"metadata", f"{key}\0{value}") for key, value in dict.fromkeys(pairs)]
 
 
 def model_tags(models: Iterable[str]) -> list[bytes]:
-    """Return the tags of a batch with these models, one for each model."""
+    """Return the tags of a batch with these models, one tag per model."""
     return [_tag(b"model", model) for model in dict.fromkeys(models)]
 
 
@@ -67,7 +70,7 @@ def status_filter(text: str | None) -> BatchStatus | None:
 
 
 def time_filter(text: str | None, param: str) -> datetime | None:
-    """Return the time in the query parameter `param`, which is a Unix time in seconds.
+    """Return the time in the query parameter `param`, a Unix time in seconds; None if `text` is None.
 
     Raises:
         BadParameter: the text is not an integer, or the time is not in the years 1970 to 9999.
@@ -87,7 +90,7 @@ def time_filter(text: str | None, param: str) -> datetime | None:
 
 
 def metadata_filter(query: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of the query parameters `metadata[key]=value`. A pair that is given twice counts once.
+    """Return the (key, value) pairs of the query parameters `metadata[key]=value`, without repetitions.
 
     Raises:
         BadParameter: a parameter starts with `metadata` but does not have this form, a key has two values, or

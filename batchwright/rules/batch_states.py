@@ -1,4 +1,4 @@
-"""States of a batch: which are live, which one a client sees, and what a cancel request does in each."""
+"""States of a batch: which states are live, which state a client sees, and the effect of a cancel request."""
 
 from datetime import datetime, timedelta
 from enum import Enum
@@ -15,14 +15,14 @@ class CancelEffect(Enum):
     """The effect of a cancel request on a batch."""
 
     STOPS = "stops"  # the batch's workflow has to be signalled
-    NOTHING = "nothing"  # already cancelling or cancelled: the response is the batch as it is
+    NOTHING = "nothing"  # the batch is already cancelling or cancelled, and is returned unchanged
     REFUSED = "refused"  # the batch ended in another state
 
 
 def visible_status(stored: BatchStatus, *, cancel_requested: bool) -> BatchStatus:
-    """Return the status that clients see: `cancelling` for a live batch with a cancel request.
+    """Return the status that clients see. A live batch with a cancel request is `cancelling`.
 
-    For all other batches it is the stored status.
+    All other batches have their stored status.
     """
     return BatchStatus.CANCELLING if cancel_requested and stored in LIVE_STATES else stored
 
@@ -38,10 +38,10 @@ def cancel_effect(shown: BatchStatus) -> CancelEffect:
 
 
 def cancel_takes_precedence(end: BatchStatus, cancel_requested_at: datetime | None, at: datetime) -> bool:
-    """Return True if a batch must not end as completed, because a client has just requested its cancellation.
+    """Return True if a batch must not end as completed, because a client has just requested a cancel.
 
-    After ten minutes, the request no longer counts. The workflow has then probably lost it, for example
-    because Temporal was restored from a backup.
+    A request that is older than ten minutes does not count. The workflow has then probably lost it, for
+    example because Temporal was restored from a backup.
 
     Args:
         end: status with which the batch would end.

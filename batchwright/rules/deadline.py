@@ -1,4 +1,4 @@
-"""Completion windows, the time that a batch may take, and the deadlines that follow from them."""
+"""Completion windows (the time that a batch may take) and deadlines."""
 
 import re
 from datetime import datetime
@@ -15,10 +15,10 @@ _WINDOW = re.compile(r"([1-9][0-9]{0,8})([smhd])", re.ASCII)
 
 
 def window_seconds(text: str | None, profile: Profile, shortest: int, longest: int) -> int:
-    """Return the time that a batch may take, its completion window, in seconds.
+    """Return a batch's completion window, the time that it may take, in seconds.
 
-    `24h` is always allowed, and is the default if `text` is None. In the profile `relaxed`, other windows
-    from `shortest` to `longest` seconds are allowed.
+    `24h` is always allowed, and is the default if `text` is None. The profile `relaxed` also allows windows
+    from `shortest` to `longest` seconds.
 
     Raises:
         ValueError: the window is not allowed. The message is for the client.
@@ -38,7 +38,7 @@ def window_seconds(text: str | None, profile: Profile, shortest: int, longest: i
 
 
 def window_text(seconds: int) -> str:
-    """Return a number of seconds as a completion window in the largest whole unit, such as `2d`.
+    """Return a completion window as text, in the largest whole unit, such as `2d`.
 
     One day is `24h`, as OpenAI writes it.
     """
@@ -50,10 +50,13 @@ def window_text(seconds: int) -> str:
 
 
 class Deadline(Struct, frozen=True):
-    """The time at which the completion window of a batch ends.
+    """The end of a batch's completion window.
 
-    `at` is in Unix seconds. Requests that are then in flight may take `grace` seconds more. The methods get
-    the current time as an argument, because workflows have a clock of their own.
+    Methods get the current time as an argument, because workflows have a clock of their own.
+
+    Attributes:
+        at: time of the deadline, in Unix seconds.
+        grace: seconds that requests in flight may take after the deadline.
     """
 
     at: float

@@ -1,6 +1,6 @@
-"""Make and check ids, and names that are safe in keys and queue names.
+"""Make and check ids, and make names that are safe in keys and queue names.
 
-New ids sort by time. Derived ids are the same on every attempt.
+New ids sort by time. Derived ids are the same at each attempt.
 """
 
 import re
@@ -35,7 +35,7 @@ def new_part_id() -> str:
 
 
 def derived_file_id(batch_id: str, kind: str) -> str:
-    """Return the id of a batch's output or error file. It is the same on every attempt to write the file.
+    """Return the id of a batch's output or error file. It is the same at each attempt to write the file.
 
     `kind` is `output` or `error`.
     """
@@ -43,15 +43,15 @@ def derived_file_id(batch_id: str, kind: str) -> str:
 
 
 def event_id(batch_id: str, status: str) -> str:
-    """Return the `evt_...` id of the event that a batch ended with this status.
+    """Return the `evt_...` id of the event that a batch has ended with this status.
 
-    The id is the same on every delivery, so that receivers can drop repeated events.
+    The id is the same at each delivery, so that receivers can drop repeated events.
     """
     return "evt_" + _digest(f"{batch_id}/{status}", 16)
 
 
 def request_id(batch_id: str, offset: int) -> str:
-    """Return the `batch_req_...` id of a line. It is the same on every attempt.
+    """Return the `batch_req_...` id of a line. It is the same at each attempt.
 
     `offset` is the position of the line in the input, in bytes.
     """
@@ -59,7 +59,7 @@ def request_id(batch_id: str, offset: int) -> str:
 
 
 class RequestIds:
-    """Makes the request ids of many lines of one batch. It is faster than `request_id`."""
+    """Makes request ids for many lines of one batch, faster than `request_id`."""
 
     def __init__(self, batch_id: str) -> None:
         self._begun = blake2b(b"%b/" % batch_id.encode(), digest_size=16)
@@ -71,15 +71,15 @@ class RequestIds:
 
 
 def tenant_hash(tenant: str) -> str:
-    """Return the hash that stands for a tenant in the keys of stored objects."""
+    """Return the hash that represents a tenant in the keys of stored objects."""
     return _digest(tenant, 8)
 
 
 def safe_name(model: str) -> str:
-    """Return a name for queues, keys and workflows that stands for exactly one model.
+    """Return a name for a model that is safe in queue names, keys and workflow ids, and unique.
 
     `org/model-A:1` becomes `org_model_A_1-` and 16 hex digits of a hash. A short name of letters, digits and
-    underscores stays as it is.
+    underscores stays unchanged.
     """
     safe = _UNSAFE.sub("_", model[:_SAFE_CHARACTERS])
     return safe if safe == model else f"{safe}-{_digest(model, 8)}"
@@ -104,7 +104,7 @@ def is_tenant(text: str) -> bool:
 def is_model_name(text: str) -> bool:
     """Return True if the text is a valid name of a model: 1 to 256 printable characters without U+FFFD.
 
-    U+FFFD replaces characters that cannot be stored, so two different names could become the same.
+    U+FFFD replaces characters that cannot be stored, so two different names could become equal.
     """
     return 0 < len(text) <= MAX_MODEL_NAME_CHARACTERS and text.isprintable() and _REPLACEMENT not in text
 

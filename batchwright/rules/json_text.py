@@ -1,7 +1,7 @@
 """Functions for JSON as text: lone surrogates, storable text, the members of an object, repeated keys.
 
-JSON can contain NUL characters and lone surrogates, which are halves of a UTF-16 pair. PostgreSQL can store
-neither, and msgspec rejects lone surrogates.
+JSON can contain NUL characters and lone surrogates (halves of a UTF-16 pair). PostgreSQL can store neither of
+them, and msgspec rejects lone surrogates.
 
 The patterns for members use only possessive repetitions, because backtracking would need a hundred times the
 memory of a string.
@@ -17,9 +17,9 @@ import msgspec
 REPLACEMENT = "\ufffd"
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _REPLACED = dict.fromkeys([0, *range(0xD800, 0xE000)], REPLACEMENT)
-# An escaped NUL. An even number of backslashes before it are escapes of their own.
+# An escaped NUL. An even number of backslashes before it are escaped backslashes.
 _NUL_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*+)\\u0000")
-# Escapes of lone surrogates, and everything up to the next one.
+# Escapes of lone surrogates, and the text up to the next one.
 _HALF = re.compile(rb"(?:\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|\\u[dD][c-fC-F][0-9a-fA-F]{2})++")
 _WHOLE = re.compile(
     rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+",
@@ -41,8 +41,8 @@ def storable_json(text: str) -> str:
 def replace_lone_surrogates(body: bytes) -> bytes:
     """Return the JSON text with U+FFFD in place of each lone surrogate. Its length stays the same.
 
-    If there is none, return the same object `body`. Use the result only for reading. Send and store `body`
-    itself.
+    If there is no lone surrogate, the same object `body` is returned. Use the result only for reading. Send
+    and store `body` itself.
     """
     if b"\\u" not in body:
         return body
@@ -59,7 +59,7 @@ def replace_lone_surrogates(body: bytes) -> bytes:
         at = half.end()
 
 
-# The end of the text ends a string, too. Otherwise every quote of an unterminated string would be tried.
+# The end of the text also ends a string. Otherwise every quote of an unterminated string would be tried.
 _STRING = rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)'
 _MEMBER_NAME = re.compile(rb"[\s,]*+(" + _STRING + rb")\s*+:\s*+", re.DOTALL)
 _TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|' + _STRING + rb")*+[{}\[\]]", re.DOTALL)
@@ -68,9 +68,12 @@ _OPEN = b"{["
 
 
 class JsonMember(NamedTuple):
-    """A member of a JSON object.
+    """A member (key and value) of a JSON object.
 
-    `name` is the name as written, with quotes. `start` and `end` are the positions of the value.
+    Attributes:
+        name: the key as written, with quotes.
+        start: position of the value's first byte.
+        end: position after the value's last byte.
     """
 
     name: bytes
@@ -79,7 +82,7 @@ class JsonMember(NamedTuple):
 
 
 def object_members(text: bytes) -> Iterator[JsonMember]:
-    """Yield the members of a JSON object. Time and memory grow linearly with their number.
+    """Yield the members (keys and values) of a JSON object. Time and memory grow linearly with their number.
 
     Nothing is yielded if `text` is not an object. In invalid JSON, the iteration ends at the error.
     """
@@ -94,7 +97,7 @@ def object_members(text: bytes) -> Iterator[JsonMember]:
 
 
 def member_name(member: JsonMember) -> str:
-    """Return the name of a member with its escapes decoded."""
+    """Return the key of a member with its escapes decoded."""
     written = member.name
     if b"\\" in written:
         return str(json.loads(written, strict=False))
@@ -115,7 +118,7 @@ def _end_of_value(text: bytes, start: int) -> int:
 
 
 class RepeatedKey(ValueError):
-    """A JSON object has a key twice. The message names the key and the remedy."""
+    """A JSON object has the same key twice. The message names the key and the remedy."""
 
 
 def unique_keys(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
@@ -135,13 +138,13 @@ def unique_keys(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
 
 
 def check_unique_keys(text: bytes) -> None:
-    """Check that no object in a JSON text has a key twice. The text must be valid JSON.
+    """Check that no object in a JSON text has the same key twice. The text must be valid JSON.
 
     Raises:
-        RepeatedKey: an object has a key twice.
+        RepeatedKey: an object has the same key twice.
         RecursionError: the text is nested too deeply.
     """
-    # Numbers stay text: the other parser has converted them, and Python rejects very long ones.
+    # Numbers stay text, because the other parser has checked them, and Python rejects very long numbers.
     json.loads(text, object_pairs_hook=unique_keys, parse_int=str, parse_float=str)
 
 

@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from batchwright.rules.ids import tenant_hash
 
-# The object that names the database the storage belongs to.
+# The object that names the database to which the storage belongs.
 DATABASE_MARK = "database-mark"
 
 
@@ -43,12 +43,12 @@ def model_map(prefix: str) -> str:
 
 
 def plan(prefix: str, safe_model: str) -> str:
-    """Return the key of a model's plan, which lists its lines in dispatch order as entries of 16 bytes."""
+    """Return the key of a model's plan, which lists the model's lines in dispatch order, 16 bytes each."""
     return f"{prefix}/plans/{safe_model}.plan"
 
 
 def slice_table(prefix: str, safe_model: str) -> str:
-    """Return the key of a model's slice table, which has one record of fixed size per slice."""
+    """Return the key of a model's slice table, which has one record per slice."""
     return f"{prefix}/plans/{safe_model}.slices"
 
 
@@ -58,12 +58,12 @@ def shard(prefix: str, safe_model: str) -> str:
 
 
 def duplicates(prefix: str, safe_model: str) -> str:
-    """Return the key of a model's duplicates, the lines whose request equals that of an earlier line."""
+    """Return the key of a model's list of duplicates, lines whose request equals that of an earlier line."""
     return f"{prefix}/duplicates/{safe_model}.jsonl"
 
 
 def unserved_segment(prefix: str) -> str:
-    """Return the key of the segment (results object) for lines that failed in ingestion.
+    """Return the key of the object with the results of lines that failed in ingestion.
 
     The object does not exist if there are no such lines.
     """
@@ -71,10 +71,7 @@ def unserved_segment(prefix: str) -> str:
 
 
 def resumed_root(prefix: str) -> str:
-    """Return the common prefix of the keys of segments that a resumed batch has copied from its source batch.
-
-    A segment is an object with many results.
-    """
+    """Return the common prefix of the keys of results that a batch has copied from its source batch."""
     return f"{prefix}/resumed/"
 
 
@@ -89,7 +86,7 @@ def resumed_segment(prefix: str, number: int) -> str:
 def ingest_root(tenant: str, batch_id: str) -> str:
     """Return the common prefix of all keys that ingestion writes for a batch.
 
-    Each attempt of ingestion has a longer prefix of its own.
+    Each attempt of ingestion has its own, longer prefix.
     """
     return f"{batch_root(tenant, batch_id)}/ingest/"
 
@@ -103,14 +100,14 @@ def slice_results(tenant: str, batch_id: str, safe_model: str, number: int) -> s
 
 
 def segment(folder: str, generation: int, attempt: int, nonce: str, sequence: int) -> str:
-    """Return the unique key of a segment, an object with results of a slice.
+    """Return the unique key of a segment, an object with many results of a slice.
 
     The keys of a slice sort by generation, attempt and sequence.
 
     Args:
         folder: prefix of the slice, from `slice_results`.
-        generation: rises by one whenever Temporal starts to count the slice's attempts from 1 again.
-        attempt: number of the attempt to run the slice.
+        generation: increases by one when Temporal starts to count the slice's attempts from 1 again.
+        attempt: number of the slice's attempt.
         nonce: random text of the attempt.
         sequence: number of the segment within the attempt.
     """
@@ -152,7 +149,7 @@ def parse_location(url: str) -> LocalDirectory | Bucket:
     """Return the storage that `file:///directory` or `s3://bucket/prefix` names.
 
     Raises:
-        ValueError: the URL has neither form, or it contains a user, a query or a fragment.
+        ValueError: the URL has another form, or it contains a user, a query or a fragment.
     """
     parts = urlsplit(url)
     if parts.query or parts.fragment or "@" in parts.netloc:

@@ -6,7 +6,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
 class BadParameter(ValueError):
-    """A query parameter is invalid. Its message, `code` and `param` are shown to the client."""
+    """A query parameter is invalid. The client sees the message, `code` and `param`."""
 
     def __init__(self, message: str, *, code: str, param: str) -> None:
         super().__init__(message)
@@ -15,7 +15,7 @@ class BadParameter(ValueError):
 
 
 def page_limit(text: str | None, *, default: int, most: int) -> int:
-    """Return the requested page size, or `default` if none is requested.
+    """Return the requested page size; `default` if the client requested none.
 
     Raises:
         BadParameter: the text is not an integer from 1 to `most`.
@@ -33,7 +33,7 @@ def page_limit(text: str | None, *, default: int, most: int) -> int:
 
 
 def is_ascending(order: str | None) -> bool:
-    """Return True if the oldest entries come first (`asc`), False for `desc` or without an order.
+    """Return True if the oldest items come first (`asc`). Return False for `desc`, or if `order` is None.
 
     Raises:
         BadParameter: `order` has another value.

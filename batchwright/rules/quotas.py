@@ -1,7 +1,4 @@
-"""Quotas of a tenant: their limits, and whether more work may be enqueued.
-
-Also the identity of budget groups.
-"""
+"""Quotas of a tenant: their limits, and if more work may be enqueued. Also the identity of budget groups."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -12,7 +9,7 @@ MAX_QUOTA = 2**53 - 1  # the largest integer that every JSON parser reads exactl
 
 
 class QuotaLimits(NamedTuple):
-    """Limits of one tenant, one field for each member of `Quota`. `0` means no limit."""
+    """Limits of one tenant, one field per member of `Quota`. 0 means no limit."""
 
     live_batches: int = 0
     stored_bytes: int = 0
@@ -25,15 +22,16 @@ class QuotaLimits(NamedTuple):
         return self._asdict()[quota]
 
     def changed(self, own: Mapping[str, int | None]) -> "QuotaLimits":
-        """Return a copy in which a tenant's own limits replace these limits.
+        """Return a copy of these limits in which a tenant's own limits replace the default limits.
 
-        `own` maps the names of limits to the tenant's limits. A limit of None in `own` changes nothing.
+        Args:
+            own: the tenant's own limits by name; None keeps the limit of this object.
         """
         return self._replace(**{name: limit for name, limit in own.items() if limit is not None})
 
 
 class EnqueuedWork(NamedTuple):
-    """Lines that have no result yet, and the estimated number of their tokens."""
+    """Number of lines without a result, and the estimated number of their tokens."""
 
     lines: int
     tokens: int
@@ -42,8 +40,8 @@ class EnqueuedWork(NamedTuple):
 class QuotaExcess(NamedTuple):
     """A quota that a request would exceed: `used` plus `requested` is more than `limit`.
 
-    `before` is the number of batches that wait for the quota and come first. If there are any, the quota
-    itself may allow the request.
+    `before` is the number of earlier batches that wait for the quota. If it is not 0, the request must wait
+    for them even if the quota itself would allow the request.
     """
 
     quota: Quota
@@ -54,7 +52,7 @@ class QuotaExcess(NamedTuple):
 
     @property
     def can_wait(self) -> bool:
-        """True if the quota will allow the request once the other work is done."""
+        """True if the quota will allow the request when other work is done."""
         return self.requested <= self.limit
 
     @property
@@ -72,9 +70,12 @@ class QuotaExcess(NamedTuple):
 
 
 def find_excess(limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork) -> QuotaExcess | None:
-    """Return the first quota that the `requested` work would exceed, or None if it may be enqueued.
+    """Return the first quota that the `requested` work would exceed; None if it may be enqueued.
 
-    A quota that this work exceeds alone comes first. `used` is the work that is already enqueued.
+    A quota that is too small for the requested work alone comes first.
+
+    Args:
+        used: work that is already enqueued.
     """
     wanted = (
         QuotaExcess(Quota.ENQUEUED_LINES, limits.enqueued_lines, used.lines, requested.lines),
@@ -93,13 +94,13 @@ def find_excess(limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork
 def queue_behind(
     limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork, before: int
 ) -> QuotaExcess | None:
-    """Return the quota for which the `requested` work has to wait, or None if it may be enqueued.
+    """Return the quota for which the `requested` work has to wait; None if it may be enqueued.
 
     Args:
         limits: limits of the tenant.
         used: work that is already enqueued.
         requested: work of the batch.
-        before: number of earlier batches of the tenant that wait.
+        before: number of the tenant's earlier batches that wait for the quota.
     """
     found = find_excess(limits, used, requested)
     if found is None and before and (limits.enqueued_lines or limits.enqueued_tokens):
@@ -110,7 +111,7 @@ def queue_behind(
 
 
 def remaining_work(batch: EnqueuedWork, settled: int) -> EnqueuedWork:
-    """Return the work of a batch that remains after `settled` of its lines have a result."""
+    """Return the work of a batch that remains when `settled` of its lines have a result."""
     lines = max(batch.lines - settled, 0)
     return EnqueuedWork(lines, -(-batch.tokens * lines // batch.lines) if lines else 0)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from batchwright.rules.ids import derived_file_id
 
-# No writer takes this long. What it has not finished or referenced by then, it never will.
+# No writer takes this long. An object that is still unfinished or unreferenced will stay so.
 MAX_WRITE_TIME = timedelta(days=1)
 IDEMPOTENCY_KEY_LIFETIME = timedelta(hours=24)
 OUTPUT_KINDS = ("output", "error")
@@ -16,11 +16,11 @@ OUTPUT_KINDS = ("output", "error")
 
 @dataclass(frozen=True)
 class RetentionCutoffs:
-    """Cutoff times of one retention run, by kind of data. Older data may be deleted."""
+    """Cutoff times of one retention run, one for each kind of data. Older data may be deleted."""
 
     files: datetime  # compared with the expiry, and with the end of the last batch that read the file
-    uploads: datetime  # compared with the expiry; a completion that began in time may still be copying parts
-    batches: datetime  # compared with the end; a frozen worker may still have written after it
+    uploads: datetime  # compared with the expiry, after which a completion may still copy parts
+    batches: datetime  # compared with the end, after which a frozen worker may still have written
     metadata: datetime  # compared with the end
     keys: datetime  # compared with the creation
     orphans: datetime  # compared with the last change of the object, or the creation of the row
@@ -48,9 +48,11 @@ class TenantFolder(StrEnum):
 
 
 class ObjectOwner(NamedTuple):
-    """The file, upload or batch to which a stored object belongs. It is read from the object's key.
+    """The file, upload or batch to which a stored object belongs, as read from the object's key.
 
-    `area` is the kind of owner, which is a folder in the key. `id` is the owner's id.
+    Attributes:
+        area: kind of the owner, which is a folder in the key.
+        id: id of the owner.
     """
 
     area: TenantFolder
@@ -58,9 +60,10 @@ class ObjectOwner(NamedTuple):
 
 
 def owner_of(key: str) -> ObjectOwner | None:
-    """Return the file, upload or batch in the key of a stored object.
+    """Return the file, upload or batch to which a stored object belongs; None if the key is unknown.
 
-    Return None if Batchwright does not make keys of this form. Such objects are never deleted.
+    A key is unknown if Batchwright does not make keys of its form. Objects with unknown keys are never
+    deleted.
     """
     parts = key.split("/")
     if len(parts) < 4 or parts[1] not in list(TenantFolder) or not all(parts):
@@ -77,10 +80,7 @@ class WrittenObject(NamedTuple):
 
 @dataclass(frozen=True)
 class KnownObjects:
-    """What the database knows about the owners (files, uploads, batches) of some stored objects.
-
-    All these objects belong to one tenant.
-    """
+    """Data of the database about the owners (files, uploads, batches) of some objects of one tenant."""
 
     files: Mapping[str, str]  # object keys by file id
     open_uploads: Set[str]  # ids of uploads whose parts are not deleted yet
@@ -88,9 +88,9 @@ class KnownObjects:
 
 
 def orphaned_keys(objects: Iterable[WrittenObject], known: KnownObjects, before: datetime) -> list[str]:
-    """Return the keys of objects that may be deleted, because no database row references them.
+    """Return the keys of objects that may be deleted because no database row refers to them.
 
-    Objects that changed at or after `before`, or that a live batch may still be writing, are left out.
+    Objects that have changed since `before`, or that a live batch may still be writing, are left out.
     """
     spared = {derived_file_id(batch, kind) for batch in known.live_batches for kind in OUTPUT_KINDS}
     return [

@@ -27,9 +27,10 @@ def check_address(address: str) -> None:
 
 
 def check_tls_disabled(chosen: Mapping[str, object]) -> None:
-    """Check that TLS may be disabled, because no other setting needs it.
+    """Check that TLS may be disabled because no other setting needs it.
 
-    `chosen` has the values of the other settings by name.
+    Args:
+        chosen: values of the other settings, by name.
 
     Raises:
         ValueError: a setting needs TLS, or an API key would be sent unencrypted to another host.
@@ -62,7 +63,7 @@ class KeyReference(NamedTuple):
     `place` is the path of a file or the name of an environment variable.
     """
 
-    id: str  # stored with every payload that the key encrypted
+    id: str  # stored with every payload that was encrypted with the key
     kind: Literal["file", "env"]
     place: str
 
@@ -84,7 +85,7 @@ def parse_key_references(references: list[str]) -> list[KeyReference]:
 def _parse_reference(text: str) -> KeyReference:
     match = _KEY_REFERENCE.fullmatch(text)
     if match is None:
-        # Not quoted in the message: it may be the key itself.
+        # The message does not quote the reference, because it may be the key itself.
         raise ValueError("a key is not given as id=file:PATH or id=env:NAME")
     kind: Literal["file", "env"] = "file" if match["kind"] == "file" else "env"
     return KeyReference(match["id"], kind, match["place"])

@@ -1,4 +1,4 @@
-"""Sign webhooks as the specification Standard Webhooks 1.0 says. OpenAI's clients verify such signatures."""
+"""Sign webhooks according to Standard Webhooks 1.0. OpenAI's clients verify such signatures."""
 
 import base64
 import binascii
@@ -20,7 +20,7 @@ def signed_headers(secret: str, event_id: str, sent_at: int, body: bytes) -> dic
         body: the exact body of the webhook.
 
     Raises:
-        ValueError: `secret` does not have that form.
+        ValueError: `secret` has another form.
     """
     signed = f"{event_id}.{sent_at}.".encode() + body
     signature = base64.b64encode(hmac.digest(_key(secret), signed, hashlib.sha256)).decode()

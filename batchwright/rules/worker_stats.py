@@ -1,6 +1,6 @@
-"""Make and read the statistics in worker heartbeats: polled queues, running slices, and requests sent.
+"""Make and read the statistics in worker heartbeats: polled queues, running slices, and sent requests.
 
-The statistics are a map from names to numbers. A polled queue has the name `polls QUEUE`, a running slice the
+The statistics map names to numbers. A polled queue has the name `polls QUEUE`, and a running slice has the
 name `runs BATCH_ID MODEL`.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from batchwright.contracts.message import Message
 
 HEARTBEAT_SECONDS = 2.5
-# Three heartbeats, so that a late one does not count as a dead worker.
+# Three heartbeats, so that a worker with a late heartbeat does not count as dead.
 FRESH_SECONDS = 3 * HEARTBEAT_SECONDS
 FRESH_AGE = timedelta(seconds=FRESH_SECONDS)
 _POLLS, _RUNS = "polls ", "runs "
@@ -28,26 +28,31 @@ def polled_queue_stats(queues: Iterable[str]) -> dict[str, float]:
 def running_slice_stats(slices: Mapping[tuple[str, str], int]) -> dict[str, float]:
     """Return the statistics that a worker reports about its running slices.
 
-    `slices` has the number of running slices by batch id and model.
+    Args:
+        slices: number of running slices by batch id and model.
     """
     return {f"{_RUNS}{batch_id} {model}": float(count) for (batch_id, model), count in slices.items()}
 
 
 def is_worker_number(name: str) -> bool:
-    """Return True if the statistic is about the worker itself, not about a queue or a slice."""
+    """Return True if the statistic with this name is about the worker itself, not a queue or a slice."""
     return not name.startswith((_POLLS, _RUNS))
 
 
 def polled_queues(reports: Iterable[Mapping[str, float]]) -> frozenset[str]:
-    """Return the queues that at least one worker polls. `reports` has the statistics of each worker."""
+    """Return the queues that at least one worker polls.
+
+    Args:
+        reports: the statistics of each worker.
+    """
     return _names_with_prefix(_POLLS, reports)
 
 
 def is_polled(queue: str, served: Collection[str]) -> bool:
-    """Return True if a worker polls the queue, or will poll it when a batch needs it.
+    """Return True if a worker polls the queue, or will poll it when a batch needs the queue.
 
-    `served` are the queues that workers report. The entry ANY_MODEL_QUEUE stands for the queue of every
-    model.
+    Args:
+        served: queues that workers report. ANY_MODEL_QUEUE stands for the queue of every model.
     """
     return queue in served or (
         ANY_MODEL_QUEUE in served and queue.startswith(ANY_MODEL_QUEUE.removesuffix("*"))
@@ -57,7 +62,8 @@ def is_polled(queue: str, served: Collection[str]) -> bool:
 def running_models(reports: Iterable[Mapping[str, float]]) -> frozenset[tuple[str, str]]:
     """Return the (batch id, model) pairs for which at least one worker runs a slice.
 
-    `reports` has the statistics of each worker.
+    Args:
+        reports: the statistics of each worker.
     """
     parts = (name.partition(" ") for name in _names_with_prefix(_RUNS, reports))
     return frozenset((batch_id, model) for batch_id, _, model in parts)
@@ -84,9 +90,9 @@ class UpstreamTraffic(Message):
 
     Attributes:
         requests: number of requests that have ended. Each line of a shared request counts.
-        errors: how many of them failed.
-        seconds: how long they took in total.
-        squared_seconds: sum of the squares of their durations.
+        errors: number of requests that failed.
+        seconds: sum of the durations.
+        squared_seconds: sum of the squared durations.
         pending: number of requests in flight.
     """
 
@@ -100,7 +106,7 @@ class UpstreamTraffic(Message):
 
 
 class TrafficShare(NamedTuple):
-    """Number of requests to one backend or for one model, and their average time."""
+    """Number of requests to one backend or for one model, and their average duration."""
 
     name: str
     requests: int
@@ -114,7 +120,7 @@ class FleetTraffic(NamedTuple):
     requests: int
     errors: int
     backends: list[TrafficShare]  # by name
-    models: list[TrafficShare]  # the busiest first
+    models: list[TrafficShare]  # sorted by number of requests, the busiest first
 
 
 def sum_traffic(
@@ -152,7 +158,7 @@ class _TrafficSum:
 
 
 def _by_upstream(reports: Iterable[UpstreamTraffic]) -> dict[tuple[str, str], _TrafficSum]:
-    """Return the sums over all workers by model and backend."""
+    """Return the sums over all workers, by model and backend."""
     found: dict[tuple[str, str], _TrafficSum] = {}
     for traffic in reports:
         key = (traffic.model, traffic.backend)

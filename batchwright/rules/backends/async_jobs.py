@@ -1,4 +1,4 @@
-"""Parse a backend's report about an asynchronous job: still running, done with its result, or failed."""
+"""Parse a backend's report on an asynchronous job: still running, done with its result, or failed."""
 
 from collections.abc import Mapping
 from enum import Enum, auto
@@ -30,10 +30,10 @@ class JobReport(NamedTuple):
     """A backend's report on an asynchronous job.
 
     Attributes:
-        status: the backend's own word; empty if missing.
-        job_id: empty if missing.
-        result: the response for the line, unchanged, if the job is done.
-        error: the message if the job failed.
+        status: the status in the backend's own words; empty if it is missing.
+        job_id: id of the job; empty if it is missing.
+        result: if the job is done, the response for the line, unchanged.
+        error: if the job failed, the error message.
         is_final: True if the backend says that a retry is pointless.
     """
 
@@ -48,14 +48,14 @@ class JobReport(NamedTuple):
 class InvalidJobReport(ValueError):
     """A report on a job is invalid.
 
-    The message is the rest of a sentence that begins with the backend's name.
+    The message is the second half of a sentence that begins with the backend's name.
     """
 
 
 def parse_job_report(body: bytes, config: JobConfig) -> JobReport:
-    """Return a backend's report on a job, from the body of a response or of a callback.
+    """Return a backend's report on a job, read from the body of a response or of a callback.
 
-    An unknown or missing status means that the job is still running.
+    With an unknown or missing status, the job is still running.
 
     Raises:
         InvalidJobReport: the body is not a JSON object, or the job is done but has no result.
@@ -78,10 +78,10 @@ def parse_job_report(body: bytes, config: JobConfig) -> JobReport:
 
 
 def job_result(body: bytes, config: JobConfig) -> bytes:
-    """Return the response for the line from the report on a job that is done.
+    """Return the response for the line from the report on a finished job.
 
     Raises:
-        InvalidJobReport: there is no value at the configured `result_field`.
+        InvalidJobReport: the report has no value at the configured `result_field`.
     """
     fields = _fields_of(body) or {}
     if not config.result_field:
@@ -94,12 +94,12 @@ def job_result(body: bytes, config: JobConfig) -> bytes:
 
 
 def job_path(template: str, job_id: str) -> str:
-    """Return the path `template` with the job's quoted id in place of `{id}`."""
+    """Return the path `template` with `{id}` replaced by the job's id, in quoted form."""
     return template.replace("{id}", quote(job_id, safe=""))
 
 
 def _id_of(fields: _Fields, config: JobConfig) -> str:
-    """Return the job's id from a report; empty if there is none that is safe in a path."""
+    """Return the job's id from a report; empty if there is no id that is safe in a path."""
     names = [config.id_field] if config.id_field else ["job_id", "id"]
     for name in names:
         found = _as_text(_value_at(fields, name))
@@ -119,9 +119,9 @@ def _error_of(fields: _Fields) -> str:
 
 
 def _value_at(fields: _Fields, path: str) -> msgspec.Raw | None:
-    """Return the value at a dotted path, or None if it is absent.
+    """Return the value at a dotted path; None if it is missing.
 
-    `a.b` means the field `b` of the object `a`.
+    The path `a.b` means the field `b` of the object `a`.
     """
     *outer, last = path.split(".")
     inner: _Fields | None = fields
@@ -145,9 +145,9 @@ def _fields_of(body: bytes) -> _Fields | None:
 
 
 def _fields_with_lone_surrogates(body: bytes) -> _Fields | None:
-    """Return the fields of an object that contains lone surrogates (halves of a UTF-16 pair), unparsed.
+    """Return the unparsed fields of a JSON object that contains lone surrogates (halves of a UTF-16 pair).
 
-    Return None if `body` is not a JSON object, or has no lone surrogates.
+    Return None if `body` is not a JSON object or has no lone surrogates.
     """
     whole = replace_lone_surrogates(body)
     if whole is body or not whole.lstrip().startswith(b"{") or not is_json(whole):

@@ -1,10 +1,10 @@
-"""Set the model's name, the priority or another member of a JSON body. All other bytes stay as they are."""
+"""Set the model's name, the priority or another field of a JSON body. All other bytes stay unchanged."""
 
 import json
 
 from batchwright.rules.json_text import object_members
 
-# Finding the members of a body takes up to 1 s per MB. Larger bodies are rewritten in a thread.
+# Finding the fields of a body takes up to 1 s per MB. Larger bodies are rewritten in a thread.
 INLINE_REWRITE_BYTES = 64 * 1024
 _MODEL = b'"model"'
 _PRIORITY = b'"priority"'
@@ -25,15 +25,17 @@ def with_model(body: bytes, model: str) -> bytes:
 
 
 def with_default_model(body: bytes, model: str) -> bytes:
-    """Return the body with `model` added if it names no model, otherwise unchanged."""
+    """Return the JSON body with the field `model` added.
+
+    If the body already names a model, return it unchanged.
+    """
     return body if _value_spans(body, _MODEL) else with_model(body, model)
 
 
 def with_priority(body: bytes, priority: int) -> bytes:
-    """Return the body with `priority` as the value of `priority`. The member is added if there is none.
+    """Return the JSON body with the field `priority` set to this number, even if it has no such field.
 
-    Only a body that may contain that key is searched for its members. A body that is not an object is
-    returned unchanged.
+    A body that is not an object is returned unchanged.
     """
     value = b"%d" % priority
     if _PRIORITY in body or any(escaped in body for escaped in _ESCAPED_LETTERS):
@@ -46,8 +48,8 @@ def with_priority(body: bytes, priority: int) -> bytes:
 def with_string(body: bytes, name: str, value: str) -> bytes:
     """Return the JSON body with the field `name` set to the string `value`.
 
-    The field is added at the end, and repeated fields with that name get the same value. A body that is not
-    an object is returned unchanged.
+    A missing field is added at the end. If the field is repeated, all its values are replaced. A body that is
+    not an object is returned unchanged.
     """
     text, key = json.dumps(value).encode(), json.dumps(name).encode()
     spans = _value_spans(body, key)
@@ -69,14 +71,14 @@ def _replace_spans(body: bytes, spans: list[tuple[int, int]], value: bytes) -> b
 
 
 def _value_spans(body: bytes, key: bytes, *, of_any_type: bool = False) -> list[tuple[int, int]] | None:
-    """Return (start, end) of each value of the key in an object, if the value is a string or null.
+    """Return the position (start, end) of each value of a key in a JSON object; None if it is not an object.
 
-    Return None if the body is not an object.
+    Only strings and null are included.
 
     Args:
         body: the JSON text.
         key: the key as a JSON string, with quotes.
-        of_any_type: include values of all other types, too.
+        of_any_type: True includes values of all other types.
     """
     if not body.lstrip().startswith(b"{"):
         return None
@@ -89,7 +91,7 @@ def _value_spans(body: bytes, key: bytes, *, of_any_type: bool = False) -> list[
 
 
 def _is_key(text: bytes, key: bytes) -> bool:
-    """Return True if both are the same JSON string, even if escaped differently: `\\u006d` is an m."""
+    """Return True if both are the same JSON string, even with different escapes: `\\u006d` is an m."""
     if text == key or b"\\" not in text:
         return text == key
     try:

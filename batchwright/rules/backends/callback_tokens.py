@@ -1,8 +1,8 @@
-"""Signed tokens in the URLs that backends call when an asynchronous job has ended.
+"""Signed tokens in the URLs that backends call at the end of an asynchronous job.
 
-A token is REQUEST.ORDINAL.EXPIRES.SIGNATURE. REQUEST is the line's request id as 32 digits. ORDINAL is how
-many jobs of the line ended before this one. EXPIRES is in Unix seconds. SIGNATURE is the HMAC-SHA256 of the
-rest, in base64.
+A token is REQUEST.ORDINAL.EXPIRES.SIGNATURE. REQUEST is the line's request id as 32 digits. ORDINAL is the
+number of earlier jobs of the line. EXPIRES is in Unix seconds. SIGNATURE is the HMAC-SHA256 of the other
+three parts, in base64.
 """
 
 import base64
@@ -19,7 +19,7 @@ _TOKEN = re.compile(r"([0-9a-f]{32})\.(0|[1-9]\d{0,8})\.([1-9]\d{0,11})\.([A-Za-
 class CallbackToken(NamedTuple):
     """Content of a token, which identifies the job of a callback.
 
-    `ordinal` is how many jobs of the same line ended before this one.
+    `ordinal` is the number of earlier jobs of the same line.
     """
 
     request_id: str
@@ -28,18 +28,18 @@ class CallbackToken(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Id of the expected callback. It is the same each time the job is submitted."""
+        """Id of the expected callback. It stays the same if the job is submitted again."""
         return f"{self.request_id.removeprefix(_ID_PREFIX)}.{self.ordinal}"
 
 
 def sign_token(callback: CallbackToken, secret: str) -> str:
-    """Return the token for a callback as text, signed with the secret."""
+    """Return the signed token for a callback, as text."""
     content = f"{callback.id}.{callback.expires_at}"
     return f"{content}.{_signature(content, secret)}"
 
 
 def verify_token(token: str, secret: str) -> CallbackToken | None:
-    """Return the content of a token, or None if it was not signed with this secret.
+    """Return the content of a token; None if the token was not signed with this secret.
 
     The caller has to check `expires_at`.
     """

@@ -1,6 +1,6 @@
-"""Micro-batches of chats: several chats in one request, which the user's own code joins and splits.
+"""Microbatches of chats: several chats in one request, which the operator's own code joins and splits.
 
-There is no common protocol for several chats in one request. The settings therefore name an object, the
+There is no common protocol for several chats in one request. Therefore the settings name an object, the
 executor, that joins and splits them. This module decides which chats may share a request, and checks the
 executor's results.
 """
@@ -22,15 +22,15 @@ from batchwright.rules.json_text import replace_lone_surrogates
 
 _BYTES_A_TOKEN = 4
 _object = msgspec.json.Decoder(JsonFields)
-# Parameters with which a response is more than one plain message.
+# With these parameters, a response is more than one plain message.
 _NOT_SHARED = ("tools", "tool_choice", "functions", "function_call", "audio", "modalities", "logprobs")
 _EMPTY = (b"null", b"[]", b"false")
 
 
 class ChatResult(NamedTuple):
-    """Result of one chat: status and body as if the chat had been sent alone.
+    """Result of one chat: status and body, as if the chat had been sent alone.
 
-    A status of None means that the chat failed. The body is then an error message in plain text.
+    If `status` is None, the chat failed, and the body is an error message in plain text.
     """
 
     status: int | None
@@ -38,17 +38,17 @@ class ChatResult(NamedTuple):
 
 
 class ChatExecutor(Protocol):
-    """The user's object that joins and splits chats. The setting `chat_executor` names it.
+    """The operator's object that joins and splits chats. The setting `chat_executor` names it.
 
     If one of its methods raises, the chats are sent one by one.
     """
 
     def join(self, params: bytes, conversations: Sequence[bytes]) -> bytes:
-        """Return the body of one request with several chats.
+        """Return the body of one request that contains several chats.
 
         Args:
-            params: JSON object with the parameters, which are equal in all chats, including the model.
-            conversations: the messages of each chat, as a JSON array.
+            params: JSON object with the parameters, including the model. They are equal in all chats.
+            conversations: messages of each chat, as a JSON array.
         """
         ...
 
@@ -58,7 +58,7 @@ class ChatExecutor(Protocol):
 
 
 class ChatAdapter:
-    """Adapter for chats. It calls the user's executor and checks the results."""
+    """Adapter for chats. It calls the operator's executor and checks the results."""
 
     def __init__(self, executor: ChatExecutor) -> None:
         self._executor = executor
@@ -88,7 +88,7 @@ class ChatAdapter:
 
 @contextmanager
 def _isolated() -> Generator[None]:
-    """Context manager that turns any exception of the user's code into MicrobatchFailed."""
+    """Context manager that turns any exception of the operator's code into MicrobatchFailed."""
     try:
         yield
     except BaseException as error:
@@ -100,7 +100,7 @@ def _check_types(result: ChatResult) -> ChatResult:
     """Return the result with a valid status and with its body as bytes.
 
     Raises:
-        ValueError: the status is outside 200 to 599, or the result is not a pair.
+        ValueError: the status is not from 200 to 599, or the result is not a pair.
         TypeError: status or body has a wrong type.
     """
     status, body = result
@@ -110,7 +110,7 @@ def _check_types(result: ChatResult) -> ChatResult:
 
 
 def _is_plain(fields: JsonFields) -> bool:
-    """Return True if a chat requests one plain message: no stream, no tools, one choice, only text."""
+    """Return True if a chat requests one plain message: only text, one choice, no stream, no tools."""
     shown = {name: bytes(value).strip() for name, value in fields.items()}
     return (
         all(shown.get(name, b"null") in _EMPTY for name in _NOT_SHARED)

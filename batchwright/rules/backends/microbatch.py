@@ -1,4 +1,4 @@
-"""Micro-batches: requests that several lines share. Each kind of request has an adapter.
+"""Microbatches: requests that several lines share. Each kind of request has an adapter.
 
 An adapter decides which lines may share a request, and splits the response.
 """
@@ -22,19 +22,20 @@ _integer = msgspec.json.Decoder(int)
 class MicrobatchPart(NamedTuple):
     """The part that one line contributes to a shared request.
 
-    Lines may share a request if their `shared` bytes are equal. `own` is the JSON that only this line adds to
-    the body of the shared request.
+    Attributes:
+        shared: lines may share a request if these bytes are equal.
+        own: JSON that only this line adds to the body of the request.
     """
 
     shared: bytes
     own: bytes
-    tokens: int  # estimated
+    tokens: int  # estimated number of input tokens
 
 
 class MicrobatchResult(NamedTuple):
     """The result of one line of a shared request, as if the line had been sent alone.
 
-    If `problem` is not empty, the line fails with this message and `status` is 0.
+    If `problem` is not empty, the line failed with this message, and `status` is 0.
     """
 
     status: int
@@ -43,18 +44,18 @@ class MicrobatchResult(NamedTuple):
 
 
 class MicrobatchFailed(Exception):
-    """Lines cannot be joined, or their shared response cannot be split. The message says why."""
+    """Lines cannot be joined, or their shared response cannot be split. The message has the reason."""
 
 
 class MicrobatchAdapter(Protocol):
     """Joins requests of one kind into a shared request, and splits the response."""
 
     def part(self, body: bytes) -> MicrobatchPart | None:
-        """Return a line's part of a shared request, or None if the line must be sent alone."""
+        """Return a line's part of a shared request; None if the line must be sent alone."""
         ...
 
     def join(self, parts: Sequence[MicrobatchPart]) -> bytes:
-        """Return the body of one shared request for several parts, whose `shared` bytes are equal.
+        """Return the body of one request for several parts. Their `shared` bytes must be equal.
 
         Raises:
             MicrobatchFailed: the parts cannot be joined.
@@ -62,7 +63,7 @@ class MicrobatchAdapter(Protocol):
         ...
 
     def split(self, response: bytes, parts: Sequence[MicrobatchPart]) -> list[MicrobatchResult]:
-        """Split a response into the results of the parts, in the order of `parts`.
+        """Return the result of each part, in the order of `parts`, from the response to a shared request.
 
         Raises:
             MicrobatchFailed: the response does not have one result for each part.
@@ -73,7 +74,7 @@ class MicrobatchAdapter(Protocol):
 class EmbeddingsAdapter:
     """Adapter for embeddings.
 
-    Lines may share a request if their inputs are of the same type and everything else is equal.
+    Lines may share a request if their inputs have the same type and everything else is equal.
     """
 
     def part(self, body: bytes) -> MicrobatchPart | None:
@@ -128,9 +129,9 @@ def _single_response(whole: JsonFields, item: JsonFields, usage: Counts | None) 
 
 
 def _divide_usage(usage: msgspec.Raw | None, weights: Sequence[int]) -> list[Counts | None]:
-    """Return the token counts of each line of a shared response. They are divided by weight.
+    """Divide the token counts of a shared response between its lines, by weight. Return one value per line.
 
-    The list has a None for each line if the response has no usage.
+    If the response has no usage, every value is None.
     """
     counts = None if usage is None else msgspec.json.decode(usage, type=Counts | None)
     if counts is None:
@@ -158,7 +159,7 @@ def _divide_count(count: Count, weights: Sequence[int]) -> Sequence[Count]:
 
 
 def divide(total: int, weights: Sequence[int]) -> list[int]:
-    """Divide `total` into integers in proportion to the weights. They add up to `total`."""
+    """Divide `total` into integers in proportion to the weights. The integers add up to `total`."""
     whole = sum(weights)
     shares = [total * weight // whole for weight in weights]
     by_remainder = sorted(range(len(weights)), key=lambda index: -(total * weights[index] % whole))
@@ -168,11 +169,11 @@ def divide(total: int, weights: Sequence[int]) -> list[int]:
 
 
 class MicrobatchSize:
-    """Current maximum of lines in a shared request. Repeated failures halve it, successes raise it again."""
+    """Maximum number of lines in a shared request. Repeated failures halve it, successes raise it again."""
 
     _FAILURES = 2
-    # Successful single requests before sharing is tried again. If sharing never works, trying it costs two
-    # requests per hundred.
+    # Number of successful single requests before sharing is tried again. If it never works, this costs two
+    # extra requests per hundred.
     _ALONE = 100
 
     def __init__(self, most: int) -> None:
@@ -186,17 +187,17 @@ class MicrobatchSize:
             self.current, self._failures = max(1, self.current // 2), 0
 
     def record_success(self) -> None:
-        """Count a successful shared request.
+        """Count a successful shared request. After several successes, raise the maximum by one line.
 
-        After as many successes as the current maximum has lines, raise the maximum by one.
+        The number of successes needed is equal to the current maximum.
         """
         self._failures = 0
         self._grow(self.current)
 
     def record_single_success(self) -> None:
-        """Count a successful line that was sent alone because the maximum is one.
+        """Count a successful line that was sent alone because the maximum is one line.
 
-        After 100 of them, two lines may share a request again.
+        After 100 such lines, two lines may share a request again.
         """
         if self.current == 1:
             self._grow(self._ALONE)

@@ -1,8 +1,8 @@
-"""The model registry in effect: the registry file plus changes at run time.
+"""The model registry in effect: the models in the registry file, plus changes made at run time.
 
-A change is either the whole configuration of a model or a patch, which has only some settings. A patch is
-merged key by key. Lists are replaced, and null undoes an earlier change. `backends` is the complete new list;
-a backend that was in the old list keeps the settings that the patch does not repeat.
+A change is either the whole configuration of a model, or a patch with only some settings. A patch is merged
+key by key. Lists are replaced, and null undoes an earlier change. `backends` is the complete new list. A
+backend that was in the old list keeps the settings that the patch does not contain.
 """
 
 import json
@@ -19,16 +19,16 @@ from batchwright.contracts.registry_types import RegistryEntry
 def effective_models(
     configured: Mapping[str, ModelConfig], changes: Mapping[str, ModelConfig | None]
 ) -> dict[str, ModelConfig]:
-    """Return all models in effect by name: those of the file, with the changes applied.
+    """Return all models in effect by name: the models in the registry file, with the changes applied.
 
-    A change replaces the model of the file with the same name. If the change is None, the model is removed.
+    A change replaces the file's model of the same name. A change of None removes the model.
     """
     merged = {**configured, **changes}
     return {name: model for name, model in sorted(merged.items()) if model is not None}
 
 
 class RegistryChange(Protocol):
-    """A stored change of one model: a whole `config`, or a `patch` with only the settings that differ.
+    """A stored change of one model: a complete `config`, or a `patch` with only the settings that differ.
 
     If both are None, the change removes the model.
     """
@@ -46,7 +46,7 @@ def registry_fingerprint(
     gateways: Sequence[BackendConfig],
     changes: Sequence[RegistryChange],
 ) -> str:
-    """Return a hash of the registry in effect. Processes with the same registry return the same hash."""
+    """Return a hash of the registry in effect. Processes with the same registry get the same hash."""
     patches = {row.model: row.patch for row in changes if row.patch is not None}
     models = effective_models(configured, {row.model: row.config for row in changes if row.patch is None})
     content = {
@@ -60,13 +60,13 @@ def registry_fingerprint(
 ModelSettings = dict[str, JsonValue]
 MODEL_SETTINGS = TypeAdapter(ModelSettings)
 _BACKENDS = "backends"
-_GATEWAY_ONLY = {"retries", "limits"}  # for the gateway's models, not for the connection
+_GATEWAY_ONLY = {"retries", "limits"}  # settings of the gateway's models, not of the connection
 
 
 class _Gateways(RegistryEntry):
-    """Validates one gateway (a backend for all models).
+    """Validates one gateway, a backend for all models that it lists itself.
 
-    Error messages name its index in the list of gateways.
+    Error messages contain its index in the list of gateways.
     """
 
     backends: dict[int, GatewayConfig]
@@ -94,14 +94,14 @@ def merge_settings(before: Mapping[str, JsonValue], patch: Mapping[str, JsonValu
 
 
 def apply_patch(base: ModelConfig, patch: Mapping[str, JsonValue]) -> ModelConfig:
-    """Return the model `base` with a patch applied, which has only some settings.
+    """Return the model `base` with the settings in `patch` applied.
 
     Raises:
         ValidationError: the resulting model is invalid.
     """
     fields = merge_settings(non_default_settings(base), patch)
     if patch.get("kind") == "sync" and "jobs" not in patch:
-        fields.pop("jobs", None)  # they belong to the previous kind
+        fields.pop("jobs", None)  # these settings belong to the previous kind of model
     gateways = {backend.url: backend for backend in base.backends if isinstance(backend, GatewayConfig)}
     entries = fields.get(_BACKENDS)
     if not gateways or not isinstance(entries, list):
@@ -130,7 +130,7 @@ def _merge_backends(before: Sequence[JsonValue], entries: Sequence[JsonValue]) -
     result: list[JsonValue] = []
     for entry in entries:
         if not isinstance(entry, dict):
-            result.append(entry)  # validation will report it
+            result.append(entry)  # validation will report the error
             continue
         url = _normal_url(entry.get("url"))
         known = next((known for known in unused if _is_same(known, url, entry)), None)
@@ -149,7 +149,7 @@ def _is_same(known: ModelSettings, url: JsonValue, entry: ModelSettings) -> bool
 def _normal_url(url: JsonValue) -> JsonValue:
     """Return the URL in the form in which a backend's configuration stores it.
 
-    Keep a value that is not a URL.
+    A value that is not a URL is returned unchanged.
     """
     try:
         return BackendConfig.model_validate({"url": url}).url

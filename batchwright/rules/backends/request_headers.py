@@ -1,6 +1,6 @@
-"""Headers of requests to backends: those in the registry, and those passed on from the creation of a batch.
+"""Headers of requests to backends: headers in the registry, and headers forwarded from a batch's creation.
 
-A header in the registry must not occur twice, and must not replace one that Batchwright sends itself.
+A header in the registry must not occur twice, and must not replace a header that Batchwright itself sends.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from batchwright.contracts.job_config import JobConfig
 from batchwright.contracts.registry import BackendConfig, ModelConfig
 
-# Reserved in addition to `OWN_HEADERS`, which no registry may contain at all.
+# Reserved headers, in addition to `OWN_HEADERS`, which a registry must not contain at all.
 _TRACE_HEADERS = frozenset({"traceparent", "tracestate"})
 _BODY_HEADERS = frozenset({"content-encoding", "content-language", "content-range", "range"})
 
@@ -19,7 +19,7 @@ _BODY_HEADERS = frozenset({"content-encoding", "content-language", "content-rang
 
 
 class HeaderConflict(NamedTuple):
-    """A header in the registry that occurs twice or would replace one that Batchwright sends.
+    """A header in the registry that occurs twice, or that would replace a header that Batchwright sends.
 
     `backend` is the index of the header's backend in the model; None for the model's `jobs.callback_header`.
     """
@@ -30,11 +30,13 @@ class HeaderConflict(NamedTuple):
 
 
 def find_conflict(model: str, config: ModelConfig, dispatch_header: str) -> HeaderConflict | None:
-    """Return the first header conflict of a model, or None. Its message names the header and the remedy.
+    """Return the first header conflict of a model; None if there is none.
+
+    The conflict's message names the header and the remedy.
 
     Args:
-        model: the model's name for the message.
-        dispatch_header: header that Batchwright sends to backends with `send_dispatch_header`.
+        model: name of the model, for the message.
+        dispatch_header: name of the header that Batchwright sends to backends with `send_dispatch_header`.
     """
     callback = config.jobs.callback_header if config.kind == "callback" else ""
     for number, backend in enumerate(config.backends):
@@ -55,16 +57,16 @@ class ResolvedHeaders(NamedTuple):
 
 
 def resolve_conflicts(model: str, config: ModelConfig, dispatch_header: str) -> ResolvedHeaders:
-    """Return the model without headers that conflict with Batchwright's own, and a message for each.
+    """Return the model without headers that conflict with Batchwright's own, and one message per conflict.
 
-    A registered model can get a conflict when the setting `dispatch_header` changes. Batchwright sends this
-    header to backends with `send_dispatch_header`.
+    A registered model can get a conflict when the setting `dispatch_header` changes. It names the header that
+    Batchwright sends to backends with `send_dispatch_header`.
     """
     problems: list[str] = []
     while found := find_conflict(model, config, dispatch_header):
         if found.backend is None:
             default: str = JobConfig.model_fields["callback_header"].default
-            if found.header == default:  # no name is left, as the dispatch header has the default's name
+            if found.header == default:  # no name is left, because the dispatch header has the default name
                 return ResolvedHeaders(config, [*problems, found.message])
             config = config.model_copy(
                 update={"jobs": config.jobs.model_copy(update={"callback_header": default})}
@@ -83,7 +85,9 @@ def resolve_conflicts(model: str, config: ModelConfig, dispatch_header: str) -> 
 def conflict_message(backend: BackendConfig, subject: str, dispatch_header: str) -> str:
     """Return a message about the first conflict in the backend's `headers`; empty if there is none.
 
-    `subject` names the backend in the message, such as "of the gateway".
+    Args:
+        subject: names the backend in the message, such as "of the gateway".
+        dispatch_header: name of the header that Batchwright sends to backends with `send_dispatch_header`.
     """
     found = _first_conflict(backend, subject, dispatch_header, "")
     return found.message if found else ""
@@ -97,11 +101,12 @@ class _FoundConflict(NamedTuple):
 def _first_conflict(
     backend: BackendConfig, subject: str, dispatch_header: str, callback_header: str
 ) -> _FoundConflict | None:
-    """Return the first conflict in a backend's headers, or None.
+    """Return the first conflict in a backend's headers; None if there is none.
 
     Args:
         subject: names the backend in the message.
-        callback_header: header for the URL that backends call; empty if the model uses no callbacks.
+        dispatch_header: name of the header that Batchwright sends to backends with `send_dispatch_header`.
+        callback_header: header with the URL that backends call; empty if the model uses no callbacks.
     """
     seen: dict[str, str] = {}
     dispatch_mark = _dispatch_mark_of([backend], dispatch_header)
@@ -124,9 +129,10 @@ def _dispatch_mark_of(backends: Iterable[BackendConfig], dispatch_header: str) -
 
 
 def reserved_for(name: str, dispatch_mark: str = "") -> str:
-    """Return the purpose for which Batchwright itself sends this header, as text; empty if it does not.
+    """Return in words for what Batchwright itself uses this header; empty if it does not use the header.
 
-    `dispatch_mark` is the dispatch header in lower case; empty if no backend gets it.
+    Args:
+        dispatch_mark: the dispatch header in lower case; empty if no backend gets it.
     """
     lower = name.lower()
     if lower in _TRACE_HEADERS:
@@ -142,7 +148,7 @@ def reserved_for(name: str, dispatch_mark: str = "") -> str:
 
 
 MAX_PASSED_HEADERS = 8
-MAX_PASSED_CHARACTERS = 256  # of one value; the headers travel through Temporal with every slice of the batch
+MAX_PASSED_CHARACTERS = 256  # limit for one value, because every slice has a copy of the headers
 _NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}")
 _VALUE = re.compile(r"[\x20-\x7e]*")
 # Words in header names, between hyphens or underscores, that indicate credentials.
@@ -153,7 +159,7 @@ _CREDENTIAL_WORDS = frozenset(
         *("signature", "token", "xsrf"),
     }
 )
-_KEY_WORDS = ("key", "keys")  # words that also count at the end of another one, such as apikey
+_KEY_WORDS = ("key", "keys")  # words that also count at the end of another word, such as apikey
 _HOP_BY_HOP = frozenset(
     {
         *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
@@ -169,10 +175,10 @@ _OWN_REQUEST_HEADERS = frozenset(
 
 
 def parse_passed_names(text: str) -> tuple[str, ...]:
-    """Return the header names of a comma-separated list in lower case, each once.
+    """Return the header names in a comma-separated list, in lower case and without repetitions.
 
     Raises:
-        ValueError: there are too many names, or a header must not be passed on, for example because it
+        ValueError: there are too many names, or a header must not be forwarded, for example because it
             carries credentials.
     """
     names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
@@ -185,7 +191,7 @@ def parse_passed_names(text: str) -> tuple[str, ...]:
 
 
 def check_passed_value(value: str) -> None:
-    """Check that the value of a header may be passed on.
+    """Check that the value of a header may be forwarded to backends.
 
     Raises:
         ValueError: the value is too long or not printable ASCII. The message does not contain the value.
@@ -197,9 +203,10 @@ def check_passed_value(value: str) -> None:
 
 
 def currently_passed(headers: dict[str, str], names: Iterable[str]) -> dict[str, str]:
-    """Return those headers of a batch's creation that the settings still allow to be passed on.
+    """Return the headers of a batch's creation that the settings still allow to be forwarded.
 
-    `names` are the allowed headers in lower case.
+    Args:
+        names: names of the allowed headers, in lower case.
     """
     allowed = set(names)
     return {name: value for name, value in headers.items() if name in allowed}

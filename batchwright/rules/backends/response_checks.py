@@ -1,4 +1,4 @@
-"""Check whether the body of a 2xx response contains a result. The content type is ignored."""
+"""Check if the body of a 2xx response contains a result. The content type is ignored."""
 
 import re
 from typing import NamedTuple
@@ -8,8 +8,8 @@ import msgspec
 from batchwright.rules.json_text import is_json, replace_lone_surrogates
 
 _ERROR_STATUS = re.compile(rb'"?([45]\d\d)"?')
-# A body with one of these fields is a result even if it has `error`, because responses and videos use that
-# field for the end of their own job.
+# A body with one of these fields is a result even if it has `error`. Responses and videos use this field
+# for the state of their own jobs.
 _RESULTS = frozenset({"choices", "data", "output", "results", "id"})
 
 _Fields = dict[str, msgspec.Raw]
@@ -21,9 +21,9 @@ class ResponseProblem(NamedTuple):
     """Why a response with status 2xx is not a result.
 
     Attributes:
-        message: a sentence that contains nothing from the body.
+        message: the reason, as a sentence without any text from the body.
         status: the status that the body names; 0 if it names none.
-        detail: the body's own message for the line's error; may be empty.
+        detail: the body's own error message; may be empty.
     """
 
     message: str
@@ -44,7 +44,7 @@ _DETAIL_CHARACTERS = 200
 
 
 def find_problem(status: int, body: bytes) -> ResponseProblem | None:
-    """Return why the body of a 2xx response is not a result, or None if it is one.
+    """Return why the body of a 2xx response is not a result; None if it is a result.
 
     A result is a JSON object that is not an error.
     """
@@ -56,7 +56,7 @@ def find_problem(status: int, body: bytes) -> ResponseProblem | None:
 
 
 def find_embeddings_problem(request: bytes, response: bytes) -> str:
-    """Return what is wrong with the embeddings in a response, as a sentence; empty if nothing is.
+    """Return what is wrong with the embeddings in a response, as a sentence; empty if they are correct.
 
     There must be one embedding for each input, in any order.
     """

@@ -1,7 +1,7 @@
-"""Check which stored keys and certificates a model that was changed at run time may use.
+"""Check which stored keys and certificates may be used by a model that was changed at run time.
 
 Only the registry file decides which host receives a stored key or client certificate. A change at run time
-decides where requests go, and must not be able to send a key to another host.
+can change where requests go, and must not be able to send a key to another host.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,15 @@ _ONLY_IN_THE_FILE = ("api_key_file", "api_key_env")
 _AS_IN_THE_FILE = ("api_key_name", "tls_ca_cert_file", "tls_client_cert_file", "tls_client_key_file")
 _SECRETS = (*_ONLY_IN_THE_FILE, *_AS_IN_THE_FILE, "tls_insecure_skip_verify")
 _GATEWAY_FIELDS = GatewayConfig.model_fields.keys() - BackendConfig.model_fields.keys()
-_SHOWN_CHARACTERS = 80  # characters of a value
+_SHOWN_CHARACTERS = 80  # maximum characters of a value in a message
 
 
 class CredentialMisuse(NamedTuple):
-    """A stored key or certificate that a backend must not use. `message` says why.
+    """A stored key or certificate that a backend must not use. The message has the reason.
 
-    `backend` is the index of the backend in its model. `field` is the setting that names the credential.
+    Attributes:
+        backend: index of the backend in its model.
+        field: name of the setting that names the credential.
     """
 
     backend: int
@@ -29,9 +31,10 @@ class CredentialMisuse(NamedTuple):
 
 
 def find_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> CredentialMisuse | None:
-    """Return the first credential that a model must not use, or None if there is none.
+    """Return the first credential that the model must not use; None if there is none.
 
-    `trusted` are the backends of the registry file and of the settings.
+    Args:
+        trusted: the backends in the registry file and in the settings.
     """
     for number, backend in enumerate(config.backends):
         if found := _find_in_backend(backend, trusted):
@@ -40,10 +43,12 @@ def find_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> Creden
 
 
 def without_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> tuple[ModelConfig, list[str]]:
-    """Return the model without credentials that it must not use, and a message for each such backend.
+    """Return the model without credentials that it must not use, and one message for each changed backend.
 
-    A registered model can become invalid when the registry file changes. `trusted` are the backends of the
-    file and of the settings.
+    A registered model can become invalid when the registry file changes.
+
+    Args:
+        trusted: the backends in the registry file and in the settings.
     """
     problems: list[str] = []
     backends = [*config.backends]
@@ -59,7 +64,7 @@ def without_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> tup
 
 def _find_in_backend(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> tuple[str, str] | None:
     if any(backend.url == other.url and _secrets(backend) == _secrets(other) for other in trusted):
-        return None  # exactly as in the file
+        return None  # the backend is exactly as in the file
     found = _find_unknown(backend, trusted) or _find_other_host(backend, trusted)
     if not found and backend.tls_insecure_skip_verify and _has_secret(backend, trusted):
         text = "at run time it cannot be set for a backend that gets a stored key or client certificate"
@@ -71,7 +76,7 @@ def _find_in_backend(backend: BackendConfig, trusted: Sequence[BackendConfig]) -
 
 
 def _find_unknown(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> tuple[str, str] | None:
-    """Return (field, message) of a credential that the registry file does not use; None if there is none."""
+    """Return the first credential that the registry file does not use, as (field, message); None if none."""
     for name in _ONLY_IN_THE_FILE:
         if getattr(backend, name):
             return name, "it is for the registry's file only; use an api_key_name that the file uses"
@@ -102,8 +107,8 @@ def _find_other_host(backend: BackendConfig, trusted: Sequence[BackendConfig]) -
 def _has_secret(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> bool:
     """Return True if requests to the backend contain any credential.
 
-    BATCHWRIGHT_BACKEND_API_KEY counts, which every gateway (a backend for all models) gets. Headers that the
-    file sets for the same URL also count, because they may hold a credential.
+    The key BATCHWRIGHT_BACKEND_API_KEY counts, which every gateway (a backend for all models) gets. Headers
+    that the registry file sets for the same URL count as well, because they may contain a credential.
     """
     headers = backend.headers.items()
     return any(other.url == backend.url and headers & other.headers.items() for other in trusted) or bool(
@@ -120,7 +125,7 @@ def _secrets(backend: BackendConfig) -> list[object]:
 
 
 def _is_same_host(backend: BackendConfig, other: BackendConfig) -> bool:
-    """Return True if the credentials of `other` may also be sent to `backend`: both have the same host.
+    """Return True if the credentials of `other` may be sent to `backend`, because both have the same host.
 
     The ports may differ. Return False if `backend` uses http and `other` uses https, because the credentials
     would be sent unencrypted.

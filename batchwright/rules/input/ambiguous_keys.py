@@ -1,8 +1,8 @@
 """Find ambiguous keys, which different JSON readers interpret differently.
 
 A key is ambiguous if it is repeated or not in lower case. Some backends use the first value of a repeated
-key, others the last, and some read `Model` as `model`. Lines with such keys are rejected, because a backend
-might use another value than the one that was checked.
+key, others the last one, and some read `Model` as `model`. Lines with such keys are rejected, because a
+backend might use another value than the value that was checked.
 """
 
 import json
@@ -23,13 +23,13 @@ _BODY = b'"body"'
 _SPACE_AFTER_COLON = b": "
 _SELF_DELIMITING = b'["{'
 _MAX_TEMPLATES = 1_000
-_MAX_TEMPLATE_BYTES = 4 * 1024 * 1024  # of all templates together; a larger one is remembered alone
+_MAX_TEMPLATE_BYTES = 4 * 1024 * 1024  # limit for all templates together; a larger template is kept alone
 
 
 def ambiguous_keys(text: bytes, checked: frozenset[str]) -> Iterator[str]:
     """Yield the ambiguous top-level keys of a JSON object.
 
-    A key is ambiguous if some JSON readers, but not all, take it for one of the names in `checked`.
+    A key is ambiguous if some JSON readers take it for a name in `checked` and others do not.
     """
     seen: set[str] = set()
     for member in object_members(text):
@@ -57,15 +57,15 @@ def is_unambiguous(line: bytes) -> bool:
 class LineTemplates:
     """Fast check for ambiguous keys, for lines that differ only in their prompt.
 
-    When a line has passed the full check, the text before and after its prompt is remembered as a template. A
-    later line with the same text around its prompt needs no full check, because only the prompt differs. For
-    the text before `"body"`, which contains the line's id, it is enough to count the quotes.
+    When a line has passed the full check, the text before and after its prompt is stored as a template. A
+    later line with the same text around its prompt needs no full check. The text before `"body"` contains the
+    line's id and may differ, so only its quotes are counted.
     """
 
     def __init__(self, field: str) -> None:
         """Create an empty collection of templates.
 
-        `field` is the name of the field that holds the prompt at this endpoint, such as `messages`.
+        `field` is the field with the prompt at this endpoint, such as `messages`.
         """
         self._key = json.dumps(field).encode()
         self._prompt_of = attrgetter(field)
@@ -111,5 +111,8 @@ class LineTemplates:
 
 
 def _quotes_before_body(fast: FastLine) -> int:
-    """Return how many quotes a line has before its body if `custom_id`, `method` and `url` all precede it."""
+    """Return the number of quotes that a line has before its body.
+
+    It assumes that `custom_id`, `method` and `url` all come before the body.
+    """
     return 4 + 4 * (fast.method is not UNSET) + 4 * (fast.url is not UNSET)

@@ -31,7 +31,7 @@ _ELEMENT = re.compile(
 
 
 class _EndpointRule(NamedTuple):
-    name: str  # for messages
+    name: str  # name in messages
     model: bool = False  # True if the body must name a model
     field: str | None = None  # the required field
     kinds: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ _RULES = {
 
 
 class BodyProblem(NamedTuple):
-    """A fault in a body, for a validation error. `param` is the faulty field."""
+    """A fault in a body, for a validation error. `param` is the name of the faulty field."""
 
     code: ValidationCode
     param: str
@@ -60,7 +60,7 @@ class BodyProblem(NamedTuple):
 
 
 def kind_of(value: RawValue) -> str:
-    """Return the type of a JSON value as text for messages, with its article, such as "an array"."""
+    """Return the JSON type of a value in words for messages, with an article, such as "an array"."""
     if value is UNSET:
         return "nothing"
     data = memoryview(value)
@@ -68,7 +68,7 @@ def kind_of(value: RawValue) -> str:
 
 
 def body_problems(endpoint: Endpoint, body: RequestBody) -> list[BodyProblem]:
-    """Return what is wrong with a body for this endpoint; empty if the body is valid.
+    """Return all faults of a body for this endpoint; empty if the body is valid.
 
     Only the fields that the endpoint requires are checked. The backend checks all other fields.
     """
@@ -78,9 +78,9 @@ def body_problems(endpoint: Endpoint, body: RequestBody) -> list[BodyProblem]:
 
 
 def meets_requirements_of(endpoint: Endpoint) -> Callable[[FastBody], bool]:
-    """Return a function that checks bodies for an endpoint fast.
+    """Return a fast function that returns True if a body is certainly valid for this endpoint.
 
-    The function returns True if `body_problems` would find nothing wrong with the body.
+    A body is valid if `body_problems` would find no faults.
     """
     rule = _RULES[endpoint]
     needs_model, begin = rule.model, _BEGIN[rule.kinds]
@@ -98,7 +98,7 @@ def meets_requirements_of(endpoint: Endpoint) -> Callable[[FastBody], bool]:
 
 
 def prompt_field(endpoint: Endpoint) -> str:
-    """Return the name of the field that usually holds the prompt in bodies for this endpoint."""
+    """Return the field that usually contains the prompt in bodies for this endpoint."""
     return _RULES[endpoint].field or "input"
 
 
@@ -151,7 +151,7 @@ def _required(field: str) -> BodyProblem:
 def count_inputs(value: RawValue, most: int) -> int:
     """Return the number of texts or token arrays in the `input` of an embeddings request.
 
-    Counting stops at `most` + 1. A string or a single array of tokens counts as one.
+    A string or a single array of tokens counts as one. Counting stops at `most` + 1.
     """
     if value is UNSET or kind_of(value) != "an array":
         return 1

@@ -1,4 +1,4 @@
-"""Compact sets of 96-bit hashes. An entry takes 16 to 32 bytes; in a Python set it takes over 100."""
+"""Compact sets of 96-bit hashes. A hash takes 16 to 32 bytes, compared with over 100 in a Python set."""
 
 import secrets
 from array import array
@@ -11,7 +11,7 @@ _HIGH = 0xFFFF_FFFF
 class DigestSet:
     """A set of byte strings that stores only their hashes.
 
-    The hash has new random keys for every set, so that nobody can construct an input with equal hashes.
+    Every set uses a new random key for its hashes, so that no client can construct inputs with equal hashes.
     """
 
     def __init__(self) -> None:
@@ -27,13 +27,13 @@ class DigestSet:
         return self._take(data) >= 0
 
     def _take(self, data: bytes) -> int:
-        """Add `data` if it is new, and return its slot in the table.
+        """Add `data` if it is new, and return the number of its slot in the table.
 
-        If the set already had `data`, return `~slot`, which is negative.
+        If the set already has `data`, return `~slot`, a negative number.
         """
         if self._size >= self._room:
             self._grow()
-        low = hash(self._key + data) or 1  # 0 is a free slot
+        low = hash(self._key + data) or 1  # 0 means a free slot
         high = hash(self._other_key + data) & _HIGH
         lows, mask = self._low, self._mask
         slot = low & mask
@@ -72,14 +72,14 @@ class DigestSet:
 
 
 class DigestNumbers(DigestSet):
-    """Gives each distinct byte string a number, from 0 in the order in which the strings are first seen."""
+    """Gives each distinct byte string a number: 0, 1, 2, in the order of their first occurrence."""
 
     def __init__(self) -> None:
         super().__init__()
         self._numbers = array("I", [0]) * _FIRST_SLOTS
 
     def number(self, data: bytes) -> tuple[int, bool]:
-        """Return the number of `data`, and True if it is new. New data gets the next number."""
+        """Return the number of `data`, and True if `data` is new. New data gets the next number."""
         slot = self._take(data)
         if slot < 0:
             return self._numbers[~slot], False

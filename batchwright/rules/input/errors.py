@@ -37,7 +37,7 @@ class ValidationCode(StrEnum):
 class ValidationErrors:
     """Collects the errors of an input in the order of its lines.
 
-    `count` includes those that are not listed.
+    `count` is the number of all errors, including errors that are not listed.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,10 @@ class ValidationErrors:
             self._errors.append(ValidationError(code=code.value, message=message, param=param, line=line))
 
     def as_list(self) -> list[ValidationError]:
-        """Return the errors. If there are more than MAX_LISTED, the last entry says how many there are."""
+        """Return the listed errors.
+
+        If there are more than MAX_LISTED, the last item has the number of all errors.
+        """
         if self.count <= MAX_LISTED:
             return list(self._errors)
         shown = MAX_LISTED - 1

@@ -32,8 +32,8 @@ from batchwright.rules.input.lines import (
 )
 from batchwright.rules.json_text import storable
 
-_SHOWN_CHARACTERS = 100  # of a wrong URL
-_MAX_REPORTED_KEYS = 10  # ambiguous keys per line
+_SHOWN_CHARACTERS = 100  # maximum characters of a wrong URL in a message
+_MAX_REPORTED_KEYS = 10  # maximum number of ambiguous keys reported per line
 
 
 class InputLimits(NamedTuple):
@@ -42,11 +42,11 @@ class InputLimits(NamedTuple):
     max_lines: int = 50_000
     max_line_bytes: int = 10 * 1024 * 1024
     max_embedding_inputs: int = 50_000
-    one_model: bool = False  # all lines must have the model of the first
+    one_model: bool = False  # True if all lines must have the model of the first line
 
 
 class AcceptedRequest(Struct, frozen=True, gc=False):
-    """The request of an accepted line.
+    """The request in an accepted line.
 
     `model` is None if the line names no model, which some endpoints allow.
     """
@@ -74,9 +74,10 @@ class LineChecker:
         self._model: str | None = None
 
     def check(self, line: InputLine, fast: FastLine | None = None) -> AcceptedRequest | None:
-        """Return the request of a line. If the line is not valid, record its errors and return None.
+        """Return the request in a line. If the line is not valid, record its errors and return None.
 
-        `fast` is the result of `fast_parse` for the line. If it is None, the strict checks are made.
+        Args:
+            fast: result of `fast_parse` for the line; None makes all strict checks.
         """
         before = self.errors.count
         if fast is None or line.data is None or not self._is_valid(line.data, fast):
@@ -89,13 +90,13 @@ class LineChecker:
         return request
 
     def release_ids(self) -> None:
-        """Free the memory of all recorded `custom_id`s. Call it after the last line."""
+        """Free the memory of all recorded `custom_id`s. Call this after the last line."""
         self._ids = DigestSet()
 
     def _is_valid(self, data: bytes, line: FastLine) -> bool:
-        """Return True if a line that was parsed fast has no error, and record its `custom_id` as used.
+        """Return True if a line that was parsed fast has no error. Record its `custom_id` as used.
 
-        If the result is False, the caller makes the strict checks to find out what is wrong.
+        If the result is False, the caller makes the strict checks to find the errors.
         """
         if line.url != self._endpoint and (line.url is not UNSET or self._strict):
             return False
@@ -161,7 +162,7 @@ class LineChecker:
         return custom_id
 
     def _check_keys(self, text: bytes, checked: frozenset[str], place: str, number: int) -> None:
-        """Record an error for each ambiguous key, one that a backend may read differently than these checks.
+        """Record an error for each ambiguous key, which a backend may read differently than these checks.
 
         Args:
             text: a JSON object.

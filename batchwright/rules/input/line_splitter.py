@@ -10,16 +10,16 @@ _NEWLINE = ord("\n")
 
 
 class InputLine(Struct, frozen=True, gc=False):
-    """A line of the input. `length` includes a newline, even if the last line of the file has none."""
+    """A line of the input. `length` includes a newline, even if the last line of the file has no newline."""
 
-    number: int  # from 1, blank lines included
+    number: int  # counted from 1, including blank lines
     offset: int
     length: int
     data: bytes | None  # without the newline, with a carriage return if any; None if it exceeds the limit
 
 
 class LineSplitter:
-    """Splits a file, given in pieces, into lines. Memory is limited by the longest allowed line.
+    """Splits a file, given in pieces, into lines. Its memory is limited by the longest allowed line.
 
     Lines end with LF or CRLF. Blank lines and a byte order mark are skipped. A line over the limit is
     returned without its data.
@@ -28,16 +28,16 @@ class LineSplitter:
     def __init__(self, max_line_bytes: int) -> None:
         self._max = max_line_bytes
         self._parts: list[bytes] = []
-        self._held = 0  # bytes of the unfinished line, including those dropped as beyond the limit
+        self._held = 0  # bytes of the unfinished line, including dropped bytes over the limit
         self._number = 0
         self._offset = 0
-        self._start = b""  # the first bytes, while they may still be part of a byte order mark
+        self._start = b""  # first bytes of the file, while they may be part of a byte order mark
         self._started = False
 
     def feed(self, piece: bytes) -> Iterator[InputLine]:
         """Yield the lines that end in `piece`, the next bytes of the file.
 
-        Exhaust the iterator before feeding the next piece.
+        Read all lines from the iterator before you call `feed` again.
         """
         if not self._started:
             piece = self._skip_mark(piece)

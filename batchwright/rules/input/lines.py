@@ -1,11 +1,11 @@
 """Read the fields of a line of a batch's input.
 
-Parsing is lazy: msgspec checks the syntax of the line, and each value stays a view of its bytes. A line
-therefore costs no more memory than its own size.
+Parsing is lazy: msgspec checks the syntax of the line, and each value stays a view of its bytes. Therefore a
+line needs no more memory than its own size.
 
-msgspec rejects lone surrogates (halves of a UTF-16 pair). A line that contains them is decoded a second time
-with U+FFFD in their place. The values of `LineFields` are always the bytes of the line. The values of
-`RequestBody` contain U+FFFD.
+msgspec rejects lone surrogates (halves of a UTF-16 pair). A line with lone surrogates is decoded a second
+time, with U+FFFD in their place. The values of `LineFields` are always the bytes of the line. The values of
+`RequestBody` may contain U+FFFD.
 
 `fast_parse` reads well-formed lines in one pass. All other lines need the strict readers.
 """
@@ -30,7 +30,7 @@ class LineDamaged(ValueError):
 class LineFields(Struct, gc=False):
     """Top-level fields of a line, as raw JSON. Unknown keys are ignored.
 
-    If a key is repeated, its last value counts.
+    If a key is repeated, its last value is used.
     """
 
     custom_id: RawValue = UNSET
@@ -76,7 +76,7 @@ class _IdAndBody(Struct, gc=False):
 class ParsedLine(NamedTuple):
     """The fields of an accepted line. `body` has the exact bytes of the line.
 
-    `url` is None if the line names no URL. The endpoint of the batch is then used.
+    `url` is None if the line has no URL. The endpoint of the batch is then used.
     """
 
     custom_id: str
@@ -91,11 +91,11 @@ _ACCEPTED, _ID_AND_BODY = msgspec.json.Decoder(_AcceptedBody), msgspec.json.Deco
 _ANY = msgspec.json.Decoder(Raw)
 _TEXT = msgspec.json.Decoder(str)
 _COUNT = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)])
-_REPLACEMENT = rb"\ufffd"  # written by replace_lone_surrogates
+_REPLACEMENT = rb"\ufffd"  # `replace_lone_surrogates` writes it
 _HARMLESS_NESTING = 200
-_COUNTED_BYTES = 16 * 1024  # up to this length, counting brackets is faster than reserving stack
+_COUNTED_BYTES = 16 * 1024  # for shorter lines, counting brackets is faster than reserving stack
 _SPARE_FRAMES = 200
-# What msgspec raises for bytes that are not JSON, or that are nested beyond the interpreter's limit.
+# Errors of msgspec for bytes that are not JSON, or that are nested beyond the interpreter's limit.
 DECODE_ERRORS = (msgspec.MsgspecError, RecursionError, UnicodeError)
 
 
@@ -122,24 +122,26 @@ def read_fields(line: bytes) -> LineFields:
 def _as_written(fields: LineFields, line: bytes, whole: bytes) -> LineFields:
     """Return the fields with the original bytes of `line` as their values.
 
-    `fields` were decoded from `whole`, a copy of the line in which lone surrogates were replaced.
+    Args:
+        fields: fields decoded from `whole`.
+        whole: a copy of `line` in which lone surrogates were replaced.
     """
     for name in LineFields.__struct_fields__:
         value = raw_bytes(getattr(fields, name))
         if _REPLACEMENT not in value:
             continue
         start = whole.find(value)
-        if whole.find(value, start + 1) >= 0:  # the value occurs twice: its position is uncertain
+        if whole.find(value, start + 1) >= 0:  # the value occurs twice, so its position is uncertain
             start = max(member.start for member in object_members(line) if member_name(member) == name)
         setattr(fields, name, Raw(line[start : start + len(value)]))
     return fields
 
 
 def read_fields_with_margin(line: bytes) -> LineFields:
-    """Return the top-level fields of a new line, and reject a line that is nested almost too deeply.
+    """Return the top-level fields of a new line. Reject a line that is nested almost too deeply.
 
-    How deep a line may be nested depends on the free part of the call stack. This function parses with less
-    free stack than later readers have, so that they can read every line that it accepts.
+    The allowed depth depends on the free part of the call stack. This function parses with less free stack
+    than later readers have, so that they can read every line that it accepts.
 
     Raises:
         msgspec.ValidationError: the line is JSON but not an object.
@@ -169,14 +171,14 @@ def read_body(body: Raw) -> RequestBody:
 
 
 def reread_body(line: bytes) -> RequestBody:
-    """Return the fields of the body of a line that was accepted before.
+    """Return the fields of the body in a line that was accepted before.
 
     Raises:
         LineDamaged: the line has no body.
     """
     try:
         return _ACCEPTED.decode(line).body
-    except msgspec.DecodeError:  # it has a lone surrogate, or two bodies, of which the last counts
+    except msgspec.DecodeError:  # a lone surrogate, or two bodies, the last of which counts
         body = read_fields(line).body
         if body is UNSET:
             raise LineDamaged("the line has lost its body") from None
@@ -184,7 +186,7 @@ def reread_body(line: bytes) -> RequestBody:
 
 
 def read_text(value: RawValue) -> str | None:
-    """Return a raw value as a string; None if it is absent or not a string.
+    """Return a raw value as a string; None if it is missing or not a string.
 
     Lone surrogates (halves of a UTF-16 pair) stay in the string.
     """
@@ -202,7 +204,7 @@ def read_text(value: RawValue) -> str | None:
 
 
 def read_count(value: RawValue) -> int | None:
-    """Return a raw value as an integer from 0 to 2**32 - 1; None if it is absent or anything else."""
+    """Return a raw value as an integer from 0 to 2**32 - 1; None if it is missing or another value."""
     if value is UNSET:
         return None
     try:
@@ -224,14 +226,14 @@ def has_json_syntax(line: bytes) -> bool:
 
 
 def raw_bytes(value: RawValue) -> bytes:
-    """Return the bytes of a raw value in the line; empty if it is absent."""
+    """Return the bytes of a raw value in the line; empty if it is missing."""
     return b"" if value is UNSET else bytes(value)
 
 
 def read_request(line: bytes) -> tuple[str, bytes]:
-    """Return `custom_id` and body of an accepted line. The body has the exact bytes of the line.
+    """Return `custom_id` and body of an accepted line, faster than `parse_line`.
 
-    This is faster than `parse_line`.
+    The body has the exact bytes of the line.
 
     Raises:
         LineDamaged: the bytes are not an accepted line.
@@ -240,7 +242,7 @@ def read_request(line: bytes) -> tuple[str, bytes]:
         if not line.isascii():
             line.decode()
         request = _ID_AND_BODY.decode(line)
-    except DECODE_ERRORS:  # of repeated keys one may have another type
+    except DECODE_ERRORS:  # if a key is repeated, one of its values may have another type
         return _read_request_strictly(line)
     body = bytes(request.body)
     return (request.custom_id, body) if body.startswith(b"{") else _read_request_strictly(line)
@@ -290,7 +292,7 @@ class FastBody(PromptFields, gc=False):
 
 
 class FastLine(Struct, gc=False):
-    """A well-formed line. If a key is repeated, its last value counts."""
+    """A well-formed line. If a key is repeated, its last value is used."""
 
     custom_id: _NonEmptyText
     body: FastBody
@@ -304,7 +306,7 @@ _FAST_LINE = msgspec.json.Decoder(FastLine)
 def fast_parse(lines: Sequence[InputLine]) -> list[FastLine | None]:
     """Parse well-formed lines in one pass.
 
-    The result has None for each line that needs the strict readers.
+    The result is None for each line that needs the strict readers.
     """
     return _fast_parse_deep_down(lines, _SPARE_FRAMES)
 

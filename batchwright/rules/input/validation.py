@@ -1,4 +1,4 @@
-"""Validate a whole input: each line, and the limits that concern all lines together."""
+"""Validate a whole input: each line, and the limits for all lines together."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -25,7 +25,7 @@ class ValidationReport(NamedTuple):
     lines: int
     errors: list[ValidationError]
     error_count: int
-    models: dict[str, int]  # "" for lines that name no model
+    models: dict[str, int]  # the key is empty for lines that name no model
 
     @property
     def valid(self) -> bool:
@@ -33,7 +33,7 @@ class ValidationReport(NamedTuple):
 
 
 class InputValidator:
-    """Validates an input in pieces. It yields the accepted lines and collects all errors in `errors`."""
+    """Validates an input in pieces. It yields the accepted lines, and collects all errors in `errors`."""
 
     def __init__(self, endpoint: Endpoint, profile: Profile, limits: InputLimits) -> None:
         self.total = 0
@@ -50,12 +50,12 @@ class InputValidator:
     def feed(self, piece: bytes) -> Iterator[tuple[InputLine, AcceptedRequest]]:
         """Yield the accepted lines that end in `piece`, the next bytes of the input.
 
-        Exhaust the iterator before feeding the next piece.
+        Read all lines from the iterator before you call `feed` again.
         """
         return self._accepted_lines(self._splitter.feed(piece))
 
     def finish(self) -> Iterator[tuple[InputLine, AcceptedRequest]]:
-        """Yield the last line if it is accepted, and record the errors that concern the whole input."""
+        """Yield the last line if it is accepted, and record the errors of the input as a whole."""
         yield from self._accepted_lines(self._splitter.finish())
         if self.is_full:
             most = self._limits.max_lines
@@ -82,7 +82,7 @@ def validate(
 ) -> ValidationReport:
     """Validate a whole input, given in pieces, and return a report.
 
-    Checks that depend on the backends are left out.
+    Checks that depend on backends are not made.
     """
     validation = InputValidator(endpoint, profile, limits)
     models: dict[str, int] = {}

@@ -1,7 +1,7 @@
 """Dispatch order: sort a model's lines so that lines with the same prompt prefix are neighbours.
 
 A line takes 54 bytes of memory until it is written to the plan. Its text stays on disk, and is read again
-only if the sort keys of two lines (`sort_keys.py`) are equal.
+only if its sort key (`sort_keys.py`) is equal to the key of another line.
 """
 
 import heapq
@@ -22,22 +22,22 @@ from batchwright.rules.planning.sort_keys import SORT_KEY_BYTES, PromptSortKeys,
 PlanOrder = Literal["prefix", "hash", "file"]
 ReadLine = Callable[[int, int], bytes]  # called with a line's offset and length; returns its bytes
 
-_RECENT_BYTES = 2 * 1024 * 1024  # limit of memory for prefixes kept as text
+_RECENT_BYTES = 2 * 1024 * 1024  # memory limit for prefixes that are kept as text
 _ENTRY_OVERHEAD_BYTES = 200  # memory that a kept prefix takes in addition to its text
 _ROW = struct.Struct(f">I{SORT_KEY_BYTES}sQIIH")  # rank, sort key, offset, length, prefix hash, work units
 _pack_row = _ROW.pack
 _KEY = 4 + SORT_KEY_BYTES
-_PLACE = struct.Struct(f">{_KEY}xQIIH")  # what follows the key
+_PLACE = struct.Struct(f">{_KEY}xQIIH")  # the part of a row after the key
 _NUMBERED = struct.Struct(f">I{_ROW.size - 4}s")
 _RANK = struct.Struct(">I")
 _PACKED = struct.Struct(f"{_ROW.size}s")
-_RUN = 65_536 * _ROW.size  # bytes that are sorted at once, so that few rows are Python objects at a time
+_RUN = 65_536 * _ROW.size  # bytes sorted at once, to limit the number of Python objects
 
 
 class PlanLine(Struct, frozen=True, gc=False):
-    """A line in dispatch order, with its position, its length with the newline, and its estimated cost.
+    """A line in dispatch order: its position, its length with the newline, and its estimated cost.
 
-    `prefix_hash` is the hash of its system prompt.
+    `prefix_hash` is the hash of the line's system prompt.
     """
 
     offset: int
@@ -51,15 +51,15 @@ class PlanLine(Struct, frozen=True, gc=False):
 
 
 class PromptPrefixes:
-    """Numbers the distinct prompt prefixes of a batch in the order in which they first occur.
+    """Gives each distinct prompt prefix of a batch a number, in the order of first occurrence.
 
     A prefix is the system messages and tools of a prompt. Its text is not stored, only the position of the
-    first line that has it.
+    first line with this prefix.
     """
 
     def __init__(self) -> None:
         self._known = DigestNumbers()
-        self._recent: dict[tuple[tuple[bytes, ...], bytes], int] = {}  # numbers of recent prefixes
+        self._recent: dict[tuple[tuple[bytes, ...], bytes], int] = {}  # numbers of recently used prefixes
         self._recent_bytes = 0
         self._offsets = array("Q")
         self._lengths = array("I")
@@ -69,7 +69,9 @@ class PromptPrefixes:
     def intern(self, prompt: Prompt, offset: int, length: int) -> tuple[int, int]:
         """Return the number of the prompt's prefix, and the FNV-32a hash of its system prompt.
 
-        `offset` and `length` locate the prompt's line, from which a new prefix can be read again.
+        Args:
+            offset: position of the prompt's line in the input, from which a new prefix can be read again.
+            length: length of the line, in bytes.
         """
         number = self._recent.get((prompt.system, prompt.tools))
         if number is not None:
@@ -90,16 +92,19 @@ class PromptPrefixes:
         return number, self._hashes[number]
 
     def sort_key(self, number: int, rest: bytes) -> bytes:
-        """Return a key that orders prompts with the same prefix by the `rest` of their text.
+        """Return a key that sorts prompts with the same prefix by the rest of their text.
 
-        `number` is the prefix number from `intern`.
+        Args:
+            number: number of the prefix, from `intern`.
+            rest: text of the prompt after the prefix.
         """
         return self._sort_keys.key(number, rest)
 
     def ranks(self, read_line: ReadLine) -> "array[int]":
-        """Sort all prefixes by their text. Return the position of each prefix, indexed by prefix number.
+        """Sort all prefixes by their text. Return the rank of each prefix, indexed by prefix number.
 
-        `read_line` returns a line, given its offset and length.
+        Args:
+            read_line: returns a line, given its offset and length.
         """
 
         def read(number: int, start: int, width: int) -> bytes:
@@ -113,7 +118,7 @@ class PromptPrefixes:
 
 
 class ModelLines:
-    """The lines of one model. They are added in the order of the file and returned in dispatch order."""
+    """The lines of one model. They are added in the order of the file, and returned in dispatch order."""
 
     def __init__(self, order: PlanOrder) -> None:
         self._order: PlanOrder = order
@@ -128,10 +133,10 @@ class ModelLines:
         """Add a line of the input.
 
         Args:
-            prefix: number of its prompt prefix, from `PromptPrefixes.intern`.
-            prefix_hash: hash of its system prompt, from `PromptPrefixes.intern`.
-            sort_key: its key among lines with the same prefix, from `PromptPrefixes.sort_key`.
-            units: estimated cost of its request (`request_cost.work_units`).
+            prefix: number of the line's prompt prefix, from `PromptPrefixes.intern`.
+            prefix_hash: hash of the line's system prompt, from `PromptPrefixes.intern`.
+            sort_key: key of the line among lines with the same prefix, from `PromptPrefixes.sort_key`.
+            units: estimated cost of the line's request (`request_cost.work_units`).
         """
         rank = prefix
         if self._order != "prefix":
@@ -139,14 +144,17 @@ class ModelLines:
         self._rows += _pack_row(rank, sort_key, offset, length, prefix_hash, units)
 
     def entries(self) -> Iterator[PlanEntry]:
-        """Yield the plan entries of all lines, in no particular order. Call it only before `in_order`."""
+        """Yield the plan entry (position and length) of each line, in no particular order.
+
+        Call this only before `in_order`.
+        """
         return (_plan_line(row).entry for row in _rows_of(self._rows))
 
     def in_order(self, ranks: "array[int]", read_line: ReadLine) -> Iterator[PlanLine]:
-        """Yield the lines in dispatch order. It may be called only once.
+        """Yield the lines in dispatch order. Call this only once.
 
         Args:
-            ranks: result of `PromptPrefixes.ranks`, which orders the prefixes.
+            ranks: result of `PromptPrefixes.ranks`.
             read_line: returns a line, given its offset and length.
         """
         rows = _in_text_order(self._in_key_order(ranks), read_line)
@@ -180,8 +188,10 @@ def _rows_of(packed: bytearray | memoryview) -> Iterator[bytes]:
 def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes | bytearray]:
     """Yield the packed lines in dispatch order.
 
-    `rows` are the packed lines, already sorted by the rank of their prefix and then by sort key. Lines for
-    which both are equal are sorted here by the rest of their prompts.
+    Args:
+        rows: packed lines, sorted by the rank of their prefix and then by sort key. If both are equal, lines
+            are sorted here by the rest of their prompts.
+        read_line: returns a line, given its offset and length.
     """
     key, first, equal = b"", b"", bytearray()
     for row in rows:
@@ -201,7 +211,7 @@ def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes
 def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | bytearray]:
     """Yield packed lines with the same key, sorted by the rest of their prompts.
 
-    If the key covers the whole prompt (it then ends in zero), the lines keep their order.
+    If the key covers the whole prompt (such a key ends in zero), the lines keep their order.
     """
     if rows[:_KEY].endswith(b"\x00"):
         yield from _rows_of(rows)
@@ -227,5 +237,5 @@ def _plan_line(row: bytes | bytearray) -> PlanLine:
 
 
 def reread_prompt(line: bytes) -> Prompt:
-    """Parse the prompt of an accepted line again from its bytes, and return it."""
+    """Return the prompt of an accepted line, parsed again from the bytes of the line."""
     return prompt_of(reread_body(line))

@@ -1,8 +1,8 @@
 """Find duplicates: lines whose request equals that of an earlier line.
 
-A duplicate is not sent but gets a copy of the earlier line's result. Requests are equal if they have the same
-model and bodies with the same meaning. Key order and white space do not matter. Numbers are compared as they
-are written.
+A duplicate is not sent. It gets a copy of the earlier line's result. Requests are equal if they have the same
+model and bodies with the same meaning. Key order and white space do not matter. Numbers must be written in
+the same way.
 """
 
 import json
@@ -21,7 +21,7 @@ _CUSTOM_ID = b',"custom_id":"'
 
 
 class Duplicate(NamedTuple):
-    """A duplicate: the line at byte `offset` of the input gets the result of the line at byte `first`."""
+    """A line at byte `offset` of the input, which gets the result of the earlier line at byte `first`."""
 
     offset: int
     first: int
@@ -61,7 +61,7 @@ _DECODER = msgspec.json.Decoder(tuple[int, int, str])
 
 
 def encode_duplicates(duplicates: Iterable[Duplicate]) -> bytes:
-    """Return the duplicates in their stored form, one line of JSON for each."""
+    """Return the duplicates in their stored form, one line of JSON each."""
     return b"".join(_encode_duplicate(one) + b"\n" for one in duplicates)
 
 
@@ -95,10 +95,10 @@ def _decode_duplicate(line: bytes) -> Duplicate:
 
 
 def copy_result(line: bytes, request_id: str, custom_id: str) -> bytes:
-    """Return another request's result line with the ids of a duplicate. The response is copied unchanged.
+    """Return the result line of another request, with the ids of a duplicate. The response stays unchanged.
 
     Args:
-        line: the other request's line in the output or error file.
+        line: line of the output or error file for the other request.
         request_id: `batch_req_...` id of the duplicate.
         custom_id: `custom_id` of the duplicate.
 
@@ -114,7 +114,7 @@ def copy_result(line: bytes, request_id: str, custom_id: str) -> bytes:
 
 
 def _end_of_text(line: bytes, start: int) -> int:
-    """Return the position after the closing quote of the JSON string whose first character is at `start`.
+    """Return the position after the closing quote of a JSON string whose first character is at `start`.
 
     Raises:
         ResultDamaged: the string has no end.

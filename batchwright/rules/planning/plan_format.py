@@ -1,6 +1,6 @@
 """Binary format of a plan and of a slice table. All records have a fixed size and are little-endian.
 
-A plan lists a model's lines in dispatch order. A slice is a range of it that one worker sends.
+A plan lists a model's lines in dispatch order. A slice is a range of a plan that a worker sends.
 """
 
 import struct
@@ -14,17 +14,19 @@ SLICE_BYTES = _SLICE.size  # 32
 
 
 class PlanDamaged(ValueError):
-    """Stored bytes are not a valid plan (the order of a model's lines) or slice table.
+    """Stored bytes are not a valid plan or slice table. A retry does not help.
 
-    A retry does not help.
+    A plan lists a model's lines in dispatch order.
     """
 
 
 class PlanEntry(NamedTuple):
     """One line in a plan, which lists a model's lines in dispatch order.
 
-    `offset` is the position of the line in the input, in bytes, which identifies the line. `length` includes
-    the newline. `prefix_hash` is the hash of the line's system prompt, 0 without one.
+    Attributes:
+        offset: position of the line in the input in bytes, which identifies the line.
+        length: length of the line in bytes, with the newline.
+        prefix_hash: hash of the line's system prompt; 0 if it has none.
     """
 
     offset: int
@@ -33,10 +35,10 @@ class PlanEntry(NamedTuple):
 
 
 class SliceRecord(NamedTuple):
-    """A slice: its range of plan entries, and its range of bytes in the shard.
+    """A slice: its range of lines in the plan, and its range of bytes in the shard.
 
-    The shard is the object with the model's lines in the order of the plan. `work_units` is the estimated
-    cost of the slice's requests.
+    The shard is the object that contains the model's lines in the order of the plan. `work_units` is the
+    estimated cost of the slice's requests.
     """
 
     number: int
@@ -48,15 +50,15 @@ class SliceRecord(NamedTuple):
 
 
 def pack_entry(entry: tuple[int, int, int]) -> bytes:
-    """Return the 16 bytes that represent (offset, length, hash of the system prompt) of a line in a plan."""
+    """Return the 16 bytes that represent a line in a plan: (offset, length, hash of the system prompt)."""
     return _ENTRY.pack(*entry)
 
 
 def unpack_entries(data: bytes) -> Iterator[PlanEntry]:
-    """Yield the lines in the bytes of a plan or of a part of it.
+    """Yield the lines in the bytes of a plan or of a part of a plan.
 
     Raises:
-        PlanDamaged: `data` is not a whole number of entries.
+        PlanDamaged: `data` does not consist of whole entries of 16 bytes.
     """
     return map(PlanEntry._make, walk_entries(data))
 
@@ -65,7 +67,7 @@ def walk_entries(data: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield (offset, length, hash of the system prompt) of each line in a plan. Faster than `unpack_entries`.
 
     Raises:
-        PlanDamaged: `data` is not a whole number of entries.
+        PlanDamaged: `data` does not consist of whole entries of 16 bytes.
     """
     if len(data) % ENTRY_BYTES:
         raise PlanDamaged(f"a plan of {len(data)} bytes is not a multiple of {ENTRY_BYTES}")
@@ -79,10 +81,11 @@ def pack_slice(record: SliceRecord) -> bytes:
 def unpack_slice(data: bytes, number: int) -> SliceRecord:
     """Return the record of slice `number` from its bytes in the slice table.
 
-    `data` has SLICE_BYTES bytes. They start at `number * SLICE_BYTES` in the table.
+    Args:
+        data: the SLICE_BYTES bytes at `number * SLICE_BYTES` in the table.
 
     Raises:
-        PlanDamaged: `data` has another length or is the record of another slice.
+        PlanDamaged: `data` has another length, or is the record of another slice.
     """
     if len(data) != SLICE_BYTES:
         raise PlanDamaged(f"slice {number}: a record of {len(data)} bytes instead of {SLICE_BYTES}")

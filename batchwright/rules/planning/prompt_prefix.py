@@ -21,16 +21,18 @@ _NONE = Raw(b"")
 # Longer conversations are not parsed, because their objects would take more memory than their bytes.
 _MAX_MESSAGES = 10_000
 _FEW_OBJECTS = 64
-_HELD_BYTES = 4 * 1024 * 1024  # memory for all texts that are compared at once
+_HELD_BYTES = 4 * 1024 * 1024  # memory limit for all texts that are compared at once
 _MIN_READ_BYTES = 64
-COMPARED_BYTES = 64 * 1024  # texts that are equal up to here count as equal
+COMPARED_BYTES = 64 * 1024  # texts that are equal up to this length count as equal
 
 
 class Prompt(Struct, frozen=True, gc=False):
     """A prompt, divided into the parts that backends cache: system messages, tools, and the rest.
 
-    `system` holds the system and developer messages at the start, or the `instructions`. `rest` is everything
-    after the system messages and the tools.
+    Attributes:
+        system: the system and developer messages at the start, or the `instructions`.
+        tools: the tools.
+        rest: everything else.
     """
 
     system: tuple[bytes, ...]
@@ -39,7 +41,7 @@ class Prompt(Struct, frozen=True, gc=False):
 
     @property
     def shared(self) -> bytes:
-        """The prefix that similar requests share, system messages and tools, as bytes."""
+        """The prefix that similar requests share (system messages and tools), as bytes."""
         return b"\x00".join(self.system) + b"\x01" + self.tools
 
 
@@ -52,14 +54,17 @@ _CHAT_MESSAGES = msgspec.json.Decoder(list[_ChatMessage])
 
 
 def prompt_of(body: PromptFields, most: int = sys.maxsize) -> Prompt:
-    """Return the prompt of a request's body, for any endpoint.
+    """Return the prompt in a request's body, for any endpoint.
 
-    Text of an unknown form becomes part of `rest`. `most` is how many bytes of `rest` the caller needs.
+    Text of an unknown form becomes part of `rest`.
+
+    Args:
+        most: number of bytes of `rest` that the caller needs.
     """
     text = body.messages
     if text is UNSET:
         text = body.prompt if body.input is UNSET else body.input
-    if text is UNSET:  # score and rerank: take the field that engines put first
+    if text is UNSET:  # score and rerank: use the field that engines put first in the prompt
         text = body.text_1 if body.query is UNSET else body.query
     system = () if body.instructions is UNSET else (bytes(body.instructions),)
     tools = b"" if body.tools is UNSET else bytes(body.tools)
@@ -96,7 +101,7 @@ def _chat_messages(text: Raw) -> list[_ChatMessage] | None:
 
 
 def _has_many_objects(text: bytes) -> bool:
-    """Return True if a text has so many objects that parsing it would take much memory."""
+    """Return True if a text contains so many objects that parsing it would take much memory."""
     at = -1
     for _ in range(_FEW_OBJECTS):
         at = text.find(b"{", at + 1)
@@ -113,7 +118,7 @@ def system_hash(prompt: Prompt) -> int:
 
 
 def _plain(content: bytes) -> bytes:
-    """Return the decoded text of a JSON string. Return a list of message parts unchanged."""
+    """Return a JSON string as decoded text. Return a list of message parts unchanged."""
     text = read_text(Raw(content)) if content.startswith(b'"') else None
     return content if text is None else text.encode()
 
@@ -121,14 +126,16 @@ def _plain(content: bytes) -> bytes:
 def lexicographic_order(
     members: Sequence[int], read: Callable[[int, int, int], bytes], start: int = 0
 ) -> Iterator[int]:
-    """Yield `members` sorted by their texts from byte `start` on, and members with equal texts by number.
+    """Yield `members`, sorted by their texts from byte `start` on.
 
-    Texts are read in parts, so that memory stays bounded. Texts that are equal up to COMPARED_BYTES count as
+    Members with equal texts are sorted by number.
+
+    Texts are read in parts, so that memory is limited. Texts that are equal up to COMPARED_BYTES count as
     equal.
 
     Args:
         members: numbers of the texts to sort.
-        read: called with a member, a start and a width in bytes; returns that part of the member's text.
+        read: called with a member, a start and a width in bytes; returns this part of the member's text.
     """
     waiting = [(members, start)]
     while waiting:

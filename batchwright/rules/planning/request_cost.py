@@ -1,4 +1,4 @@
-"""Estimate what a request costs, from the size of its prompt and its limit of output tokens."""
+"""Estimate the cost of a request from the size of its prompt and its limit of output tokens."""
 
 from msgspec import UNSET
 
@@ -25,9 +25,10 @@ def prompt_bytes(body: PromptFields) -> int:
 
 
 def estimate_tokens(body: PromptFields, prompt_size: int) -> int:
-    """Estimate how many tokens a request's prompt has: one per four bytes of its JSON, at least one.
+    """Return the estimated number of tokens of a request's prompt: one per four bytes of JSON, at least one.
 
-    `prompt_size` is the result of `prompt_bytes`; instructions and tools are added to it.
+    Args:
+        prompt_size: result of `prompt_bytes`, to which instructions and tools are added.
     """
     if body.instructions is not UNSET or body.tools is not UNSET:
         prompt_size += _value_bytes(body.instructions) + _value_bytes(body.tools)
@@ -35,10 +36,13 @@ def estimate_tokens(body: PromptFields, prompt_size: int) -> int:
 
 
 def work_units(body: RequestBody | FastBody, prompt_size: int) -> int:
-    """Estimate what a request costs a backend, in work units, and return at most MAX_WORK_UNITS.
+    """Return the estimated cost of a request for a backend, in work units, but at most MAX_WORK_UNITS.
 
-    A unit is 512 bytes of prompt or 256 output tokens. If the request does not limit its output tokens, 256
-    are assumed. `prompt_size` is the result of `prompt_bytes`.
+    A unit is 512 bytes of prompt or 256 output tokens. A request without a limit of output tokens counts as
+    if it had 256.
+
+    Args:
+        prompt_size: result of `prompt_bytes`.
     """
     tokens = _most_tokens(body) or _UNIT_TOKENS
     units = -(-prompt_size // _UNIT_BYTES) - -tokens // _UNIT_TOKENS
@@ -57,5 +61,5 @@ def _most_tokens(body: RequestBody | FastBody) -> int | None:
 
 
 def _value_bytes(value: RawValue) -> int:
-    """Return the number of bytes that the value takes in the line; 0 if it is absent."""
+    """Return the number of bytes that the value takes in the line; 0 if it is missing."""
     return 0 if value is UNSET else len(memoryview(value))

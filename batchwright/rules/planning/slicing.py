@@ -1,4 +1,4 @@
-"""Cut a plan, the lines of one model in dispatch order, into slices that workers process.
+"""Cut a plan (one model's lines in dispatch order) into slices, which workers send.
 
 A slice ends at the first of three limits: lines, bytes and work units (the estimated cost of its requests).
 """
@@ -10,25 +10,25 @@ from batchwright.rules.planning.plan_format import SliceRecord
 MAX_SLICE_LINES = 1024
 MAX_SLICE_BYTES = 4 * 1024 * 1024  # unless the slice is a single line
 SLICE_WORK_UNITS = 16_384  # about 256 requests for 16,000 tokens each
-MIN_LARGE_SLICE_LINES = 256  # for slices of a large plan except its last; a segment holds as many
-# For slices with more lines than that. A worker has room for the bytes of many such slices at once.
+MIN_LARGE_SLICE_LINES = 256  # minimum for slices of a large plan except the last ones; a segment has as many
+# Limit for slices with more lines than that. A worker has memory for many such slices at once.
 MAX_LARGE_SLICE_BYTES = 1024 * 1024
 _REMAINING_DIVISOR = 8
-_LAST_DIVISOR = 4  # the last slices of a small plan have a quarter of what is left, but no less than
+_LAST_DIVISOR = 4  # the last slices of a small plan have a quarter of the remaining lines, but at least
 _SMALLEST_PART = 32  # a quarter of the minimum, and a 32nd of the plan, because each slice costs time
-_EQUAL_SLICES = 16  # slices of a plan that is cut into equal ones; as many as four workers hold
-_MIN_LINES = 64  # minimum of an equal slice
-_SMALL_SLICES = 256  # slices of a whole batch, about, if all have the minimum size
+_EQUAL_SLICES = 16  # number of slices in a plan with equal slices; four workers hold as many
+_MIN_LINES = 64  # minimum number of lines of an equal slice
+_SMALL_SLICES = 256  # approximate number of slices in a batch if all have the minimum size
 
 
 def min_equal_slice_lines(total: int) -> int:
     """Return the minimum number of lines of a slice if a plan is cut into equal slices.
 
-    Small slices do no harm, because a worker that may send more lines than a slice has takes several slices.
-    The minimum grows with the batch, because a large batch has enough slices anyway.
+    Small slices do no harm, because a worker takes several slices if it can send more lines than one slice
+    has. The minimum grows with the batch, because a large batch has enough slices in any case.
 
     Args:
-        total: lines of the whole batch.
+        total: number of lines of the whole batch.
     """
     return min(max(_MIN_LINES, total // _SMALL_SLICES), MIN_LARGE_SLICE_LINES)
 
@@ -36,15 +36,15 @@ def min_equal_slice_lines(total: int) -> int:
 def next_slice_lines(plan: int, left: int, most: int, fewest: int) -> int:
     """Return how many lines the next slice of a plan may have.
 
-    A small plan is cut into equal slices, enough for several workers. A large plan gets large slices first,
-    because they cost less per line. Both kinds of plan end with smaller slices. Because a worker takes
-    another slice when it has sent its lines, all workers then finish at about the same time.
+    A small plan is cut into equal slices, enough for several workers. A large plan first gets large slices,
+    because they cost less per line. Both kinds of plan end with smaller slices, so that all workers finish at
+    about the same time.
 
     Args:
-        plan: lines of the whole plan.
-        left: lines of the plan that are in no slice yet.
+        plan: number of lines of the whole plan.
+        left: number of lines of the plan that are in no slice yet.
         most: upper limit of the result.
-        fewest: minimum size of equal slices.
+        fewest: minimum number of lines of an equal slice.
     """
     equal = math.ceil(plan / max(1, min(_EQUAL_SLICES, plan // fewest)))
     if equal <= most:
@@ -55,9 +55,9 @@ def next_slice_lines(plan: int, left: int, most: int, fewest: int) -> int:
 
 
 class Slicer:
-    """Cuts a plan into slices. Pass it the plan's lines in order; it returns a record of each complete slice.
+    """Cuts a plan into slices. Call `add` with each line of the plan in order; it returns complete slices.
 
-    A line that exceeds a limit by itself becomes a slice of its own.
+    A line that alone exceeds a limit becomes a slice of its own.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class Slicer:
 
         Args:
             max_lines: maximum number of lines.
-            max_bytes: maximum size of the lines in bytes.
+            max_bytes: maximum size of the lines, in bytes.
             max_units: maximum of work units, the estimated cost of the requests.
-            plan_lines: number of lines of the whole plan, from which the size of each slice is computed. If
-                it is None, each slice may have `max_lines`.
-            fewest: minimum size of equal slices, in lines.
+            plan_lines: number of lines of the whole plan, which determines the size of each slice. If it is
+                None, each slice may have `max_lines`.
+            fewest: minimum number of lines of an equal slice.
         """
         self._most, self._max_bytes, self._max_units = max_lines, max_bytes, max_units
         self._plan_lines, self._fewest = plan_lines, fewest
@@ -86,12 +86,12 @@ class Slicer:
         self._max_lines = self._lines()
 
     def add(self, length: int, units: int) -> SliceRecord | None:
-        """Add the next line of the plan.
+        """Add the next line of the plan. Return the previous slice if the line does not belong to it.
 
-        Return the previous slice if it is complete without this line, otherwise None.
+        Return None if the line belongs to the previous slice.
 
         Args:
-            length: bytes of the line, with the newline.
+            length: length of the line in bytes, with the newline.
             units: work units of the line, the estimated cost of its request.
         """
         size, work = self._bytes + length, self._units + units
@@ -113,7 +113,7 @@ class Slicer:
         return ended
 
     def finish(self) -> SliceRecord | None:
-        """Return the last slice, or None if the plan has no lines."""
+        """Return the last slice; None if the plan has no lines."""
         return self._record() if self._entries else None
 
     def _lines(self) -> int:

@@ -1,8 +1,8 @@
-"""Fixed-size sort keys that order prompts by their text, with few bytes per prompt.
+"""Fixed-size sort keys that sort prompts by their text, with few bytes per prompt.
 
-Prompts made from one template begin with the same bytes, so these bytes cannot order them. The key of a
-prompt is therefore relative to the first prompt with the same prefix (system messages and tools). It encodes
-how many bytes the two prompts have in common, which prompt sorts first, and the bytes that follow.
+Prompts from the same template begin with the same bytes, so these bytes cannot sort them. Therefore the key
+of a prompt is relative to the first prompt with the same prefix (system messages and tools). It encodes how
+many bytes the two prompts have in common, which of the two sorts first, and the bytes that follow.
 """
 
 import struct
@@ -10,20 +10,20 @@ import struct
 SORT_KEY_BYTES = 32
 _CODE = struct.Struct(">H")
 _FOLLOWING = SORT_KEY_BYTES - _CODE.size
-_WINDOWS = ((0, 64), (64, 1024))  # compared one after the other, as most prompts diverge early
-_COMPARED = _WINDOWS[-1][1]  # prompts that are equal up to here are ordered by what follows
+_WINDOWS = ((0, 64), (64, 1024))  # compared one after the other, because most prompts differ early
+_COMPARED = _WINDOWS[-1][1]  # prompts that are equal up to this length are sorted by the bytes after it
 _EQUAL = 0x8000
 _ABOVE = 0xFFFF
-# Prefixes whose first prompt is remembered, in a few megabytes. For others the key is the text's own
-# beginning.
+# Number of prefixes whose first prompt is stored, in a few megabytes. For other prefixes, the key is the
+# beginning of the text itself.
 _MAX_PREFIXES = 4096
-NEEDED_TEXT_BYTES = _COMPARED + _FOLLOWING  # the beginning of a text that its key depends on
+NEEDED_TEXT_BYTES = _COMPARED + _FOLLOWING  # number of leading bytes of a text on which its key depends
 
 
 class PromptSortKeys:
     """Makes the sort keys of prompts. Only keys of prompts with the same prefix can be compared.
 
-    Pad a key that is shorter than SORT_KEY_BYTES with zero bytes.
+    The caller must pad a key that is shorter than SORT_KEY_BYTES with zero bytes.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,10 @@ class PromptSortKeys:
 
 
 def covered_bytes(key: bytes | bytearray) -> int:
-    """Return how many bytes of a text its sort key covers. Texts with equal keys are equal up to there."""
+    """Return how many bytes of a text its sort key covers.
+
+    Texts with equal keys are equal up to this length.
+    """
     (code,) = _CODE.unpack_from(key)
     if code == _EQUAL:
         return NEEDED_TEXT_BYTES

@@ -20,8 +20,10 @@ _SHOWN_BODY = 65_536
 class FinalAttempt(Message):
     """The stored record of a line's last attempt, from which its dead letter is made.
 
-    `count` is the number of attempts. `failed_at` is in Unix seconds. `status` is the HTTP status, 0 if there
-    was no response.
+    Attributes:
+        count: number of attempts.
+        failed_at: time of the failure, in Unix seconds.
+        status: HTTP status; 0 if there was no response.
     """
 
     count: int
@@ -36,7 +38,9 @@ class FinalAttempt(Message):
 class DeadLetter(Message):
     """A line that still failed after its last attempt.
 
-    `id` is the line's `batch_req_...` id in the error file. `offset` is its position in the input in bytes.
+    Attributes:
+        id: `batch_req_...` id of the line in the error file.
+        offset: position of the line in the input, in bytes.
     """
 
     id: str
@@ -86,8 +90,8 @@ def parse_dead_letter(payload: bytes, *, id: str, offset: int) -> DeadLetter:
 def error_summary(status: int, body: bytes) -> str:
     """Return a short message for an HTTP error, at most 500 characters.
 
-    It is the error message in the body, or the beginning of a body without one. For an empty body it is
-    `HTTP` and the status.
+    The result is the error message in the body, or the beginning of a body without an error message. For an
+    empty body it is `HTTP` and the status.
     """
     try:
         error = _BODY.decode(replace_lone_surrogates(body[:_SHOWN_BODY])).error

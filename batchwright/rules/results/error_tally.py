@@ -13,7 +13,7 @@ from batchwright.contracts.batch import ErrorCount, ErrorExample
 from batchwright.rules.json_text import replace_lone_surrogates, storable
 from batchwright.rules.results.dead_letters import error_summary
 
-OTHER = "other"  # code of the lines that were counted after MAX_GROUPS different codes
+OTHER = "other"  # code of further lines when there are MAX_GROUPS different codes
 MAX_GROUPS = 20
 MAX_MESSAGE_CHARACTERS = 300
 MAX_CUSTOM_ID_CHARACTERS = 512
@@ -39,7 +39,7 @@ _DECODER = msgspec.json.Decoder(_FailedLine)
 
 
 def line_error(line: bytes, model: str | None = None) -> ErrorCount:
-    """Return the error of a failed line, which is a line of the error file, with the count 1.
+    """Return the error of one line of the error file, with a count of 1.
 
     If the line cannot be read, its code is `other`, because a summary must not stop a batch.
     """
@@ -51,7 +51,7 @@ def line_error(line: bytes, model: str | None = None) -> ErrorCount:
     code, message = error.code, error.message
     if found.response is not None:
         status, body = found.response.status_code, bytes(found.response.body)
-        if body.startswith(b'"'):  # a response that was not JSON
+        if body.startswith(b'"'):  # the response was not JSON
             body = msgspec.json.decode(replace_lone_surrogates(body), type=str).encode()
         code, message = f"http_{status}", error_summary(status, body)
     example = ErrorExample(
@@ -62,10 +62,10 @@ def line_error(line: bytes, model: str | None = None) -> ErrorCount:
 
 
 class ErrorTally:
-    """Adds up failed lines by code and model. The first line of each group is its example.
+    """Counts failed lines by code and model. The first line of each group is its example.
 
-    Once there are 20 groups by code and model, lines of a new code or model are grouped by their code alone.
-    Once there are also 20 such groups, lines with further codes are counted as `other`.
+    When there are 20 groups of code and model, further groups are counted by their code alone. When there are
+    20 groups by code alone, further codes are counted as `other`.
     """
 
     def __init__(self, errors: Iterable[ErrorCount] = ()) -> None:
@@ -84,7 +84,7 @@ class ErrorTally:
         self._examples.setdefault(key, error.example)
 
     def counts(self) -> list[ErrorCount]:
-        """Return the groups, those with the most lines first."""
+        """Return the groups, sorted by their number of lines, the largest first."""
         groups = [
             ErrorCount(code=code, model=model, count=count, example=self._examples[code, model])
             for (code, model), count in self._counts.items()

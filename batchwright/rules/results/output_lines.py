@@ -25,13 +25,13 @@ def result_line(
     body: bytes,
     known_json: bool = False,
 ) -> bytes:
-    """Return the line of an output or error file for a request that got a response, without a newline.
+    """Return the line of an output or error file for a request with a response, without a newline.
 
     Args:
         request_id: `batch_req_...` id of the line.
         backend_request_id: id that the backend gave to the request.
         body: the response. If it is not JSON, it is written as a JSON string and cut at 64 KiB.
-        known_json: True if the caller knows that `body` is JSON, to save the check.
+        known_json: True if the caller knows that `body` is JSON, which saves the check.
     """
     if known_json and b"\n" not in body and b"\r" not in body:
         value = body.strip()
@@ -48,7 +48,7 @@ def result_line(
 
 
 def error_line(request_id: str, custom_id: str, code: LineCode, message: str) -> bytes:
-    """Return the line of an error file for a request that got no response, without a newline."""
+    """Return the line of an error file for a request without a response, without a newline."""
     return b"".join((
         b'{"id":', _json_string(request_id), b',"custom_id":', _json_string(custom_id),
         b',"response":null,"error":{"code":', _json_string(code),
@@ -57,9 +57,10 @@ def error_line(request_id: str, custom_id: str, code: LineCode, message: str) ->
 
 
 def json_value(body: bytes, known_json: bool = False) -> bytes:
-    """Return `body` as JSON without line breaks. `known_json` skips the check for JSON.
+    """Return `body` as JSON without line breaks. If it is not JSON, return it as a string, cut at 64 KiB.
 
-    A body that is not JSON becomes a JSON string, cut at 64 KiB.
+    Args:
+        known_json: True if the caller knows that `body` is JSON, which saves the check.
     """
     if known_json or is_json(body):
         return body.translate(None, _BREAKS).strip() if b"\n" in body or b"\r" in body else body.strip()
@@ -70,12 +71,12 @@ def _json_string(value: str) -> bytes:
     return _quoted(value).encode()
 
 
-# Codes of lines that were never sent or never answered. A rerun of their batch sends them.
+# Codes of lines that were never sent or never answered. A rerun of the batch sends such lines.
 NEVER_SETTLED = frozenset({LineCode.BATCH_EXPIRED, LineCode.BATCH_CANCELLED, LineCode.BATCH_FAILED})
 _LINE_START = b'{"id":"'
 _ID_BYTES = len("batch_req_") + 32
 _ID_END = len(_LINE_START) + _ID_BYTES
-HEAD_BYTES = _ID_END + 1  # the beginning of a line, up to the end of its id
+HEAD_BYTES = _ID_END + 1  # length of a line's beginning, up to the end of its id
 _DIGITS = slice(len(_LINE_START) + len("batch_req_"), _ID_END)
 
 
@@ -123,9 +124,7 @@ def id_digest(line: bytes) -> bytes:
 
 
 def request_digest(request_id: str) -> bytes:
-    """Return the binary form of a `batch_req_...` id, which has 16 bytes.
-
-    It equals the result of `id_digest` for the line with this id.
+    """Return the binary form (16 bytes) of a `batch_req_...` id. `id_digest` returns the same for its line.
 
     Raises:
         ResultDamaged: the id is invalid.
@@ -134,12 +133,12 @@ def request_digest(request_id: str) -> bytes:
 
 
 def with_id(line: bytes, request_id: str) -> bytes:
-    """Return a line of an output or error file with `request_id` as its id. Nothing else changes."""
+    """Return a line of an output or error file with `request_id` as its id. Nothing else is changed."""
     return _LINE_START + request_id.encode() + line[_ID_END:]
 
 
 def is_settled_result(line: bytes) -> bool:
-    """Return True if the line holds the result of its request, success or failure.
+    """Return True if the line contains the result of its request, a success or a failure.
 
     Return False if the request has no result, because its batch expired, failed or was cancelled.
 

@@ -21,7 +21,7 @@ from batchwright.rules.results.token_usage import NO_TOKENS, Tokens, TokenUsage
 _MAGIC = b"BWSEG001"
 _HEADER = struct.Struct("<BBHqIIIII")  # kind, flags, spare, offset, length, 4 x usage
 _CRC = struct.Struct("<I")
-_CHECKED = struct.Struct(_HEADER.format + "I")  # the header and the CRC after it
+_CHECKED = struct.Struct(_HEADER.format + "I")  # a header with the CRC after it
 _INDEX = struct.Struct("<BBHqIQ")  # kind, flags, spare, offset, length, position of the payload
 _TRAILER = struct.Struct("<QII8s")
 _TOKENS = struct.Struct("<4I")  # the end of the header
@@ -35,22 +35,23 @@ RawRecord = tuple[int, int, int, int, int, int, int, int, int]
 
 
 class SegmentDamaged(ValueError):
-    """Stored bytes are not a complete segment, an object with results. A retry does not help."""
+    """Stored bytes are not a complete segment, an object with many results. A retry does not help."""
 
 
 class RecordKind(IntEnum):
-    """The kind of a record in a segment. The numbers are stored in segments and must therefore not change."""
+    """The kind of a record in a segment. The numbers are stored in segments, so they must not change."""
 
     SETTLED = 1  # payload: the line of the output or error file, without a newline
     ATTEMPT = 2  # payload: JSON {"count", "not_before" (Unix seconds), "error"}
-    SUBMITTED = 3  # payload: the same with "job" {"id", "upstream", "since"}, the job that a backend runs
+    SUBMITTED = 3  # payload: as for ATTEMPT, with the running "job" {"id", "upstream", "since"}
 
 
 class SegmentRecord(Struct, frozen=True, order=True):
     """One record of the line at byte `offset` of the input.
 
-    `success` is True if the result belongs in the output file, False if it belongs in the error file. `final`
-    is True for the record of a line's last attempt, which failed.
+    Attributes:
+        success: True if the result belongs in the output file, False if it belongs in the error file.
+        final: True for the record of a line's last attempt, which failed.
     """
 
     kind: RecordKind
@@ -62,10 +63,13 @@ class SegmentRecord(Struct, frozen=True, order=True):
 
 
 class RecordLocation(NamedTuple):
-    """Where a record's payload is in its segment: `position` and `length` in bytes.
+    """Position of a record's payload in its segment.
 
-    `offset` is the position of the record's line in the input. `tokens` are input, cached, output and
-    reasoning tokens.
+    Attributes:
+        offset: position of the record's line in the input, in bytes.
+        position: start of the payload in the segment, in bytes.
+        length: length of the payload, in bytes.
+        tokens: number of input, cached, output and reasoning tokens.
     """
 
     kind: int
@@ -78,9 +82,11 @@ class RecordLocation(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """A record in the footer of its segment.
+    """One record, as the footer of its segment lists it.
 
-    `offset` is the position of its line in the input. `position` is where its payload begins in the segment.
+    Attributes:
+        offset: position of the record's line in the input, in bytes.
+        position: start of the record's payload in the segment, in bytes.
     """
 
     kind: RecordKind
@@ -91,10 +97,7 @@ class IndexEntry(NamedTuple):
 
 
 class SegmentWriter:
-    """Collects records of results and attempts.
-
-    `finish` returns them as the bytes of one object, a segment.
-    """
+    """Collects records of results and attempts. `finish` returns them as one segment, in bytes."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -124,7 +127,9 @@ class SegmentWriter:
     def copy(self, data: bytes, place: RecordLocation) -> None:
         """Add a record of another segment unchanged.
 
-        `data` is that segment. `place` is the record's location in it.
+        Args:
+            data: the other segment.
+            place: location of the record in it.
         """
         flags = place.success * SUCCESS_FLAG | place.final * FINAL_FLAG
         end, head = place.position + place.length, _HEADER.size + _CRC.size
@@ -154,7 +159,7 @@ def tail_bytes(trailer: bytes) -> int:
         trailer: the last `TRAILER_BYTES` of the segment.
 
     Raises:
-        SegmentDamaged: it is not the end of a segment.
+        SegmentDamaged: `trailer` is not the end of a segment.
     """
     if len(trailer) != _TRAILER.size or not trailer.endswith(_MAGIC):
         raise SegmentDamaged("the footer is damaged")
@@ -183,7 +188,7 @@ def record_payload(record: bytes | memoryview) -> bytes:
     """Return the payload of a record, after verifying the record.
 
     Args:
-        record: the `HEAD_BYTES` before the payload, and the payload.
+        record: the `HEAD_BYTES` before the payload, followed by the payload.
 
     Raises:
         SegmentDamaged: the record is invalid.
@@ -198,7 +203,7 @@ def record_payload(record: bytes | memoryview) -> bytes:
 
 
 def read_records(data: bytes) -> Iterator[SegmentRecord]:
-    """Yield every record of a segment in the order written, after verifying it.
+    """Yield every record of a segment in the order of writing, after verifying it.
 
     Raises:
         SegmentDamaged: a record or the footer is invalid.
@@ -209,7 +214,7 @@ def read_records(data: bytes) -> Iterator[SegmentRecord]:
 
 
 def locate_records(data: bytes) -> Iterator[RecordLocation]:
-    """Yield the location of every record, after verifying it. Payloads are not copied.
+    """Yield the location of every record, after verifying the record. Payloads are not copied.
 
     Raises:
         SegmentDamaged: a record or the footer is invalid.
@@ -221,7 +226,7 @@ def locate_records(data: bytes) -> Iterator[RecordLocation]:
 
 
 def walk_records(data: bytes) -> Iterator[RawRecord]:
-    """Yield every verified record of a segment as a plain tuple. This is faster than `locate_records`.
+    """Yield every record of a segment as a plain tuple, after verifying it. Faster than `locate_records`.
 
     The comment at `RawRecord` lists the fields of the tuple.
 
@@ -246,13 +251,14 @@ def walk_records(data: bytes) -> Iterator[RawRecord]:
 def tokens_before(head: bytes) -> tuple[int, ...]:
     """Return the four token counts of a record: input, cached, output, reasoning.
 
-    `head` are the `TOKENS_BYTES` of the segment immediately before the record's payload.
+    Args:
+        head: the `TOKENS_BYTES` of the segment immediately before the record's payload.
     """
     return _TOKENS.unpack_from(head)
 
 
 def _footer(data: bytes, size: int | None = None) -> tuple[int, int, int]:
-    """Return the start and the end of the footer in `data`, in bytes, and the number of records.
+    """Return (start of the footer in `data`, end of the footer, number of records).
 
     Args:
         data: the end of the segment, at least its footer and trailer.

@@ -23,7 +23,7 @@ class TokenUsage(Protocol):
 
 
 class Tokens(msgspec.Struct, frozen=True, gc=False):
-    """Token counts of one response. It has the same fields as `Usage` but is cheaper to create."""
+    """Token counts of one response. The class has the same fields as `Usage`, but is faster to create."""
 
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -34,7 +34,7 @@ class Tokens(msgspec.Struct, frozen=True, gc=False):
 NO_TOKENS = Tokens()
 
 
-# As many as a segment record can hold. A negative count would be a refund of a budget.
+# The maximum that a segment record can hold. A negative count would be a refund to a budget.
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] | None
 
 
@@ -67,7 +67,7 @@ _decoder = msgspec.json.Decoder(_ReportedUsage)
 
 
 def usage_of(body: bytes) -> Usage:
-    """Return the token usage that one response reports; zeros if it reports none or an invalid one."""
+    """Return the token usage that one response reports; zeros if the usage is missing or invalid."""
     return total_usage([tokens_of(body)])
 
 
@@ -80,10 +80,10 @@ def tokens_of(body: bytes) -> Tokens:
 
 
 def tokens_of_plain_success(body: bytes) -> Tokens | None:
-    """Return the token counts of a response that is certainly a success, in a single fast pass.
+    """Return the token counts of a response that is certainly a success; otherwise None. A fast single pass.
 
-    Return None if the response mentions an error or is not a JSON object. It may still be a success;
-    `response_checks.py` decides.
+    The result is None if the response mentions an error or is not a JSON object. Such a response may still be
+    a success, which `response_checks.py` decides.
     """
     if b'"error"' in body:
         return None
