@@ -12,7 +12,7 @@ from tests.operations.guide import DOCS, PAGES, blocks
 
 HERE = Path(__file__).parent
 # What a shell has, and what the embedded servers' wheels bring.
-_RUN = {"batchwright", "pg_dump", "pg_restore", "temporal", "mkdir", "cp"}
+_RUN = {"batchwright", "pg_dump", "pg_restore", "temporal", "mkdir", "tar"}
 _CLUSTER = {"kubectl", "helm"}
 _INLINE = re.compile(r"`(batchwright [^`]+)`")
 

@@ -1,5 +1,8 @@
 """An older PostgreSQL dump is restored with the guide's commands, and each batch ends as documented."""
 
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -37,6 +40,27 @@ async def is_known(client: AsyncOpenAI, batch: Batch) -> bool:
     return True
 
 
+@contextmanager
+def objects_come_and_go(folder: Path) -> Generator[None]:
+    """Create and delete files in the folder during the `with` block, as workers do all the time."""
+    is_over = threading.Event()
+
+    def churn() -> None:
+        while not is_over.is_set():
+            for number in range(100):
+                (folder / f"check-{number}").touch()
+            for number in range(100):
+                (folder / f"check-{number}").unlink()
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
 def restore(data: Path, variables: dict[str, str], folder: Path) -> None:
     """Restore the dump into the database of a stopped stack, with the commands of the guide."""
     with EmbeddedPostgres(data / "postgres") as server:
@@ -56,11 +80,12 @@ async def test_a_restored_postgresql_forgets_newer_batches_and_no_live_batch_los
             restored = await ended(client, ended_before.id)
             await one_model_is_unavailable(stack)
             live_before = await submit_unending(client)
-            await stack.faults(kind="503", rate=1.0)  # no line is answered while the backup is made
-            ended_since = await submit(client, SMALL)
-            run(block("Back up"), variables | {"OBJECTS": str(data / "objects")}, tmp_path)
-            assert (await client.batches.retrieve(ended_since.id)).status not in {"completed", "finalizing"}
-            await one_model_is_unavailable(stack)
+            async with stack.backend.hold():  # no line is answered while the backup is made
+                ended_since = await submit(client, SMALL)
+                with objects_come_and_go(stack.objects):
+                    run(block("Back up"), variables | {"OBJECTS": str(stack.objects)}, tmp_path)
+                status = (await client.batches.retrieve(ended_since.id)).status
+                assert status not in {"completed", "finalizing"}
             await ended(client, ended_since.id)
             live_since = await submit_unending(client)
             both_since = await submit(client, SMALL)
@@ -80,4 +105,4 @@ async def test_a_restored_postgresql_forgets_newer_batches_and_no_live_batch_los
             await check_conservation(client, rerun, LARGE)
             assert (await client.batches.retrieve(ended_since.id)).status in {"validating", "in_progress"}
             run(block("After a restore"), variables, tmp_path)
-    assert {path.name for path in (tmp_path / "backup").iterdir()} == {"objects", "batchwright.dump"}
+    assert {path.name for path in (tmp_path / "backup").iterdir()} == {"objects.tar", "batchwright.dump"}

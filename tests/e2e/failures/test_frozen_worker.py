@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 MODEL = MODELS[0]
 IN_FLIGHT = 10  # requests of the first worker at once
+ANSWERED = 20  # requests of the first worker before it is suspended
 LINES = chat_lines((MODEL,), each=200)
 SMALL_SLICES = with_constants(max_slice_lines=50)
 # The second worker takes all slices, and the first one finds none when it wakes up.
@@ -67,10 +68,11 @@ async def test_a_frozen_worker_that_wakes_up_sends_nothing_new_and_stops_by_itse
         ):
             zombie = await fleet.start(BATCHWRIGHT_ADAPTIVE_LIMITS="false")
             zombies = Backend(stack.simulator)
-            await zombies.faults(kind="hang", rate=0.3)  # these it never answers
+            await zombies.faults(kind="slow", seconds=0.1, count=ANSWERED)
+            await zombies.faults(kind="hang")  # all others, which it never answers
             held = await holds.enter_async_context(others.hold())
             batch = await submit(client, LINES)
-            await settled(client, batch.id, 5)
+            await settled(client, batch.id, ANSWERED)
 
             async def is_stuck() -> bool:
                 hang = (await zombies.ledger(entries=False)).in_flight == IN_FLIGHT

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 LINES = 120
 POISON = [n for n in range(LINES) if n % 12 == 3]
 REFUSED = [n for n in range(LINES) if n % 12 == 7]
+HELD = [n for n in range(LINES) if n % 40 == 0]  # get no response until the worker has been killed
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +27,14 @@ def own_stack() -> Iterator[Stack]:
 
 
 def lines() -> list[dict[str, object]]:
-    """Return input lines, of which the backend answers some with 500 and rejects others with 400."""
-    trouble = dict.fromkeys(POISON, "sim:500 ") | dict.fromkeys(REFUSED, "sim:400 ")
+    """Return input lines, of which the backend answers some with 500, rejects others with 400, and holds
+    some at their first attempt.
+    """
+    trouble = (
+        dict.fromkeys(POISON, "sim:500 ")
+        | dict.fromkeys(REFUSED, "sim:400 ")
+        | dict.fromkeys(HELD, "sim:hold*1 ")
+    )
     return [
         {
             "custom_id": f"line-{n}",
@@ -55,7 +62,6 @@ async def until_counted(client: AsyncOpenAI, batch_id: str, total: int) -> None:
 
 async def test_lines_that_used_up_their_attempts_are_listed_once_and_retried_once(own_stack: Stack) -> None:
     stack, sent = own_stack, lines()
-    await stack.faults(kind="hang", rate=0.1)  # so that the batch runs until the kill
     await stack.faults(kind="slow", seconds=0.3, rate=1.0)
     async with stack.client() as client, http_client(base_url=stack.now.api) as http:
         batch = await submit(client, sent)

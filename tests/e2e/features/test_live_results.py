@@ -2,9 +2,9 @@
 
 import asyncio
 
-import httpx
 import pytest
 
+from tests.clients import http_client
 from tests.e2e.batches import chat_line, ended, until
 from tests.e2e.stack import MODELS, Stack
 from tests.integration.starter.commands import batchwright
@@ -19,7 +19,7 @@ async def test_results_of_a_running_batch_are_the_beginning_of_its_file(stack: S
     lines = [*before, chat_line("held", held), *(chat_line(f"after-{n}", first) for n in range(30))]
     async with (
         stack.client() as client,
-        httpx.AsyncClient(base_url=stack.now.api) as http,
+        http_client(base_url=stack.now.api) as http,
         stack.backend.hold(held) as hold,
     ):
         batch = await hold.submit(client, lines)

@@ -42,6 +42,9 @@ class Traced:
     async def root(self, batch_id: str, *, slices: int, last: str = "finalize") -> Spanned:
         """Wait until the trace of the batch is complete, and return its root span.
 
+        Each worker sends its spans by itself, those that ended first before the others. So the trace is
+        complete when the span of each activity is there.
+
         Args:
             slices: Number of slices that must have ended.
             last: Name of the last activity.
@@ -49,7 +52,7 @@ class Traced:
 
         async def is_whole() -> bool:
             ends = Counter(span.name for span in self.spans.of(batch_id) if _is_last(span))
-            return ends["process-batch"] > 0 and ends["run_slice"] >= slices and ends[last] > 0
+            return {"process-batch", "ingest", last} <= ends.keys() and ends["run_slice"] >= slices
 
         await until(is_whole)
         return next(span for span in self.spans.named("process-batch") if span in self.spans.of(batch_id))
