@@ -1,6 +1,6 @@
 """Entry point of the API process, `python -m batchwright.api`.
 
-The first SIGTERM or SIGINT stops the process cleanly, a second one stops it at once.
+The first SIGTERM or SIGINT stops the process cleanly. The second one stops it at once.
 """
 
 import argparse
@@ -36,13 +36,13 @@ _BINDING = (errno.EACCES, errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
 class _CannotListen(Exception):
-    """The port cannot be bound: it is in use, or this user may not bind it."""
+    """The port cannot be bound, because it is in use or this user may not bind it."""
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that leaves signals to this module, so that the process ends with exit code 0.
+    """A uvicorn server that does not handle signals. This module handles them, for exit code 0.
 
-    When it stops, it sets the signal that ends responses that follow a batch, and lets other requests finish.
+    When the server stops, it ends the responses that follow a batch, and lets all other requests finish.
     """
 
     def __init__(self, config: uvicorn.Config, stopping: StopSignal) -> None:
@@ -61,7 +61,7 @@ class _Server(uvicorn.Server):
 def parse_arguments(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, which accepts only --help.
 
-    Raises SystemExit for --help and for any other argument.
+    Raise SystemExit for --help and any other argument.
     """
     about = "Serve the HTTP API. Configure it with BATCHWRIGHT_* variables."
     argparse.ArgumentParser("batchwright api", description=about).parse_args(arguments)
@@ -90,13 +90,13 @@ def main() -> int:
         return _fail(error, 2)
     except (_CannotListen, DatabaseError, StorageUnavailable) as error:
         return _fail(error, 1)
-    except Exception:  # the edge of the process
+    except Exception:  # an unexpected error ends the process
         logger.exception("the API failed")
         return 1
 
 
 async def _serve(settings: Settings, listener: socket.socket) -> int:
-    """Serve until a signal arrives, and return 0. A signal during the start cancels the start."""
+    """Serve requests until a signal arrives, and return 0. A signal during the start cancels the start."""
     stop = _Stop()
     for each in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(each, stop.signalled)
@@ -110,7 +110,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
 
 
 class _Stop:
-    """Handles signals: cancels the start, or stops the server once it runs."""
+    """Handles signals: cancels the start of the server, or stops the running server."""
 
     def __init__(self) -> None:
         self.opening: asyncio.Task[None] | None = None
@@ -141,9 +141,9 @@ async def _open_and_serve(settings: Settings, listener: socket.socket, stop: _St
             ws="none",
         )
         stop.server = _Server(config, deps.stopping)
-        config.load()  # imports everything that lives as long as the process
+        config.load()  # imports all objects that live as long as the process
         gc.collect()
-        gc.freeze()  # full collections would scan these objects again and again, while requests wait
+        gc.freeze()  # full collections would scan these objects again while requests wait
         host, port = listener.getsockname()[:2]
         logger.info("the API listens", extra={"host": host, "port": port})
         await stop.server.serve(sockets=[listener])
@@ -200,6 +200,6 @@ def _fail(reason: object, code: int) -> int:
 
 if __name__ == "__main__":
     parse_arguments()
-    # A request creates hundreds of short-lived objects, few cycles: the default collects every few requests.
+    # A request creates hundreds of short-lived objects but few cycles. By default, Python collects too often.
     gc.set_threshold(50_000, 20, 100)
     run_and_exit(main)

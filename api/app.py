@@ -62,7 +62,7 @@ def build_app(deps: ApiDependencies, events: BatchEvents) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        # FastAPI's own spans and logs would contain bodies and messages. `RequestIdMiddleware` records ours.
+        # FastAPI's own spans and logs would contain bodies and messages. `RequestIdMiddleware` replaces them.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         responses=error_responses(),
     )
@@ -75,9 +75,9 @@ def build_app(deps: ApiDependencies, events: BatchEvents) -> FastAPI:
 def _add_routes(
     app: DocumentedApp, deps: ApiDependencies, events: BatchEvents
 ) -> tuple[list[APIRouter], list[APIRouter]]:
-    """Add all routes to the application.
+    """Add all routes to the application. Return the routers with access checks, and the routers without.
 
-    Return the routers of tenants and operators, and those that need no access.
+    The first list has the routers for tenants and operators.
     """
     settings = deps.settings
     keys, denials = _key_parameters(settings), auth_error_responses(settings)
@@ -99,7 +99,7 @@ def _add_routes(
 
 
 def _add_middleware(app: FastAPI, deps: ApiDependencies, routers: list[APIRouter]) -> None:
-    """Add all middleware to the application. The one that is added last is the first to handle a request."""
+    """Add all middleware to the application. The middleware that is added last handles a request first."""
     settings = deps.settings
     app.add_middleware(QueryParametersMiddleware, routers=routers, profile=settings.profile)
     app.add_middleware(HeadMethodMiddleware)
@@ -119,7 +119,7 @@ def _add_middleware(app: FastAPI, deps: ApiDependencies, routers: list[APIRouter
 def _key_parameters(settings: Settings) -> list[DependsOn]:
     """Return dependencies that describe the API key in `/openapi.json`; empty if requests need no key.
 
-    They do not check the key. AuthenticationMiddleware does.
+    The dependencies do not check the key. AuthenticationMiddleware does.
     """
     if settings.auth != "api_key":
         return []

@@ -22,12 +22,12 @@ class ServedModels(Protocol):
         ...
 
     def accepts_unlisted(self, model: str) -> bool:
-        """Return True if requests for a model that no backend lists may be sent to one of the backends."""
+        """Return True if requests for this model may be sent although no backend lists the model."""
         ...
 
 
 def now() -> datetime:
-    """Return the current time in whole seconds, the precision that the API shows."""
+    """Return the current time in whole seconds, which is the precision of times in the API."""
     return datetime.now(UTC).replace(microsecond=0)
 
 
@@ -43,5 +43,5 @@ class ApiDependencies:
     background: BackgroundTasks = field(default_factory=BackgroundTasks)
     clock: Callable[[], datetime] = now
     retry_spread: RetryAfterSpread = field(default_factory=RetryAfterSpread)
-    recent_seconds: float = 1.0  # maximum age of cached limits and queues, and of lists of results
+    recent_seconds: float = 1.0  # maximum age of cached limits, queues and lists of results
     stopping: StopSignal = field(default_factory=StopSignal)

@@ -1,4 +1,4 @@
-"""`/docs`: the OpenAPI description as one HTML page without scripts."""
+"""The page `/docs`: the OpenAPI description as one HTML page without scripts."""
 
 import hashlib
 import json
@@ -128,7 +128,7 @@ def _row(*cells: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Return the text as HTML. Parts in backquotes become `<code>` elements."""
+    """Return the text as HTML. Text in backquotes becomes a `<code>` element."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 

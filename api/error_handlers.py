@@ -19,7 +19,7 @@ from batchwright.temporal import TemporalUnavailable
 
 logger = logging.getLogger(__name__)
 
-# The first match counts, because StorageFull is a StorageUnavailable too.
+# The first match is used, because StorageFull is also a StorageUnavailable.
 _UNAVAILABLE: dict[type[Exception], str] = {
     DatabaseUnavailable: "The database does not answer.",
     StorageFull: "The storage is full.",
@@ -28,7 +28,7 @@ _UNAVAILABLE: dict[type[Exception], str] = {
 }
 _V1 = "/v1"
 _AZURE_PREFIX = "/openai/"
-# Paths that clients of inference engines request, beyond the endpoints of batches.
+# Paths that clients of inference engines request, in addition to the endpoints of batches.
 _INFERENCE_PATHS = frozenset(Endpoint) | {
     "/v1/audio/speech",
     "/v1/audio/transcriptions",
@@ -41,8 +41,9 @@ _INFERENCE_PATHS = frozenset(Endpoint) | {
 def handle_errors(app: FastAPI, routers: Sequence[APIRouter]) -> None:
     """Register handlers that return every error in OpenAI's format.
 
-    `routers` are all routers of the application. With them, an error can name the methods that a path allows,
-    or a path that is similar to a wrong one.
+    Args:
+        routers: all routers of the application. They allow an error to name the methods of a path, or a path
+            that is similar to a wrong path.
     """
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(BadParameter, _bad_parameter)
@@ -54,7 +55,7 @@ def handle_errors(app: FastAPI, routers: Sequence[APIRouter]) -> None:
 
 
 def unavailable_response(error: Exception) -> Response:
-    """Return the 503 response for a dependency that does not answer, and log the error."""
+    """Return the 503 response for a dependency that does not respond, and log the error."""
     tracing.record_error(error)
     logger.warning(
         "dependency is unavailable", extra={"dependency": type(error).__name__, "error": str(error)}
@@ -95,7 +96,7 @@ class _RoutingErrors:
     def _methods(self, request: Request) -> list[str]:
         """Return all methods that the request's path allows.
 
-        The router itself reports only the methods of the first route that matches.
+        FastAPI's router reports only the methods of the first route that matches the path.
         """
         found = self._matching(request, request.scope["path"])
         own = [route for route in found if route.path == request.scope["path"]]
@@ -122,11 +123,11 @@ async def _unavailable(_: Request, error: Exception) -> Response:
 
 
 def path_hint(path: str, exists: Callable[[str], bool]) -> str:
-    """Return a sentence about the probable mistake in a client's URL; empty if no mistake is recognized.
+    """Return a sentence about the probable mistake in a URL; empty if no mistake is recognized.
 
     Args:
-        path: Path of the request, which no route has.
-        exists: Returns True if a route has the given path.
+        path: path of the request, for which no route exists.
+        exists: returns True if a route has the given path.
     """
 
     def is_known(other: str) -> bool:

@@ -40,7 +40,9 @@ def missing_parameter(param: str) -> ApiError:
 def unknown_parameter(param: str, hints: Mapping[str, str] = NO_HINTS) -> ApiError:
     """Return the error for a parameter that does not exist.
 
-    `hints` maps known wrong names to a sentence that says what to send instead.
+    Args:
+        param: name of the parameter.
+        hints: for each known wrong name, a sentence that says what to send instead.
     """
     message = f"Unknown parameter: '{param}'. {hints.get(param, '')}".rstrip()
     return ApiError(400, message, code="unknown_parameter", param=param)
@@ -56,7 +58,7 @@ def invalid_type(param: str, expected: str, got: str) -> ApiError:
 
 
 def conflict(message: str, *, code: str | None = None, param: str | None = None) -> ApiError:
-    """Return a 409 error with a header that stops clients from retrying it."""
+    """Return a 409 error with a header that tells clients not to retry it."""
     return ApiError(409, message, code=code, param=param, headers=_FINAL)
 
 
@@ -66,9 +68,9 @@ def rate_limited(
     """Return a 429 error for an exhausted limit, with the headers of OpenAI and of the IETF draft.
 
     Args:
-        limit: Number of requests that the limit allows.
-        seconds: Time until the client may retry.
-        window: Length of the limit's period in seconds; None if it has no period.
+        limit: number of requests that the limit allows.
+        seconds: seconds until the client may retry.
+        window: length of the limit's period in seconds; None if it has no period.
     """
     headers = {
         "Retry-After": str(seconds),
@@ -82,9 +84,9 @@ def rate_limited(
 
 
 def storage_quota_exceeded(limit: int, used: int) -> ApiError:
-    """Return a 429 error that clients do not retry, because a retry would send the whole file again.
+    """Return a 429 error for an exhausted storage quota. Clients are told not to retry it.
 
-    `limit` and `used` are bytes.
+    A retry would send the whole file again. `limit` and `used` are in bytes.
     """
     message = (
         f"Too many bytes are stored: of at most {limit}, {used} are taken. Delete files, or let them expire."
@@ -126,5 +128,5 @@ def error_response(error: ApiError) -> Response:
 
 
 def internal_error_response() -> Response:
-    """Return the 500 response for an unexpected exception. Its details are only in the log."""
+    """Return the 500 response for an unexpected exception. The details are only logged."""
     return error_response(ApiError(500, "The server had an error while processing your request."))

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with limits for large headers and for slow, idle or blocking clients."""
+"""uvicorn's HTTP protocol, with limits for large headers and for slow, idle or blocking clients."""
 
 import asyncio
 
@@ -6,19 +6,19 @@ import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 MAX_PENDING_HEADER_BYTES = 64 * 1024
-MAX_UNWANTED_BYTES = 16 * 1024 * 1024  # of a body, read after its response
+MAX_UNWANTED_BYTES = 16 * 1024 * 1024  # maximum bytes of a body that are read after its response
 LINGER_SECONDS = 5.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """HTTP protocol that rejects malformed and slow requests with errors in the API's format.
 
-    If a response is sent before the whole request was read, the connection lingers: for some seconds, it
-    still reads and drops data before it closes. Otherwise the client might lose the response.
+    If a response is sent before the request was read completely, the connection lingers: for some seconds it
+    still reads and drops data before it closes. Otherwise the client might not receive the response.
     """
 
-    seconds_for_headers = 15.0  # time until a request's headers are complete
-    seconds_stalled = 60.0  # how long a client may read nothing of its response
+    seconds_for_headers = 15.0  # maximum time until a request's headers are complete
+    seconds_stalled = 60.0  # maximum time in which a client reads nothing of its response
     seconds_lingering = LINGER_SECONDS
     _in_headers = False
     _pending = 0
@@ -49,7 +49,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._pending > MAX_PENDING_HEADER_BYTES:
             self._reject(431, "The headers of this request are too large.")
         elif self._is_idle:
-            # Bytes between a response and the next request: the rest of a body, or blank lines.
+            # Bytes between a response and the next request are the rest of a body, or blank lines.
             self._unwanted += len(data)
             if self._unwanted > MAX_UNWANTED_BYTES:
                 self._linger()
@@ -73,7 +73,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         super().on_response_complete()
         if self.cycle.more_body and not self.transport.is_closing():
-            self._expect_headers()  # the rest of this body has to arrive in this time
+            self._expect_headers()  # the rest of this body must arrive in the same time
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -93,14 +93,14 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison]
 
     def close_answered(self) -> None:
-        """Close the connection after a response. If the request is incomplete, read its rest first."""
+        """Close the connection after a response. If the request is incomplete, first read the rest of it."""
         if self.cycle.more_body:
             self._linger()
         else:
             self.transport.close()
 
     def _linger(self) -> None:
-        """Stop sending, and drop received data until the client closes the connection or time is up."""
+        """Send nothing more. Drop received data until the client closes the connection or time is over."""
         if self.lingers or self.transport.is_closing():
             return
         self.lingers, self._unwanted = True, 0
@@ -122,7 +122,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _on_deadline(self) -> None:
         self._deadline = None
-        if not self._is_idle:  # headers of the next request, while this response is sent
+        if not self._is_idle:  # headers of the next request arrive while this response is sent
             return
         if self._in_headers:
             self._reject(408, "The headers of this request did not come in time.")
@@ -149,8 +149,7 @@ class BoundedProtocol(HttpToolsProtocol):
 class _RequestTransport:
     """Transport through which uvicorn sends the response of one request.
 
-    It drops what is written to it once the connection lingers. A connection that lingers only reads and drops
-    data for some seconds before it closes.
+    When the connection lingers (it only reads and drops data before it closes), written data is dropped.
     """
 
     def __init__(self, protocol: BoundedProtocol) -> None:

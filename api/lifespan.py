@@ -22,12 +22,12 @@ from batchwright.temporal import observed_runtime, open_connection
 
 @asynccontextmanager
 async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencies]:
-    """Open the dependencies of the API, yield them, and close them at the end.
+    """Context manager that opens the dependencies of the API, yields them, and closes them at the end.
 
-    Temporal may be unavailable. The API then runs, and `/readyz` reports the problem.
+    If Temporal is unavailable, the API still runs, and `/readyz` reports the problem.
 
     Raises:
-        DatabaseError: the database did not respond in time, or its schema is not the one of this version.
+        DatabaseError: the database did not respond in time, or its schema does not match this version.
         StorageUnavailable: the storage directory cannot be created, or the encryption keys cannot be read.
         SettingsError: a file of certificates or keys is not valid.
     """
@@ -58,5 +58,5 @@ async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencie
 
 
 def _publish_fingerprint(registry: BackendRegistry, metrics: Metrics) -> None:
-    """Publish the registry's fingerprint as a metric, to show whether all processes use the same registry."""
+    """Publish the registry's fingerprint as a metric, which shows if all processes use the same registry."""
     metrics.registry_info.replace({(registry.fingerprint,): 1})

@@ -1,4 +1,4 @@
-"""`/openapi.json`: responses by status, schemas of parameters, and the application that serves it.
+"""The description `/openapi.json`: responses by status, schemas of parameters, and the application for it.
 
 Routes receive their parameters as text and check them, so that invalid values get OpenAI's error messages.
 The schemas of parameters are only documentation.
@@ -16,7 +16,7 @@ from batchwright.settings import Settings
 
 ResponseSpec = dict[str, object]
 ResponseSpecs = dict[int | str, ResponseSpec]
-# `DocumentedApp` adds the schema: FastAPI would build a validator of the model for every route and status.
+# `DocumentedApp` adds the schema, because FastAPI would build a validator for every route and status.
 _ERROR: ResponseSpec = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorObject"}}}
 _TEXT: ResponseSpec = {"schema": {"type": "string"}}
 _SECONDS: ResponseSpec = {"schema": {"type": "integer", "minimum": 0}}
@@ -50,12 +50,12 @@ _COMMON_STATUSES = (400, 408, 413, 431, 500, 503)
 
 
 def error_responses(*statuses: int) -> ResponseSpecs:
-    """Return the descriptions of these error statuses, and of those that every route can return."""
+    """Return the descriptions of these error statuses, and of the errors that every route can return."""
     return {status: _error(status) for status in sorted({*_COMMON_STATUSES, *statuses})}
 
 
 def auth_error_responses(settings: Settings) -> ResponseSpecs:
-    """Return the descriptions of the errors that callers without access get; empty if there are none."""
+    """Return the descriptions of the errors for callers without access; empty if there are none."""
     if settings.auth == "none" and settings.default_tenant:
         return {}
     return {status: _error(status) for status in (401, 403, 429)}
@@ -95,7 +95,7 @@ FILE_RESPONSES: ResponseSpecs = {
 EVENT_STREAM_RESPONSES: ResponseSpecs = {
     200: {
         "description": "Server-Sent Events. The data of each is a batch object",
-        "content": {"text/event-stream": {}},  # OpenAPI 3.1 cannot describe the events of a stream
+        "content": {"text/event-stream": {}},  # OpenAPI 3.1 cannot describe events in a stream
         "headers": {"X-Accel-Buffering": _TEXT},
     },
     204: {"description": "The batch has ended, and the client has its last event"},
@@ -104,11 +104,11 @@ EVENT_STREAM_RESPONSES: ResponseSpecs = {
 
 
 def limit_schema(default: int, most: int) -> WithJsonSchema:
-    """Return the schema of the query parameter `limit` of a list endpoint: an integer from 1 to `most`."""
+    """Return the schema of a list's query parameter `limit`: an integer from 1 to `most`."""
     return WithJsonSchema({"type": "integer", "minimum": 1, "maximum": most, "default": default})
 
 
-# A Unix time in seconds, as `time_filter` accepts it.
+# Schema of a Unix time in seconds, as `time_filter` accepts it.
 TIME_SCHEMA = WithJsonSchema({"type": "integer", "minimum": 0, "maximum": LAST_TIME})
 
 
@@ -121,7 +121,7 @@ def pattern_schema(pattern: str) -> WithJsonSchema:
 
 
 class DocumentedApp(FastAPI):
-    """FastAPI application whose OpenAPI description lists only the responses that its routes really return.
+    """FastAPI application whose OpenAPI description has only responses that its routes really return.
 
     FastAPI would describe a 422 response, but this API returns 400 instead.
     """
@@ -153,7 +153,7 @@ def _with_error_schema(description: dict[str, object]) -> dict[str, object]:
 def _without_members(node: Mapping[str, object], never: set[str]) -> dict[str, object]:
     """Return a copy of the description without the members in `never`.
 
-    Members that `_UNUSED` lists for an object are removed from it at any depth.
+    Members that `_UNUSED` lists for an object are removed from the object at any depth.
     """
     return {
         name: _without_members(_OBJECT.validate_python(value), _UNUSED.get(name, set()))

@@ -1,4 +1,4 @@
-"""Spreads the retries of rejected batch creations over time, so that they do not all come at once."""
+"""Spread the retries of rejected batch creations over time, so that they do not all come at once."""
 
 import random
 import time
@@ -17,10 +17,10 @@ class _RejectedCallers(NamedTuple):
 
 
 class RetryAfterSpread:
-    """Chooses the Retry-After values of rejected requests, so that a tenant's clients return one per second.
+    """Selects the Retry-After values of rejected requests, so that a tenant's clients retry one per second.
 
-    They return in the order in which they were rejected. A value that would be over `MAX_RETRY_SECONDS` is
-    random instead.
+    Clients retry in the order in which they were rejected. A value above `MAX_RETRY_SECONDS` is replaced by a
+    random value.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -28,7 +28,7 @@ class RetryAfterSpread:
         self._levels: OrderedDict[str, _RejectedCallers] = OrderedDict()
 
     def next_seconds(self, tenant: str) -> int:
-        """Count a rejected call of the tenant, and return its Retry-After in seconds."""
+        """Count a rejected call of the tenant, and return the Retry-After value for it, in seconds."""
         now = self._monotonic()
         level = self._levels.get(tenant, _RejectedCallers(0.0, now))
         waiting = max(0.0, level.callers - (now - level.at))

@@ -1,19 +1,19 @@
-"""Limits of responses that follow a batch: their lifetime, and the stop of the process."""
+"""Limits of responses that follow a batch: their maximum duration, and the stop of the process."""
 
 from collections.abc import Callable
 
-LIFETIME_SECONDS = 900.0  # a client then connects again, with an API key that is checked again
+LIFETIME_SECONDS = 900.0  # then the client connects again, and its API key is checked again
 
 
 class StopSignal:
-    """Set once, when the process begins to stop."""
+    """Signal that is set once, when the process begins to stop."""
 
     def __init__(self) -> None:
         self.is_set = False
         self._callbacks = list[Callable[[], None]]()
 
     def on_set(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when the signal is set, which must not be the case yet."""
+        """Call `callback` when the signal is set. The signal must not be set yet."""
         self._callbacks.append(callback)
 
     def set(self) -> None:

@@ -1,6 +1,6 @@
 """Calls to Temporal: start a batch, signal it, query its state, and check the connection.
 
-All calls except `state` raise TemporalUnavailable if the server does not answer. Signals raise RunMissing if
+All calls except `state` raise TemporalUnavailable if the server does not respond. Signals raise RunMissing if
 the batch has no running workflow, because it has ended or never existed.
 """
 
@@ -34,7 +34,7 @@ _RPC_TIMEOUT = timedelta(seconds=10)
 _CHECK_TIMEOUT = timedelta(seconds=2)
 _STATE_TIMEOUT = timedelta(seconds=2)
 _INGEST = IngestionActivities.ingest.__name__
-_EVENTS_PER_PAGE = 50  # ingestion is the first step of a batch
+_EVENTS_PER_PAGE = 50  # enough, because ingestion is the first step of a batch
 
 
 class RunMissing(Exception):
@@ -46,7 +46,7 @@ class RunMissing(Exception):
 
 class TemporalGateway(Protocol):
     async def start(self, order: BatchOrder) -> None:
-        """Start the batch's workflow. If it was started before, nothing changes."""
+        """Start the batch's workflow. If it was already started, nothing happens."""
         ...
 
     async def cancel(self, batch_id: str) -> None: ...
@@ -58,19 +58,19 @@ class TemporalGateway(Protocol):
     async def state(self, batch_id: str) -> BatchState | None:
         """Return the state that the batch's workflow reports.
 
-        Return None if there is no workflow, or if Temporal or the workers cannot answer now.
+        Return None if there is no workflow, or if Temporal or the workers cannot respond now.
         """
         ...
 
     async def ingested(self, batch_id: str) -> IngestResult | None:
-        """Return the result of the batch's ingestion, which names the plans that count.
+        """Return the result of the batch's ingestion, which names its plans.
 
-        Return None if the ingestion has not ended, or the batch has no workflow.
+        Return None if the ingestion has not ended, or if the batch has no workflow.
         """
         ...
 
     async def check(self) -> None:
-        """Check that Temporal answers and serves the namespace. Raises TemporalUnavailable if not."""
+        """Check that Temporal responds and serves the namespace. Raise TemporalUnavailable if not."""
         ...
 
 
@@ -138,7 +138,7 @@ class TemporalClientGateway(TemporalGateway):
         if not self._is_set_up:
             await self._namespace.check()
             self._is_set_up = True
-        # Any id works: the response that no workflow has it proves that the namespace is served.
+        # Any id works. The response "no such workflow" proves that the namespace is served.
         handle = self._client.get_workflow_handle("batchwright-readiness")
         try:
             async with self._translated("batchwright-readiness"):
@@ -156,7 +156,7 @@ class TemporalClientGateway(TemporalGateway):
     async def _translated(self, batch_id: str) -> AsyncGenerator[None]:
         """Context manager that raises RunMissing or TemporalUnavailable instead of Temporal's own errors.
 
-        The error NOT_FOUND can also mean an unknown namespace. It is then raised as TemporalUnavailable.
+        The error NOT_FOUND can also mean an unknown namespace. Then TemporalUnavailable is raised.
         """
         try:
             yield
@@ -164,7 +164,7 @@ class TemporalClientGateway(TemporalGateway):
             if error.status is RPCStatusCode.NOT_FOUND and not is_unknown_namespace(error):
                 raise RunMissing(batch_id) from error
             raise from_rpc_error(self._settings, error) from error
-        except RuntimeError as error:  # what a lazy client raises when it cannot connect
+        except RuntimeError as error:  # a lazy client raises this when it cannot connect
             raise from_connect_error(self._settings, error) from error
 
 

@@ -1,4 +1,4 @@
-"""Authenticators: they find the tenant of a request by its API key or by the headers of a gateway."""
+"""Authenticators: find the tenant of a request by its API key or by the headers of a gateway."""
 
 import logging
 import re
@@ -29,11 +29,11 @@ logger = logging.getLogger(__name__)
 
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 _MAX_TENANTS = 10_000
-_DEFAULT_SCOPES = frozenset({ApiScope.READ, ApiScope.WRITE})  # if the gateway sends no scopes
+_DEFAULT_SCOPES = frozenset({ApiScope.READ, ApiScope.WRITE})  # scopes of callers if the gateway sends none
 
 
 class AccessDenied(ApiError):
-    """An error response for a caller without access. `reason` is a short word for metrics and the log."""
+    """Error response for a caller without access. `reason` is a short word for metrics and the log."""
 
     def __init__(
         self, reason: str, status: int, message: str, *, code: str, headers: dict[str, str] | None = None
@@ -48,13 +48,13 @@ class Authenticator(Protocol):
 
         Raises:
             ApiError: the caller has no access, or a header is not valid.
-            DatabaseUnavailable: the database does not answer, so that access cannot be checked.
+            DatabaseUnavailable: the database does not respond, so access cannot be checked.
         """
         ...
 
 
 def build_authenticator(deps: ApiDependencies) -> Authenticator | None:
-    """Return the authenticator that the settings choose; None if requests need no authentication."""
+    """Return the authenticator that the settings select; None if requests need no authentication."""
     match deps.settings.auth:
         case "api_key":
             return ApiKeyAuthenticator(deps)
@@ -94,11 +94,11 @@ class ApiKeyAuthenticator:
         return row.tenant
 
     async def _row_of(self, key: ApiKey | None, address: str) -> ApiKeyRow:
-        """Return the database row of the key.
+        """Return the database row of the API key.
 
         Args:
-            key: The key of the request; None for text that cannot be a key.
-            address: Address of the client. The number of wrong keys per address is limited.
+            key: the key in the request; None for a text that cannot be a key.
+            address: address of the client. The number of wrong keys per address is limited.
 
         Raises:
             AccessDenied: the key is None or not valid, or its address has sent too many wrong keys.
@@ -112,7 +112,7 @@ class ApiKeyAuthenticator:
         return row
 
     async def _verify_new(self, key: ApiKey, address: str) -> ApiKeyRow | None:
-        """Look up a key that is not cached. Return its row, or None if it is not valid.
+        """Look up a key that is not cached. Return its database row; None if the key is not valid.
 
         Raises:
             AccessDenied: the address has sent too many wrong keys.
@@ -132,12 +132,12 @@ class ApiKeyAuthenticator:
         return row
 
     def _warn_of_proxies(self, headers: Headers, address: str) -> None:
-        """Warn once if a proxy that is not configured as trusted sends X-Forwarded-For.
+        """Warn once if a proxy sends X-Forwarded-For but is not configured as trusted.
 
         All clients behind this proxy share one limit of wrong keys.
         """
         forwarded = ", ".join(headers.getlist("x-forwarded-for"))
-        # If the proxy is trusted, the address comes from the header.
+        # If the proxy is trusted, the address already comes from the header.
         if not forwarded or address in forwarded or self._warned_of_proxies:
             return
         self._warned_of_proxies = True
@@ -151,7 +151,7 @@ class ApiKeyAuthenticator:
 class TrustedHeaderAuthenticator:
     """Trusts the tenant and the scopes in the headers of a gateway, and rejects disabled tenants.
 
-    Without a configured header for scopes, callers may read and write but not use admin routes.
+    If no header for scopes is configured, callers may read and write, but not use admin routes.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class TrustedHeaderAuthenticator:
         self._tenants = tenants
         self._settings = settings
         self._monotonic = monotonic
-        self._enabled: OrderedDict[str, float] = OrderedDict()  # time at which each tenant was found enabled
+        self._enabled: OrderedDict[str, float] = OrderedDict()  # by tenant: when it was last found enabled
 
     async def authenticate(self, scope: Scope) -> str:
         headers = Headers(scope=scope)
@@ -196,7 +196,7 @@ def has_key_header(headers: Headers) -> bool:
 
 
 def _key_from_headers(headers: Headers) -> ApiKey | None:
-    """Return the key of the request; None if its text cannot be a key, or if it has two different keys.
+    """Return the API key in the request; None if its text cannot be a key, or if two keys differ.
 
     Raises:
         AccessDenied: the request has no header for a key.
@@ -214,10 +214,7 @@ def _key_from_headers(headers: Headers) -> ApiKey | None:
 
 
 def _invalid_key() -> AccessDenied:
-    """Return the error for an invalid key.
-
-    It is always the same, so that it reveals nothing about other keys.
-    """
+    """Return the error for an invalid key. It is always the same, to reveal nothing about other keys."""
     message = "Incorrect API key provided. `batchwright keys` creates keys."
     return AccessDenied("wrong_key", 401, message, code="invalid_api_key", headers=_CHALLENGE)
 

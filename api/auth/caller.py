@@ -1,4 +1,4 @@
-"""Identity of a caller: its tenant, its API key, and the headers that its batches send on to backends."""
+"""Identity of a caller: its tenant, its API key, and the headers that its batches forward to backends."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ from batchwright.settings import Settings
 from batchwright.telemetry.context import add_fields
 from batchwright.telemetry.redaction import Redactor
 
-# If several tenants are named, the last one counts.
+# If a header names several tenants, the last one is used.
 _HEADER_PATTERN = r"^(.*,)?[ \t]*[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 SCOPE_TENANT = "batchwright.tenant"  # key of the authenticated tenant in the ASGI scope
 SCOPE_KEY_ID = "batchwright.key"  # key of the API key's id in the ASGI scope
@@ -24,8 +24,8 @@ SCOPE_KEY_ID = "batchwright.key"  # key of the API key's id in the ASGI scope
 def tenant_of(request: Request, settings: Settings) -> str:
     """Return the tenant of the request.
 
-    With authentication, the middleware has found it. Without authentication, the tenant header names it, or
-    it is the default tenant.
+    With authentication, the middleware has stored the tenant. Without authentication, the tenant header names
+    it; if there is no such header, it is the default tenant.
 
     Raises:
         ApiError: the request names no tenant or an invalid one.
@@ -45,18 +45,19 @@ def key_id_of(request: Request) -> str:
 
 
 def operator_of(request: Request) -> str:
-    """Return who sent an operator's request, for the log.
+    """Return the sender of an operator's request, for the log.
 
-    This is the id of the API key. It is the tenant if a gateway authenticated the caller, and empty if
+    The result is the id of the API key. It is the tenant if a gateway authenticated the caller, and empty if
     authentication is off.
     """
     return key_id_of(request) or request.scope.get(SCOPE_TENANT, "")
 
 
 def tenant_from_headers(headers: Headers, settings: Settings) -> str:
-    """Return the tenant that the tenant header names, or the default tenant if authentication is off.
+    """Return the tenant that the tenant header names. Without the header, return the default tenant.
 
-    If the header has several values, the last one counts, because gateways append theirs.
+    The default tenant is used only if authentication is off. If the header has several values, the last one
+    is used, because gateways append their value.
 
     Raises:
         ApiError: the header is missing or names no valid tenant.
@@ -108,7 +109,7 @@ _REDACTOR = Redactor()
 
 
 def caller_of(request: Request, settings: Settings) -> Caller:
-    """Return the caller of a request: its key id, and the headers that its batch passes on to backends.
+    """Return the caller of a request: its API key's id, and the headers that its batch forwards to backends.
 
     Raises:
         ApiError: one of these headers has a value that cannot be sent or looks like a credential.
@@ -116,7 +117,7 @@ def caller_of(request: Request, settings: Settings) -> Caller:
     sent = {name: request.headers.getlist(name) for name in settings.passed_headers}
     headers = {name: ", ".join(values) for name, values in sent.items() if values}
     for name, value in headers.items():
-        # The errors do not contain the value, which may be a secret sent in the wrong place.
+        # The errors do not contain the value, because it may be a secret in the wrong place.
         try:
             check_passed_value(value)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Limits the failed authentications of each client address, with a leaky bucket."""
+"""Limit the failed authentications of each client address, with a leaky bucket."""
 
 import ipaddress
 import math
@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
-MAX_ADDRESSES = 10_000  # beyond this, the least recently active address is forgotten
+MAX_ADDRESSES = 10_000  # for more addresses, the least recently active one is dropped
 _NETWORK_BITS = 64  # IPv6 clients can use any address of their /64 network
 
 
@@ -21,30 +21,30 @@ class AuthFailureLimiter:
         """Create the limiter.
 
         Args:
-            per_minute: Number of wrong keys that an address may send at once, and then per minute. `0`
-                disables the limit.
-            monotonic: Returns the current time in seconds.
+            per_minute: number of wrong keys that an address may send at once, and then per minute; 0 disables
+                the limit.
+            monotonic: returns the current time in seconds.
         """
         self._per_minute = per_minute
         self._monotonic = monotonic
         self._levels: OrderedDict[str, _FailureLevel] = OrderedDict()
 
     def wait_seconds(self, address: str) -> int:
-        """Return the seconds until a key from this address may be looked up again; 0 means now."""
+        """Return the seconds until a key from this address may be looked up; 0 means now."""
         too_many = self._failures(_network(address)) + 1 - self._per_minute
         if not self._per_minute or too_many <= 0:
             return 0
         return math.ceil(too_many * 60 / self._per_minute)
 
     def acquire(self, address: str) -> None:
-        """Count a failure for this address before its key is looked up. Call `release` if the key is valid.
+        """Count a failure of this address before its key is looked up. Call `release` if the key is valid.
 
-        The failure is counted first, so that concurrent lookups cannot exceed the limit.
+        The failure is counted before the lookup, so that concurrent lookups cannot exceed the limit.
         """
         self._change(address, 1)
 
     def release(self, address: str) -> None:
-        """Remove a failure that `acquire` counted, because the key was valid or could not be looked up."""
+        """Subtract a failure that `acquire` counted, because the key was valid or could not be looked up."""
         self._change(address, -1)
 
     def _change(self, address: str, by: int) -> None:
@@ -57,7 +57,7 @@ class AuthFailureLimiter:
             self._levels.popitem(last=False)
 
     def _failures(self, client: str) -> float:
-        """Return how many failures of the client still count. The number falls as time passes."""
+        """Return how many failures of the client still count. The number decreases with time."""
         level = self._levels.get(client)
         if level is None:
             return 0.0

@@ -1,4 +1,4 @@
-"""Cache of recently verified API keys, and a recorder of each key's last use."""
+"""Cache of recently verified API keys, and recorder of each key's last use."""
 
 import asyncio
 import logging
@@ -16,8 +16,8 @@ from batchwright.rules.api_keys import ApiKey, secret_matches
 
 logger = logging.getLogger(__name__)
 
-CACHE_SECONDS = 2.0  # a revoked key may stay valid for this long
-MAX_CACHED_KEYS = 10_000  # beyond this, the least recently verified key is forgotten
+CACHE_SECONDS = 2.0  # a revoked key may still be accepted for this time
+MAX_CACHED_KEYS = 10_000  # for more keys, the least recently verified one is dropped
 
 
 class _CachedKey(NamedTuple):
@@ -26,10 +26,10 @@ class _CachedKey(NamedTuple):
 
 
 class KeyCache:
-    """Verifies API keys, and caches valid ones for `CACHE_SECONDS`.
+    """Verifies API keys, and caches valid keys for `CACHE_SECONDS`.
 
-    An invalid key always costs one lookup and one hash comparison. The response time therefore does not
-    reveal which keys exist.
+    Every invalid key takes one lookup and one hash comparison, so the response time does not reveal which
+    keys exist.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class KeyCache:
         self._cached: OrderedDict[str, _CachedKey] = OrderedDict()
 
     async def verify(self, key: ApiKey) -> ApiKeyRow | None:
-        """Return the row of a valid key; None if the key is wrong, revoked or expired.
+        """Return the database row of a valid key; None if the key is wrong, revoked or expired.
 
         Raises:
-            DatabaseUnavailable: the key is not cached, and the database does not answer.
+            DatabaseUnavailable: the key is not cached, and the database does not respond.
         """
         cached = self._cached.get(key.prefix)
         if cached and self._monotonic() - cached.at < CACHE_SECONDS and self._is_valid(key, cached.found):
@@ -65,7 +65,7 @@ class KeyCache:
         return found.key
 
     def is_cached(self, key: ApiKey) -> bool:
-        """Return True if the cache has the key, even if the entry is too old to be used."""
+        """Return True if the cache contains the key, even if the cached value is too old to be used."""
         cached = self._cached.get(key.prefix)
         return cached is not None and secret_matches(key, cached.found.secret_hash)
 
@@ -81,13 +81,13 @@ _MAX_RECORDED_KEYS = 10_000
 class KeyUsageRecorder:
     def __init__(self, keys: ApiKeysTable) -> None:
         self._keys = keys
-        self._recorded: OrderedDict[str, datetime] = OrderedDict()  # by id
+        self._recorded: OrderedDict[str, datetime] = OrderedDict()  # by key id
         self._writing: set[asyncio.Task[None]] = set()
 
     def record(self, key: ApiKeyRow, at: datetime) -> None:
         """Record a use of the key in the background.
 
-        A use within a minute of the last recorded one is skipped.
+        A use less than a minute after the last recorded use is skipped.
         """
         last = max((time for time in (key.last_used_at, self._recorded.get(key.id)) if time), default=None)
         if last is not None and at - last < _RECORD_INTERVAL:
@@ -108,5 +108,5 @@ class KeyUsageRecorder:
     async def _write(self, key_id: str, at: datetime) -> None:
         try:
             await self._keys.record_uses({key_id: at})
-        except DatabaseUnavailable as error:  # the next use is recorded again
+        except DatabaseUnavailable as error:  # the next use will be recorded
             logger.warning("use of a key was not recorded", extra={"key_id": key_id, "error": str(error)})

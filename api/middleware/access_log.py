@@ -1,4 +1,4 @@
-"""Access log: one entry for each request, with method, path, status, duration and sizes."""
+"""Access log: one log message per request, with method, path, status, duration and sizes."""
 
 import logging
 import time
@@ -16,7 +16,7 @@ _MAX_PATH_CHARACTERS = 256
 
 
 class AccessLogMiddleware:
-    """Logs each request at level INFO, but health probes and metric scrapes at level DEBUG."""
+    """Logs each request at level INFO. Health probes and metric scrapes are logged at level DEBUG."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -33,12 +33,12 @@ class AccessLogMiddleware:
 
 
 class _AccessLogEntry:
-    """Log entry of one request. It counts the bytes of request and response, and is written at the end."""
+    """Log message of one request. It counts the bytes of request and response, and is written at the end."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope, self._receive, self._send = scope, receive, send
         self._began = time.monotonic()
-        self._status = 500  # if an exception passes through
+        self._status = 500  # stays 500 after an exception
         self._received = self._sent = 0
 
     async def receive(self) -> Message:
@@ -54,8 +54,8 @@ class _AccessLogEntry:
 
     def log(self) -> None:
         level = logging.DEBUG if self._scope["path"] in _PROBES else logging.INFO
-        # The path is logged undecoded, because decoded text could contain line breaks. The query string and
-        # the token in the path of a callback are left out.
+        # The path is logged undecoded, because decoded text could contain line breaks. The query string, and
+        # the token in the path of a callback, are left out.
         raw: bytes = self._scope.get("raw_path") or b""
         path = raw[:_MAX_PATH_CHARACTERS].decode("ascii", "backslashreplace")
         if raw.startswith(_TOKEN_PREFIX):

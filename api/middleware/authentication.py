@@ -1,7 +1,4 @@
-"""Authenticates requests.
-
-Health probes, metric scrapes, documentation and callbacks of backends are exempt.
-"""
+"""Authenticate requests, except health probes, metric scrapes, documentation and callbacks of backends."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -14,12 +11,15 @@ from batchwright.rules.backends.callback_tokens import CALLBACK_PATH
 from batchwright.telemetry.context import add_fields
 from batchwright.telemetry.metrics import Metrics
 
-# Probes, scrapes and the API description show no tenant data. Every other path requires authentication.
+# Probes, scrapes and the API description show no tenant data. All other paths require authentication.
 PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"})
 
 
 class AuthenticationMiddleware:
-    """Rejects requests that fail authentication. For all others, it stores the tenant in the ASGI scope."""
+    """Rejects requests that fail authentication.
+
+    For all other requests, it stores the tenant in the ASGI scope.
+    """
 
     def __init__(self, app: ASGIApp, authenticator: Authenticator, metrics: Metrics) -> None:
         self._app = app

@@ -1,8 +1,8 @@
-"""Protects an API without keys from web pages of other sites.
+"""Protect an API without keys from web pages of other sites.
 
 Without keys, requests contain no secret, so any web page could use the API through a browser that can reach
 it. A page of another site is recognized by the Origin header. A page whose DNS name points to the API's
-address (DNS rebinding) is recognized by the Host header. Programs, and pages of `api_cors_origins`, are
+address (DNS rebinding) is recognized by the Host header. Programs, and pages in `api_cors_origins`, are
 allowed.
 """
 
@@ -18,7 +18,7 @@ from batchwright.rules.backends.callback_tokens import CALLBACK_PATH
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOCAL_SUFFIXES = (".localhost", ".internal", ".svc", ".test")
-# .local is missing because any device of the local network can claim such a name (multicast DNS).
+# `.local` is not allowed, because any device in the local network can claim such a name (multicast DNS).
 
 
 class BrowserGuardMiddleware:

@@ -1,4 +1,4 @@
-"""CORS: allows web pages to call the API from a browser if the settings list their origin."""
+"""CORS: allow web pages to call the API from a browser if the settings list their origin."""
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers
@@ -36,9 +36,9 @@ class _CorsMiddleware(CORSMiddleware):
 
 
 def allow_origins(app: FastAPI, origins: list[str], tenant_header: str) -> None:
-    """Let web pages of these origins, such as https://app.example.com, call the API.
+    """Allow web pages of these origins, such as https://app.example.com, to call the API.
 
-    `*` stands for all origins; an empty list allows none.
+    `*` allows all origins. An empty list allows none.
     """
     if origins:
         app.add_middleware(

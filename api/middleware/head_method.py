@@ -1,4 +1,4 @@
-"""Answers HEAD on every GET route: the same response without its body (RFC 9110)."""
+"""Answer HEAD on every GET route: the same response without its body (RFC 9110)."""
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -7,16 +7,13 @@ _HEAD_REQUESTED = "batchwright.head"  # key in the ASGI scope of a HEAD request
 
 
 def is_head(request: Request) -> bool:
-    """Return True if the client sent HEAD.
-
-    The route can then skip reading the content from storage, because the response's body is dropped anyway.
-    """
+    """Return True if the client sent HEAD. A route can then skip reading content from storage."""
     requested: bool = request.scope.get(_HEAD_REQUESTED, False)
     return requested
 
 
 class HeadMethodMiddleware:
-    """Turns a HEAD request into a GET for the routes, and drops the body of their response.
+    """Turns a HEAD request into a GET for the routes, and drops the body of the response.
 
     Outer middleware, such as authentication and logs, still sees HEAD.
     """

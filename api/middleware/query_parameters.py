@@ -1,4 +1,4 @@
-"""Unknown query parameters: refused in profile `strict`, named in a header of the response in `relaxed`."""
+"""Unknown query parameters: rejected in the profile `strict`, named in a response header in `relaxed`."""
 
 from collections.abc import Sequence
 from urllib.parse import quote
@@ -22,9 +22,9 @@ _MAX_NAME_LENGTH = 64
 class QueryParametersMiddleware:
     """Checks the names of the query parameters of each GET request.
 
-    Without the check, a list with a misspelt filter would show everything. A route's names are those in its
-    signature. A parameter that is a map, such as `metadata[key]`, is described in the route's `openapi_extra`
-    with the style `deepObject`.
+    Without this check, a list with a misspelt filter would show everything. A route accepts the names in its
+    signature. A parameter that is a map, such as `metadata[key]`, must be described in the route's
+    `openapi_extra`, with the style `deepObject`.
     """
 
     def __init__(self, app: ASGIApp, routers: Sequence[APIRouter], profile: Profile) -> None:
@@ -52,7 +52,7 @@ class QueryParametersMiddleware:
 
 
 def _names(route: APIRoute) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the names of a route's query parameters, and the beginnings of the names of its maps."""
+    """Return the names of a route's query parameters, and the name prefixes of its map parameters."""
     names = _query_names(route.dependant)
     extra = (route.openapi_extra or {}).get("parameters", [])
     maps = [each["name"] for each in extra if each.get("style") == "deepObject"]
@@ -60,13 +60,13 @@ def _names(route: APIRoute) -> tuple[frozenset[str], tuple[str, ...]]:
 
 
 def _query_names(dependant: Dependant) -> frozenset[str]:
-    """Return the names of the query parameters of a function, and of the dependencies that it declares."""
+    """Return the names of the query parameters of a function and of the dependencies that it declares."""
     own = (field.alias for field in dependant.query_params)
     return frozenset(own).union(*map(_query_names, dependant.dependencies))
 
 
 def _with_warning(send: Send, unknown: list[str]) -> Send:
-    """Return a `send` that adds the warning header to the response."""
+    """Return a `send` function that adds the warning header to the response."""
     named = ", ".join(quote(name[:_MAX_NAME_LENGTH], safe="[]") for name in unknown[:_MAX_NAMES])
 
     async def warn(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""The outermost middleware: request id, metrics, trace span, and a 500 for unexpected exceptions."""
+"""The outermost middleware: request id, metrics, trace span, and a 500 response for unexpected exceptions."""
 
 import logging
 import re
@@ -37,22 +37,22 @@ class RequestIdMiddleware:
         with bind_fields(request_id=response.id), _span(scope, response):
             try:
                 await self._app(scope, receive, response.send)
-            except Exception as error:  # logged here; the client gets no details
+            except Exception as error:  # the details are logged, and the client does not get them
                 tracing.record_error(error)
                 logger.exception("a request failed", extra={"path": scope["path"]})
                 if response.started:
-                    raise  # only a broken connection shows the client that the rest is missing
+                    raise  # a broken connection shows the client that the rest is missing
                 await internal_error_response()(scope, receive, response.send)
 
 
 class _RecordedResponse:
-    """Sends the response of one request, adds the request id to its headers, and records the metrics."""
+    """Sends the response of one request with the request id in its headers, and records the metrics."""
 
     def __init__(self, scope: Scope, send: Send, metrics: Metrics) -> None:
         self._scope = scope
         self._send = send
         self._metrics = metrics
-        # The caller's id is used only if it is safe in logs and headers.
+        # The request id of the caller is used only if it is safe in logs and headers.
         given = Headers(scope=scope).get("x-request-id", "")
         self.id = given if _SAFE_ID.fullmatch(given) else "req_" + uuid_utils.uuid7().hex
         self.started = False

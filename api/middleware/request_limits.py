@@ -1,4 +1,4 @@
-"""Limits the size of headers, rejects slow bodies, and adds security headers to every response."""
+"""Limit the size of headers, reject slow bodies, and add security headers to every response."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from batchwright.api.errors import ApiError, error_response
 
 MAX_HEADER_BYTES = 32 * 1024
 MAX_HEADERS = 100
-BODY_SECONDS = 60.0  # how long a client may pause while it sends a body
+BODY_SECONDS = 60.0  # maximum pause of a client while it sends a body
 MIN_BODY_BYTES_PER_SECOND = 1000.0
 _SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -46,9 +46,9 @@ class RequestLimitsMiddleware:
 class _TimedBody:
     """Receives a request body, and rejects a client that sends too slowly.
 
-    While the server waits for the client, a time budget is used up. Each received byte adds some time to the
-    budget again, but never more than its initial value. The time in which the server works does not count.
-    When the body is complete, there is no time limit any longer.
+    A time budget decreases while the server waits for the client. Each received byte adds some time to the
+    budget, up to its initial value. The time while the server works does not count. When the body is
+    complete, there is no time limit.
     """
 
     def __init__(self, receive: Receive, seconds: float, rate: float) -> None:
@@ -56,8 +56,8 @@ class _TimedBody:
 
         Args:
             receive: ASGI function that returns the next message of the client.
-            seconds: The budget, which is also its upper bound.
-            rate: Number of received bytes that refill one second of the budget.
+            seconds: initial and maximum value of the time budget.
+            rate: number of received bytes that add one second to the budget.
         """
         self._receive = receive
         self._budget, self._rate = seconds, rate

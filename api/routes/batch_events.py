@@ -18,11 +18,11 @@ from batchwright.api.services.batch_events import BatchEvents, Listener
 
 _EVENT_ID = re.compile(r"[0-9a-f]{24}", re.ASCII)
 _MEDIA_TYPE = "text/event-stream"
-_UNBUFFERED = {"x-accel-buffering": "no"}  # nginx would hold events back
+_UNBUFFERED = {"x-accel-buffering": "no"}  # otherwise nginx would hold events back
 
 
 class EventStream(Response):
-    """Response that sends the pieces of a listener while it is open."""
+    """Response that sends the events of a listener as long as the listener is open."""
 
     media_type = _MEDIA_TYPE
 
@@ -55,7 +55,7 @@ async def last_event_id_parameter(
         pattern_schema(r"^([0-9a-f]{24})?$"),
     ] = None,
 ) -> None:
-    """Do nothing: this dependency of the route only describes the header in `/openapi.json`."""
+    """Do nothing. This dependency of the route only describes the header in `/openapi.json`."""
 
 
 class BatchEventRoutes:
@@ -74,18 +74,18 @@ class BatchEventRoutes:
         return router
 
     async def events(self, request: Request, batch_id: str) -> Response:
-        """Stream the batch object as Server-Sent Events, at each change, until the batch has ended."""
+        """Stream the batch object as Server-Sent Events: one event per change, until the batch has ended."""
         topic = await self._events.topic(tenant_of(request, self._settings), batch_id)
         known = _last_event_id(request)
         if topic.event.is_last and topic.event.id == known:
-            return Response(status_code=204)  # browsers then stop to connect again
+            return Response(status_code=204)  # after this status, browsers do not connect again
         if is_head(request):
             return Response(media_type=_MEDIA_TYPE, headers=_UNBUFFERED)
         return EventStream(lambda: self._events.listener(topic, known))
 
 
 def _last_event_id(request: Request) -> str | None:
-    """Return the id of the latest event that the client has; None if it has none.
+    """Return the id of the latest event that the client has received; None if it has received none.
 
     Raises:
         ApiError: the header is not the id of an event (400).
@@ -99,7 +99,7 @@ def _last_event_id(request: Request) -> str | None:
 
 
 async def _close_on_disconnect(receive: Receive, listener: Listener) -> None:
-    """Close the listener when the client has disconnected, or if its request does not arrive completely."""
+    """Close the listener when the client has disconnected, or when its request does not arrive completely."""
     try:
         while (await receive())["type"] != "http.disconnect":
             pass

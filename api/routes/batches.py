@@ -1,4 +1,4 @@
-"""/v1/batches: create, list, get, cancel; and as extensions pause, resume, retry, state."""
+"""/v1/batches: create, list, get and cancel batches; as extensions: pause, resume, retry, state."""
 
 import logging
 from typing import Annotated
@@ -115,7 +115,7 @@ class BatchRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Create a batch. An input file that does not exist fails the batch, not this call."""
+        """Create a batch. If the input file does not exist, this call succeeds and the batch fails."""
         settings = self._deps.settings
         tenant, key = tenant_of(request, settings), idempotency_key_of(request)
         fields = await read_json_object(request)
@@ -142,7 +142,7 @@ class BatchRoutes:
             str | None, Query(description="Unix time; only batches before this time"), TIME_SCHEMA
         ] = None,
     ) -> Response:
-        """List batches, newest first. A batch in the list meets all filters."""
+        """List batches, newest first. Only batches that meet all filters are listed."""
         tenant = tenant_of(request, self._deps.settings)
         most = page_limit(limit, default=20, most=100)
         filters = BatchFilters(
@@ -166,17 +166,17 @@ class BatchRoutes:
         return json_response(await self._control.get(tenant, batch_id))
 
     async def cancel(self, request: Request, batch_id: str) -> Response:
-        """Cancel a batch. Results of settled lines stay in its files."""
+        """Cancel a batch. Results that it already has stay in its files."""
         tenant = tenant_of(request, self._deps.settings)
         return json_response(await self._control.cancel(tenant, batch_id))
 
     async def pause(self, request: Request, batch_id: str) -> Response:
-        """Stop sending the batch's requests. Its completion window keeps running."""
+        """Stop sending the batch's requests. Its completion window continues."""
         tenant = tenant_of(request, self._deps.settings)
         return json_response(await self._control.pause(tenant, batch_id))
 
     async def resume(self, request: Request, batch_id: str) -> Response:
-        """Resume a paused batch, or create a batch that sends the remaining lines of an ended one."""
+        """Resume a paused batch. For an ended batch, create a batch that sends the lines without a result."""
         row = await self._row(request, batch_id)
         if not row.status.is_terminal:
             return json_response(await self._control.resume_paused(row.order.tenant, batch_id))
@@ -190,7 +190,7 @@ class BatchRoutes:
         return json_response(batch_object(await self._reruns.retry(row, fields, key_id_of(request))))
 
     async def state(self, request: Request, batch_id: str) -> Response:
-        """Retrieve the state of the workflow: whether it is paused, and why its models wait."""
+        """Retrieve the state of the batch's workflow: if it is paused, and why its models wait."""
         await self._row(request, batch_id)
         state = await self._temporal.state(batch_id)
         if state is None:

@@ -47,7 +47,7 @@ class CallbackRoutes:
     async def call(self, request: Request, token: _Token) -> Response:
         """Report that a job has ended.
 
-        The first call counts; a repeated call returns 200 and changes nothing.
+        Only the first call counts. A repeated call returns 200 and changes nothing.
         """
         callback = self._callback(token)
         expires_at = datetime.fromtimestamp(callback.expires_at, UTC)
@@ -72,11 +72,11 @@ class CallbackRoutes:
         self._deps.metrics.callbacks.labels(result).inc()
 
     def _callback(self, token: str) -> CallbackToken:
-        """Check the token of the URL, and return which callback it is for and when it expires.
+        """Check the token in the URL, and return its content: the job's id and the expiry.
 
         Raises:
-            ApiError: the token is not valid (401). The error does not say why, so that guessing reveals
-                nothing.
+            ApiError: the token is not valid (401). The error does not name the reason, so that guessing
+                reveals nothing.
         """
         secret = self._deps.settings.callback_secret
         found = verify_token(token, secret) if secret else None
@@ -87,7 +87,7 @@ class CallbackRoutes:
         return found
 
     async def _read(self, request: Request) -> tuple[bytes | None, int]:
-        """Return the body and its size in bytes.
+        """Return the request's body and its size in bytes.
 
         If the body is too large, return None and the number of bytes that were read.
 

@@ -26,7 +26,7 @@ from batchwright.storage.base import ObjectMissing
 
 logger = logging.getLogger(__name__)
 
-_MAX_INLINE_OBJECTS = 500  # larger lists are built in a thread, because they would block the event loop
+_MAX_INLINE_OBJECTS = 500  # larger lists are built in a thread, to not block the event loop
 
 
 class FileRoutes:
@@ -98,11 +98,11 @@ class FileRoutes:
         return await asyncio.to_thread(_page_response, rows, more)
 
     async def get(self, request: Request, file_id: str) -> Response:
-        """Retrieve a file's description."""
+        """Retrieve a file object, without the file's content."""
         return json_response(file_object(await self._row(request, file_id)))
 
     async def content(self, request: Request, file_id: str) -> Response:
-        """Download a file, or the range of it that a Range header names."""
+        """Download a file, or the byte range of it that the Range header names."""
         row = await self._row(request, file_id)
         try:
             return await file_response(request, row, self._deps.storage, without_body=is_head(request))

@@ -102,7 +102,7 @@ class HealthRoutes:
     async def _may_read_tenants(self, request: Request, authenticator: Authenticator | None) -> bool:
         """Return True if the caller may see tenant names in the metrics, because it has the scope `admin`.
 
-        Without authentication, every caller may. While the database is unavailable, no caller may.
+        Without authentication, the result is True. While the database is unavailable, it is False.
 
         Raises:
             ApiError: the caller sent credentials that do not have this scope.
@@ -115,7 +115,7 @@ class HealthRoutes:
             if self._has_credentials(request):
                 raise
             return False
-        except DatabaseError:  # metrics matter most while a dependency is unavailable
+        except DatabaseError:  # metrics must stay available while a dependency is not
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""/v1/x/limits: limits of a tenant, their usage, and what is left."""
+"""/v1/x/limits: the limits of a tenant, how much of them is used, and how much is left."""
 
 from fastapi import APIRouter, Request, Response
 
@@ -20,16 +20,16 @@ class LimitRoutes:
         return router
 
     async def get(self, request: Request) -> Response:
-        """Show your limits, what you have used of them, and what is left."""
+        """Show your limits, how much of them you have used, and how much is left."""
         tenant = tenant_of(request, self._deps.settings)
         return json_response(await limits_of(self._deps, tenant, key_id_of(request)))
 
 
 async def limits_of(deps: ApiDependencies, tenant: str, key_id: str = "") -> LimitsObject:
-    """Return the limits and usage of a tenant, and those of one of its API keys if `key_id` is not empty.
+    """Return the limits and the usage of a tenant. If `key_id` is not empty, include those of the API key.
 
     Raises:
-        DatabaseUnavailable: the database does not answer.
+        DatabaseUnavailable: the database does not respond.
     """
     key = await deps.database.quotas.key_budget(tenant, key_id) if key_id else None
     groups = await deps.database.budget_groups.budgets_of(tenant, key_id)

@@ -23,7 +23,7 @@ class ModelRoutes:
         return router
 
     async def list(self, request: Request) -> Response:
-        """List the models that a backend serves and you may use."""
+        """List the models that backends serve and that you may use."""
         return json_response(
             ModelPage(data=[ModelObject(id=name) for name in sorted(await self._usable(request))])
         )

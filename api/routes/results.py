@@ -1,4 +1,4 @@
-"""GET /v1/batches/{id}/x/results: the results of a batch, also while it runs."""
+"""GET /v1/batches/{id}/x/results: the results of a batch, even while it runs."""
 
 from typing import Annotated
 
@@ -54,7 +54,7 @@ class ResultRoutes:
             enum_schema("true", "false"),
         ] = "false",
     ) -> Response:
-        """Retrieve settled lines in input order, up to the first line that is not settled.
+        """Retrieve results in input order, up to the first line without a result.
 
         They are the beginning of the batch's output file or error file.
         """

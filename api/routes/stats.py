@@ -1,7 +1,4 @@
-"""/v1/stats: requests of the whole fleet by backend and model.
-
-It is for operators, because it shows the requests of all tenants.
-"""
+"""/v1/stats: requests of the whole fleet by backend and model; for operators."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""/v1/uploads: large files that are sent in parts. Create an upload, add parts, complete or cancel it."""
+"""/v1/uploads: create an upload for a large file, add its parts, complete or cancel it."""
 
 import logging
 from collections.abc import AsyncGenerator
@@ -39,7 +39,7 @@ from batchwright.rules.ids import is_upload_id
 from batchwright.storage.base import ObjectMissing, StorageError
 
 logger = logging.getLogger(__name__)
-_ASSEMBLIES = 4  # uploads that a process assembles at once
+_ASSEMBLIES = 4  # number of uploads that a process assembles at the same time
 _ASSEMBLY_WAIT_SECONDS = 60.0
 
 
@@ -87,7 +87,7 @@ class UploadRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Create an upload for a file of at most 8 GB. Its parts have to arrive within an hour."""
+        """Create an upload for a file of at most 8 GB. All parts must arrive within an hour."""
         tenant, key = tenant_of(request, self._deps.settings), idempotency_key_of(request)
         fields = await read_json_object(request)
         row = parse_upload_create(fields, tenant, self._deps.clock(), self._deps.settings)
@@ -146,7 +146,7 @@ class UploadRoutes:
     async def complete(self, request: Request, upload_id: str) -> Response:
         """Assemble the file from the parts in the given order.
 
-        Repeating it with the same parts changes nothing.
+        A repeated call with the same parts changes nothing.
         """
         row = await self._row(request, upload_id)
         completion = parse_completion(await read_json_object(request))
@@ -160,7 +160,7 @@ class UploadRoutes:
         return await self._upload_response(row)
 
     async def cancel(self, request: Request, upload_id: str) -> Response:
-        """Cancel the upload and delete its parts. Repeating it changes nothing."""
+        """Cancel the upload and delete its parts. A repeated call changes nothing."""
         row = await self._row(request, upload_id)
         now = self._deps.clock()
         row = await self._uploads.cancel(row.tenant, row.id, now) or row
@@ -172,8 +172,8 @@ class UploadRoutes:
     async def _assemble_once(self, row: UploadRow, completion: UploadCompletion) -> UploadRow:
         """Assemble the file of the upload, and return the upload's row.
 
-        Concurrent requests to complete the same upload assemble it only once. The number of uploads that are
-        assembled at the same time is limited.
+        If several requests complete the same upload at once, it is assembled only once. The number of uploads
+        that are assembled at the same time is limited.
         """
         async with self._limiter.slot(row.tenant, row.id) as waited:
             current = await self._uploads.get(row.tenant, row.id) if waited else row

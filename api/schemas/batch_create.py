@@ -39,7 +39,7 @@ MAX_RETRY_CODES = 40
 MAX_CODE_CHARACTERS = 64
 _MAX_ID_CHARACTERS = 256
 _OUTSTANDING_SLICES = 32
-_CONTINUE_AS_NEW_EVENTS = 0  # 0 means when the server suggests it
+_CONTINUE_AS_NEW_EVENTS = 0  # 0: when the server suggests it
 
 
 _WINDOW = "^[1-9][0-9]{0,8}[smhd]$"
@@ -67,7 +67,7 @@ class ExtensionBody(BaseModel):
 
 
 class _BatchBody(BaseModel):
-    """Schema of the body; `parse_batch_create` validates it."""
+    """Schema of the body. `parse_batch_create` validates it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -95,7 +95,7 @@ class _StrictBody(_BatchBody):
 
 
 class RerunBody(BaseModel):
-    """Schema of the optional body of a retry or resumption."""
+    """Schema of the optional body of a retry or a resumption."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -126,7 +126,9 @@ def batch_body_spec(profile: Profile) -> dict[str, object]:
 class BatchCreate(NamedTuple):
     """A validated request to create a batch.
 
-    `window` is the time after which the batch expires. `priority` is None for the default.
+    Attributes:
+        window: time after which the batch expires.
+        priority: the requested priority; None for the default.
     """
 
     input_file_id: str
@@ -141,11 +143,11 @@ class BatchCreate(NamedTuple):
 
 
 def parse_batch_create(fields: Mapping[str, object], settings: Settings) -> BatchCreate:
-    """Validate the body of a request to create a batch.
+    """Validate the body of a request to create a batch, and return its values.
 
     Raises:
-        ApiError: a field is not valid. If several are not, the error is about the field that comes first in
-            the contract's table.
+        ApiError: a field is not valid. If several fields are not valid, the error is about the first one in
+            the order of the API reference.
     """
     known = (*BATCH_FIELDS, EXTENSION) if settings.profile is Profile.RELAXED else BATCH_FIELDS
     reject_unknown(fields, known, hints=IDEMPOTENCY_KEY_HINT)
@@ -181,16 +183,16 @@ def build_order(
     fairness_weight: float | None = None,
     max_priority: int = MAX_PRIORITY,
 ) -> BatchOrder:
-    """Build the order of a new batch: the request together with the operator's current settings.
+    """Build the order of a new batch from the request and the operator's current settings.
 
     Args:
-        created_at: Time of creation, from which the deadline counts.
-        fairness_key: Key by which Temporal shares the workers fairly; empty for the tenant's name.
-        fairness_weight: Weight of the tenant that was set at run time; None for the weight of the settings.
-        max_priority: The highest priority that the tenant may use.
+        created_at: time of creation, from which the deadline is computed.
+        fairness_key: key with which Temporal divides the workers fairly; empty for the tenant's name.
+        fairness_weight: weight of the tenant that was set at run time; None for the weight in the settings.
+        max_priority: highest priority that the tenant may use.
 
     Raises:
-        ApiError: the tenant may not use this priority.
+        ApiError: the tenant may not use the requested priority.
     """
     priority = min(DEFAULT_PRIORITY, max_priority) if creation.priority is None else creation.priority
     if priority > max_priority:
@@ -237,10 +239,10 @@ def _endpoint(text: str, profile: Profile) -> Endpoint:
 
 
 def parse_window(value: object, settings: Settings) -> tuple[str, timedelta]:
-    """Return the completion window as the client wrote it, and as a duration.
+    """Return the completion window twice: as the client wrote it, and as a duration.
 
     Raises:
-        ApiError: the window is not allowed, or is missing although the profile is strict.
+        ApiError: the window is not allowed, or it is missing although the profile is strict.
     """
     if value is None and settings.profile is Profile.RELAXED:
         value = DEFAULT_WINDOW
@@ -253,9 +255,9 @@ def parse_window(value: object, settings: Settings) -> tuple[str, timedelta]:
 
 
 def _extension(value: object, settings: Settings) -> tuple[bool, int | None]:
-    """Return `deduplicate` and `priority` of `x_batchwright`.
+    """Return the values of `deduplicate` and `priority` in `x_batchwright`.
 
-    If the client did not send them, return the operator's setting and None.
+    If they are missing, return the operator's setting for `deduplicate` and None for `priority`.
 
     Raises:
         ApiError: a value is not valid, or `x_batchwright` has an unknown field.
@@ -286,7 +288,7 @@ def _priority(fields: Mapping[str, object]) -> int | None:
 
 
 def parse_codes(fields: Mapping[str, object]) -> list[str]:
-    """Return the field `codes` of a retry, sorted and without repetitions. Empty if all lines are retried.
+    """Return the field `codes` of a retry, sorted and without repetitions; empty to retry all lines.
 
     Raises:
         ApiError: the field is not a list of at least one code.

@@ -17,10 +17,10 @@ _LIST = TypeAdapter(list[object])
 
 
 def checked_name(name: str, param: str) -> str:
-    """Return the name of a tenant or budget group unchanged.
+    """Return the name of a tenant or budget group unchanged if it is valid.
 
     Raises:
-        ApiError: the name is not valid; the error names the parameter `param`.
+        ApiError: the name is not valid. The error names the parameter `param`.
     """
     if not is_tenant(name):
         message = (
@@ -32,7 +32,7 @@ def checked_name(name: str, param: str) -> str:
 
 
 def tokens_per_day_of(fields: Mapping[str, object]) -> int | None:
-    """Return the field `tokens_per_day`; None if it is null, absent or 0, which all mean no budget.
+    """Return the field `tokens_per_day`; None for no budget, if the field is null, missing or 0.
 
     Raises:
         ApiError: the value is not an integer in the allowed range.
@@ -48,10 +48,10 @@ def tokens_per_day_of(fields: Mapping[str, object]) -> int | None:
 
 
 def text_list_of(fields: Mapping[str, object], name: str) -> Sequence[str]:
-    """Return the field `name`, which is a list of strings; empty if it is absent.
+    """Return the field `name`, a list of strings; empty if the field is missing.
 
     Raises:
-        ApiError: the value is no such list, or has too many items.
+        ApiError: the value is not a list of strings, or has too many items.
     """
     value = fields.get(name, [])
     if not isinstance(value, list):

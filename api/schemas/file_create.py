@@ -1,4 +1,4 @@
-"""Fields of new files: purpose, name, size and lifetime, and the form of `POST /v1/files`."""
+"""Fields of new files (purpose, name, size and lifetime) and the form of `POST /v1/files`."""
 
 import re
 from datetime import datetime, timedelta
@@ -53,7 +53,7 @@ class ExpiryBody(BaseModel):
 
 
 def check_purpose(text: str) -> Purpose:
-    """Return `text` as a purpose.
+    """Return `text` as a purpose of an uploaded file.
 
     Raises:
         ApiError: uploaded files cannot have this purpose.
@@ -66,9 +66,10 @@ def check_purpose(text: str) -> Purpose:
 
 
 def file_size_limit(settings: Settings, purpose: Purpose | None) -> int:
-    """Return the maximum size in bytes of a file with this purpose that is sent in one request.
+    """Return the maximum size in bytes of a file that is sent in one request.
 
-    If the purpose is None, it is not known yet, and the largest of all limits is returned.
+    Args:
+        purpose: purpose of the file. If it is None, the largest limit of all purposes is returned.
     """
     if purpose is None:
         return max(settings.max_batch_file_bytes, settings.max_file_bytes)
@@ -76,9 +77,10 @@ def file_size_limit(settings: Settings, purpose: Purpose | None) -> int:
 
 
 def parse_expiry(value: object, param: str) -> int | None:
-    """Return the seconds of `{"anchor": ..., "seconds": ...}`; None if the value is null or absent.
+    """Return the seconds in `{"anchor": ..., "seconds": ...}`; None if the value is null or missing.
 
-    `param` is the name of the field, for errors.
+    Args:
+        param: name of the field, for errors.
 
     Raises:
         ApiError: the value is not such an object, or the seconds are out of range.
@@ -95,10 +97,10 @@ def parse_expiry(value: object, param: str) -> int | None:
 
 
 def check_expiry(anchor: str, seconds: int, param: str) -> int:
-    """Return `seconds`, the lifetime of a file that the client requested.
+    """Return `seconds`, the lifetime of a file that the client requested, if it is valid.
 
     Args:
-        anchor: the start of the lifetime; only `created_at` is allowed.
+        anchor: start of the lifetime. Only `created_at` is allowed.
         param: name of the field in the request, for errors.
 
     Raises:
@@ -119,7 +121,8 @@ def check_expiry(anchor: str, seconds: int, param: str) -> int:
 def file_expiry(purpose: Purpose, life: timedelta | None, now: datetime) -> datetime | None:
     """Return when a new file expires; None if it never expires.
 
-    `life` is the lifetime that the client requested. Without one, only batch inputs expire.
+    Args:
+        life: lifetime that the client requested; None if it requested none. Then only batch inputs expire.
     """
     if life is None and purpose == "batch":
         life = _BATCH_FILE_LIFETIME
@@ -127,5 +130,5 @@ def file_expiry(purpose: Purpose, life: timedelta | None, now: datetime) -> date
 
 
 def clean_filename(filename: str) -> str:
-    """Return the file name, shortened and without control characters. If nothing is left, return `file`."""
+    """Return the file name, shortened and without control characters. If it is empty then, return `file`."""
     return _CONTROL.sub("", filename)[:_MAX_NAME_CHARACTERS] or "file"

@@ -1,4 +1,4 @@
-"""Reads JSON request bodies within limits, and checks their fields with OpenAI's error messages.
+"""Read JSON request bodies within limits, and check their fields with OpenAI's error messages.
 
 Field values have the type `object` until a function of this module has checked them.
 """
@@ -37,7 +37,7 @@ _KINDS: list[tuple[type, str]] = [
 async def read_json_object(request: Request) -> Mapping[str, object]:
     """Read the request's body as a JSON object.
 
-    A repeated key is an error under /admin. Elsewhere its last value counts, as in OpenAI's API.
+    A repeated key is an error under /admin. On all other paths, its last value is used, as in OpenAI's API.
 
     Raises:
         ApiError: the body is too large, is not JSON or is not an object.
@@ -46,7 +46,7 @@ async def read_json_object(request: Request) -> Mapping[str, object]:
 
 
 async def read_optional_object(request: Request) -> Mapping[str, object]:
-    """Read the request's body like `read_json_object`, but return an empty object if there is no body."""
+    """Read the request's body as `read_json_object` does. Without a body, return an empty object."""
     body = await _read(request)
     return _parse_object(body, unique=_is_admin_request(request)) if body else {}
 
@@ -79,7 +79,7 @@ def as_object(value: object) -> Mapping[str, object] | None:
 
 
 def json_type_of(value: object) -> str:
-    """Return the JSON type of a parsed value with an article, such as "a string"; "null" for None."""
+    """Return the JSON type of a parsed value in words, such as "a string"; "null" for None."""
     return next((name for kind, name in _KINDS if isinstance(value, kind)), "null")
 
 
@@ -101,7 +101,8 @@ def reject_unknown(
 def required_text(fields: Mapping[str, object], name: str, prefix: str = "") -> str:
     """Return the field `name`, which must be a string that the database can store.
 
-    `prefix`, such as `metadata.`, precedes the name in errors.
+    Args:
+        prefix: text before the field's name in errors, such as `metadata.`.
 
     Raises:
         ApiError: the field is missing, is not a string, or contains a NUL character.
@@ -122,7 +123,8 @@ def check_text(value: object, param: str) -> str:
 def required_integer(fields: Mapping[str, object], name: str, prefix: str = "") -> int:
     """Return the field `name`, which must be an integer. An integer over 64 bits may lose its last digits.
 
-    `prefix` precedes the name in errors.
+    Args:
+        prefix: text before the field's name in errors, such as `metadata.`.
 
     Raises:
         ApiError: the field is missing or is not an integer.
@@ -131,7 +133,7 @@ def required_integer(fields: Mapping[str, object], name: str, prefix: str = "") 
         raise missing_parameter(prefix + name)
     value = fields[name]
     if isinstance(value, float) and abs(value) >= _BEYOND_64_BITS and value.is_integer():
-        return int(value)  # the parser turns such integers into floats
+        return int(value)  # the parser turns integers over 64 bits into floats
     if isinstance(value, bool) or not isinstance(value, int):
         raise wrong_type(prefix + name, "an integer", value)
     return value
@@ -153,7 +155,7 @@ def optional_body_spec(model: type[BaseModel]) -> dict[str, object]:
 def _inlined(node: object, definitions: Mapping[str, object]) -> object:
     """Return the schema with each reference (`$ref`) replaced by the definition that it names.
 
-    This is needed because `/openapi.json` has no place for the definitions of a single body.
+    The definitions of a single body have no place of their own in `/openapi.json`.
     """
     if isinstance(node, list):
         return [_inlined(item, definitions) for item in _LIST.validate_python(node)]

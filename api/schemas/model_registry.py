@@ -24,7 +24,7 @@ from batchwright.settings import Settings
 
 
 class ModelConfigBody(BaseModel):
-    """Body of PUT /admin/model-configs. A setting that is absent is not overridden."""
+    """Body of PUT /admin/model-configs. A missing setting is not overridden."""
 
     model_type: Literal["sync", "async"] | None = None
     poll_endpoint_template: str | None = None

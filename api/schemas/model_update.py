@@ -1,4 +1,4 @@
-"""Validates run-time changes of the model registry, and reads and writes model versions in HTTP headers."""
+"""Validate run-time changes of the model registry, and read and write model versions in HTTP headers."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +16,14 @@ from batchwright.rules.backends.request_headers import find_conflict
 from batchwright.rules.backends.stored_credentials import find_misuse
 from batchwright.settings.registry_file import describe_remedy
 
-_MAX_SHOWN_CHARACTERS = 80  # characters of a value in an error message
+_MAX_SHOWN_CHARACTERS = 80  # maximum characters of a value in an error message
 
 
 def validated_config(model: str, build: Callable[[], ModelConfig]) -> ModelConfig:
     """Call `build` and return the configuration that it builds for `model`.
 
     Raises:
-        ApiError: the configuration is not valid; the first error is shown.
+        ApiError: the configuration is not valid. The error shows the first problem.
     """
     try:
         config = build()
@@ -48,13 +48,15 @@ def validated_config(model: str, build: Callable[[], ModelConfig]) -> ModelConfi
 
 
 def reject_secret_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> None:
-    """Check that a run-time change does not send this machine's secrets to an address that it introduces.
+    """Check that a run-time change does not send this machine's secrets to a new address.
 
-    The secrets are keys in files and environment variables. `trusted` are the backends of the registry file
-    and the settings, which may get them.
+    The secrets are the keys in files and environment variables.
+
+    Args:
+        trusted: backends in the registry file and the settings, which may get the secrets.
 
     Raises:
-        ApiError: the change would send such a secret.
+        ApiError: the change would send a secret to another address.
     """
     if found := find_misuse(config, trusted):
         place = f"backends[{found.backend}].{found.field}"
@@ -62,7 +64,7 @@ def reject_secret_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) 
 
 
 def reject_header_clash(model: str, config: ModelConfig, dispatch_header: str) -> None:
-    """Check that no configured header of the model has the name of one that Batchwright sends.
+    """Check that no configured header of the model has the name of a header that Batchwright itself sends.
 
     Raises:
         ApiError: a header has such a name.
@@ -83,9 +85,9 @@ def _parameter_name(loc: Sequence[int | str]) -> str:
 
 
 def _shortened(value: object) -> str:
-    """Return a value for an error message, shortened.
+    """Return a value for an error message, shortened. For a list or an object, return only its type.
 
-    For lists and objects, which may hold secrets, return the type.
+    Lists and objects are not shown, because they may contain secrets.
     """
     if not isinstance(value, str | int | float):
         return json_type_of(value)
@@ -96,10 +98,10 @@ def _shortened(value: object) -> str:
 def model_config_patch(fields: Mapping[str, object], base: ModelConfig | None) -> ModelSettings:
     """Return the settings to change, from the body of PUT /admin/model-configs.
 
-    A setting that is absent or null in the body is null in the result, which ends its override.
+    If a setting is missing or null in the body, it is null in the result, which ends its override.
 
     Args:
-        base: The model without its run-time changes; None if only a change defines it.
+        base: the model without its run-time changes; None if only a run-time change defines it.
 
     Raises:
         ApiError: a field is unknown or not valid.
@@ -126,7 +128,7 @@ def model_config_patch(fields: Mapping[str, object], base: ModelConfig | None) -
 
 
 def _merged(one: ModelSettings, other: ModelSettings) -> ModelSettings:
-    """Return the two patches as one. If both set a value, that of `other` counts, even if it is null."""
+    """Return both patches as one. If both set a value, the value in `other` is used, even if it is null."""
     result = dict(one)
     for name, value in other.items():
         known = result.get(name)
@@ -147,7 +149,7 @@ def expected_versions(request: Request) -> Sequence[int] | None:
     Weak tags are ignored, because they never match.
 
     Raises:
-        ApiError: the header contains something else than tags of versions.
+        ApiError: the header contains something other than tags of versions.
     """
     header = request.headers.get("if-match")
     if header is None or header.strip() == "*":

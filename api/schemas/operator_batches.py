@@ -22,7 +22,11 @@ def operator_batch(batch: BatchObject, tenant: str) -> OperatorBatch:
 
 
 def operator_batch_page(rows: Sequence[BatchRow], now: datetime, *, more: bool) -> OperatorBatchPage:
-    """Return a page of batches with their forecasts as seen at the time `now`."""
+    """Return a page of batches with the forecasts that are valid at the time `now`.
+
+    Args:
+        more: True if further batches follow this page.
+    """
     data = [
         operator_batch(batch_object(row, forecast=forecast_object(row, now)), row.order.tenant)
         for row in rows

@@ -1,4 +1,4 @@
-"""Builds the responses of OpenAI's API from database rows, and JSON responses from objects."""
+"""Build the responses of OpenAI's API from database rows, and JSON responses from objects."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -33,7 +33,10 @@ FORECAST_AGE = timedelta(minutes=1)  # control workers forecast every 15 s
 def json_response(
     content: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return the object as a JSON response, without FastAPI's own validation and encoding, which are slow."""
+    """Return the object as a JSON response.
+
+    This skips FastAPI's own validation and encoding, which are slow.
+    """
     return Response(content.model_dump_json(), status, headers, media_type="application/json")
 
 
@@ -111,9 +114,9 @@ def batch_object(
 
 
 def forecast_object(row: BatchRow, now: datetime) -> ForecastObject | None:
-    """Return the forecast of a batch as seen at the time `now`.
+    """Return the forecast of a batch; None if it has none, or if the forecast is too old at the time `now`.
 
-    None if there is none, or if it is too old, because no control worker runs or the batch is paused.
+    A forecast gets old if no control worker runs, or if the batch is paused.
     """
     forecast = row.forecast
     if forecast is None or row.cancel_requested_at is not None or now - forecast.made_at > FORECAST_AGE:

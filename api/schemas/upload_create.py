@@ -21,7 +21,7 @@ from batchwright.rules.ids import new_upload_id
 from batchwright.settings import Settings
 
 MAX_PARTS = 10_000
-_OPEN_SECONDS = 3600  # as OpenAI keeps an upload open
+_OPEN_SECONDS = 3600  # OpenAI keeps an upload open for the same time
 _MAX_TYPE_CHARACTERS = 255
 _MD5_CHARACTERS = 32
 _NO_NUL = r"^[^\x00]*$"
@@ -30,7 +30,7 @@ _SentPurpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data"
 
 
 class _UploadBody(BaseModel):
-    """Schema of the body; `parse_upload_create` validates it."""
+    """Schema of the body. `parse_upload_create` validates it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -42,7 +42,7 @@ class _UploadBody(BaseModel):
 
 
 class _CompletionBody(BaseModel):
-    """Schema of the body; `parse_completion` validates it."""
+    """Schema of the body. `parse_completion` validates it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -71,11 +71,11 @@ PART_BODY = {
 
 class UploadCompletion(NamedTuple):
     part_ids: list[str]
-    md5: str | None  # lower case
+    md5: str | None  # in lower case
 
     @property
     def digest(self) -> str:
-        """Digest of the part ids in their order. It shows whether two requests name the same parts."""
+        """Digest of the part ids in their order. It shows if two requests name the same parts."""
         return sha256("\n".join(self.part_ids).encode(errors="backslashreplace")).hexdigest()
 
 
@@ -85,7 +85,7 @@ def parse_upload_create(
     """Validate the body of a request to create an upload, and return the upload's row.
 
     Raises:
-        ApiError: a field is not valid; the first error is raised.
+        ApiError: a field is not valid. The error is about the first such field.
     """
     reject_unknown(fields, _UploadBody.model_fields, hints=IDEMPOTENCY_KEY_HINT)
     filename = required_text(fields, "filename")
@@ -113,10 +113,10 @@ def parse_upload_create(
 
 
 def parse_completion(fields: Mapping[str, object]) -> UploadCompletion:
-    """Validate the body of a request to complete an upload.
+    """Validate the body of a request to complete an upload, and return its values.
 
     Raises:
-        ApiError: a field is not valid; the first error is raised.
+        ApiError: a field is not valid. The error is about the first such field.
     """
     reject_unknown(fields, _CompletionBody.model_fields)
     return UploadCompletion(_part_ids(fields), _md5(fields.get("md5")))

@@ -1,4 +1,4 @@
-"""Checks a tenant's quotas when it sends a request: live batches, stored bytes, requests per minute.
+"""Check a tenant's quotas for its requests: live batches, stored bytes, requests per minute.
 
 A request that exceeds a quota gets a 429.
 """
@@ -20,7 +20,7 @@ from batchwright.rules.quotas import QuotaLimits
 
 
 class StorageQuota(NamedTuple):
-    """Quota and usage of a tenant's storage, in bytes. A `limit` of 0 means that there is no quota."""
+    """Quota and usage of a tenant's storage, in bytes. A `limit` of 0 means no quota."""
 
     limit: int
     used: int
@@ -33,8 +33,8 @@ class Admission:
     """Checks the quotas of one tenant.
 
     An admitted batch, file or upload counts as usage before its row exists, so that concurrent requests
-    cannot exceed a quota together. All methods except `release` raise DatabaseUnavailable if the database
-    does not answer.
+    together cannot exceed a quota. All methods except `release` raise DatabaseUnavailable if the database
+    does not respond.
     """
 
     def __init__(self, deps: ApiDependencies, tenant: str) -> None:
@@ -48,10 +48,10 @@ class Admission:
         return (await self.own()).limits(self._deps.settings.quotas)
 
     async def check_live_batches(self) -> None:
-        """Check that the tenant may have one more live batch. Nothing is counted.
+        """Check that the tenant may have one more live batch. The batch is not counted.
 
         Raises:
-            ApiError: the tenant has as many live batches as its quota allows.
+            ApiError: the tenant already has as many live batches as its quota allows.
         """
         limit = (await self.limits()).live_batches
         if limit and await self._deps.database.batches.count_live(self._tenant) >= limit:
@@ -61,16 +61,16 @@ class Admission:
         """Count a new batch as live before its row exists.
 
         Raises:
-            ApiError: the tenant has as many live batches as its quota allows.
+            ApiError: the tenant already has as many live batches as its quota allows.
         """
         limit = (await self.limits()).live_batches
         if limit and not await self._quotas.admit_batch(self._tenant, batch_id, limit):
             raise self._too_many_live(limit)
 
     async def release(self, id: str) -> None:
-        """End the admission of an object that now has a row, or that will not be created.
+        """End the admission of a batch, file or upload that now has a row or will not be created.
 
-        If the database does not answer, the admission expires later.
+        If the database does not respond, the admission expires later.
         """
         with suppress(DatabaseUnavailable):
             await self._quotas.release(self._tenant, id)
@@ -80,9 +80,9 @@ class Admission:
         """Context manager that reserves the bytes of a file or upload while its row is inserted.
 
         Args:
-            id: Id of the file or upload.
-            size: Its size in bytes.
-            quota: The tenant's storage quota as read before.
+            id: id of the file or upload.
+            size: its size in bytes.
+            quota: the tenant's storage quota, as it was read before.
 
         Raises:
             ApiError: the quota does not allow so many bytes.
@@ -106,7 +106,7 @@ class Admission:
         """Check that the tenant may store `size` more bytes.
 
         Raises:
-            ApiError: the quota does not allow it.
+            ApiError: the quota does not allow so many bytes.
         """
         if not quota.allows(size):
             raise self._refused(Quota.STORED_BYTES, storage_quota_exceeded(quota.limit, quota.used))
@@ -136,7 +136,7 @@ class Admission:
 
 
 class RequestQuota:
-    """FastAPI dependency of tenant routes that enforces the tenant's quota of requests per minute."""
+    """FastAPI dependency of tenant routes. It enforces the tenant's quota of requests per minute."""
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
@@ -146,7 +146,7 @@ class RequestQuota:
         """Count the request. While the database is unavailable, requests are not counted.
 
         Raises:
-            ApiError: the tenant has used up its quota of requests for this minute.
+            ApiError: the tenant has used up its quota of requests in this minute.
         """
         tenant = tenant_of(request, self._deps.settings)
         try:
@@ -154,7 +154,7 @@ class RequestQuota:
             if limit:
                 await Admission(self._deps, tenant).count_request(limit)
         except DatabaseUnavailable:
-            return  # routes that need the database report it themselves
+            return  # routes that need the database report this themselves
 
     async def _read(self, tenant: str) -> QuotaLimits:
         return await Admission(self._deps, tenant).limits()

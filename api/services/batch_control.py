@@ -17,7 +17,7 @@ from batchwright.rules.ids import is_batch_id
 
 
 class BatchControl:
-    """Every method raises ApiError with status 404 if the tenant has no such batch."""
+    """Reads and controls batches. Every method raises ApiError (404) if the tenant has no such batch."""
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._clock, self._temporal = deps.clock, deps.temporal
@@ -31,7 +31,7 @@ class BatchControl:
         return row
 
     async def get(self, tenant: str, batch_id: str) -> BatchObject:
-        """Return a batch. If it is live, it includes why it waits, and its forecast."""
+        """Return the batch object. For a live batch, it includes the waiting reasons and the forecast."""
         if not is_batch_id(batch_id):
             raise batch_not_found(batch_id)
         read = self._batches.get_with_reasons(tenant, batch_id, self._clock())
@@ -51,11 +51,13 @@ class BatchControl:
         return await self._waiting.polled_queues()
 
     def shown(self, row: BatchRow, reported: list[WaitingRow], polled: PolledQueues) -> BatchObject:
-        """Return the object of a batch. If the batch is live, it includes why it waits, and its forecast.
+        """Return the batch object of a row.
+
+        For a live batch, it includes the waiting reasons and the forecast.
 
         Args:
-            reported: Waiting reasons that are stored in the database.
-            polled: Task queues that workers poll.
+            reported: waiting reasons that are stored in the database.
+            polled: task queues that workers poll.
         """
         if row.status.is_terminal:
             return batch_object(row)
@@ -65,7 +67,7 @@ class BatchControl:
         return batch_object(row, paused=paused, waiting=waiting, forecast=forecast)
 
     async def cancel(self, tenant: str, batch_id: str) -> BatchObject:
-        """Cancel a batch. A batch that is cancelled already stays as it is.
+        """Cancel a batch. A batch that is already cancelled stays unchanged.
 
         Raises:
             ApiError: the batch has ended in another way (409).
@@ -97,7 +99,7 @@ class BatchControl:
         return batch_object(row, paused=True)
 
     async def resume_paused(self, tenant: str, batch_id: str) -> BatchObject:
-        """Resume a paused batch. A batch that is not paused stays as it is.
+        """Resume a paused batch. A batch that is not paused stays unchanged.
 
         Raises:
             ApiError: the batch has ended or is being cancelled (409).
@@ -110,9 +112,10 @@ class BatchControl:
 
 
 def check_live(row: BatchRow, verb: str) -> None:
-    """Check that the batch has not ended and was not cancelled.
+    """Check that the batch has not ended and is not being cancelled.
 
-    `verb` names the operation in the error message.
+    Args:
+        verb: name of the operation in the error message.
 
     Raises:
         ApiError: the batch has ended or is being cancelled (409).
@@ -123,7 +126,7 @@ def check_live(row: BatchRow, verb: str) -> None:
 
 
 def _must_cancel(row: BatchRow) -> bool:
-    """Return True if the batch's workflow has to be cancelled, False if the batch is already cancelled.
+    """Return True if the batch's workflow must be cancelled, False if the batch is already cancelled.
 
     Raises:
         ApiError: the batch has ended in another way (409).

@@ -1,4 +1,4 @@
-"""Creates batches: build the order, admit it, start the workflow with it, and insert the row."""
+"""Create batches: build the order, admit the batch, start its workflow, and insert its row."""
 
 import logging
 
@@ -33,10 +33,10 @@ class BatchCreator:
     async def create_once(self, creation: BatchCreate, tenant: str, key: str, fingerprint: str) -> BatchRow:
         """Create the batch of an idempotency key and return its row. A repeated call returns the same batch.
 
-        If the first call was interrupted, the repeated one starts the batch.
+        If the first call was interrupted, the repeated call starts the batch.
 
         Args:
-            fingerprint: Digest of the request, which shows whether a repeated call is the same.
+            fingerprint: digest of the request, which shows if a repeated call is the same.
 
         Raises:
             ApiError: as in `create`, or the key was used with another request.
@@ -66,7 +66,7 @@ class BatchCreator:
 
     async def start(self, order: BatchOrder) -> BatchRow:
         """Start the workflow of an admitted order, insert the batch's row, and return the row."""
-        # The workflow comes first: it can insert a missing row, but a row could not start its workflow.
+        # The workflow is started first. It can insert a missing row, but a row cannot start its workflow.
         try:
             await self._deps.temporal.start(order)
         except TemporalUnavailable:
@@ -80,12 +80,12 @@ class BatchCreator:
             return BatchRow(order=order, status=BatchStatus.VALIDATING)
 
     async def start_unless_there(self, order: BatchOrder) -> BatchRow:
-        """Return the row of the order's batch. If there is none, start the batch first."""
+        """Return the row of the order's batch. If there is no row, start the batch first."""
         row = await self._batches.get(order.tenant, order.batch_id)
         return row or await self.start(order)
 
     async def _admitted_order(self, creation: BatchCreate, tenant: str) -> BatchOrder:
-        """Build the order of a new batch and admit the batch.
+        """Build the order of a new batch, and count the batch against the tenant's quota.
 
         Raises:
             ApiError: the input file has another purpose than `batch`, or a quota does not allow the batch.

@@ -1,4 +1,4 @@
-"""Progress of batches as Server-Sent Events. One poller reads all watched batches, however many listen."""
+"""Progress of batches as Server-Sent Events. One poller reads all watched batches for all listeners."""
 
 import asyncio
 import logging
@@ -29,20 +29,22 @@ MAX_LISTENERS_PER_TENANT = 250
 POLL_SECONDS = 1.0
 KEEP_ALIVE_SECONDS = 15.0
 RETRY_MILLISECONDS = 2000  # time after which a browser connects again
-_PAUSE_PER_POLL_TIME = 19  # a poll that takes long is followed by a longer pause: 5 % of the time is polling
+_PAUSE_PER_POLL_TIME = 19  # ratio of pause to poll, so that 5 % of the time is polling
 MAX_PAUSE_SECONDS = 10.0
-_QUEUES_SECONDS = 5.0  # age at which the list of polled queues is read again
-# Python's `splitlines` would take them for the end of the event's line.
+_QUEUES_SECONDS = 5.0  # maximum age of the list of polled queues
+# Clients that use Python's `splitlines` would take these characters for the end of a line.
 _LINE_SEPARATORS = {each: f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}
-# These count down by themselves, so they do not make an event a new one.
+# These fields change with time alone, so a change of them makes no new event.
 _COUNTDOWNS = {"x_batchwright": {"forecast": {"remaining_seconds_p50", "remaining_seconds_p90"}}}
 
 
 class Event(NamedTuple):
     """State of a batch as an event.
 
-    `id` is a digest of the state, so it is the same in every API process. `encoded` is the event as it is
-    sent. `is_last` is True if the batch has ended.
+    Attributes:
+        id: digest of the state, which is the same in every API process.
+        encoded: the event as it is sent.
+        is_last: True if the batch has ended.
     """
 
     id: str
@@ -51,7 +53,7 @@ class Event(NamedTuple):
 
 
 def encode_event(batch: BatchObject) -> Event:
-    """Return the event that has the state of a batch: its whole object."""
+    """Return an event with the current state of a batch, its whole object."""
     content = batch.model_dump_json(exclude=_COUNTDOWNS).encode()
     id = blake2b(content, digest_size=12).hexdigest()
     is_last = batch.status.is_terminal
@@ -59,21 +61,21 @@ def encode_event(batch: BatchObject) -> Event:
     data = batch.model_dump_json()
     for separator, escaped in _LINE_SEPARATORS.items():
         data = data.replace(separator, escaped)
-    # The id comes last, so that a client whose connection is cut before it has the data does not have the id.
+    # The id comes last, so that a client never has the id without the data if its connection breaks.
     text = f"event: {name}\nretry: {RETRY_MILLISECONDS}\ndata: {data}\nid: {id}\n\n"
     return Event(id, text.encode(), is_last)
 
 
 class Topic:
-    """A batch, its latest event, and those who listen."""
+    """A batch, its latest event, and its listeners."""
 
     def __init__(self, key: BatchKey, event: Event) -> None:
         self.key, self.event = key, event
         self.listeners: set[Listener] = set()
-        self._seen: object = None  # what the latest event was made from
+        self._seen: object = None  # values from which the latest event was made
 
     def has_changed(self, *seen: object) -> bool:
-        """Return True if `seen` differs from the values of the previous call."""
+        """Return True if `seen` differs from the values in the previous call."""
         changed, self._seen = seen != self._seen, seen
         return changed
 
@@ -85,7 +87,7 @@ class Topic:
 
 
 class Listener:
-    """One event stream. It holds no queue: a client that reads slowly gets the latest event next."""
+    """One event stream. It has no queue: a client that reads slowly gets only the latest event next."""
 
     def __init__(self, topic: Topic, known: str | None) -> None:
         self._topic, self._sent = topic, known
@@ -96,14 +98,14 @@ class Listener:
         self._wake.set()
 
     def close(self) -> None:
-        """End the stream as soon as the piece that is being sent is sent."""
+        """End the stream after the piece that is being sent."""
         self._closed = True
         self._wake.set()
 
     async def pieces(self) -> AsyncGenerator[bytes]:
-        """Yield the latest event if the client does not know it, then each new one.
+        """Yield the latest event if the client does not have it, then each new event.
 
-        A comment is yielded if there was no event for KEEP_ALIVE_SECONDS. The iteration ends after the last
+        If there was no event for KEEP_ALIVE_SECONDS, a comment is yielded. The iteration ends after the last
         event, after `close`, or after LIFETIME_SECONDS.
         """
         loop = asyncio.get_running_loop()
@@ -127,10 +129,10 @@ class Listener:
 
 
 class BatchEvents:
-    """Event streams of this process, and the poller that reads the batches that are watched.
+    """Event streams of this process, and the poller that reads the watched batches.
 
-    A batch is read when its first listener comes, and from then on by the poller, with one query for all
-    batches. Without listeners, the poller sends no queries.
+    A batch is read when its first listener comes. Then the poller reads it, with one query for all batches.
+    Without listeners, the poller sends no queries.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -138,13 +140,13 @@ class BatchEvents:
         self._gauge = deps.metrics.event_streams
         self._control = BatchControl(deps)
         self._topics: dict[BatchKey, Topic] = {}
-        self._listeners: Counter[str] = Counter()  # by tenant
+        self._listeners: Counter[str] = Counter()  # number of listeners by tenant
         self._polled: tuple[float, PolledQueues] | None = None
         self._stopping = deps.stopping
         self._stopping.on_set(self._close)
 
     async def topic(self, tenant: str, batch_id: str) -> Topic:
-        """Return the topic of a batch. The batch is not read if it is being watched.
+        """Return the topic of a batch. If the batch is already being watched, it is not read again.
 
         Raises:
             ApiError: the tenant has no such batch (404).
@@ -156,11 +158,11 @@ class BatchEvents:
 
     @contextmanager
     def listener(self, topic: Topic, known: str | None) -> Generator[Listener]:
-        """Yield a new listener, which counts as one during the `with` block.
+        """Context manager that yields a new listener and counts it until the end of the `with` block.
 
         Args:
-            topic: The batch to listen to.
-            known: Id of the latest event that the client has; None if it has none.
+            topic: the batch to listen to.
+            known: id of the latest event that the client has; None if it has none.
 
         Raises:
             ApiError: the tenant or this process has too many listeners (429), or the process is stopping
@@ -185,8 +187,8 @@ class BatchEvents:
     async def run(self) -> None:
         """Poll forever.
 
-        While the database is unavailable, log a warning once and poll again after POLL_SECONDS each time: a
-        poll that waited for a timeout says nothing about the cost of the next one.
+        While the database is unavailable, log a warning once and poll again after POLL_SECONDS. The pause is
+        not longer then, because a poll that waited for a timeout does not show the cost of the next poll.
         """
         loop = asyncio.get_running_loop()  # its clock also times the pauses
         failing = False
@@ -203,10 +205,10 @@ class BatchEvents:
                 failing = True
 
     async def poll(self) -> None:
-        """Read all watched batches once, and publish the events of those that changed.
+        """Read all watched batches once, and publish an event for each batch that has changed.
 
         Raises:
-            DatabaseUnavailable: the database does not answer.
+            DatabaseUnavailable: the database does not respond.
         """
         topics = {key: topic for key, topic in self._topics.items() if not topic.event.is_last}
         if not topics:
@@ -223,7 +225,7 @@ class BatchEvents:
                 topic.publish(encode_event(self._control.shown(snapshot.row, snapshot.waiting, polled)))
 
     def _close(self) -> None:
-        """End all streams now. Clients connect again, to another process."""
+        """End all streams now. The clients then connect to another process."""
         for topic in self._topics.values():
             for listener in topic.listeners:
                 listener.close()

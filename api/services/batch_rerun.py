@@ -1,7 +1,4 @@
-"""Reruns of ended batches.
-
-A retry sends the failed lines again; a resumption sends the lines without a result.
-"""
+"""Reruns of ended batches: a retry sends the failed lines again, a resumption the lines without a result."""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -41,7 +38,7 @@ _FILES_PENDING = "its files are still to be written. Poll it until `x_batchwrigh
 class BatchReruns:
     """Retries and resumes ended batches. Each batch can be retried once and resumed once.
 
-    A repeated request returns the batch that the first one created.
+    A repeated request returns the batch that the first request created.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -50,11 +47,11 @@ class BatchReruns:
         self._builder = RerunBuilder(deps)
 
     async def retry(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchRow:
-        """Create a batch of the lines in the error file of an ended batch, and return its row.
+        """Create a batch with the failed lines of an ended batch, and return the new batch's row.
 
         Args:
-            fields: Body of the request, which may set the completion window and the error codes of the lines.
-            key_id: Id of the API key on whose behalf the new batch runs.
+            fields: body of the request, which may set the completion window and the error codes of the lines.
+            key_id: id of the API key for which the new batch runs.
 
         Raises:
             ApiError: the batch cannot be retried, a field is not valid, or a quota is exhausted.
@@ -79,7 +76,7 @@ class BatchReruns:
         return await self._rerun(row, origin, fields, key_id, build)
 
     async def _failed_lines(self, row: BatchRow, error: FileRow, codes: list[str]) -> bytes:
-        """Return the digests of the ids of those lines in an error file that have one of the codes.
+        """Return the digests of the ids of the lines in an error file that have one of the codes.
 
         Raises:
             ApiError: no line has one of the codes (409).
@@ -96,11 +93,11 @@ class BatchReruns:
         return digests
 
     async def resume(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchRow:
-        """Create a batch that has the ended batch's input and keeps its results. Return the new batch.
+        """Create a batch with the ended batch's input, which reuses its results. Return the new batch's row.
 
         Args:
-            fields: Body of the request, which may set the completion window.
-            key_id: Id of the API key on whose behalf the new batch runs.
+            fields: body of the request, which may set the completion window.
+            key_id: id of the API key for which the new batch runs.
 
         Raises:
             ApiError: the batch cannot be resumed, a field is not valid, or a quota is exhausted.
@@ -169,21 +166,21 @@ def resume_refusal(row: BatchRow) -> str:
 
 
 class RerunBuilder:
-    """Builds a new batch from an ended one: its parameters, its input file, and its claim on the lines.
+    """Builds a new batch from an ended batch: its parameters, its input file, and its claim on the lines.
 
-    A claim records which new batch retries or resumes which lines, so that no second batch is created for
-    them.
+    A claim records which new batch retries or resumes which lines. It prevents a second batch for the same
+    lines.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
 
     def parameters(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchCreate:
-        """Return the parameters for the new batch, copied from the ended one.
+        """Return the parameters of the new batch, copied from the ended batch.
 
         Args:
-            fields: Body of the request; its `completion_window` replaces that of the ended batch.
-            key_id: Id of the API key on whose behalf the new batch runs; empty for an operator.
+            fields: body of the request. Its `completion_window` replaces the ended batch's window.
+            key_id: id of the API key for which the new batch runs; empty for an operator.
 
         Raises:
             ApiError: the completion window is not valid.
@@ -208,7 +205,8 @@ class RerunBuilder:
     async def order(self, row: BatchRow, creation: BatchCreate) -> BatchOrder:
         """Build the order of the new batch.
 
-        It has the priority of the ended one, or the highest that the tenant may use now if that is lower.
+        The new batch has the priority of the ended batch, or the highest priority that the tenant may use now
+        if this is lower.
         """
         own = await self._deps.database.quotas.get(row.order.tenant)
         priority = min(row.order.priority, own.highest_priority)
@@ -219,7 +217,8 @@ class RerunBuilder:
     async def file_of(self, row: BatchRow, file_id: str, verb: str) -> FileRow:
         """Return the row of a file of the batch.
 
-        `verb` names the attempted operation in the error message.
+        Args:
+            verb: name of the attempted operation in the error message.
 
         Raises:
             ApiError: the file was deleted or has expired.
@@ -237,7 +236,7 @@ class RerunBuilder:
         Return its file row, which is not inserted yet.
 
         Args:
-            wanted: Returns digests of the ids of the selected lines, concatenated in the order of the input.
+            wanted: returns the digests of the selected lines' ids, joined in the order of the input.
 
         Raises:
             ApiError: the input was deleted or is damaged.
@@ -255,13 +254,13 @@ class RerunBuilder:
     ) -> _Claimed:
         """Admit the new batch and claim the lines for it. Return the order of the batch that holds the claim.
 
-        This is an earlier batch if it has claimed the lines before. In that case, or if there is nothing to
-        claim (None), the admission is released and the new input file is deleted.
+        If an earlier batch already holds the claim, its order is returned. If there is nothing to claim, None
+        is returned. In both cases, the admission is released and the new input file is deleted.
 
         Args:
-            new_order: Order of the new batch.
-            file: The new input file, whose row is not inserted yet; None if there is no new file.
-            claim: Stores the claim and the row of the file. Returns the order that holds the claim, or None.
+            new_order: order of the new batch.
+            file: the new input file, whose row is not inserted yet; None if there is no new file.
+            claim: stores the claim and the row of the file; returns the order that holds the claim, or None.
 
         Raises:
             ApiError: the tenant has too many live batches, or no storage left for the file.
@@ -290,9 +289,6 @@ class RerunBuilder:
             yield
 
     async def _discard(self, file: FileRow | None) -> None:
-        """Delete the object of a new file whose row will not be inserted.
-
-        None means that there is no file.
-        """
+        """Delete the object of a new file whose row will not be inserted. Do nothing if `file` is None."""
         if file is not None:
             await discard_object(file.storage_key, self._deps)

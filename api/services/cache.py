@@ -1,7 +1,4 @@
-"""Short-lived cache for data that many requests read.
-
-Concurrent reads of the same key are combined into one.
-"""
+"""Short-lived cache for data that many requests read. Concurrent reads of the same key are combined."""
 
 import asyncio
 import time
@@ -12,13 +9,13 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 _MAX_ENTRIES = 10_000
-_REFRESH_AFTER = 0.5  # share of a value's lifetime after which it is refreshed in the background
+_REFRESH_AFTER = 0.5  # fraction of a value's lifetime after which it is refreshed in the background
 
 
 class CoalescingCache(Generic[Key, Value]):
     """Caches the results of `read` by key for `seconds`. Exceptions are raised and not cached.
 
-    A value in the second half of its lifetime is read again in the background, so that callers seldom wait.
+    A value in the second half of its lifetime is read again in the background, so that callers rarely wait.
     """
 
     def __init__(
@@ -41,12 +38,12 @@ class CoalescingCache(Generic[Key, Value]):
         reading = self._running_read(key, now)
         if value is not None and age < self._seconds:
             return value
-        return await asyncio.shield(reading)  # a cancelled caller does not cancel the read for others
+        return await asyncio.shield(reading)  # a cancelled caller must not cancel the read for others
 
     def _running_read(self, key: Key, now: float) -> "asyncio.Task[Value]":
-        """Return the task that reads the value of the key now. Start a new one if there is none.
+        """Return the running task that reads the key's value. If there is none, start a new task.
 
-        A new one is also started if the running task takes too long.
+        A new task is also started if the running task takes too long.
         """
         started_at, reading = self._reading.get(key, (0.0, None))
         if reading is None or now - started_at >= self._seconds:
@@ -66,4 +63,4 @@ class CoalescingCache(Generic[Key, Value]):
         if self._reading.get(key, (0.0, None))[1] is reading:
             del self._reading[key]
         if not reading.cancelled():
-            reading.exception()  # retrieved here, because perhaps no caller waits any longer
+            reading.exception()  # retrieved here, because it is possible that no caller waits for it

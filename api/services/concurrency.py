@@ -1,4 +1,4 @@
-"""Limits concurrent expensive tasks: per process, per tenant (at most half), and one task per object."""
+"""Limit concurrent expensive tasks: per process, per tenant (at most half), and one task per object."""
 
 import asyncio
 from collections import Counter
@@ -26,13 +26,13 @@ class TenantLimiter:
 
     @asynccontextmanager
     async def slot(self, tenant: str, task: str) -> AsyncGenerator[bool]:
-        """Hold a slot while the `async with` block runs.
+        """Context manager that holds a slot. It yields True if the caller had to wait.
 
-        Yield True if the caller had to wait, because another caller may have done the same work meanwhile.
+        After a wait, another caller may have done the same work.
 
         Args:
-            tenant: Tenant of the caller. One tenant may hold half of the slots.
-            task: Id of the object to work on, which only one caller at a time may hold.
+            tenant: tenant of the caller. One tenant may hold half of the slots.
+            task: id of the object to work on. Only one caller at a time may hold it.
 
         Raises:
             ApiError: no slot became free in time (429).

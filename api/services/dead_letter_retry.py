@@ -1,4 +1,4 @@
-"""Retries dead letters, which are lines that failed for good, in a new batch.
+"""Retry dead letters (lines that failed for good) in a new batch.
 
 A repeated request creates no second batch.
 """
@@ -27,7 +27,8 @@ class DeadLetterRetries:
     async def retry_one(self, found: StoredDeadLetter, fields: Mapping[str, object]) -> BatchRow:
         """Return the batch that retries the dead letter. If there is none, create it.
 
-        `fields` is the body of the request, which may set the completion window.
+        Args:
+            fields: body of the request, which may set the completion window.
 
         Raises:
             ApiError: the dead letter or its batch no longer exists, a field is not valid, or a quota is
@@ -36,7 +37,7 @@ class DeadLetterRetries:
         if found.retry is not None:
             return await self._creator.start_unless_there(found.retry)
         order = await self._claimed_order(found.tenant, found.batch_id, [found.dead_letter.id], fields)
-        if order is None:  # it was retried or deleted in the meantime
+        if order is None:  # the dead letter was retried or deleted in the meantime
             again = await self._dead_letters.get(found.dead_letter.id)
             if again is None or again.retry is None:
                 raise conflict(f"The dead letter '{found.dead_letter.id}' was deleted meanwhile.")
@@ -44,10 +45,10 @@ class DeadLetterRetries:
         return await self._creator.start_unless_there(order)
 
     async def retry_all(self, tenant: str, batch_id: str, fields: Mapping[str, object]) -> list[BatchRow]:
-        """Create one batch from all dead letters of a batch that are not retried yet. Return it in a list.
+        """Create a batch that retries a batch's dead letters that were not retried yet. Return it in a list.
 
-        If an interrupted call has created other such batches without starting them, they are started and
-        included in the list.
+        If an interrupted call has created further such batches without starting them, they are started and
+        are in the list as well.
 
         Raises:
             ApiError: the original batch no longer exists, a field is not valid, or a quota is exhausted.
@@ -65,9 +66,9 @@ class DeadLetterRetries:
     async def _claimed_order(
         self, tenant: str, batch_id: str, ids: Sequence[str], fields: Mapping[str, object]
     ) -> BatchOrder | None:
-        """Assign the dead letters `ids` to a new batch, and return the order of that batch.
+        """Assign the dead letters `ids` to a new batch, and return the order of the new batch.
 
-        Return None if one of the dead letters was assigned to another batch before, or deleted.
+        Return None if one of the dead letters was deleted, or was assigned to another batch before.
         """
         row = await self._deps.database.batches.get(tenant, batch_id)
         if row is None:

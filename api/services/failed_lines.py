@@ -1,4 +1,4 @@
-"""Copies the failed lines of an ended batch into a new input file, unchanged and in order."""
+"""Copy the failed lines of an ended batch into a new input file, unchanged and in order."""
 
 import asyncio
 from collections.abc import Collection, Iterator
@@ -14,17 +14,15 @@ from batchwright.rules.results.error_tally import line_error
 from batchwright.rules.results.output_lines import HEAD_BYTES, id_digest, request_digest
 
 _DIGEST_BYTES = 16
-_MAX_LINE_BYTES = 2**31  # the limit may have been higher when the input was accepted
+_MAX_LINE_BYTES = 2**31  # the configured limit may have been higher when the input was accepted
 
 
 class InputMismatch(Exception):
-    """A line that is to be copied is not in the input."""
+    """A line that has to be copied is not in the input."""
 
 
 async def failed_line_digests(error: FileRow, deps: ApiDependencies) -> bytes:
-    """Return the digests of the ids of all lines in an error file, as one byte string.
-
-    Each digest takes 16 bytes.
+    """Return the digests (16 bytes each) of the ids of all lines in an error file, joined.
 
     Raises:
         ObjectMissing: the file's content is missing.
@@ -37,9 +35,10 @@ async def failed_line_digests(error: FileRow, deps: ApiDependencies) -> bytes:
 
 
 async def digests_with_codes(error: FileRow, codes: Collection[str], deps: ApiDependencies) -> bytes:
-    """Return the digests of the ids of those lines in an error file that have one of the codes.
+    """Return the digests of the ids of the lines in an error file that have one of the codes, joined.
 
-    The digests are joined to one byte string. The codes are as in the batch's `errors_summary`.
+    Args:
+        codes: error codes as in the batch's `errors_summary`.
 
     Raises:
         ObjectMissing: the file's content is missing.
@@ -60,8 +59,8 @@ async def copy_lines(row: BatchRow, wanted: bytes, source: FileRow, deps: ApiDep
     """Copy selected lines of the input to a new object. Return the file's row, which is not inserted yet.
 
     Args:
-        wanted: Digests of the ids of the selected lines, concatenated in the order of the input.
-        source: Input file of the ended batch.
+        wanted: digests of the selected lines' ids, joined in the order of the input.
+        source: input file of the ended batch.
 
     Raises:
         ObjectMissing: the input's content is missing.
@@ -93,7 +92,8 @@ async def copy_lines(row: BatchRow, wanted: bytes, source: FileRow, deps: ApiDep
 class _LineSelector:
     """Selects the failed lines of an input that is passed in pieces.
 
-    `failed` has the digests of the ids of these lines, joined in the order of the input.
+    Args:
+        failed: digests of the failed lines' ids, joined in the order of the input.
     """
 
     def __init__(self, batch_id: str, failed: bytes) -> None:
@@ -104,7 +104,7 @@ class _LineSelector:
         return self._select(self._splitter.feed(piece))
 
     def finish(self) -> bytes:
-        """Return the selected lines among those that were still incomplete at the end of the last piece.
+        """Return the selected lines that were still incomplete at the end of the last piece.
 
         Raises:
             InputMismatch: a failed line was not in the input.
@@ -126,7 +126,7 @@ class _LineSelector:
 
 
 class _LineHeads:
-    """Collects the beginning of each line of an error file. The line's digest is made from it."""
+    """Collects the beginning of each line of an error file, from which the line's digest is computed."""
 
     def __init__(self) -> None:
         self._head = b""

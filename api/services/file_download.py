@@ -28,10 +28,10 @@ class ByteRange(NamedTuple):
 
 
 async def file_response(request: Request, row: FileRow, storage: Storage, *, without_body: bool) -> Response:
-    """Return the response to a download: the whole file, one range, or 304 if the client has the file.
+    """Return the response to a download: the whole file, one byte range, or 304 if the client has the file.
 
     Args:
-        without_body: True for a HEAD request; the content is then not read.
+        without_body: True for a HEAD request, for which the content is not read.
 
     Raises:
         ObjectMissing: the file's content is missing.
@@ -61,7 +61,7 @@ async def conditional_headers(
     if_range: Annotated[str | None, Header(description="send the range only of this ETag"), _TEXT] = None,
     if_none_match: Annotated[str | None, Header(description="ETags the client has"), _TEXT] = None,
 ) -> None:
-    """Do nothing: this dependency of the route only describes these headers in `/openapi.json`."""
+    """Do nothing. This dependency of the route only describes these headers in `/openapi.json`."""
 
 
 def parse_range(header: str, size: int) -> ByteRange | None:
@@ -88,9 +88,10 @@ def parse_range(header: str, size: int) -> ByteRange | None:
 
 
 def _requested_range(request: Request, tag: str, size: int) -> ByteRange | None:
-    """Return the byte range that the request selects; None if the whole file is to be sent.
+    """Return the byte range that the request selects; None if the whole file has to be sent.
 
-    `tag` is the ETag of the file. A range for another version of the file (If-Range) is ignored.
+    Args:
+        tag: ETag of the file. A range for another version of the file (If-Range) is ignored.
 
     Raises:
         ApiError: the range is outside the file (416).
@@ -108,7 +109,7 @@ def _requested_range(request: Request, tag: str, size: int) -> ByteRange | None:
 async def _prefetched(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
     """Read the first piece now, and return an iterator over all pieces.
 
-    If the object is missing, the error is thus raised before headers are sent, while an error response is
+    If the object is missing, the error is raised before the headers are sent, so that an error response is
     still possible.
     """
     first = await anext(pieces, b"")
@@ -124,8 +125,8 @@ async def _prefetched(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
 def _disposition(filename: str) -> str:
     """Return the Content-Disposition header (RFC 6266) for a file name.
 
-    It contains an ASCII name, and the real name if it differs. Characters that could mislead, such as path
-    separators or changes of the text direction, are replaced or removed.
+    The header contains an ASCII name, and also the real name if it differs. Characters that could mislead,
+    such as path separators or changes of the text direction, are replaced or removed.
     """
     visible = "".join(
         letter for letter in filename if unicodedata.category(letter) not in _INVISIBLE_CATEGORIES

@@ -66,7 +66,7 @@ class FileUpload:
         self.key = object_keys.upload_key(tenant, self._file_id, token_hex(8))
 
     async def check_quota(self, deps: ApiDependencies) -> None:
-        """Read and check the tenant's storage quota. Call it before the first piece.
+        """Read and check the tenant's storage quota. Call this before the first piece.
 
         With an idempotency key, an exhausted quota is not an error yet, because the file may already exist.
 
@@ -79,12 +79,10 @@ class FileUpload:
             self._check_quota(least=1)
 
     def _check_quota(self, least: int = 0) -> None:
-        """Check that the received bytes fit the tenant's storage quota.
-
-        They count as `least` bytes if they are fewer.
+        """Check that the tenant's storage quota allows the received bytes, or `least` bytes if this is more.
 
         Raises:
-            ApiError: the bytes exceed the quota.
+            ApiError: the quota does not allow so many bytes.
         """
         if self._admission is not None:
             self._admission.check_storage(self._quota, max(self._bytes, least))
@@ -97,7 +95,7 @@ class FileUpload:
         return Admission(deps, self.tenant).reserve(self._file_id, self._bytes, self._quota)
 
     async def feed(self, piece: FormPiece, writer: ObjectWriter) -> None:
-        """Check a piece of the form. If it is content of the file, write it.
+        """Check a piece of the form. If it belongs to the file's content, write it.
 
         Raises:
             ApiError: the file cannot be accepted.
@@ -195,8 +193,8 @@ async def store_file(
 ) -> FileRow:
     """Write the form's file to storage and its row to the database, and return the row.
 
-    If the request's idempotency key was used before, return the row of the earlier file. An error leaves no
-    file without a row.
+    If the request's idempotency key was used before, return the row of the earlier file. After an error, no
+    file without a row is left.
 
     Raises:
         ApiError: the request is not valid, or the quota is exhausted.
@@ -222,7 +220,7 @@ async def store_file(
 async def _insert(row: FileRow, upload: FileUpload, deps: ApiDependencies) -> FileRow | None:
     """Insert the row of the file and return None.
 
-    If its idempotency key was used before, insert nothing and return the row of the earlier file.
+    If the idempotency key was used before, insert nothing and return the row of the earlier file.
     """
     key = upload.idempotency_key
     if key is None:
@@ -238,10 +236,7 @@ async def _insert(row: FileRow, upload: FileUpload, deps: ApiDependencies) -> Fi
 
 
 async def discard_object(key: str, deps: ApiDependencies) -> None:
-    """Delete an object that no row refers to.
-
-    A storage error is only logged; retention deletes the object later.
-    """
+    """Delete an object that no row refers to. A storage error is only logged; retention deletes it later."""
     try:
         await deps.storage.delete(key)
     except StorageError as error:
@@ -249,7 +244,7 @@ async def discard_object(key: str, deps: ApiDependencies) -> None:
 
 
 class FirstLineCheck:
-    """Checks that the input of a batch is not empty and that its first line is JSON.
+    """Checks that a batch's input is not empty and that its first line is JSON.
 
     It receives the file in pieces, and keeps at most one line in memory.
     """
@@ -265,16 +260,16 @@ class FirstLineCheck:
             self._line = next(self._splitter.feed(piece), None)
 
     def check(self) -> None:
-        """Check the first line once it is complete. A line that is too long is rejected later by validation.
+        """Check the first line if it is complete. A line that is too long is rejected later by validation.
 
         Raises:
-            ApiError: the first line is complete and not JSON.
+            ApiError: the first line is complete and is not JSON.
         """
         if self._line is not None and self._line.data is not None and not has_json_syntax(self._line.data):
             raise _not_jsonl()
 
     def finish(self) -> None:
-        """Check the complete file. Raises ApiError if it is empty or its first line is not JSON."""
+        """Check the complete file. Raise ApiError if it is empty or its first line is not JSON."""
         if not self._bytes:
             raise _not_jsonl()
         self._line = self._line or next(self._splitter.finish(), None)

@@ -1,7 +1,7 @@
-"""Idempotency keys: a repeated request with the same key returns the result of the first one.
+"""Idempotency keys: a repeated request with the same key returns the result of the first request.
 
-A key with a different request gets a 409. Keys belong to one tenant and one kind of request, and expire after
-a day. Only a successful request stores its key.
+A different request with the same key gets a 409. Keys belong to one tenant and one kind of request, and
+expire after a day. Only a successful request stores its key.
 """
 
 import re
@@ -24,10 +24,10 @@ _KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 
 
 def idempotency_key_of(request: Request) -> str | None:
-    """Return the request's idempotency key; None if it has none.
+    """Return the request's idempotency key; None if it has no key.
 
     Raises:
-        ApiError: the key is too long or contains other characters than visible ASCII.
+        ApiError: the key is too long, or contains characters other than visible ASCII.
     """
     key = request.headers.get("idempotency-key")
     if key is not None and _KEY.fullmatch(key) is None:
@@ -37,10 +37,7 @@ def idempotency_key_of(request: Request) -> str | None:
 
 
 def fingerprint(fields: Mapping[str, object]) -> str:
-    """Return a digest of a JSON body.
-
-    Bodies that differ only in key order or whitespace have the same digest.
-    """
+    """Return a digest of a JSON body. Key order and white space do not change the digest."""
     return sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
@@ -56,7 +53,8 @@ class IdempotencyKeys:
     async def find(self, key: str | None, fingerprint: str) -> str | None:
         """Return the stored result of the key as JSON; None if the key is None or new.
 
-        `fingerprint` is the digest of the request.
+        Args:
+            fingerprint: digest of the request.
 
         Raises:
             ApiError: the key was used with another request (409).
@@ -74,9 +72,9 @@ class IdempotencyKeys:
         If the key is already stored, change nothing and return the earlier result as JSON.
 
         Args:
-            fingerprint: Digest of the request.
-            made: Result of the request as JSON.
-            row: Row of the file or upload that the request creates; None if there is none.
+            fingerprint: digest of the request.
+            made: result of the request, as JSON.
+            row: row of the file or upload that the request creates; None if there is none.
 
         Raises:
             ApiError: the key was used with another request (409).
@@ -111,4 +109,4 @@ async def idempotency_key_parameter(
         pattern_schema(r"^[\x21-\x7e]{1,255}$"),
     ] = None,
 ) -> None:
-    """Do nothing: this dependency of routes only describes the header in `/openapi.json`."""
+    """Do nothing. This dependency of routes only describes the header in `/openapi.json`."""

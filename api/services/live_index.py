@@ -1,7 +1,8 @@
-"""Index of the results of a running batch: which of its lines are settled, and where each result is stored.
+"""Index of a running batch's results: which lines are settled, and the position of each result in storage.
 
 Results are stored in segments, objects with many results each. The index reads only the end of each segment,
-which lists its records. A line takes 30 bytes of memory, and is known by its number, from 0 in input order.
+which lists its records. A line takes 30 bytes of memory. Lines are identified by their number, counted from 0
+in input order.
 """
 
 import asyncio
@@ -30,12 +31,12 @@ from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage
 
 _TAIL_BYTES = 8 * 1024  # the footer of a segment with 300 records
 _READS_AT_ONCE = 8
-_MAX_GAP = 16 * 1024  # bytes between two results that are read and dropped to save a request
+_MAX_GAP = 16 * 1024  # maximum bytes between two results that are read with one request
 _NONE = -1
 
 
 class _Place(NamedTuple):
-    """Where the result of a line is in its segment, in bytes."""
+    """Position of a line's result in its segment, in bytes."""
 
     line: int
     position: int
@@ -43,9 +44,9 @@ class _Place(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """A range of bytes of a segment with the results of some lines.
+    """A range of bytes in a segment that contains the results of some lines.
 
-    `places` does not change when the index is refreshed while the range is read.
+    `places` stays the same even if the index is refreshed while the range is read.
     """
 
     segment: int
@@ -58,9 +59,10 @@ class _Lines(NamedTuple):
     """The lines of a batch in input order.
 
     Attributes:
-        offsets: where each line begins in the input, in bytes.
-        originals: number of the line whose result the line gets; its own number if it is no duplicate.
-        texts: for duplicates, where their entry begins in `duplicates`; else -1.
+        offsets: position of each line in the input, in bytes.
+        originals: number of the line whose result each line gets. A line that is no duplicate has its own
+            number.
+        texts: position of each duplicate in `duplicates`; -1 for lines that are no duplicates.
         duplicates: the list of duplicates that ingestion stored.
     """
 
@@ -71,13 +73,13 @@ class _Lines(NamedTuple):
 
 
 class LiveIndex:
-    """Index of the results of one running batch. All its followers in this process share it."""
+    """Index of the results of one running batch. All readers of the batch in this process share it."""
 
     def __init__(self, storage: Storage, order: BatchOrder, lines: _Lines, refresh_seconds: float) -> None:
-        """Create an index without results; `open_index` does it.
+        """Create an index without results. Use `open_index` instead of calling this.
 
         Args:
-            refresh_seconds: least time between two lists of the segments.
+            refresh_seconds: minimum time between two listings of the segments.
         """
         self._storage, self._order, self._lines = storage, order, lines
         self._root = object_keys.results_root(order.tenant, order.batch_id)
@@ -85,7 +87,7 @@ class LiveIndex:
         self._segment = array("i", [_NONE]) * count
         self._position, self._length = array("Q", [0]) * count, array("I", [0]) * count
         self._success = bytearray(count)
-        self._keys: list[str] = []  # of segments, by number; empty if the segment no longer exists
+        self._keys: list[str] = []  # keys of segments, by number; empty if a segment no longer exists
         self._numbers: dict[str, int] = {}
         self._refresh_seconds, self._refreshed_at = refresh_seconds, -refresh_seconds
         self._refreshing = asyncio.Lock()
@@ -100,22 +102,25 @@ class LiveIndex:
         return bool(self._success[self._lines.originals[line]])
 
     def size(self, line: int) -> int:
-        """Return the size of a settled line's result in bytes. It is that of the original for a duplicate."""
+        """Return the size of a settled line's result in bytes.
+
+        For a duplicate, it is the size of the original's.
+        """
         return self._length[self._lines.originals[line]]
 
     def find(self, request_id: str) -> int | None:
-        """Return the number of the line with this `batch_req_...` id, None if there is none.
+        """Return the number of the line with this `batch_req_...` id; None if there is no such line.
 
-        It takes about a microsecond for each line of the batch.
+        The search takes about a microsecond for each line of the batch.
         """
         ids = RequestIds(self._order.batch_id)
         numbers = (n for n, offset in enumerate(self._lines.offsets) if ids.of(offset) == request_id)
         return next(numbers, None)
 
     async def refresh(self) -> None:
-        """Index the segments that were stored since the last refresh.
+        """Add the segments that were stored since the last refresh.
 
-        Nothing is read if another caller refreshed the index a moment ago.
+        If another caller has just refreshed the index, nothing is read.
         """
         async with self._refreshing:
             if time.monotonic() - self._refreshed_at < self._refresh_seconds:
@@ -124,11 +129,11 @@ class LiveIndex:
             self._refreshed_at = time.monotonic()
 
     async def read(self, lines: Sequence[int]) -> list[bytes]:
-        """Return the results of these lines, which are settled, as lines of a file without newlines.
+        """Return the results of these settled lines, as lines of a file without newlines.
 
         Raises:
-            ObjectMissing: a segment was merged into another one or deleted. Its lines are no longer settled
-                until the next refresh, which then lists the segments at once.
+            ObjectMissing: a segment was merged into another segment or deleted. Its lines count as not
+                settled until the next refresh, which lists the segments at once.
             SegmentDamaged: a result is damaged.
         """
         originals = self._lines.originals
@@ -141,7 +146,7 @@ class LiveIndex:
         return [self._result(line, found[originals[line]]) for line in lines]
 
     def _spans(self, lines: Iterable[int]) -> list[_Span]:
-        """Return the ranges to read. Results that are close to each other share a range."""
+        """Return the byte ranges to read. Results that are close to each other are in the same range."""
         spans: list[_Span] = []
         for segment, start, line in sorted(
             (self._segment[line], self._position[line] - HEAD_BYTES, line) for line in lines
@@ -192,11 +197,11 @@ class LiveIndex:
             for line, segment in enumerate(self._segment):
                 if segment != _NONE and not self._keys[segment]:
                     self._segment[line] = _NONE
-        for key in gone:  # at the end, so that the next refresh repeats all this if this one is interrupted
+        for key in gone:  # last, so that after an interruption the next refresh repeats this
             del self._numbers[key]
 
     async def add_segments(self, segments: Sequence[ObjectInfo]) -> None:
-        """Index these segments. Those that no longer exist are left out.
+        """Add these segments to the index. Segments that no longer exist are left out.
 
         Raises:
             SegmentDamaged: the end of a segment is invalid.
@@ -224,7 +229,7 @@ class LiveIndex:
                 self._length[line], self._success[line] = length, success
 
     def _counts(self, line: int, success: bool, key: str) -> bool:
-        """Return True if a result counts instead of the known one, by the rule of finalization."""
+        """Return True if a result must replace the known result of its line, by the rule of finalization."""
         segment = self._segment[line]
         known = self._keys[segment] if segment != _NONE else ""
         return not known or (not success, key) < (not self._success[line], known)
@@ -244,8 +249,8 @@ async def open_index(
     """Return the index of a running batch, with the results that ingestion stored.
 
     Args:
-        ingested: result of the batch's ingestion, which names the plans that count.
-        refresh_seconds: least time between two lists of the batch's segments.
+        ingested: result of the batch's ingestion, which names its plans.
+        refresh_seconds: minimum time between two listings of the batch's segments.
 
     Raises:
         ObjectMissing: the batch has ended, and its plans are deleted.
@@ -269,7 +274,7 @@ async def open_index(
 
 
 async def read_entries(storage: Storage, info: ObjectInfo) -> list[IndexEntry] | None:
-    """Return the records in a segment, from its end; None if the segment no longer exists.
+    """Return the list of a segment's records, read from its end; None if the segment no longer exists.
 
     Raises:
         SegmentDamaged: the end of the segment is invalid.
@@ -300,7 +305,7 @@ def _lines(sent: "array[int]", duplicates: bytes) -> _Lines:
     """Return the lines of a batch in input order.
 
     Args:
-        sent: offsets of all lines except duplicates.
+        sent: positions of all lines except duplicates, in bytes.
         duplicates: the stored list of duplicates.
     """
     starts, firsts, at = dict[int, int](), dict[int, int](), 0

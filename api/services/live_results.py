@@ -22,31 +22,31 @@ from batchwright.rules.results.output_lines import HEAD_BYTES, line_id
 from batchwright.storage.base import ObjectMissing
 
 JSONL = "application/jsonl"
-_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies must not collect the lines
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies must not buffer the lines
 _MAX_READERS, _MAX_READERS_PER_TENANT = 64, 8
-_MAX_INDEXES = 16  # besides those that readers hold
+_MAX_INDEXES = 16  # in addition to the indexes that readers hold
 _WINDOW_LINES, _WINDOW_BYTES = 1024, 1024 * 1024  # a reader holds about three times as many bytes
-_LOOKED_AT_ONCE = 16_384  # lines, which takes about 5 ms
+_LOOKED_AT_ONCE = 16_384  # number of lines, which take about 5 ms
 _MAX_LINE_BYTES = 2**31
 _MAX_MISSES = 10
 
 
 class ReaderCutOff(Exception):
-    """The response breaks off, because the batch was deleted."""
+    """The response ends early, because the batch was deleted."""
 
 
 class _NotInFile(Exception):
-    """The line after which to continue is not in the file."""
+    """The file does not contain the line after which the client wants to continue."""
 
 
 class ResultQuery(NamedTuple):
     """Selects results of a batch.
 
     Attributes:
-        success: True for the lines of the output file, False for those of the error file.
+        success: True for the lines of the output file, False for the lines of the error file.
         after: `batch_req_...` id of the line after which to continue; None for the beginning.
-        custom_id: only lines with this custom id; None for all lines.
-        follow: True waits for more lines until the batch has ended, the API process stops, or
+        custom_id: custom id of the lines; None for all lines.
+        follow: True to wait for more lines until the batch has ended, the API process stops, or
             LIFETIME_SECONDS have passed.
     """
 
@@ -64,25 +64,25 @@ class _Window(NamedTuple):
 
 
 class LiveResults:
-    """Reads the results of running batches from their segments, and those of ended batches from their files.
+    """Reads the results of running batches from segments, and the results of ended batches from files.
 
-    The readers of a batch share one index, so that storage is listed at most once a second for each batch.
+    The readers of a batch share one index, so storage is listed at most once a second for each batch.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
         self._readers = Counter[str]()
-        self._indexes = WeakValueDictionary[str, LiveIndex]()  # those that readers hold, and the recent ones
+        self._indexes = WeakValueDictionary[str, LiveIndex]()  # indexes that readers hold, and recent indexes
         self._recent = OrderedDict[str, LiveIndex]()
         self._opening: dict[str, asyncio.Task[LiveIndex | None]] = {}
 
     async def response(
         self, request: Request, row: BatchRow, query: ResultQuery, *, without_body: bool = False
     ) -> Response:
-        """Return the response with the selected results, each as one line.
+        """Return a response with the selected results, one per line.
 
         Args:
-            without_body: True for a HEAD request; nothing is then read.
+            without_body: True for a HEAD request, for which nothing is read.
 
         Raises:
             ApiError: too many readers (429), an unknown line in `after` (400), or the file of the ended batch
@@ -120,7 +120,7 @@ class LiveResults:
             del self._readers[tenant]
 
     async def index(self, row: BatchRow) -> LiveIndex | None:
-        """Return the index of a running batch, None if its input is not validated yet."""
+        """Return the index of a running batch; None if its input is not validated yet."""
         batch_id = row.order.batch_id
         index = self._indexes.get(batch_id)
         if index is not None:
@@ -132,7 +132,7 @@ class LiveResults:
         if opening is None:
             opening = self._opening[batch_id] = asyncio.create_task(self._open(row))
             opening.add_done_callback(lambda task: self._opened(batch_id, task))
-        return await asyncio.shield(opening)  # a cancelled caller does not cancel it for others
+        return await asyncio.shield(opening)  # a cancelled caller must not cancel it for others
 
     async def _open(self, row: BatchRow) -> LiveIndex | None:
         ingested = await self._deps.temporal.ingested(row.order.batch_id)
@@ -168,12 +168,12 @@ class _Reader:
         self._results, self._deps, self._row, self._query = results, deps, row, query
         self._next = 0  # number of the first line that is not read yet
         self._last = query.after  # id of the last line that was read
-        self._is_checked = query.after is None  # False while it is not known if there is such a line
+        self._is_checked = query.after is None  # False until the line `after` is found
         self._misses = 0
         self._index: LiveIndex | None = None
 
     async def pieces(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
-        """Yield the selected lines, many at a time. The first item is yielded once `after` is known.
+        """Yield the selected lines, many at a time. The first item is yielded after `after` was found.
 
         Raises:
             ApiError: `after` is not one of the selected lines, or the file of the ended batch was deleted.
@@ -221,10 +221,10 @@ class _Reader:
         self._row = row
 
     async def _settled(self) -> AsyncGenerator[bytes]:
-        """Yield the lines that are settled now, up to the first line that is not.
+        """Yield the lines that have a result now, up to the first line without a result.
 
         Raises:
-            ObjectMissing: a segment was merged into another one, or the batch has ended.
+            ObjectMissing: a segment was merged into another segment, or the batch has ended.
         """
         query = self._query
         if self._index is None:
@@ -250,7 +250,8 @@ class _Reader:
     async def _from_file(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
         """Yield the selected lines of the ended batch's file that were not read yet.
 
-        Yield nothing if the last line that was read is not in the file, because another result of it counts.
+        If the line that was read last is not in the file, because finalization used another result of it,
+        nothing is yielded.
 
         Raises:
             ApiError: `after` was not checked yet, and is not one of the selected lines.
@@ -285,7 +286,7 @@ class _Reader:
 
 
 class _ResultStream(StreamingResponse):
-    """Response that calls `release` when it has ended, also if the client disconnects before it starts."""
+    """Response that calls `release` when it has ended, even if the client disconnects before the start."""
 
     def __init__(self, first: bytes, pieces: AsyncGenerator[bytes], release: Callable[[], None]) -> None:
         super().__init__(_chained(first, pieces), headers=_HEADERS, media_type=JSONL)
@@ -310,10 +311,10 @@ def _has_ended(row: BatchRow) -> bool:
 
 
 def _start_after(index: LiveIndex, id: str, success: bool) -> int:
-    """Return the number of the line after the one with this id.
+    """Return the number of the line after the line with this id.
 
     Raises:
-        ApiError: the line does not exist, is not settled, or is in the other file.
+        ApiError: the line does not exist, has no result yet, or is in the other file.
     """
     found = index.find(id)
     if found is None or not index.is_settled(found) or index.is_success(found) != success:
@@ -322,9 +323,9 @@ def _start_after(index: LiveIndex, id: str, success: bool) -> int:
 
 
 def _next_window(index: LiveIndex, start: int, success: bool) -> _Window | None:
-    """Return the selected lines from number `start` on, up to the first line that is not settled.
+    """Return the selected lines from number `start` on, up to the first line without a result.
 
-    Return None if line `start` is not settled, or does not exist. The window ends after some MiB.
+    Return None if the line `start` has no result or does not exist. The window ends after some MiB.
     """
     lines, size, end = list[int](), 0, start
     most = min(len(index), start + _LOOKED_AT_ONCE)
@@ -344,7 +345,7 @@ def _joined(lines: list[bytes], custom_id: str | None) -> bytes:
 
 
 def _beginning(custom_id: str) -> bytes:
-    """Return what follows the id in a line of results with this custom id."""
+    """Return the bytes that follow the id in a result line with this custom id."""
     return b',"custom_id":%b,"response":' % encode_basestring_ascii(custom_id).encode()
 
 
@@ -354,12 +355,12 @@ async def _selected(
     custom_id: str | None,
     is_disconnected: Callable[[], Awaitable[bool]],
 ) -> AsyncGenerator[bytes]:
-    """Yield the lines of a file that follow the line with the id `after`, until the client disconnects.
+    """Yield the lines of a file after the line with the id `after`, until the client disconnects.
 
     Args:
         pieces: the bytes of the file.
-        after: None for all lines.
-        custom_id: only lines with this custom id; None for all.
+        after: id of a line; None for all lines.
+        custom_id: custom id of the lines; None for all lines.
 
     Raises:
         _NotInFile: no line has the id `after`.

@@ -24,7 +24,7 @@ class FormField(NamedTuple):
 
 
 class FormFile(NamedTuple):
-    """Start of a file in the form. The bytes that follow are the file's content."""
+    """Start of a file in the form. The next pieces of bytes are the file's content."""
 
     name: str
     filename: str
@@ -40,7 +40,7 @@ async def read_multipart(
 
     Args:
         content_type: Content-Type header of the request, which contains the boundary.
-        file: Name of the part that is a file even if it has no file name.
+        file: name of the part that is a file even if it has no file name.
 
     Raises:
         ApiError: the body is not a complete form, or a field is too long (400).
@@ -57,16 +57,16 @@ async def read_multipart(
                     yield piece
         parser.close()
     except MultipartError as error:
-        why = error.args[0] if error.args else "it cannot be read"  # further arguments are for programmers
+        why = error.args[0] if error.args else "it cannot be read"  # further arguments are not for clients
         raise ApiError(400, f"The body of this request is not a whole multipart form: {why}.") from None
 
 
 class _FormParser:
-    """Turns the parser's events into form pieces: whole fields, and files piece by piece."""
+    """Turns the events of the parser into form pieces: complete fields, and files piece by piece."""
 
     def __init__(self, file: str) -> None:
         self._file = file
-        self._name: str | None = None  # of the current field, None inside a file
+        self._name: str | None = None  # name of the current field; None inside a file
         self._value = bytearray()
 
     def feed(self, event: MultipartSegment | bytes | bytearray | None) -> FormPiece | None:

@@ -1,4 +1,4 @@
-"""Streams large request bodies, and rejects them early in a way that clients can handle."""
+"""Stream large request bodies, and reject them early in a way that clients can handle."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 from batchwright.api.errors import ApiError, payload_too_large
 from batchwright.storage.base import StorageError
 
-_FORM_OVERHEAD_BYTES = 64 * 1024  # boundaries, headers and fields beside the file
+_FORM_OVERHEAD_BYTES = 64 * 1024  # boundaries, headers and fields in addition to the file
 _MAX_DISCARDED_BYTES = 64 * 1024 * 1024
 _MAX_DISCARD_SECONDS = 10.0
 
@@ -19,11 +19,14 @@ _MAX_DISCARD_SECONDS = 10.0
 async def stream_body(
     request: Request, limit: int, what: str = "file"
 ) -> AsyncGenerator[AsyncIterator[bytes]]:
-    """Stream the body of a form that contains one file of at most `limit` bytes.
+    """Context manager that streams the body of a form with one file of at most `limit` bytes.
 
-    `what` names this file in errors. A client that waits for `100 Continue` gets the rejection before it
-    sends the body. For any other client, the rest of a rejected body is read and dropped, because many
-    clients read a response only after they have sent everything.
+    A client that waits for `100 Continue` gets a rejection before it sends the body. For any other client,
+    the rest of a rejected body is read and dropped, because many clients read a response only after they have
+    sent everything.
+
+    Args:
+        what: name of the file in errors.
 
     Raises:
         ApiError: the announced size is too large (413), or the body ends too early (400).
@@ -40,7 +43,7 @@ async def stream_body(
             raise ApiError(400, "The request ended before its body did.") from None
         except ApiError as error:
             if body.is_held_back:
-                error.headers["Connection"] = "close"  # the client may send the body nevertheless
+                error.headers["Connection"] = "close"  # the client may still send the body
             else:
                 await _discard(pieces)
             raise
@@ -56,7 +59,7 @@ class _UploadBodyStream:
 
     @property
     def is_held_back(self) -> bool:
-        """True if the client has not sent the body, because it still waits for `100 Continue`."""
+        """True if the client has not sent the body yet, because it waits for `100 Continue`."""
         expected = self._request.headers.get("expect", "")
         return expected.lower() == "100-continue" and not self._is_read
 
@@ -68,7 +71,7 @@ class _UploadBodyStream:
 
 
 async def _discard(body: AsyncIterator[bytes]) -> None:
-    """Read the rest of a rejected body and drop it, up to a size and a time."""
+    """Read and drop the rest of a rejected body, up to a maximum size and time."""
     discarded = 0
     try:
         async with asyncio.timeout(_MAX_DISCARD_SECONDS):

@@ -1,4 +1,7 @@
-"""Parts of an upload. Each part is an object; when the upload is completed, they are copied into one file."""
+"""Parts of an upload. Each part is an object.
+
+When the upload is completed, the parts are copied into one file.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -57,7 +60,7 @@ async def _requested_parts(
     """Return the rows of the parts in the requested order.
 
     Raises:
-        ApiError: a part does not exist, or the total size of the parts is not the announced one.
+        ApiError: a part does not exist, or the parts do not have the announced total size.
     """
     stored = await deps.database.uploads.parts(upload.tenant, upload.id, completion.part_ids)
     for part_id in completion.part_ids:
@@ -87,7 +90,7 @@ def _file_row(upload: UploadRow, deps: ApiDependencies) -> FileRow:
 
 
 class _AssembledFile:
-    """Checks the assembled file while it is copied: its MD5 digest, and whether its first line is JSON."""
+    """Checks the assembled file while it is copied: its MD5 digest, and that its first line is JSON."""
 
     def __init__(self, upload: UploadRow, max_line_bytes: int) -> None:
         self._digest = md5(usedforsecurity=False)
@@ -113,7 +116,7 @@ async def store_part(
 ) -> PartRow:
     """Write the form's file `data` to storage and the part's row to the database. Return the row.
 
-    An error leaves no object without a row.
+    After an error, no object without a row is left.
 
     Raises:
         ApiError: the request is not valid.
@@ -164,7 +167,7 @@ class _PartData:
         self._bytes = 0
 
     def finish(self) -> int:
-        """Return the size of the part in bytes. Raises ApiError if the form had no file `data`."""
+        """Return the size of the part in bytes. Raise ApiError if the form had no file `data`."""
         if self._bytes is None:
             raise missing_parameter("data")
         return self._bytes

@@ -1,4 +1,4 @@
-"""Reasons why batches wait: those that workers report, and task queues that no worker polls."""
+"""Reasons why batches wait: reasons that workers report, and task queues that no worker polls."""
 
 from collections.abc import Collection
 from datetime import timedelta
@@ -27,7 +27,7 @@ PAUSED = "paused"
 class PolledQueues(NamedTuple):
     """The task queues that workers poll, and the rate limits in effect.
 
-    A model's rate limit decides to which queue its slices are sent.
+    A model's rate limit determines the task queue of its slices.
     """
 
     queues: Collection[str]
@@ -46,11 +46,11 @@ class BatchWaitingReasons:
     def of_batch(
         self, row: BatchRow, reported: list[WaitingRow], polled: PolledQueues
     ) -> list[WaitingObject]:
-        """Return why a batch waits, at most one reason per model and source. Empty if nothing waits.
+        """Return why a batch waits, at most one reason per model and source; empty if nothing waits.
 
         Args:
-            reported: Reasons that are stored in the database.
-            polled: Task queues that workers poll.
+            reported: waiting reasons that are stored in the database.
+            polled: task queues that workers poll.
         """
         if row.status not in LIVE_STATES:
             return []
@@ -94,7 +94,8 @@ class BatchWaitingReasons:
 def _without_workers(row: BatchRow, polled: PolledQueues) -> list[WaitingObject]:
     """Return a reason for each task queue that the batch needs but that no worker polls.
 
-    The API finds these reasons itself, because no worker may be running that could report them.
+    The API finds these reasons itself, because it is possible that no worker is running that could report
+    them.
     """
     missing = [queue for queue in (CONTROL_QUEUE, IO_QUEUE) if queue not in polled.queues]
     found = [WaitingObject(model=None, reason=unpolled_reason(queue)) for queue in missing]

@@ -1,7 +1,4 @@
-"""/admin/batches: the batches of all tenants: list, count, get, cancel, pause, resume.
-
-For operators.
-"""
+"""/admin/batches: list, count, get, cancel, pause and resume the batches of all tenants; for operators."""
 
 import logging
 from collections.abc import Awaitable, Callable, Collection
@@ -93,7 +90,7 @@ class OperatorBatchRoutes:
         return json_response(operator_batch_page(rows, now, more=more))
 
     async def counts(self) -> Response:
-        """Count the live batches, and those that ended in the last 24 hours, by status and tenant."""
+        """Count the live batches and the batches that ended in the last 24 hours, by status and tenant."""
         now = self._clock()
         since = now - _COUNTED_SINCE
         rows = await self._batches.counts(forecast_since=now - FORECAST_AGE, ended_since=since)
@@ -105,7 +102,7 @@ class OperatorBatchRoutes:
         return json_response(operator_batch(await self._control.get(tenant, batch_id), tenant))
 
     async def cancel(self, request: Request, batch_id: str) -> Response:
-        """Cancel a batch of any tenant. Results of settled lines stay in its files."""
+        """Cancel a batch of any tenant. Results that it already has stay in its files."""
         return await self._act(request, batch_id, "cancelled", self._control.cancel)
 
     async def pause(self, request: Request, batch_id: str) -> Response:
@@ -113,7 +110,7 @@ class OperatorBatchRoutes:
         return await self._act(request, batch_id, "paused", self._control.pause)
 
     async def resume(self, request: Request, batch_id: str) -> Response:
-        """Resume a paused batch. Only its tenant can resume a batch that has ended."""
+        """Resume a paused batch. If the batch has ended, only its tenant can resume it."""
         return await self._act(request, batch_id, "resumed", self._control.resume_paused)
 
     async def _act(
@@ -123,9 +120,11 @@ class OperatorBatchRoutes:
         done: str,
         act: Callable[[str, str], Awaitable[BatchObject]],
     ) -> Response:
-        """Change a batch with `act`, log who did it, and return the response.
+        """Change a batch with `act`, log who changed it, and return the response.
 
-        `done` says in the log what was done.
+        Args:
+            done: the change, in words for the log.
+            act: called with the tenant and the batch id; changes the batch.
         """
         tenant = await self._owner(batch_id)
         batch = await act(tenant, batch_id)

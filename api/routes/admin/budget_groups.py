@@ -46,10 +46,10 @@ class BudgetGroupList(BaseModel):
 
 
 class BudgetGroupUpdate(BaseModel):
-    """Fields that are absent stay unchanged.
+    """New values for a budget group. Missing fields stay unchanged.
 
-    If `tokens_per_day` is null or 0, the budget is removed. `members` replaces the whole list: tenants of an
-    organization, key ids of a team or user.
+    If `tokens_per_day` is null or 0, the budget is removed. `members` replaces the whole list. It has the
+    tenants of an organization, or the key ids of a team or user.
     """
 
     tokens_per_day: TokensPerDay | None = None
@@ -107,9 +107,9 @@ class BudgetGroupRoutes:
         kind: Annotated[str | None, Query(), pattern_schema(_KIND_PATTERN)] = None,
         tenant: Annotated[str | None, Query(), pattern_schema(NAME_PATTERN)] = None,
     ) -> Response:
-        """List budget groups by kind, tenant and name, with their usage today.
+        """List budget groups with their usage today, sorted by kind, tenant and name.
 
-        `kind` selects one kind, `tenant` the teams and users of one tenant.
+        The parameter `kind` selects one kind, and `tenant` selects the teams and users of one tenant.
         """
         only_kind = None if kind is None else _checked_kind(kind)
         only_tenant = None if tenant is None else checked_name(tenant, "tenant")
@@ -134,7 +134,7 @@ class BudgetGroupRoutes:
         except UnknownTenant:
             message = f"No tenant found with name '{tenant}'; `batchwright tenants create` makes one."
             raise ApiError(404, message, param="tenant") from None
-        except UnknownBudgetGroup:  # deleted in the meantime
+        except UnknownBudgetGroup:  # the group was deleted in the meantime
             raise _not_found(group) from None
         except InOtherOrganization as error:
             raise _tenant_taken(error.tenant, error.organization) from None
@@ -143,7 +143,7 @@ class BudgetGroupRoutes:
         return json_response(await self._get(group))
 
     async def delete(self, kind: _Kind, name: _Name, tenant: _TenantQuery = None) -> Response:
-        """Delete a budget group. Its tenants or keys stay and keep only their own budgets."""
+        """Delete a budget group. Its tenants or keys are not deleted, and keep only their own budgets."""
         group = _checked_group(kind, tenant, name)
         try:
             await self._groups.delete(group)
@@ -153,7 +153,7 @@ class BudgetGroupRoutes:
         return json_response(DeletedBudgetGroup(kind=group.kind, tenant=tenant, name=name))
 
     async def _parse_members(self, group: BudgetGroup, fields: Mapping[str, object]) -> Sequence[str]:
-        """Return the new members of the group, without storing them.
+        """Return the new members of the group. They are not stored.
 
         Raises:
             ApiError: a member is not valid, does not exist, or belongs to another organization.
@@ -197,10 +197,10 @@ def _checked_kind(kind: str) -> GroupKind:
 
 
 def _checked_group(kind: str, tenant: str | None, name: str) -> BudgetGroup:
-    """Return the group that the path and query of a request name.
+    """Return the budget group that the path and the query of a request name.
 
     Raises:
-        ApiError: a name is not valid, a team or user has no tenant, or an organization has one.
+        ApiError: a name is not valid, a team or user has no tenant, or an organization has a tenant.
     """
     group_kind = _checked_kind(kind)
     checked_name(name, "name")

@@ -1,7 +1,4 @@
-"""/admin/dlq: dead letters (lines that failed for good) of all tenants: list, retry, delete.
-
-For operators.
-"""
+"""/admin/dlq: list, retry and delete dead letters (lines that failed for good); for operators."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -40,7 +37,7 @@ _BATCHES_PER_CALL = 20
 
 
 class RetryAllBody(RerunBody):
-    """Selects dead letters. An empty body selects all of them."""
+    """Selects dead letters to retry. An empty body selects all of them."""
 
     tenant: str | None = Field(None, pattern=NO_NUL)
     batch_id: str | None = Field(None, pattern=NO_NUL)
@@ -107,7 +104,7 @@ class DeadLetterRoutes:
         return json_response(DeadLetterPage(data=data, first_id=first, last_id=last, has_more=more))
 
     async def retry(self, request: Request, letter_id: str) -> Response:
-        """Create a batch that retries the line. A repeated call returns the batch that was created first."""
+        """Create a batch that retries the line. A repeated call returns the same batch."""
         fields = await read_optional_object(request)
         reject_unknown(fields, RerunBody.model_fields)
         found = await self._dead_letters.get(letter_id)
@@ -118,7 +115,10 @@ class DeadLetterRoutes:
         return json_response(batch_object(row))
 
     async def retry_all(self, request: Request) -> Response:
-        """Retry dead letters that are not retried yet: one new batch per ended batch, at most 20 per call."""
+        """Retry all dead letters that were not retried yet.
+
+        Each call creates at most 20 batches, one per ended batch.
+        """
         fields = await read_optional_object(request)
         reject_unknown(fields, RetryAllBody.model_fields)
         tenant, batch_id, after = (_optional_text(fields, name) for name in ("tenant", "batch_id", "after"))
@@ -142,8 +142,8 @@ class DeadLetterRoutes:
     ) -> Sequence[DeadLetterRetryObject]:
         """Retry the dead letters of one batch. Return one object for each new batch.
 
-        If the API rejects the retry, the returned object contains the error, so that the dead letters of
-        other batches are still retried.
+        If the retry is rejected, the returned object has the error, so that the dead letters of other batches
+        are still retried.
         """
         try:
             rows = await self._retries.retry_all(tenant, origin, fields)

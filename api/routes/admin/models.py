@@ -93,14 +93,14 @@ class ModelRegistryRoutes:
         return await self._registry_response(await self._changes.all())
 
     async def get(self, model: _Model) -> Response:
-        """Show the effective settings of a model, each with its origin. The `ETag` is the model's version."""
+        """Show the effective settings of a model, each with its source. The `ETag` is the model's version."""
         name = _checked_name(model)
         entry = self._entry_of(name, *await self._read())
         found = model_settings_object(entry, self._deps.settings)
         return json_response(found, headers=etag(found.version))
 
     async def put(self, request: Request, model: _Model) -> Response:
-        """Register a model, or replace one completely. It takes precedence over the registry file."""
+        """Register a model, or replace a model completely. This overrides the registry file."""
         name, expected = _checked_name(model), expected_versions(request)
         fields = await read_json_object(request)
         config = validated_config(name, lambda: ModelConfig.model_validate(fields))
@@ -120,7 +120,7 @@ class ModelRegistryRoutes:
         return await self._registry_response(changes, name)
 
     async def patch(self, request: Request, model: _Model) -> Response:
-        """Change some settings of a model and keep the others. null removes a change."""
+        """Change some settings of a model and keep the others. A value of null undoes an earlier change."""
         name, expected = _checked_name(model), expected_versions(request)
         fields = MODEL_SETTINGS.validate_python(await read_json_object(request))
         return model_settings_response(
@@ -136,12 +136,13 @@ class ModelRegistryRoutes:
         """Store a change of some settings of a model, and return the changed model.
 
         Args:
-            fields_for: Returns the settings to change. Its argument is the model's configuration without
-                run-time changes, or None if the model exists only through a run-time change.
-            expected: The model must have one of these versions; None accepts any version.
+            fields_for: returns the settings to change. It is called with the model's configuration without
+                run-time changes, or with None if the model exists only through a run-time change.
+            expected: the model must have one of these versions; None accepts any version.
 
         Raises:
-            ApiError: the model does not exist, the change is not valid, or the version is another one (412).
+            ApiError: the model does not exist, the change is not valid, or the model has another version
+                (412).
         """
         changes, seen = await self._read()
         base = self._catalog.base_of(name, seen)
@@ -171,7 +172,10 @@ class ModelRegistryRoutes:
         return self._entry_of(name, changes, seen)
 
     async def delete(self, request: Request, model: _Model) -> Response:
-        """Remove a model, even one of the registry file, until it is registered again or reverted."""
+        """Remove a model until it is registered again or the removal is reverted.
+
+        A model in the registry file can be removed, too.
+        """
         name, expected = _checked_name(model), expected_versions(request)
         changes, seen = await self._read()
         known = {row.model for row in changes} | {row.name for row in seen}
@@ -191,7 +195,10 @@ class ModelRegistryRoutes:
         return json_response(found, headers=etag(found.version))
 
     async def put_config(self, request: Request, model: _Model) -> Response:
-        """Override how requests to a model are sent. Settings that are absent are no longer overridden."""
+        """Override how requests to a model are sent.
+
+        Settings that are missing in the body are no longer overridden.
+        """
         name, expected = _checked_name(model), expected_versions(request)
         fields = await read_json_object(request)
         entry = await self._change_settings(name, lambda base: model_config_patch(fields, base), expected)
@@ -199,9 +206,9 @@ class ModelRegistryRoutes:
         return json_response(found, headers=etag(found.version))
 
     async def revert(self, request: Request, model: _Model) -> Response:
-        """Remove a run-time change: the registry file or the backends' listing applies again.
+        """Remove a run-time change, so that the registry file or the backends' model lists apply again.
 
-        No effect without a change.
+        Without a run-time change, nothing happens.
         """
         name, expected = _checked_name(model), expected_versions(request)
         _, seen = await self._read()
@@ -223,10 +230,11 @@ class ModelRegistryRoutes:
         raise _model_not_found(name)
 
     def _reject_conflicts(self, name: str, config: ModelConfig, seen: Sequence[SeenModel]) -> None:
-        """Check that the change fits the registry file, the settings and the models that backends list.
+        """Check that a change does not conflict with the registry file, the settings or backends' model
+        lists.
 
         Raises:
-            ApiError: the change conflicts with one of these.
+            ApiError: the change conflicts with one of them.
         """
         settings = self._deps.settings
         reject_secret_misuse(config, self._catalog.trusted)

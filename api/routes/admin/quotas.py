@@ -1,4 +1,4 @@
-"""/admin/quotas: quotas, shares and model permissions of tenants, for operators."""
+"""/admin/quotas: quotas, weights and model permissions of tenants, for operators."""
 
 import logging
 from collections.abc import Mapping
@@ -38,14 +38,13 @@ _Model = Annotated[str, Field(min_length=1, max_length=_MAX_NAME_CHARACTERS, pat
 
 
 class QuotaUpdate(BaseModel):
-    """Fields that are absent stay unchanged. null resets a field to the default.
+    """New values for a tenant. Missing fields stay unchanged. null resets a field to the default.
 
-    `weight` is the tenant's share of the workers relative to other tenants. `max_in_flight` is how many
-    requests of the tenant may be in flight at once, over all workers, but at least one for each worker that
-    runs its slices. `max_priority` is the highest priority that a new batch may have. `over_quota`
-    says whether a batch over the quota of enqueued lines or tokens fails (the default) or waits.
-    `backend_requests_per_minute` and `backend_tokens_per_minute` are how much all workers together send to
-    backends for the tenant.
+    `weight` is the tenant's share of the workers relative to other tenants. `max_in_flight` is the maximum
+    number of the tenant's requests in flight over all workers, but at least one for each worker that runs its
+    slices. `max_priority` is the highest priority of a new batch. `over_quota` is what happens to a batch
+    over the quota of enqueued lines or tokens: it fails (the default) or waits. `backend_requests_per_minute`
+    and `backend_tokens_per_minute` limit what all workers together send to backends for the tenant.
     """
 
     tenant: str = Field(pattern=NAME_PATTERN)
@@ -79,15 +78,15 @@ class QuotaRoutes:
         return router
 
     async def list(self) -> Response:
-        """List the tenants with their own quotas, shares or model permissions."""
+        """List the tenants with their own quotas, weights or model permissions."""
         return await self._quota_list()
 
     async def get(self, tenant: Annotated[str, Path(), pattern_schema(NAME_PATTERN)]) -> Response:
-        """Show the limits of a tenant and their usage."""
+        """Show the limits of a tenant and how much of each limit is used."""
         return json_response(await limits_of(self._deps, checked_name(tenant, "tenant")))
 
     async def put(self, request: Request) -> Response:
-        """Change a tenant's own quotas, its share of the workers, or the models it may use.
+        """Change a tenant's own quotas, its weight, or the models that it may use.
 
         Workers apply changes to running batches within 5 seconds.
         """
@@ -115,7 +114,7 @@ class QuotaRoutes:
         return await self._quota_list()
 
     async def delete(self, tenant: Annotated[str, Query(), pattern_schema(NAME_PATTERN)] = "") -> Response:
-        """Reset a tenant to the defaults. No effect if it has no quotas of its own."""
+        """Reset a tenant to the defaults. If it has no quotas of its own, nothing happens."""
         await self._quotas.clear(checked_name(tenant, "tenant"))
         logger.info("quotas reset", extra={"of_tenant": tenant})
         return await self._quota_list()
@@ -159,7 +158,11 @@ def _parse_weight(value: object) -> float | None:
 
 
 def _parse_up_to(fields: Mapping[str, object], name: str, highest: int, meaning: str) -> int | None:
-    """Return a number from 1 to `highest`, or None. `meaning` says in errors what null stands for."""
+    """Return the field `name`, a number from 1 to `highest`; None if it is null or missing.
+
+    Args:
+        meaning: the meaning of null, in words for the error message.
+    """
     if fields[name] is None:
         return None
     most = required_integer(fields, name)

@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 
 
 class RateUpdate(BaseModel):
-    """`model` is null for the rate over all models.
+    """New value of a rate limit. If `model` is null, it is the rate over all models.
 
-    `requests_per_second` of 0 removes the limit, even one in the settings.
+    If `requests_per_second` is 0, the limit is removed, even a limit in the settings.
     """
 
     model: str | None
@@ -67,7 +67,7 @@ class RateRoutes:
         return await self._rate_list(await self._changes.all())
 
     async def put(self, request: Request) -> Response:
-        """Set a rate until it is changed or removed. It takes precedence over the settings."""
+        """Set a rate limit until it is changed or removed. It overrides the settings."""
         fields = await read_json_object(request)
         reject_unknown(fields, RateUpdate.model_fields)
         for name in RateUpdate.model_fields:
@@ -80,7 +80,10 @@ class RateRoutes:
         self,
         model: Annotated[str | None, Query(description="if absent, the rate over all models")] = None,
     ) -> Response:
-        """Remove a change: the setting applies again. No effect without a change."""
+        """Remove a run-time change of a rate, so that the setting applies again.
+
+        Without a change, nothing happens.
+        """
         if model == ALL_MODELS:
             raise invalid_value("model", "Invalid value for 'model': leave it out for all models.")
         return await self._change(ALL_MODELS if model is None else check_text(model, "model"), None)
@@ -133,10 +136,10 @@ class RateRoutes:
 
 
 def _shared_rate(rates: RatesInEffect, served: frozenset[str]) -> float | None:
-    """Return the rate that the models without a rate of their own share, in requests per second.
+    """Return the rate that models without their own rate share, in requests per second.
 
-    It is the rate over all models minus the models' own rates. Return None if there is no rate over all
-    models, and `0` if the models' own rates use up all of it.
+    The result is the rate over all models minus the rates of single models. It is None if there is no rate
+    over all models, and 0 if the rates of single models use up all of it.
     """
     if not rates.overall_rate:
         return None
