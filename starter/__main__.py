@@ -65,7 +65,7 @@ COMMANDS = (
 class Commands(TyperGroup):
     """Group of all `batchwright` commands.
 
-    Usage errors exit with 3 instead of typer's 2, which is the exit code for a batch that is not finished.
+    A usage error exits with 3. Typer's own exit code 2 means here that a batch is not finished.
     """
 
     def main(
@@ -83,7 +83,7 @@ class Commands(TyperGroup):
             return super().main(args, prog_name, complete_var, standalone_mode, windows_expand_args, **extra)
         except SystemExit as end:
             if isinstance(end.__context__, typer.TyperException):
-                # Imported here because the list of commands must not wait for libraries that print batches.
+                # Imported here, because the list of commands must not wait for libraries that print batches.
                 from batchwright.starter.output import ExitCode
 
                 raise SystemExit(int(ExitCode.USAGE)) from None

@@ -33,9 +33,9 @@ _MODELS = "/admin/models"
 _DEAD_LETTERS = "/admin/dlq"
 _OPERATOR_BATCHES = "/admin/batches"
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
-# A batch that waits has no new results for long. The connection may also be dead, so it is opened again then.
+# A waiting batch has no new results for a long time. As the connection may also be dead, it is opened again.
 _FOLLOW_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
-# After the last byte of a large upload, the API may need long to store and check it.
+# After the last byte of a large upload, the API may need a long time to store and check the file.
 _UPLOAD_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
 _EVENTS = "/x/events"
 _EVENT_DATA = "data: "
@@ -46,9 +46,9 @@ class ClientError(Exception):
     """A call to the API failed. The message is one sentence for the user.
 
     Attributes:
-        is_transient: True if the same call may succeed in a moment, for example after a timeout.
+        is_transient: True if the same call may succeed soon, for example after a timeout.
         is_rejected: True if the API rejected the request, so that nothing was changed.
-        code: Error code of the API, such as `model_not_found`; None if there is none.
+        code: error code of the API, such as `model_not_found`; None if there is none.
         status: HTTP status of the response; None if there was no response.
     """
 
@@ -67,10 +67,10 @@ class ClientError(Exception):
 
 
 class Client:
-    """HTTP client of the API, used as a context manager. It has one method for each endpoint.
+    """HTTP client of the API, used as a context manager. It has one method per endpoint.
 
     Raises:
-        ClientError: `url` is not usable, or the call of a method fails.
+        ClientError: `url` is not usable, or a method's call to the API fails.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Client:
         # Proxies of the environment are ignored: the API usually runs on this machine or in this network.
         with self._translated_errors():
             # Loading the certificates takes longer than most calls. Plain HTTP does not need them,
-            # as redirects to https are not followed.
+            # because redirects to https are not followed.
             verify = httpx.URL(url).scheme != "http"
             self._http = httpx.Client(
                 base_url=url, headers=headers, timeout=_TIMEOUT, trust_env=False, verify=verify
@@ -130,11 +130,11 @@ class Client:
         """Create a batch from an uploaded file, and return it.
 
         Args:
-            window: Completion window, such as `24h`: the time after which the batch expires.
+            window: completion window, the time after which the batch expires, such as `24h`.
             deduplicate: True sends identical requests only once. If False, the setting of the API decides.
             priority: 1 to 5, where 5 is the most urgent; None for the default of the API.
-            headers: Headers that the API passes on to the backends.
-            idempotency_key: A repeated call with the same key returns the batch of the first call.
+            headers: headers that the API forwards to backends.
+            idempotency_key: a repeated call with the same key returns the batch of the first call.
         """
         given: dict[str, object] = {"deduplicate": True} if deduplicate else {}
         if priority is not None:
@@ -156,10 +156,10 @@ class Client:
         return self._call("GET", _batch_path(batch_id), BatchObject)
 
     def events(self, batch_id: str) -> Generator[BatchObject]:
-        """Yield the batch now and at each change, until it has ended or the API ends the stream.
+        """Yield the batch now and after each change, until it has ended or the API ends the stream.
 
         Raises:
-            ClientError: the API has no such stream, or the connection broke, or was silent for too long.
+            ClientError: the API has no such stream, the connection broke, or no data came for too long.
         """
         path = _batch_path(batch_id, _EVENTS)
         with self._translated_errors(), self._http.stream("GET", path, timeout=_EVENTS_TIMEOUT) as response:
@@ -171,7 +171,10 @@ class Client:
                     yield self._parsed(line.removeprefix(_EVENT_DATA), BatchObject)
 
     def batches(self, query: Mapping[str, str | int]) -> BatchPage:
-        """Return a page of batches, newest first. `query` has the parameters of the API, such as `status`."""
+        """Return a page of batches, newest first.
+
+        `query` has query parameters of the API, such as `status`.
+        """
         return self._call("GET", f"/v1/batches?{httpx.QueryParams(query)}", BatchPage)
 
     def cancel(self, batch_id: str) -> BatchObject:
@@ -181,21 +184,23 @@ class Client:
         return self._call("POST", _batch_path(batch_id, "/x/pause"), BatchObject)
 
     def resume(self, batch_id: str, window: str | None = None) -> BatchObject:
-        """Resume a paused batch and return it, or return a new batch for the remaining lines of an ended one.
+        """Resume a paused batch and return it.
+
+        For an ended batch, return a new batch for its remaining lines.
 
         Args:
-            window: Completion window of the new batch; None for the window of the ended batch.
+            window: completion window of the new batch; None for the ended batch's window.
         """
         return self._call("POST", _batch_path(batch_id, "/x/resume"), BatchObject, _window_body(window))
 
     def retry(
         self, batch_id: str, window: str | None = None, codes: Sequence[str] | None = None
     ) -> BatchObject:
-        """Return a batch of the lines of an ended batch that failed.
+        """Create and return a batch that retries the failed lines of an ended batch.
 
         Args:
-            window: Completion window of the new batch; None for the window of the ended batch.
-            codes: Only lines that failed with one of these codes; None for all failed lines.
+            window: completion window of the new batch; None for the ended batch's window.
+            codes: error codes of the lines to retry; None for all failed lines.
         """
         body = {**(_window_body(window) or {}), **({"codes": codes} if codes else {})}
         return self._call("POST", _batch_path(batch_id, "/x/retry"), BatchObject, body or None)
@@ -224,7 +229,7 @@ class Client:
         return self._call("DELETE", f"{_QUOTAS}?{httpx.QueryParams({'tenant': tenant})}", QuotaList)
 
     def operator_batches(self, query: Mapping[str, str]) -> OperatorBatchPage:
-        """Return a page of the batches of all tenants. `query` has the filters of the API."""
+        """Return a page of the batches of all tenants. `query` has filters of the API, such as `tenant`."""
         return self._call("GET", f"{_OPERATOR_BATCHES}?{httpx.QueryParams(dict(query))}", OperatorBatchPage)
 
     def batch_counts(self) -> BatchCountsObject:
@@ -252,16 +257,16 @@ class Client:
     def retry_dead_letters(
         self, *, tenant: str | None, batch_id: str | None, window: str | None, after: str | None
     ) -> DeadLetterRetryPage:
-        """Create batches that retry dead letters, which are lines that failed after their last attempt.
+        """Create batches that retry dead letters, lines that failed after their last attempt.
 
-        One call covers one page of batches. If `has_more` is True in the result, pass its `last_id` as
-        `after` to retry the next page.
+        One call processes one page of batches. If `has_more` is True in the result, call this again with the
+        result's `last_id` as `after`.
 
         Args:
-            tenant: Retry only lines of this tenant; None for all tenants.
-            batch_id: Retry only lines of this batch; None for all batches.
-            window: Completion window of the new batches; None for the window of the original batch.
-            after: `last_id` of the page before; None for the first page.
+            tenant: tenant of the lines; None for all tenants.
+            batch_id: batch of the lines; None for all batches.
+            window: completion window of the new batches; None for the original batch's window.
+            after: `last_id` of the previous page; None for the first page.
         """
         body = {"tenant": tenant, "batch_id": batch_id, "completion_window": window, "after": after}
         return self._call("POST", _DEAD_LETTERS + "/retry-all", DeadLetterRetryPage, body)
@@ -282,8 +287,8 @@ class Client:
         """Register `model`, and return all registered models.
 
         Args:
-            config: The settings of the model, as in the registry file.
-            replace: True overwrites a model that exists. If False, the API rejects the call in this case.
+            config: settings of the model, as in the registry file.
+            replace: True replaces an existing model. If False, the API rejects the call if the model exists.
         """
         headers = None if replace else {"If-None-Match": "*"}
         return self._call("PUT", f"{_MODELS}/{quote(model, safe='')}", RegisteredModels, config, headers)
@@ -294,8 +299,8 @@ class Client:
         """Change some settings of a model, keep all others, and return the resulting settings.
 
         Args:
-            changes: New values by name; None undoes an earlier change of this setting.
-            version: The change is rejected if the model has another version; None accepts any version.
+            changes: new values by name; None undoes an earlier change of the setting.
+            version: the change is rejected if the model has another version; None accepts any version.
         """
         headers = None if version is None else {"If-Match": f'"{version}"'}
         return self._call(
@@ -310,7 +315,7 @@ class Client:
 
     @contextmanager
     def content(self, file_id: str) -> Generator[Iterator[bytes]]:
-        """Download a file. Yield an iterator over its bytes, which is valid inside the `with` block."""
+        """Context manager that downloads a file. It yields an iterator over the file's bytes."""
         with self._translated_errors(), self._http.stream("GET", f"/v1/files/{file_id}/content") as response:
             if response.is_error:
                 response.read()
@@ -321,13 +326,13 @@ class Client:
     def live_results(
         self, batch_id: str, *, failed: bool, after: str | None = None
     ) -> Generator[Iterator[bytes]]:
-        """Follow the results of a batch until it has ended.
+        """Context manager that follows the results of a batch until the batch has ended.
 
-        Yield an iterator over their bytes, which is valid inside the `with` block.
+        It yields an iterator over the bytes of the results.
 
         Args:
-            failed: True for the lines of the error file, False for those of the output file.
-            after: Id of the line after which to continue; None for the beginning.
+            failed: True for the lines of the error file, False for the lines of the output file.
+            after: id of the line after which to continue; None for the beginning.
         """
         query = {"follow": "true", "status": "failed" if failed else "completed"}
         if after is not None:
@@ -361,7 +366,7 @@ class Client:
 
     def _parsed(self, content: str | bytes, kind: type[_Model]) -> _Model:
         try:
-            # A newer API may return fields that this version does not know.
+            # Responses of a newer API may have fields that this version does not know.
             return kind.model_validate_json(content, extra="allow")
         except ValidationError:
             raise ClientError(

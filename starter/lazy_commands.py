@@ -13,9 +13,9 @@ class LazyCommand(TyperCommand):
     """A command whose function is imported only when the command is called.
 
     Args:
-        target: The function, as `module:name` below the package batchwright.starter.commands.
-        summary: Description in the list of commands.
-        context_settings: Settings of click for parsing the arguments, such as `ignore_unknown_options`.
+        target: the function, as `module:name` below the package batchwright.starter.commands.
+        summary: description in the list of commands.
+        context_settings: click settings for parsing the arguments, such as `ignore_unknown_options`.
     """
 
     def __init__(

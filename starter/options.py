@@ -42,7 +42,7 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait until the batch has end
 
 
 def key_value_pairs(texts: Sequence[str] | None, option: str) -> dict[str, str] | None:
-    """Return the pairs of a repeatable option `--option key=value`; None if there are none.
+    """Return the pairs of a repeatable option `--option key=value`; None if the option was not given.
 
     If a text has another form, end the command with an error that names `option`.
     """
@@ -57,11 +57,11 @@ def key_value_pairs(texts: Sequence[str] | None, option: str) -> dict[str, str] 
 
 @contextmanager
 def api_client(url: str | None, tenant: str | None) -> Generator[Client]:
-    """Yield an API client. If a call in the `with` block fails, end the command with one sentence.
+    """Context manager that yields an API client. If a call fails, it ends the command with one sentence.
 
     Args:
-        url: Address of the API; None for the configured one.
-        tenant: Tenant that the requests name; None for the configured one.
+        url: address of the API; None for the configured address.
+        tenant: tenant that the requests name; None for the configured tenant.
     """
     settings = settings_or_stop(url=url, tenant=tenant)
     try:
@@ -94,8 +94,9 @@ def stop_unknown_model(model: str) -> NoReturn:
 def settings_or_stop(**options: str | None) -> Settings:
     """Load and return the settings. If a setting is wrong, end the command with one sentence.
 
-    `options` are values of command-line options, which replace the settings of the same name unless they are
-    None.
+    Args:
+        options: values of command-line options. Each replaces the setting of the same name, unless it is
+            None.
     """
     try:
         return load(**{name: value for name, value in options.items() if value is not None})

@@ -31,8 +31,8 @@ def column_table(*names: str, right: int = 0, whole: str = "") -> Table:
     """Return an empty table with the columns `names`. Long values are wrapped, never cut.
 
     Args:
-        right: Number of columns at the end that are aligned to the right, because they hold numbers.
-        whole: Name of a column that is not wrapped, because users copy its values.
+        right: number of columns at the end that are aligned to the right, because they contain numbers.
+        whole: name of a column that is not wrapped, because users copy its values.
     """
     table = Table(box=None, pad_edge=False, header_style="dim")
     for place, name in enumerate(names):
@@ -52,7 +52,7 @@ def property_table() -> Table:
 
 
 def escaped(text: str) -> str:
-    """Return `text` with brackets and backslashes escaped, so that rich does not read them as markup."""
+    """Return `text` with brackets and backslashes escaped, so that rich does not interpret them as markup."""
     return escape(text)
 
 
@@ -75,16 +75,16 @@ _UNLIMITED_WIDTH = 10_000
 
 class ExitCode(IntEnum):
     COMPLETED = 0
-    FAILED = 1  # also expired and cancelled
+    FAILED = 1  # the batch failed, expired or was cancelled
     UNFINISHED = 2
-    USAGE = 3  # also if the API is unreachable or rejects the request
+    USAGE = 3  # wrong usage, or the API is unreachable or rejects the request
 
 
 def stdout() -> Console:
     """Return a new console that prints to the current `sys.stdout`, which tests may replace."""
     console = Console(file=sys.stdout, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _UNLIMITED_WIDTH  # so that each row stays on one line for tools such as grep
+        console.width = _UNLIMITED_WIDTH  # each row stays on one line, for tools such as grep
     return console
 
 
@@ -106,9 +106,9 @@ def stop(message: str, code: ExitCode = ExitCode.USAGE) -> NoReturn:
 
 
 def print_json(value: BaseModel) -> None:
-    """Print `value` as one line of JSON, with exactly the fields that it was created with.
+    """Print `value` as one line of JSON, with exactly the fields with which it was created.
 
-    A response of the API is thus printed as the API returned it.
+    So a response of the API is printed as the API returned it.
     """
     print(to_json(_given_fields(value), inf_nan_mode="null").decode())
 
@@ -116,7 +116,7 @@ def print_json(value: BaseModel) -> None:
 def _given_fields(value: object) -> object:
     """Convert a model, and all models inside it, to dicts of the fields with which they were created.
 
-    The dicts include fields that this version does not know. Other values are returned unchanged.
+    The dicts include fields that this version does not know. Values of other types are returned unchanged.
     """
     if isinstance(value, BaseModel):
         given = value.model_fields_set | (value.model_extra or {}).keys()
@@ -204,7 +204,7 @@ def waiting_text(why: WaitingObject, *, of_model: bool = True) -> str:
     """Return why a batch waits as text, such as `alpha: REASON (since 12:30:00)`.
 
     Args:
-        of_model: True begins with the name of the model that waits.
+        of_model: if True, the text begins with the name of the model that waits.
     """
     model = f"{why.model}: " if why.model and of_model else ""
     return f"{model}{why.reason}" + (f" (since {local_timestamp(why.since)[11:]})" if why.since else "")
@@ -231,7 +231,7 @@ _FITS = {
 
 
 def forecast_text(forecast: ForecastObject) -> str:
-    """Return a forecast as text: what `done_in_text` returns, the rate, and the lines ahead."""
+    """Return a forecast as text: the result of `done_in_text`, the rate, and the lines ahead."""
     ahead = f", {forecast.lines_ahead:,} lines ahead" if forecast.lines_ahead else ""
     return f"{done_in_text(forecast)}, {forecast.lines_per_second:,.1f} lines/s{ahead}"
 

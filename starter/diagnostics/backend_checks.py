@@ -1,4 +1,4 @@
-"""Checks of the backends: request the list of models from each, as a worker does."""
+"""Checks of the backends: request the model list of each backend, as a worker does."""
 
 import asyncio
 import time
@@ -24,8 +24,7 @@ _PART = "backends"
 class _BackendUnderTest:
     """One backend, and the names of the models that it should serve according to the registry.
 
-    If the backend is a gateway, its list of models may lack them: a gateway may serve models that it does not
-    list.
+    A gateway (a backend for all models) may serve models that it does not list.
     """
 
     config: BackendConfig
@@ -41,10 +40,10 @@ class _BackendUnderTest:
 
 
 async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], list[str]]:
-    """Request the list of models from each backend. Return the findings and the names of all served models.
+    """Request the model list of each backend. Return the findings and the names of all served models.
 
     Args:
-        at: Returns the current time, with which the clocks of the backends are compared.
+        at: returns the current time, with which the clocks of the backends are compared.
     """
     try:
         catalog = Catalog(chosen)
@@ -58,7 +57,7 @@ async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], li
     if not checked:
         where = "Set BATCHWRIGHT_BACKENDS or BATCHWRIGHT_REGISTRY."
         return [*changes, warning(_PART, "No backend is configured.", where)], []
-    clients = ClientPool(chosen, on_problem=lambda backend, error: None)  # reported below
+    clients = ClientPool(chosen, on_problem=lambda backend, error: None)  # the problem is reported below
     try:
         found, models = await _check_all(chosen, clients, checked, at)
     finally:
@@ -69,7 +68,7 @@ async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], li
 async def _registered(chosen: Settings, catalog: Catalog) -> tuple[list[CatalogEntry], list[Finding]]:
     """Return the registered models, and a warning if the database is unavailable.
 
-    Without the database, changes at run time are unknown, and only the models of the registry file are
+    Without the database, changes at run time are unknown, and only the models in the registry file are
     returned.
     """
     try:
@@ -86,7 +85,7 @@ async def _registered(chosen: Settings, catalog: Catalog) -> tuple[list[CatalogE
 
 
 def _backends_to_check(catalog: Catalog, registered: Sequence[CatalogEntry]) -> list[_BackendUnderTest]:
-    """Return each backend once: first those for all models, then in the order of the models."""
+    """Return each backend once: first the gateways (backends for all models), then those of each model."""
     found = {client_key(gateway): _BackendUnderTest(gateway) for gateway in catalog.gateways}
     for entry in registered:
         for config in entry.config.backends:
@@ -110,7 +109,7 @@ async def _check_all(
 
 
 def _merge_clock_findings(found: Sequence[Finding]) -> list[Finding]:
-    """Replace the findings that the clock of a backend is right by a single one, which has their number.
+    """Replace all findings of a correct backend clock by one finding, which has their number.
 
     All other findings are kept.
     """

@@ -1,6 +1,6 @@
 """Access of commands to PostgreSQL, Temporal and object storage.
 
-If one of these dependencies is unavailable, the command ends with one sentence.
+If a dependency is unavailable, the command ends with one sentence.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from batchwright.starter.options import settings_or_stop
 from batchwright.starter.output import ExitCode, stop
 
 _Result = TypeVar("_Result")
-# The database is available, and refuses what the command asks for.
+# The database is available, but rejects the operation.
 _REFUSALS = (UnknownTenant, UnknownBudgetGroup, UnknownApiKey, InOtherOrganization)
 _DEV_ENV = Path(".batchwright") / "dev.env"
 
@@ -31,11 +31,11 @@ _DEV_ENV = Path(".batchwright") / "dev.env"
 def run_or_stop(
     work: Awaitable[_Result], *failures: type[Exception], code: ExitCode = ExitCode.USAGE
 ) -> _Result:
-    """Run `work` and return its result. If that fails, end the command with one sentence.
+    """Run `work` and return its result. If it fails, end the command with one sentence.
 
     Args:
-        failures: Exceptions that mean an unavailable dependency, in addition to DatabaseError.
-        code: Exit code if a dependency is unavailable.
+        failures: exceptions that mean an unavailable dependency, in addition to DatabaseError.
+        code: exit code if a dependency is unavailable.
     """
 
     async def run() -> _Result:
@@ -52,7 +52,7 @@ def run_or_stop(
 
 
 def _dev_stack_hint() -> str:
-    """Return a hint for users of `batchwright dev` who forgot to source `dev.env`; empty for all others."""
+    """Return a hint for users of `batchwright dev` who forgot to source `dev.env`; otherwise empty."""
     is_hidden = _DEV_ENV.exists() and "BATCHWRIGHT_DATABASE_URL" not in os.environ
     return f"; `. {_DEV_ENV}` sets the addresses of the `batchwright dev` stack here." if is_hidden else ""
 
@@ -60,7 +60,7 @@ def _dev_stack_hint() -> str:
 def query_database(query: Callable[[Database], Awaitable[_Result]]) -> _Result:
     """Run `query` on the configured database and return its result.
 
-    If the database is unavailable or refuses the query, end the command with one sentence.
+    If the database is unavailable or rejects the query, end the command with one sentence.
     """
     return run_or_stop(with_database(settings_or_stop(), query))
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel
 
-_WARNING_SECONDS = 5.0  # a Date header has whole seconds
+_WARNING_SECONDS = 5.0  # not less, because a Date header has whole seconds
 
 
 class Level(StrEnum):
@@ -18,9 +18,9 @@ class Finding(BaseModel):
     """Result of one check of `batchwright doctor`.
 
     Attributes:
-        part: Part of the installation that was checked, such as "database".
-        message: One sentence about its state.
-        remedy: What the user should do; may be empty.
+        part: part of the installation that was checked, such as "database".
+        message: its state, as one sentence.
+        remedy: what the user should do; may be empty.
     """
 
     part: str
@@ -51,9 +51,15 @@ def problem(part: str, message: str, remedy: str = "") -> Finding:
 
 
 def compare_clocks(name: str, theirs: datetime, *, asked: datetime, answered: datetime) -> Finding:
-    """Compare our clock with that of `name`, which showed `theirs` between our times `asked` and `answered`.
+    """Compare this machine's clock with the clock of `name`. Return the finding.
 
     A slow response does not count as a difference.
+
+    Args:
+        name: name of the other machine or service.
+        theirs: time that the other clock showed.
+        asked: time of this machine's clock before the request.
+        answered: time of this machine's clock after the response.
     """
     ahead, behind = (asked - theirs).total_seconds(), (theirs - answered).total_seconds()
     difference = max(ahead, behind)

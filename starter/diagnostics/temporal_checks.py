@@ -25,7 +25,7 @@ async def check_temporal(chosen: Settings, at: Clock, models: Sequence[str]) -> 
     try:
         client = await connect(chosen)
     except SettingsError:
-        return []  # the check of the settings reports it
+        return []  # the check of the settings reports the problem
     except TemporalUnavailable as error:
         return [problem("temporal", str(error))]
     found = [ok("temporal", f"It answers at {chosen.temporal_address}.")]
@@ -47,7 +47,7 @@ async def check_temporal(chosen: Settings, at: Clock, models: Sequence[str]) -> 
 
 
 async def queue_reports(client: Client, models: Sequence[str]) -> list[QueueReport]:
-    """Return the backlog, pollers and limit of each task queue of an installation that serves `models`.
+    """Return backlog, pollers and limit of each task queue of an installation that serves `models`.
 
     Raises:
         RPCError: Temporal is unavailable.

@@ -83,7 +83,7 @@ def download(client: Client, file_id: str | None, target: Path) -> Path:
 
 
 def is_as_expected(batch: BatchObject, output: Path, errors: Path) -> bool:
-    """Return True if the batch completed and both files have the right number of lines."""
+    """Return True if the batch has completed and both files have the expected number of lines."""
     bad = sum(line.is_bad for line in demo_lines())
     counts = batch.request_counts
     return (

@@ -46,7 +46,11 @@ class LastingReasons:
         self._reported: set[tuple[str | None, str]] = set()
 
     def new_reasons(self, batch: BatchObject, now: float) -> list[str]:
-        """Return the reasons to print now, as text. `now` is the time of a monotonic clock in seconds."""
+        """Return the reasons to print now, as text.
+
+        Args:
+            now: seconds of a monotonic clock.
+        """
         waits = {(why.model, why.reason): why for why in batch.waiting}
         self._seen = {key: self._seen.get(key, now) for key in waits}
         lasting = [key for key, since in self._seen.items() if now - since >= _LASTING_SECONDS]

@@ -1,4 +1,4 @@
-"""Data directory of a local stack: its lock, the description of the running stack, and its process ids."""
+"""Data directory of a local stack: its lock, the description of the running stack, and process ids."""
 
 import fcntl
 import os
@@ -37,11 +37,11 @@ class StackInfo(_FrozenModel):
     simulator: str | None
     data: str
     pids: ProcessIds
-    metrics: list[str]  # URLs for Prometheus: the API first, then each worker
+    metrics: list[str]  # URLs for Prometheus: first the API's, then one per worker
 
 
 class ProcessRecord(_FrozenModel):
-    """Identity of a process: its id, and its start time in Unix seconds, because ids are used again."""
+    """Identity of a process: its id and its start time in Unix seconds, because ids are used again."""
 
     pid: int
     created: float
@@ -52,9 +52,9 @@ class ProcessRecords(RootModel[list[ProcessRecord]]):
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Replace the content of `file` by `text`, so that a reader never sees half of it.
+    """Replace the content of `file` by `text`, so that a reader never sees only a part of it.
 
-    Only the owner of the file may read it, because it may hold a password.
+    Only the owner may read the file, because it may contain a password.
     """
     temporary = file.with_name(f"{file.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -64,9 +64,9 @@ def write_atomically(file: Path, text: str) -> None:
 
 
 def record_processes(file: Path, pids: list[int]) -> None:
-    """Write the identities of those processes among `pids` that are running to `file`.
+    """Write the identities of all running processes among `pids` to `file`.
 
-    A later start can then end them with `end_leftovers`, if this process is killed.
+    If this process is killed, a later start can end the recorded processes with `end_leftovers`.
     """
     records: list[ProcessRecord] = []
     for pid in pids:
@@ -78,7 +78,7 @@ def record_processes(file: Path, pids: list[int]) -> None:
 
 
 def end_leftovers(file: Path) -> int:
-    """End the processes recorded in `file` that are still running, and return how many there were."""
+    """End the processes recorded in `file` that are still running. Return how many they were."""
     try:
         records = ProcessRecords.model_validate_json(file.read_text()).root
     except (FileNotFoundError, ValidationError):
@@ -101,7 +101,7 @@ def _recorded_process(record: ProcessRecord) -> psutil.Process | None:
         return None
 
 
-UMASK = 0o077  # for processes that write files themselves
+UMASK = 0o077  # umask of processes that write files themselves
 
 
 def open_private(path: str, flags: int) -> int:
@@ -132,7 +132,7 @@ class StackDirectory:
     def open(self) -> int:
         """Create the directory if needed, and lock it for this process.
 
-        End the processes that a killed `dev` left running in it, and return their number.
+        Also end the processes that a killed `dev` left running in it, and return how many they were.
 
         Raises:
             StackError: another `dev` uses the directory, or the directory cannot be written.
@@ -142,7 +142,7 @@ class StackDirectory:
             self.logs.mkdir(mode=0o700, exist_ok=True)
             self.objects.mkdir(mode=0o700, exist_ok=True)
             self._lock = self._lock_file()
-            write_atomically(self._info, "")  # fail now if it cannot be written
+            write_atomically(self._info, "")  # fail now if the directory cannot be written
             self._info.unlink()
         except OSError as error:
             raise StackError(
@@ -163,7 +163,7 @@ class StackDirectory:
         write_atomically(self._info, info.model_dump_json() + "\n")
 
     def publish_exports(self, text: str) -> None:
-        """Write the shell exports in `text` to `dev.env`, which users source in their shell."""
+        """Write `text`, shell exports, to `dev.env`, which users source in their shell."""
         write_atomically(self._exports, text)
 
     def record(self, pids: list[int]) -> None:

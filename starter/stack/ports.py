@@ -11,8 +11,8 @@ from pathlib import Path
 from batchwright.starter.stack.errors import StackError
 
 LOOPBACK = "127.0.0.1"
-# Below the range that Linux and macOS use for outgoing connections: such a connection could take a port
-# between our check and the server's bind, or while a killed server is being restarted.
+# Below the range that Linux and macOS use for outgoing connections. Such a connection could take a port
+# between the check and the server's bind, or while a killed server is being restarted.
 _FIRST, _LAST = 20_000, 32_000
 _ATTEMPTS = 200
 _reserved: list[int] = []  # file descriptors of the locks, open until this process ends
@@ -30,7 +30,7 @@ def free_port() -> int:
 def _reserve(port: int) -> bool:
     """Reserve `port` with a file lock until this process ends.
 
-    Return False if another process holds the lock.
+    Return False if another process has the lock.
     """
     folder = Path(tempfile.gettempdir()) / f"batchwright-ports-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -56,10 +56,10 @@ def is_free(port: int) -> bool:
 
 
 def claim_ports(ports: Mapping[str, int]) -> list[int]:
-    """Check that the ports are free, and return them in the same order. A free port replaces each `0`.
+    """Check that the ports are free, and return them in the same order. Each 0 is replaced by a free port.
 
     Args:
-        ports: Port by the command-line option that sets it, such as `--ui-port`.
+        ports: port by the command-line option that sets it, such as `--ui-port`.
 
     Raises:
         StackError: some ports are in use. The message names them and their options.

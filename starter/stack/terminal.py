@@ -1,4 +1,4 @@
-"""Terminal output of `dev` and `demo`, and the handling of signals that stop both commands."""
+"""Terminal output of `dev` and `demo`, and the signals that stop both commands."""
 
 import asyncio
 import shlex
@@ -15,7 +15,7 @@ from batchwright.starter.output import program_name, property_table
 from batchwright.starter.stack.directory import StackInfo
 from batchwright.starter.stack.errors import StackError
 
-# Commands that create the first key and put it where the command line reads it.
+# Commands that create the first key and store it where the command line reads it.
 _FIRST_KEY_COMMANDS = (
     "{program} tenants create default",
     "export BATCHWRIGHT_API_KEY=$({program} keys create default)",
@@ -26,7 +26,7 @@ def address_panel(info: StackInfo, backends: Path | str = "") -> Panel:
     """Return a panel with the addresses of the stack, at most 80 columns wide.
 
     Args:
-        backends: The registry file, or the URLs of backends, if the stack has no simulator.
+        backends: if the stack has no simulator, the registry file or the URLs of the backends.
     """
     table = property_table()
     inference = f"simulator at {info.simulator}" if info.simulator else str(backends)
@@ -59,7 +59,7 @@ def print_next_commands(console: Console, info: StackInfo, *, with_keys: bool = 
 
 
 def print_error(errors: Console, error: StackError) -> None:
-    """Print the error, and below it the last output of the service that failed."""
+    """Print the error, followed by the last output of the service that failed."""
     errors.print(Text(str(error)), style="red")
     if error.detail:
         errors.print(Text(error.detail), style="dim")
@@ -75,13 +75,13 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 async def until_signal(
     work: Coroutine[None, None, _Result], *, on_repeat: Callable[[], None], say: Callable[[str], None]
 ) -> _Result | None:
-    """Run `work` until it ends or a stop signal (SIGINT, SIGTERM or SIGHUP) cancels it.
+    """Run `work` until it ends, or until a stop signal (SIGINT, SIGTERM or SIGHUP) cancels it.
 
-    Return its result, or None if it was cancelled.
+    Return its result; None if it was cancelled.
 
     Args:
-        on_repeat: Called for each further signal, while `work` is still being cancelled.
-        say: Called with one sentence for the user at the first signal.
+        on_repeat: called at each further signal, while `work` is being cancelled.
+        say: called with one sentence for the user at the first signal.
     """
     task = asyncio.ensure_future(work)
 

@@ -1,4 +1,4 @@
-"""Detects input files in a wrong format, such as compressed files, from their first bytes."""
+"""Detect input files in a wrong format, such as compressed files, from their first bytes."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def format_problem(path: Path) -> str:
-    """Return why `path` cannot be the input of a batch, and the remedy, as one sentence.
+    """Return why the file cannot be the input of a batch, with the remedy, as one sentence.
 
     Return an empty string if no problem is found. Pipes are not checked, because they can be read only once.
 

@@ -16,7 +16,7 @@ from batchwright.starter.options import BatchId, Tenant, Url, api_client
 from batchwright.starter.output import ExitCode, exit_code, stderr, stop
 
 _OUTAGE_SECONDS = 60.0
-_ID = slice(len('{"id":"'), len('{"id":"batch_req_') + 32)  # of the id in a line of results
+_ID = slice(len('{"id":"'), len('{"id":"batch_req_') + 32)  # position of the id in a result line
 
 
 def results(
@@ -60,20 +60,20 @@ class ResultSource(Protocol):
 def follow_results(
     client: ResultSource, batch_id: str, *, failed: bool, retry_seconds: float = 1.0
 ) -> Generator[bytes]:
-    """Yield the results of a batch as whole lines until it has ended.
+    """Yield the results of a batch as whole lines until the batch has ended.
 
     If the connection breaks, or the API ends a response before the batch has ended, continue after the last
     whole line.
 
     Args:
-        failed: True for the lines of the error file, False for those of the output file.
-        retry_seconds: Time between two attempts to connect.
+        failed: True for the lines of the error file, False for the lines of the output file.
+        retry_seconds: seconds between two attempts to connect.
 
     Raises:
         ClientError: the API was unavailable for more than a minute, or rejected a call.
     """
     last: str | None = None
-    deadline: float | None = None  # while the API is unavailable
+    deadline: float | None = None  # set while the API is unavailable
     while True:
         rest = b""
         try:
@@ -85,7 +85,7 @@ def follow_results(
                     if newline:
                         last = lines[lines.rfind(b"\n") + 1 :][_ID].decode()
                         yield lines + newline
-            if has_ended:  # before the response began, so no line is missing
+            if has_ended:  # it ended before the response began, so no line is missing
                 return
             continue
         except ClientError as error:

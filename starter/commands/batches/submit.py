@@ -79,7 +79,7 @@ def submit(
     with api_client(url, tenant) as client:
         with _explain_how_to_repeat(key):
             uploaded = _upload(client, file, key)
-            # A repeated command must keep the file, which the API has stored under the key.
+            # The file must be kept for a repeated command, because the API has stored it under the key.
             with _delete_unless_used(client, uploaded) if idempotency_key is None else nullcontext():
                 batch = client.create(
                     file_id=uploaded.id,
@@ -109,8 +109,8 @@ def submit(
 def _explain_how_to_repeat(key: str) -> Generator[None]:
     """Context manager that adds to a ClientError how the user can repeat the command.
 
-    With the option `--idempotency-key key`, the repeated command cannot create a second batch. Nothing is
-    added if the API has certainly created nothing.
+    With the option `--idempotency-key` and this key, the repeated command cannot create a second batch. If
+    the API has certainly created nothing, the error stays unchanged.
     """
     try:
         yield
@@ -127,15 +127,15 @@ def _explain_how_to_repeat(key: str) -> Generator[None]:
 
 @contextmanager
 def _delete_unless_used(client: Client, uploaded: FileObject) -> Generator[None]:
-    """Context manager that deletes the uploaded file if the API refuses to create the batch in its block.
+    """Context manager that deletes the uploaded file if the API rejects the batch.
 
-    After any other error the file is kept, because the batch may exist and need it.
+    After any other error the file is kept, because the batch may exist and need the file.
     """
     try:
         yield
     except ClientError as error:
         if error.is_rejected:
-            with suppress(ClientError):  # the user needs the first error
+            with suppress(ClientError):  # the first error is the useful one for the user
                 client.delete_file(uploaded.id)
         raise
 
@@ -161,7 +161,7 @@ def _upload(client: Client, path: Path, key: str) -> FileObject:
 
 @contextmanager
 def _with_size(file: BinaryIO) -> Generator[tuple[BinaryIO, int]]:
-    """Yield the input file and its size in bytes. A pipe is first copied to a temporary file."""
+    """Context manager that yields the input file and its size in bytes. A pipe is first copied to a file."""
     if file.seekable():
         yield file, os.fstat(file.fileno()).st_size
         return

@@ -54,10 +54,10 @@ def watch(
 def follow(client: Client, batch: BatchObject, *, interval: float, silent: bool = False) -> BatchObject:
     """Show the progress of a batch until it has ended, and return the ended batch.
 
-    Polls that fail are repeated for up to a minute. Ctrl-C ends only this command, not the batch.
+    Failed polls are repeated for up to a minute. Ctrl-C ends only this command, not the batch.
 
     Args:
-        interval: Seconds between two polls, if the API sends no events.
+        interval: seconds between two polls if the API sends no events.
         silent: True shows nothing.
 
     Raises:
@@ -76,10 +76,10 @@ def follow(client: Client, batch: BatchObject, *, interval: float, silent: bool 
 
 @contextmanager
 def _progress_display(silent: bool) -> Generator[Callable[[BatchObject], None]]:
-    """Yield a function that shows the progress of a batch.
+    """Context manager that yields a function to show the progress of a batch.
 
-    On a terminal it shows progress bars, elsewhere it prints one line for each change. If `silent`, it shows
-    nothing.
+    On a terminal, the function shows progress bars. Elsewhere it prints one line per change. If `silent`, it
+    shows nothing.
     """
     console = stderr()
     if silent:
@@ -93,11 +93,12 @@ def _progress_display(silent: bool) -> Generator[Callable[[BatchObject], None]]:
 
 
 def _states(client: Client, batch_id: str, interval: float) -> Generator[BatchObject]:
-    """Yield the batch forever: at each event of its stream, and from polls while there is no stream.
+    """Yield the batch forever: at each event of its stream, and at each poll while there is no stream.
 
-    A stream that was cut is opened again after a poll, and so is one that got status 503: the API process is
-    stopping, or its database is unavailable. Any other stream that ended before its first event is not opened
-    again: the API is older or has too many streams, or a proxy holds events back.
+    A broken stream is opened again after a poll. The same applies to a stream that got status 503, because
+    the API process is stopping or its database is unavailable. Any other stream that ended before its first
+    event is not opened again, because the API is older, has too many streams, or is behind a proxy that
+    buffers events.
     """
     has_events = True
     while True:
@@ -125,9 +126,9 @@ def _poll(client: Client, batch_id: str, interval: float) -> BatchObject:
 
 
 class TextProgress:
-    """Prints a line if the status, the waiting reasons, or the forecast for the window change.
+    """Prints a line when the status, the waiting reasons, or the forecast for the window have changed.
 
-    Failed lines are printed once for each code and model.
+    Failed lines are printed once per code and model.
     """
 
     def __init__(self, console: Console) -> None:
@@ -191,5 +192,5 @@ class LiveProgress:
 
 
 def _failed(count: int, code: str) -> str:
-    """Return the number of failed lines and their most frequent code, or nothing if none failed."""
+    """Return the number of failed lines and their most frequent code, as text; empty if no line failed."""
     return f"[red]{count:,} failed{escaped(f': {code}' if code else '')}[/red]" if count else ""

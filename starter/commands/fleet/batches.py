@@ -31,7 +31,7 @@ admin.add_typer(batches, name="batches", help="List and control the batches of a
 
 
 class ListedStatus(StrEnum):
-    """Statuses that the list can be limited to. `live` means every status before the end."""
+    """Statuses by which the list can be filtered. `live` means every status before the end."""
 
     LIVE = "live"
     VALIDATING = "validating"

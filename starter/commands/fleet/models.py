@@ -206,10 +206,10 @@ def set_some(
 
 
 def _remaining_backends(present: ModelSettingsObject, removed: list[str]) -> list[dict[str, object]]:
-    """Return the backends of `present` whose URLs are not in `removed`, as the API expects them.
+    """Return the model's backends whose URLs are not in `removed`, as the API expects them.
 
-    Each is a dict with the URL and, if set, the name of the model at the backend. The command ends with an
-    error if a URL to remove is unknown.
+    Each backend is a dict with its URL and, if set, its name for the model. If a URL to remove is unknown,
+    the command ends with an error.
     """
     removed_urls = {url.rstrip("/").removesuffix("/v1") for url in removed}  # as the registry stores URLs
     unknown = sorted(removed_urls - {backend.url for backend in present.backends})
@@ -304,11 +304,11 @@ def _backends(
 def _pairs(option: str, section: str, texts: list[str]) -> dict[str, str]:
     """Parse options of the form KEY=VALUE into a dict of texts.
 
-    The command ends with an error if a text has another form.
+    If a text has another form, the command ends with an error.
 
     Args:
-        option: Name of the option, for the error message.
-        section: Section of the registry to which the keys belong, for the error message.
+        option: name of the option, for the error message.
+        section: section of the registry to which the keys belong, for the error message.
     """
     pairs: dict[str, str] = {}
     for text in texts:
@@ -349,7 +349,7 @@ def _print_problems(problems: list[str]) -> None:
 
 
 def _settings_table(detail: ModelSettingsObject) -> Table:
-    """Return a table of all settings of the model, and of its backends' settings that are not the default."""
+    """Return a table of all settings of the model, and of the backend settings that are not the default."""
     table = column_table("setting", "value", "from")
     for name, setting in detail.settings.items():
         table.add_row(*map(escaped, (name, _shown(setting.value), setting.origin)))

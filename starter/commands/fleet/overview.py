@@ -31,8 +31,8 @@ _ALIVE = timedelta(seconds=15)  # workers send a heartbeat every 5 s
 class ModelOutput(BaseModel):
     """A model that the fleet serves.
 
-    `seen_at` is the time at which a backend last listed the model. It is null if the registry assigns
-    backends to the model.
+    `seen_at` is the time at which a backend last listed the model; null if the registry assigns backends to
+    the model.
     """
 
     model: str

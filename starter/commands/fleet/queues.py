@@ -25,7 +25,7 @@ def queues(
         for model in models:
             print(inference_queue(safe_name(model)))
         return
-    # Imported here because scripts need the names fast, and Temporal's client takes a second to load.
+    # Imported here, because Temporal's client takes a second to load and scripts need only the names, fast.
     from batchwright.starter.commands.fleet.overview import show_queues
 
     show_queues(json)

@@ -66,11 +66,12 @@ def dev(
 
 
 def settings_or_exit(backends: list[str] | None = None) -> Settings:
-    """Load the settings, with `backends` in place of the configured ones if any are given.
+    """Load the settings. If a setting is wrong, end the command with an error.
 
-    If a setting is wrong, end the command with an error.
+    Args:
+        backends: URLs that replace the configured backends; None or empty keeps the configured ones.
     """
-    # OpenAI clients need /v1 in their base URL, so users often copy it along.
+    # OpenAI clients need /v1 in their base URL, so users often copy the URL with it.
     chosen = [url.rstrip("/").removesuffix("/v1") for url in backends or []]
     try:
         return load(backends=chosen) if chosen else load()

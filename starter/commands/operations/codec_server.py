@@ -33,7 +33,7 @@ _ALLOWED = {
 class CodecServer:
     """Web application that encrypts and decrypts payloads.
 
-    Browsers may call it only from pages of `origins`. Programs that send no origin are accepted.
+    Browsers may call it only from pages of `origins`. Programs, which send no origin, are accepted.
     """
 
     def __init__(self, codec: PayloadCodec, origins: Collection[str]) -> None:
@@ -75,7 +75,7 @@ class CodecServer:
             return web.Response(status=403, text=f"{origin} is not in BATCHWRIGHT_CODEC_ORIGINS.")
         try:
             answer = await handler(request)
-        except web.HTTPException as error:  # a page can read the error only with the headers below
+        except web.HTTPException as error:  # with the headers below, a page can read the error
             answer = web.Response(status=error.status, text=error.text)
         if origin is not None:
             answer.headers["Access-Control-Allow-Origin"] = origin
@@ -123,7 +123,7 @@ def codec_server() -> None:
 def origins_of(settings: Settings) -> list[str]:
     """Return the origins of the web pages that may call the codec server, as `scheme://host:port`.
 
-    These are BATCHWRIGHT_CODEC_ORIGINS, by default the origin of the Temporal Web UI.
+    They come from BATCHWRIGHT_CODEC_ORIGINS. By default, only the origin of the Temporal Web UI is allowed.
     """
     parts = [urlsplit(url) for url in settings.codec_origins or [settings.temporal_ui_url] if url]
     return [f"{part.scheme}://{part.netloc}" for part in parts]

@@ -14,7 +14,7 @@ from batchwright.starter.options import JsonLine, settings_or_stop
 from batchwright.starter.output import escaped, print_json, stdout, stop
 from batchwright.temporal.codec import load_keys
 
-# Settings of one process or of the command line. They may differ between processes of one installation.
+# Settings of one process or of the command line, which may differ between processes of one installation.
 _PER_PROCESS = frozenset(
     {
         *("auth", "auth_failures_per_minute", "tenant_header", "trusted_proxies"),
@@ -59,7 +59,7 @@ def configuration(chosen: Settings) -> Configuration:
 def _values(chosen: Settings) -> dict[str, JsonValue]:
     values: dict[str, JsonValue] = jsonlib.loads(chosen.model_dump_json())
     hidden: dict[str, JsonValue] = {name: _REDACTED for name in SECRETS if values.get(name)}
-    # `payload_keys` holds references to keys; settings with keys themselves are rejected on load.
+    # `payload_keys` contains only references to keys. Settings that contain keys are rejected on load.
     shown: dict[str, JsonValue] = {
         "database_url": address(chosen.database_url),
         "payload_keys": [*chosen.payload_keys],
@@ -70,8 +70,8 @@ def _values(chosen: Settings) -> dict[str, JsonValue]:
 def _fingerprint(chosen: Settings, values: dict[str, JsonValue]) -> str:
     """Return a hash of the settings on which all processes must agree, as 16 hexadecimal digits.
 
-    Secrets are not part of the hash. Of a payload key, its id and its check value are part of it. Of any
-    other secret, only whether it is set.
+    The hash contains no secrets. It includes the id and the check value of a payload key. For any other
+    secret, it only includes if the secret is set.
     """
     matters: dict[str, JsonValue] = {
         name: value for name, value in values.items() if name not in _PER_PROCESS

@@ -58,9 +58,9 @@ _Tenant = Annotated[
 
 
 class BudgetGroupOutput(BudgetGroupRow):
-    """A budget group: tenants or keys that share a number of tokens per day.
+    """A budget group: tenants or API keys that share a number of tokens per day.
 
-    `used` is the number of tokens that its members have used today.
+    `used` is the number of tokens that the members have used today.
     """
 
     used: int
@@ -232,7 +232,7 @@ def delete(kind: _Kind, name: _Name, tenant: _Tenant = None) -> None:
 def _group(kind: GroupKind, tenant: str | None, name: str) -> BudgetGroup:
     """Return the identity of the group with these arguments.
 
-    The command ends with an error if a team or user has no `tenant`, or an organization has one.
+    If a team or user has no `tenant`, or an organization has one, the command ends with an error.
     """
     if kind is GroupKind.ORGANIZATION and tenant is not None:
         stop("An organization belongs to no tenant: omit --tenant.")
@@ -244,7 +244,7 @@ def _group(kind: GroupKind, tenant: str | None, name: str) -> BudgetGroup:
 async def _member_ids(database: Database, group: BudgetGroup, members: list[str]) -> list[str]:
     """Return the ids of `members` as the database stores them.
 
-    Members of an organization are tenants, whose names are their ids. Members of a team or user are keys,
+    Members of an organization are tenants, whose names are their ids. Members of a team or user are API keys,
     given by id, by prefix or as the full key.
     """
     if group.kind is GroupKind.ORGANIZATION:

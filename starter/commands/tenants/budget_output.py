@@ -1,4 +1,4 @@
-"""Options and texts that the commands for token budgets share."""
+"""Options and texts that all commands for token budgets share."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ _CAP = "Requests in flight at once, over all workers; at least 1 for each."
 
 
 def _count(least: int, help: str, metavar: str | None = None) -> object:
-    """Return an option for a number from `least` on. Its default is not shown."""
+    """Return an option for a number that is at least `least`. Its default is not shown."""
     return typer.Option(min=least, max=MAX_QUOTA, metavar=metavar, help=help, show_default=False)
 
 
@@ -24,10 +24,10 @@ NewCap = Annotated[int | None, _count(0, f"{_CAP} 0 removes the cap.", "N")]
 
 
 def check_name(name: str, owner: str) -> None:
-    """End the command with an error if `name` is not valid.
+    """Check the name of a tenant or group. If it is not valid, end the command with an error.
 
     Args:
-        owner: Possessive noun for the error message, such as "a tenant's".
+        owner: possessive noun for the error message, such as "a tenant's".
     """
     if not is_tenant(name):
         stop(
@@ -41,13 +41,13 @@ def budget_text(tokens_per_day: int | None, none: str = "no budget") -> str:
 
 
 def usage_text(tokens: int, tokens_per_day: int | None) -> str:
-    """Return the tokens used today as text, such as `500 of 1000`; only the number if there is no budget."""
+    """Return the tokens used today as text, such as `500 of 1000`. Without a budget, only the number."""
     return f"{tokens} of {tokens_per_day}" if tokens_per_day else str(tokens)
 
 
 def id_or_prefix(key: str) -> str:
-    """Return the prefix of a key if the text is a full key `bw_...`; return an id unchanged.
+    """Return the prefix of a full key `bw_...`. An id or a prefix is returned unchanged.
 
-    So the secret part of a full key appears in no message.
+    The secret part of a full key must not appear in messages.
     """
     return key.removeprefix("bw_").partition("_")[0] if key.startswith("bw_") else key

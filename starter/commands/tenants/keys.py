@@ -48,14 +48,17 @@ keys = typer.Typer(
 
 
 class KeyOutput(ApiKeyRow):
-    """An API key, with the names of its team and of its user if it belongs to any."""
+    """An API key, with the names of its team and its user if it has any."""
 
     team: str | None = None
     user: str | None = None
 
 
 class CreatedKey(KeyOutput):
-    """A new API key with its secret, which is shown only here, because the database stores only its hash."""
+    """A new API key with its secret.
+
+    The secret is shown only once, because the database stores only its hash.
+    """
 
     secret_key: str
 

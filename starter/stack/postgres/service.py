@@ -13,10 +13,10 @@ from batchwright.starter.stack.services import POLL_SECONDS
 
 
 class PostgresService:
-    """Adapter that lets the supervisor run the embedded PostgreSQL as a ManagedService.
+    """Adapter with which the supervisor runs the embedded PostgreSQL as a ManagedService.
 
     Args:
-        on_spawn: Called after each start of the server.
+        on_spawn: called after each start of the server.
     """
 
     name = "postgres"
@@ -40,7 +40,7 @@ class PostgresService:
 
     async def start(self) -> None:
         self._starting = asyncio.ensure_future(asyncio.to_thread(self._server.start))
-        # A thread cannot be cancelled: if this wait is cancelled, stop() waits for the thread.
+        # A thread cannot be cancelled. If this wait is cancelled, stop() waits for the thread.
         await asyncio.shield(self._starting)
         self._on_spawn()
 
@@ -61,7 +61,7 @@ DATABASE_NAME = "batchwright"
 
 
 async def prepare_database(server_url: str) -> str:
-    """Create Batchwright's database on a server if it is missing, and apply the migrations. Return its URL.
+    """Create Batchwright's database on a server if it is missing, apply the migrations, and return its URL.
 
     Args:
         server_url: URL of any database of the server.
