@@ -22,7 +22,7 @@ class LiveBatches(Protocol):
         ...
 
     async def backlogs(self, now: datetime) -> list[ModelBacklog]:
-        """Return the lines that still need a final result, counted for each batch in progress and each model.
+        """Return the number of lines without a final result, for each batch in progress and each model.
 
         Models without such lines are left out. So are batches with a cancel request.
         """
