@@ -12,6 +12,7 @@ from tests.e2e.stack import MODELS, Stack, dev
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 MODEL, LINES, SHARE = MODELS[0], 400, 8
+ANSWERED = LINES // SHARE // 2  # requests before the worker is killed
 SETTINGS = {"BATCHWRIGHT_MODELS": json.dumps({MODEL: {"inputs_per_request": SHARE, "in_flight": 16}})}
 
 
@@ -49,10 +50,10 @@ async def test_lines_share_requests_and_keep_their_own_answers_through_a_killed_
     lines = [line(number) for number in range(LINES)]
     with dev("--workers", "2", data=None, **SETTINGS) as stack:
         async with stack.client() as client:
-            await stack.faults(model=MODEL, kind="slow", seconds=0.3, count=LINES // SHARE // 2)
+            await stack.faults(model=MODEL, kind="slow", seconds=0.3, count=ANSWERED)
             await stack.faults(model=MODEL, kind="hold")  # the rest, until the kill
             batch = await submit(client, lines, endpoint="/v1/embeddings")
-            await settled(client, batch.id, 100)
+            await settled(client, batch.id, ANSWERED)  # at least one line of each request
             stack.kill("worker")
             await stack.heal()
             batch = await ended(client, batch.id)
