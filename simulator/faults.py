@@ -22,8 +22,9 @@ MARKER = "sim:"
 class Fault(msgspec.Struct, forbid_unknown_fields=True):
     """A fault to cause. `kind` is an HTTP status from 400 to 599, or one of KINDS.
 
-    model        only requests for this model are affected; None: all (`down`: also /v1/models and /healthz)
-    rate         fraction of requests that are affected, 0 to 1; body and attempt decide, so that runs repeat
+    model        only requests for this model are affected; None: all models, and `down` also affects
+                 /v1/models and /healthz
+    rate         fraction of requests that are affected, from 0 to 1; equal runs affect equal requests
     count        number of affected requests after which the fault ends; in a marker: number of attempts
     retry_after  value of the Retry-After header in seconds
     seconds      duration of `slow` and `hang`; None: 1 s for `slow`, until the client disconnects for `hang`

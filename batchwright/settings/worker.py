@@ -122,10 +122,9 @@ class WorkerSettings(BaseSettings):
         """Return how many requests of a model one worker may have in flight, at least 1.
 
         Args:
-            registered: limit in the model registry; it overrides the settings. None if the registry has no
-                limit.
-            registered_fraction: part of the limit that may be used, from 0 to 1, in the model registry. None
-                if the registry has none.
+            registered: limit from the model registry; None to use the limit from the settings.
+            registered_fraction: fraction of the limit that may be used, from 0 to 1, from the model registry;
+                None to use the fraction from the settings.
         """
         in_flight, fraction = self.model_in_flight, self.capacity_fraction
         if own := self.models.get(model):

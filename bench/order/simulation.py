@@ -24,8 +24,8 @@ class OrderResult:
         times: mean seconds from the creation of a batch to its last response, by size or priority. Only
             batches that ended in time count.
         in_time: fraction of the batches that ended within their windows.
-        evenness: Jain's index of the slowdowns of the batches. The slowdown is the time that a batch took,
-            divided by the time that it would have taken alone.
+        evenness: how even the slowdowns of the batches are: Jain's index, 1 is perfectly even. A slowdown is
+            the time that a batch took, divided by the time that it would have taken alone.
         longest_pause: longest time in which a batch with unsent lines sent nothing, in seconds.
         rate: responses per second until the last response.
     """

@@ -63,10 +63,10 @@ def _sent(client: Client, backend: Simulator, file_id: str, count: int) -> float
 
 
 def _sent_by(peer: str, backend: Simulator, paths: list[Path], count: int) -> float:
-    """Run the peer (an alternative to Batchwright) once for each path, all at the same time.
+    """Run the peer `peer`, which is an alternative to Batchwright, once for each path, all at the same time.
 
-    Return requests/s. The processes share the number of requests in flight. The time counts from the first
-    request to the last response at the simulator.
+    Return requests per second, from the first request to the last response at the simulator. The processes
+    share the number of requests in flight.
     """
     backend.reset()
     each = partial(peers.measure, peer, backend.url, in_flight=IN_FLIGHT // len(paths))

@@ -18,7 +18,7 @@ class ShareResult:
     """Result of one run, or of several runs.
 
     Attributes:
-        evenness: Jain's index of the tenants' work divided by their weights, mean of all minutes.
+        evenness: how evenly tenants share, by weight: Jain's index, mean of all minutes. 1 is perfectly even.
         least_even: lowest index of all minutes.
         shares: fraction of the permits that each tenant has before new tenants come.
         wait: longest time in seconds in which a new tenant waits for its first permit; None without new
@@ -80,7 +80,10 @@ class Simulation:
         self._grant()
 
     def _evenness(self, start: float) -> float:
-        """Return Jain's index for the minute after `start`, over the tenants that wait all the time."""
+        """Return how evenly tenants share the permits in the minute after `start`, as Jain's index.
+
+        1 is perfectly even. Only tenants that wait during the whole minute count.
+        """
         tenants = [tenant for tenant in self._scenario.tenants if tenant.since <= max(start, 1.0)]
         return jains_index([self._work(tenant, start, start + MINUTE) / tenant.weight for tenant in tenants])
 
@@ -90,7 +93,10 @@ class Simulation:
 
 
 def jains_index(values: list[float]) -> float:
-    """Return how even the values are: 1 if all are equal, 1/n if only one of n values is not 0."""
+    """Return how even the values are, from 0 to 1. Equal values give 1.
+
+    One positive value among n gives 1/n.
+    """
     return sum(values) ** 2 / (len(values) * sum(value * value for value in values))
 
 
