@@ -51,9 +51,10 @@ def sentence_for_tenant(error: BaseException) -> str:
 
 
 def gave_up_on_storage(error: BaseException | None) -> bool:
-    """Return True if an activity failed because storage is unavailable and the activity does not wait for it.
+    """Return True if an activity has failed because storage is unavailable.
 
-    Return False for every other failure, and for None.
+    An activity that waits for storage never fails for this reason. Return False for every other failure, and
+    for None.
     """
     if not isinstance(error, ActivityError) or error.retry_state != RetryState.NON_RETRYABLE_FAILURE:
         return False

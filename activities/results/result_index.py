@@ -121,7 +121,10 @@ class DeadLetterIndex:
 
 
 class AttemptIndex:
-    """Positions on the local disk of records of attempts after which the line was sent again."""
+    """Positions of attempt records on the local disk.
+
+    Each record belongs to an attempt after which its line was sent again.
+    """
 
     def __init__(self) -> None:
         self._offset, self._position, self._length = array("q"), array("Q"), array("I")

@@ -272,8 +272,8 @@ class SliceDemand:
     def _must_free_memory(self, held: HeldSlice) -> bool:
         """Return True if this slice must free its memory, because another slice waits for memory.
 
-        A slice that already yields will soon free its memory for one waiting slice. Therefore the result is
-        True only if more slices wait for memory than slices with memory yield.
+        Slices that already yield will soon free their memory for waiting slices. Therefore the result is True
+        only if the number of waiting slices is larger than the number of such slices.
         """
         waiting = self._budget.waiting
         if not waiting or not held.holds_memory:

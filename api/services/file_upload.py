@@ -79,7 +79,10 @@ class FileUpload:
             self._check_quota(least=1)
 
     def _check_quota(self, least: int = 0) -> None:
-        """Check that the tenant's storage quota allows the received bytes, or `least` bytes if this is more.
+        """Check that the tenant's storage quota allows the bytes received so far.
+
+        Args:
+            least: number of bytes to check if fewer bytes were received.
 
         Raises:
             ApiError: the quota does not allow so many bytes.

@@ -111,7 +111,7 @@ class AdaptiveLimits:
     def has_used_share(self, url: str) -> bool:
         """Return True if this process may send no further request to the backend now.
 
-        It has then used up its part of the fleet-wide limit of the backend.
+        Its part of the backend's fleet-wide limit is then used up.
         """
         use = self._uses.get(url) or self._usage_of(url)
         return use.in_flight >= use.share

@@ -218,7 +218,7 @@ class ChangeResolver:
 def discovered_models(
     gateways: Sequence[GatewayConfig], listed: Sequence[ListedModel]
 ) -> dict[str, ModelConfig]:
-    """Return every model that a gateway lists, by name. Each model has all gateways that list it.
+    """Return every model that a gateway lists, by name, with all gateways that list the model.
 
     A gateway is a backend whose models are taken from its own model list.
 

@@ -159,7 +159,7 @@ class CircuitBreaker:
     ) -> None:
         """Record a failure that is the backend's fault.
 
-        It may open the circuit, or extend the pause of an open one.
+        The failure may open the circuit. If the circuit is already open, the failure may extend its pause.
 
         Args:
             attempt: the request that failed.
@@ -235,19 +235,18 @@ class CircuitBreaker:
     ) -> bool:
         """Return True if the backend is at fault for the failure of a line, False if the line is at fault.
 
-        1. If the backend has responded normally to any line since `since`, the line is at fault.
-        2. Otherwise, if `failures_to_open` lines have failed since the backend's last normal response, the
-        backend is at fault.
-        3. Otherwise `vouched` decides.
+        If the backend has responded normally to any line since `since`, the line is at fault. Otherwise, if
+        `failures_to_open` lines have failed since the backend's last normal response, the backend is at
+        fault. In all other cases, `vouched` decides.
 
         Args:
             request_id: id of the line.
             since: when the line was last tried.
             proved: True if an earlier attempt has shown that the line is at fault. The line is then not
                 counted.
-            vouched: for an attempt without a response: True if a check just before the attempt reached the
-                backend (the line is at fault), False if not (the backend is at fault). None for an attempt
-                with a response: the backend is at fault only if the circuit is open.
+            vouched: True if a check just before the attempt reached the backend: the line is at fault. False
+                if the check failed: the backend is at fault. None if the attempt got a response: the backend
+                is at fault only if the circuit is open.
         """
         if self.succeeded_since(since):
             return False

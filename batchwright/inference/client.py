@@ -148,10 +148,12 @@ class InferenceClient:
     ) -> Exchange | None:
         """Send a POST request if that is possible without awaiting.
 
-        Return the exchange; None if nothing was sent.
+        Return the exchange, which the caller can cancel; None if nothing was sent. No trace span is created.
 
-        The caller can cancel the exchange. No trace span is created. `on_outcome` is called once with the
-        outcome and must not raise.
+        Args:
+            request_id: id of the line, the same at each attempt.
+            extra: headers of the batch that are forwarded.
+            on_outcome: called once with the outcome. It must not raise.
         """
         if self.problem:
             return None
@@ -180,12 +182,12 @@ class InferenceClient:
     ) -> Outcome:
         """Send a request that polls or cancels a job, and return its outcome.
 
-        The response body is not parsed.
-
-        Failures of the backend or the network are outcomes, not exceptions.
+        The response body is not parsed. Failures of the backend or the network are outcomes, not exceptions.
 
         Args:
             method: the HTTP method.
+            request_id: id of the line.
+            extra: headers of the batch that are forwarded.
         """
         if self.problem:
             return self._unusable_outcome()
@@ -279,7 +281,8 @@ class InferenceClient:
     async def listing(self, url: str) -> ModelListing:
         """Request the model list of the backend at `url` and return it.
 
-        Raise ListingFailed if it is not valid.
+        Raises:
+            ListingFailed: the request failed, or the response is not a list of models.
         """
         return await list_models(
             self._transport,
@@ -290,7 +293,11 @@ class InferenceClient:
         )
 
     async def models(self, url: str) -> list[str]:
-        """Return the ids of the models that the backend at `url` lists. Raise ListingFailed if this fails."""
+        """Return the ids of the models that the backend at `url` lists.
+
+        Raises:
+            ListingFailed: the request failed, or the response is not a list of models.
+        """
         return (await self.listing(url)).models
 
     async def is_reachable(self, url: str) -> bool:

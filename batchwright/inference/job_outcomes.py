@@ -20,7 +20,9 @@ _UNKNOWN = (404, 410)
 
 
 def from_submit(outcome: Outcome, config: JobConfig, *, calls_back: bool) -> JobReport | Outcome:
-    """Read the response to a job's submission. Return the job's report, or an Outcome if it is invalid.
+    """Read the response to a job's submission, and return the job's report.
+
+    If the response is invalid, return an Outcome with the error.
 
     Args:
         outcome: the outcome of the submission.
@@ -41,7 +43,9 @@ def from_submit(outcome: Outcome, config: JobConfig, *, calls_back: bool) -> Job
 
 
 def from_poll(outcome: Outcome, config: JobConfig) -> JobReport | Outcome:
-    """Read the response to a poll of a job. Return the job's report, or an Outcome if it has none.
+    """Read the response to a poll of a job, and return the job's report.
+
+    If the response has no valid report, return an Outcome with the error.
 
     Args:
         outcome: the outcome of the poll.
@@ -58,9 +62,9 @@ def from_poll(outcome: Outcome, config: JobConfig) -> JobReport | Outcome:
 
 
 def from_callback(body: bytes, config: JobConfig) -> JobReport | Outcome:
-    """Read the body of a job's callback. Return the job's report, or an Outcome if the body is invalid.
+    """Read the body of a job's callback, and return the job's report.
 
-    A body without a status is the result itself.
+    If the body is invalid, return an Outcome with the error. A body without a status is the result itself.
     """
     try:
         report = parse_job_report(body, config)
@@ -97,7 +101,8 @@ def from_finished_job(report: JobReport, job_id: str = "", backend_request_id: s
 def from_failed_polls(outcome: Outcome, job_id: str) -> Outcome:
     """Return the outcome of a line after several failed polls of its job.
 
-    If the backend no longer knows the job, the outcome is a lost job. Otherwise it is an unavailable backend.
+    The outcome says that the job is lost if the backend no longer knows the job. Otherwise it says that the
+    backend is unavailable.
 
     Args:
         outcome: the outcome of the last poll.

@@ -99,10 +99,8 @@ async def _probe(
 async def _is_alive(client: InferenceClient, url: str) -> bool:
     """Return True if the backend's path `/health` succeeds.
 
-    Without this path, request the model list instead.
-
-    The health path comes first, because some servers still return their model list when they no longer answer
-    other requests.
+    If the backend does not have this path, return True if it returns its model list. The health path comes
+    first, because some servers still return their model list when they no longer answer other requests.
     """
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):

@@ -38,9 +38,9 @@ class StoredRates(Protocol):
 class EffectiveRates(Protocol):
     """The rate limits in effect now, which may change at any time.
 
-    `allocation` holds how fast one turn may send lines of each model. A turn is the limited time in which a
-    worker sends the lines of one slice. The object is replaced when the limits change, so read it again for
-    each line.
+    `allocation` has the rate at which one turn may send lines of each model. A turn is the limited time in
+    which a worker sends the lines of one slice. When the limits change, `allocation` is replaced, so read it
+    again for each line.
     """
 
     allocation: RateAllocation

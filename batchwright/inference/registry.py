@@ -113,8 +113,8 @@ class BackendRegistry:
     async def served(self) -> frozenset[str]:
         """Return the names and aliases of the served models.
 
-        Only the first call reads the names from the database. This call raises `unavailable` if the database
-        is unreachable.
+        Only the first call reads the names from the database. If the database is unreachable, it raises the
+        exception that the constructor got as `unavailable`.
         """
         if not self._read:
             await self.refresh()
@@ -123,8 +123,8 @@ class BackendRegistry:
     async def served_now(self) -> frozenset[str]:
         """Return the names and aliases of the served models, read again from the database.
 
-        The result includes models that other processes added. Raises `unavailable` if the database is
-        unreachable.
+        The result includes models that other processes added. If the database is unreachable, this raises the
+        exception that the constructor got as `unavailable`.
         """
         if self._read:
             await self._read_lists()
@@ -201,8 +201,8 @@ class BackendRegistry:
     async def refresh(self) -> None:
         """Reload API keys and certificates, and read all model lists and changes again.
 
-        The model lists are requested from the backends and read from the database. Raises `unavailable` if
-        the database is unreachable.
+        The model lists are requested from the backends and read from the database. If the database is
+        unreachable, this raises the exception that the constructor got as `unavailable`.
         """
         if self._read:
             await self.refresh_changes()
@@ -217,9 +217,10 @@ class BackendRegistry:
         await self.refresh_changes()
 
     async def _record(self, backend: Backend, names: list[str]) -> None:
-        """Store the model list of a backend. If the table rejects the names, the listing counts as failed.
+        """Store the model list of a backend in the database.
 
-        Raises `unavailable` if the database is unreachable.
+        If the database rejects the names, the request for the list counts as failed. If the database is
+        unreachable, this raises the exception that the constructor got as `unavailable`.
         """
         try:
             await self._models.replace_models(backend.url, names, datetime.now(UTC))
@@ -233,9 +234,9 @@ class BackendRegistry:
             backend.listing_failed = True
 
     async def refresh_changes(self) -> None:
-        """Read and apply the changes made at run time. This sends no request to a backend.
+        """Read and apply the changes made at run time. No request is sent to a backend.
 
-        Raises `unavailable` if the database is unreachable.
+        If the database is unreachable, this raises the exception that the constructor got as `unavailable`.
         """
         self._apply(await self._changes.all())
         for notify in self.on_refresh:  # before any `await`, so that a new backend's limit applies at once

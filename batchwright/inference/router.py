@@ -48,7 +48,7 @@ class Backend:
     def is_healthy(self) -> bool:
         """True if the backend was reachable at the last request for its model list.
 
-        False before the first one.
+        False before the first request.
         """
         return self.probe_seconds is not None and not self.is_unreachable
 

@@ -274,7 +274,7 @@ class AdaptiveLimit:
         """Return how many responses are needed to see if a changed limit has changed the response times.
 
         Args:
-            change: logarithm of the requests in flight after the change, divided by those before it.
+            change: logarithm of the ratio of the requests in flight after the change to those before it.
         """
         half = _QUEUED_SHARE * (abs(change) or -math.log(_DECREASE_FACTOR))
         return max(_TRIAL_RESPONSES, 2 * (self._noise or 0.0) * (_CERTAINTY / half) ** 2)

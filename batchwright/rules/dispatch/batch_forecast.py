@@ -110,9 +110,8 @@ class _ModelRate:
 
         Args:
             done: work of the lines that settled, in average lines.
-            started: how many more requests are in flight than at the last measurement. A part of their work
-                is done as well. This part is smaller if durations differ much, because short requests end
-                first.
+            started: by how much the number of requests in flight has increased. A part of their work is
+                counted as done. It is smaller if durations differ much, because short requests end first.
             passed: seconds since the last measurement.
         """
         if passed <= 0:
@@ -221,8 +220,8 @@ class Forecaster:
     ) -> dict[ModelOfBatch, float]:
         """Return how many lines each batch was expected to settle since the last call.
 
-        The batches of a priority are expected to divide their lines as they actually did, because their order
-        may have changed meanwhile.
+        Within a priority, the expected lines are divided in the same way as the lines that really settled,
+        because the order of the batches may have changed meanwhile.
         """
         before = {each.key: each for each in model.waiting}
         part = present_shares(model.waiting)

@@ -42,7 +42,12 @@ class _Priority(Generic[Request]):
         self.permits = 0
 
     def next_batch(self, is_capped: Callable[[str], bool], ranks: Mapping[str, Rank]) -> str | None:
-        """Return the batch that gets the next permit; None if every batch's API key has reached its cap."""
+        """Return the id of the batch that gets the next permit; None if no batch may get one.
+
+        Args:
+            is_capped: returns True if an API key has reached its cap. Batches of this key are skipped.
+            ranks: the rank of each batch.
+        """
         batches = self.batches
         takes_turns = len(batches) == 1 or not ranks or self.permits % _TURN_EVERY == _TURN_EVERY - 1
         found = next(iter(batches)) if takes_turns else min(batches, key=ranks.__getitem__)
@@ -80,8 +85,7 @@ class FairQueue(Generic[Request]):
 
     Attributes:
         shares: the shares of the priorities; None while all requests have had the same priority. If it is not
-            None, a request that `pop` returned must be released from it in the end, under the name
-            `str(priority)`.
+            None, call its `release` with `str(priority)` for each request that `pop` returned.
     """
 
     def __init__(self) -> None:

@@ -76,15 +76,15 @@ class RateTable:
     def is_shared(self, model: str) -> bool:
         """Return True if the model shares a rate with other models.
 
-        A model shares a rate if it has no rate of its own and there is a rate over all models. Such models
-        share what the rates of single models leave of the rate over all models.
+        This is True if the model has no rate of its own and there is a rate over all models. The shared rate
+        is the rate over all models minus the rates of single models.
         """
         return self.overall_rate > 0 and not self.own_rate(model)
 
     def remainder(self, models: Iterable[str]) -> float:
-        """Return what the rates of `models` leave of the rate over all models, in requests per second.
+        """Return the rate over all models minus the rates of `models`, in requests per second.
 
-        Return 0 if there is no rate over all models. The 0 then means no limit.
+        If there is no rate over all models, return 0, which means no limit.
 
         Raises:
             RatesConflict: nothing is left.

@@ -48,7 +48,7 @@ def sweep(
 ) -> None:
     """Delete unfinished objects.
 
-    These are S3 uploads, or files of a directory, that crashed processes left.
+    Crashed processes leave them: S3 uploads, or files in a directory.
     """
     swept = _with_storage(lambda storage: storage.sweep(timedelta(hours=hours)))
     print(jsonlib.dumps({"swept": swept}) if json else f"Deleted {swept} unfinished objects.")
