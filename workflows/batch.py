@@ -178,10 +178,7 @@ class BatchWorkflow:
     # Ingestion
 
     async def _ingest(self) -> IngestResult | None:
-        """Run ingestion and return its result; None if it failed or was cancelled.
-
-        Ingestion runs even after the deadline.
-        """
+        """Run ingestion, even after the deadline. Return its result; None if it failed or was cancelled."""
         step = workflow.start_activity_method(
             IngestionActivities.ingest, self._order, **ingestion_options(self._order, workflow.now())
         )
@@ -197,9 +194,9 @@ class BatchWorkflow:
             return None
 
     async def _run_models(self, ingested: IngestResult) -> None:
-        """Run all models at the same time and wait until they have ended.
+        """Run all models at once and wait until they have ended.
 
-        If the batch is already ending, do nothing.
+        Do nothing if the batch is already ending.
         """
         if self._ending is not None or not ingested.models:
             return
@@ -307,11 +304,8 @@ class BatchWorkflow:
     async def _end_in_time(self, status: BatchStatus, step: workflow.ActivityHandle[T]) -> None:
         """End the batch before its files are written, if `step` takes longer than FILES_TIMEOUT.
 
-        Do the same if the step fails because storage is unavailable.
-
-        Args:
-            status: status with which the batch ends.
-            step: the running ingestion or finalization, which continues after the batch has ended.
+        Do the same if `step`, an ingestion or finalization, fails because storage is unavailable. `step`
+        continues after the batch has ended with `status`.
         """
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
@@ -352,9 +346,7 @@ class BatchWorkflow:
     def _report_failure(self, what: str, error: ActivityError) -> None:
         """Add the failure of a step to the errors that the tenant sees. The details are only logged.
 
-        Args:
-            what: start of the sentence for the tenant, which names what did not work.
-            error: failure of the step's activity.
+        `what` is the start of the sentence for the tenant, which names what did not work.
         """
         workflow.logger.error("batch step failed", extra={"step": what, "error": cause_of(error)})
         self._add_error(f"{what}: {sentence_for_tenant(error)}")

@@ -44,8 +44,7 @@ class HeldSlice:
         model: model of the slice's lines.
         ready: returns how many lines the slice could send now; None while its lines are not read yet.
         is_yielding: True if the slice gives up its place to another slice that waits.
-        is_surplus: True if the slice must return to its queue, because a search for another tenant or batch
-            found it.
+        is_surplus: True if the slice must return to its queue, because a search for other slices found it.
         memory: memory for its lines; None until the slice requests it.
     """
 
@@ -151,11 +150,9 @@ class SliceDemand:
         self._lock = Lock()  # guards `ended`, because Temporal's SDK calls `release` in its own threads
 
     def set_waiting(self, batches: WaitingBatches, sharing: Collection[str] = ()) -> None:
-        """Set how many batches may send lines now, whether their slices run on this worker or elsewhere.
+        """Set how many batches may send lines now, by model, whether their slices run here or elsewhere.
 
-        Args:
-            batches: number of batches, by model and tenant.
-            sharing: models in `batches` whose slices come from the queue `ALL_MODELS`.
+        `sharing` has the models whose slices come from the queue `ALL_MODELS`.
         """
         self._waiting, self._sharing = batches, sharing
         for queue in list(self._queues.values()):
@@ -201,14 +198,10 @@ class SliceDemand:
     def _end_search(self, name: str, here: _Queue, found: HeldSlice) -> bool:
         """End a search with the slice that it found. Return True if the slice must return to its queue.
 
-        A search looks for a tenant without slices here, or for one more batch of a tenant. The found slice is
-        wrong if its tenant (or its batch, in the second case) already has a slice with lines here. A wrong
-        slice must return unless the worker needs its lines, so that searches do not fill the places of this
-        worker.
-
-        If the sought tenant still has no slice here, the next search starts at once. After `_MAX_MISSES`
-        wrong slices in a row, all searches for tenants pause, because the slices of the sought tenant may all
-        be at other workers.
+        The found slice is wrong if its tenant already has a slice with lines here. In a search for one more
+        batch of a tenant, it is wrong if its batch has one. A wrong slice returns unless the worker needs its
+        lines. After `_MAX_MISSES` wrong slices in a row, all searches for tenants pause, because other
+        workers may have all slices of the sought tenant.
         """
         sought, here.seeking, here.is_seeking = here.seeking, "", False
         with_lines = here.with_lines()
@@ -264,7 +257,7 @@ class SliceDemand:
     def is_replaceable(self, held: HeldSlice) -> bool:
         """Return True if this worker runs only few slices of the same tenant.
 
-        If some of these slices may not send now, the worker takes other slices instead.
+        If some of them may not send now, the worker takes other slices instead.
         """
         here = self._queues[held.queue].slices
         return sum(other.tenant == held.tenant for other in here) <= _MAX_BLOCKED_SLICES
@@ -302,8 +295,7 @@ class SliceDemand:
     def _is_hungry(self, name: str, here: _Queue, arrived: int = 0) -> bool:
         """Return True if the worker could send more lines than its slices have ready.
 
-        Args:
-            arrived: number of slices that have just arrived and are not counted.
+        `arrived` is the number of slices that have just arrived. They are not counted.
         """
         counts = [held.ready() for held in here.slices if held.ready is not None]
         unread = max(0, len(here.slots) - here.ended - len(counts) - arrived)
@@ -336,10 +328,7 @@ class SliceDemand:
         return min(_MAX_YIELDING, sum(missing))
 
     def _uncapped(self, model: str) -> Mapping[str, int]:
-        """Return the number of waiting batches of a model by tenant.
-
-        Tenants that have reached a cap here are left out.
-        """
+        """Return the number of waiting batches of a model by tenant, without tenants at a cap here."""
         waiting = self._waiting.get(model, {})
         return {
             tenant: batches
@@ -350,10 +339,9 @@ class SliceDemand:
     def _seeks_tenant(self, name: str, queue: _Queue) -> bool:
         """Return True if the worker should take another slice to find a slice of a certain tenant.
 
-        The tenant has waiting batches without a slice with lines on this worker. Permits are shared only
-        among tenants and batches that have such slices. If the tenant has no slice here at all, the worker
-        searches at once. For one more batch of the tenant, it searches every `_SEEK_SECONDS`. `_end_search`
-        describes what happens if the slice belongs to another tenant.
+        The tenant has waiting batches without a slice with lines here, and so without permits. If it has no
+        slice here at all, the worker searches at once. For one more batch of a tenant, it searches every
+        `_SEEK_SECONDS`. `_end_search` describes what happens to slices of other tenants.
         """
         now = self._clock()
         if queue.is_checked or now < queue.seek_after:
@@ -382,9 +370,9 @@ class SliceDemand:
     def _seeks_batch(self, name: str, queue: _Queue) -> bool:
         """Return True if the worker should take another slice to find one of a batch that goes first.
 
-        The batch goes first in its tenant and priority, but has no slice here. Without a search, it would
-        wait until this worker has sent all lines of its present slices. After a search without success, the
-        batch is not searched for again for `_SEEK_SECONDS`.
+        Such a batch goes first in its tenant and priority, but has no slice here. Without a search, it would
+        wait until this worker has sent its present lines. After a search without success, the next one
+        follows after `_SEEK_SECONDS`.
         """
         if queue.is_first_checked:
             return False

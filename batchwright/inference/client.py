@@ -59,10 +59,7 @@ class RequestSender(Protocol):
 
 
 class InferenceClient:
-    """HTTP client of one backend, with the backend's API key, headers and timeouts.
-
-    Bodies are sent unchanged.
-    """
+    """HTTP client of one backend, with its API key, headers and timeouts. Bodies are sent unchanged."""
 
     def __init__(
         self,
@@ -146,14 +143,10 @@ class InferenceClient:
         extra: Sequence[Header],
         on_outcome: Callable[[Outcome], None],
     ) -> Exchange | None:
-        """Send a POST request if that is possible without awaiting.
+        """Send a POST request if that is possible without awaiting. No trace span is created.
 
-        Return the exchange, which the caller can cancel; None if nothing was sent. No trace span is created.
-
-        Args:
-            request_id: id of the line, the same at each attempt.
-            extra: headers of the batch that are forwarded.
-            on_outcome: called once with the outcome. It must not raise.
+        Return the exchange, which the caller can cancel; None if nothing was sent. `on_outcome` is called
+        once with the outcome and must not raise.
         """
         if self.problem:
             return None
@@ -170,24 +163,16 @@ class InferenceClient:
     ) -> Outcome:
         """Send the request that starts a job, and return its outcome. The response body is not checked.
 
-        Args:
-            request_id: id of the line.
-            key: idempotency key of the job.
-            extra: headers of the batch that are forwarded.
+        `key` is the idempotency key of the job.
         """
         return await self._post(target, body, request_id, key, extra, from_status)
 
     async def poll_job(
         self, method: bytes, target: TargetUrl, request_id: str, extra: Sequence[Header] = ()
     ) -> Outcome:
-        """Send a request that polls or cancels a job, and return its outcome.
+        """Send a request that polls or cancels a job, and return its outcome. The body is not parsed.
 
-        The response body is not parsed. Failures of the backend or the network are outcomes, not exceptions.
-
-        Args:
-            method: the HTTP method.
-            request_id: id of the line.
-            extra: headers of the batch that are forwarded.
+        Failures of the backend or the network are outcomes, not exceptions. `method` is the HTTP method.
         """
         if self.problem:
             return self._unusable_outcome()
@@ -279,11 +264,7 @@ class InferenceClient:
         return bool(self._key)
 
     async def listing(self, url: str) -> ModelListing:
-        """Request the model list of the backend at `url` and return it.
-
-        Raises:
-            ListingFailed: the request failed, or the response is not a list of models.
-        """
+        """Request and return the model list of the backend at `url`. Raise ListingFailed if this fails."""
         return await list_models(
             self._transport,
             url,
@@ -293,18 +274,11 @@ class InferenceClient:
         )
 
     async def models(self, url: str) -> list[str]:
-        """Return the ids of the models that the backend at `url` lists.
-
-        Raises:
-            ListingFailed: the request failed, or the response is not a list of models.
-        """
+        """Return the ids of the models that the backend at `url` lists. Raise ListingFailed if this fails."""
         return (await self.listing(url)).models
 
     async def is_reachable(self, url: str) -> bool:
-        """Request the model list.
-
-        Return True if the backend seems reachable, even if it responds with an error.
-        """
+        """Request the model list. Return True if the backend seems to respond, even with an error."""
         try:
             await self.models(url)
         except ListingFailed as error:
@@ -331,8 +305,7 @@ def _registry_headers(settings: Settings, backend: BackendConfig | None) -> list
 def parse_response(status: int, headers: dict[bytes, bytes], body: bytes, request: bytes = b"") -> Outcome:
     """Return the outcome of a response. If the body is not a valid result, the outcome is an error.
 
-    Args:
-        request: body of the request.
+    `request` is the body of the request.
     """
     usage = tokens_of_plain_success(body) if status == 200 else None
     if usage is not None:

@@ -46,17 +46,11 @@ class Backend:
 
     @property
     def is_healthy(self) -> bool:
-        """True if the backend was reachable at the last request for its model list.
-
-        False before the first request.
-        """
+        """True if the last request for its model list reached the backend; False before the first request."""
         return self.probe_seconds is not None and not self.is_unreachable
 
     async def is_reachable(self) -> bool:
-        """Request the model list.
-
-        Return True if the backend seems reachable, even if it responds with an error.
-        """
+        """Request the model list. Return True if the backend seems to respond, even with an error."""
         responds = await self.client.is_reachable(self.url)
         self.has_responded = self.has_responded or responds
         return responds
@@ -147,10 +141,7 @@ class ModelRouter:
     def update(self, config: ModelConfig, backends: Sequence[Backend], retries: RetryPolicy) -> None:
         """Apply a changed configuration of the model. Backends that remain keep their state.
 
-        Args:
-            config: the new configuration.
-            backends: the backends that `config` names, in the same order.
-            retries: the new retry policy.
+        `backends` has the backends that `config` names, in the same order.
         """
         known = {(upstream.backend, upstream.upstream_model): upstream for upstream in self.upstreams}
         upstreams: dict[tuple[Backend, str], Upstream] = {}
@@ -188,10 +179,7 @@ class ModelRouter:
 
     @property
     def only_trials_allowed(self) -> bool:
-        """True if the circuits of all own and all fallback backends are open, so that only trials are sent.
-
-        A trial is a single request that shows if the backend has recovered.
-        """
+        """True if all circuits of own and fallback backends are open, so that only single trials are sent."""
         return self.is_open and all(upstream.circuit.is_open for upstream in self._reachable())
 
     @property
@@ -343,11 +331,7 @@ class ModelRouter:
     ) -> Outcome:
         """Submit the body as a job. Return the outcome of the submission, not the line's result.
 
-        Args:
-            path: path of the endpoint.
-            request_id: id of the line.
-            key: idempotency key of the job.
-            extra: headers of the batch that are forwarded.
+        `key` is the idempotency key of the job.
         """
         body = await self._body_for(upstream, body)
         return await upstream.backend.client.submit_job(
