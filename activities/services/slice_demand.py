@@ -265,8 +265,8 @@ class SliceDemand:
     def _must_free_memory(self, held: HeldSlice) -> bool:
         """Return True if this slice must free its memory, because another slice waits for memory.
 
-        Slices that already yield will soon free their memory for waiting slices. Therefore the result is True
-        only if the number of waiting slices is larger than the number of such slices.
+        Slices that already yield will soon free their memory. Therefore the result is True only if there are
+        more waiting slices than such slices.
         """
         waiting = self._budget.waiting
         if not waiting or not held.holds_memory:
