@@ -244,8 +244,7 @@ class SliceDemand:
     def is_spare(self, held: HeldSlice, limit: Limit) -> bool:
         """Return True if other slices on this worker can use up `limit`, for which this slice waits.
 
-        This is the case if the slice came from the queue `ALL_MODELS` and several other slices here wait for
-        the same limit.
+        Only a slice from the queue `ALL_MODELS` can be spare, if several others here wait for the same limit.
         """
         if held.queue != ALL_MODELS:
             return False
