@@ -131,7 +131,7 @@ def _tenant_done(turn: RetentionTurn, tenant: str) -> SweepPosition:
 async def _tenants(turn: RetentionTurn, position: SweepPosition) -> AsyncGenerator[str]:
     """Yield the names of the tenants from `position` on.
 
-    The first name is the tenant in `position`, unless `at` is set, which marks this tenant as done.
+    If `position.at` is set, the tenant in `position` is done, and the next tenant comes first.
     """
     after = position.tenant
     if after and position.at is None:

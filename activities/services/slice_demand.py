@@ -138,8 +138,7 @@ class SliceDemand:
             limiter: permits of this process.
             budget: memory of this process for slices.
             is_blocked: returns True while no worker may send requests of the given model.
-            has_share: returns False while this worker may send no requests of the model, but other workers
-                may.
+            has_share: returns False while only other workers may send requests of the given model.
             clock: returns the current time in seconds.
         """
         self._limiter, self._budget, self._clock = limiter, budget, clock

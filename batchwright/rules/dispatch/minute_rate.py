@@ -24,7 +24,10 @@ class MinuteRate:
         self._level = self._capacity
 
     def change(self, per_minute: float, now: float) -> None:
-        """Set another rate. A negative level stays; a level above the new capacity is cut."""
+        """Set another rate. A negative level of the bucket stays.
+
+        A level above the new capacity is reduced to it.
+        """
         self._fill(now)
         self._set(per_minute)
         self._level = min(self._level, self._capacity)
