@@ -110,7 +110,7 @@ class WorkerContext:
             rates: maximum requests and tokens per minute, by model.
         """
         self.permits.backends.set_shares(in_flight)
-        self.permits.limits.set_model_rates(rates)
+        self.permits.limits.model_rates = rates
 
     def _model_limit(self, model: str) -> int:
         """Return how many requests to the model may be in flight.

@@ -40,32 +40,16 @@ class StoredShares(TenantShares):
         """
         self._table, self._fleet, self._worker_id = table, fleet, worker_id
         self._schedule = BatchSchedule()
-        self._weights: Mapping[str, float] = {}
-        self._caps: Mapping[str, int] = {}
-        self._key_caps: Mapping[str, int] = {}
-        self._rates: Mapping[str, Rates] = {}
+        self.weights: Mapping[str, float] = {}
+        self.max_in_flight: Mapping[str, int] = {}
+        self.key_max_in_flight: Mapping[str, int] = {}
+        self.rates: Mapping[str, Rates] = {}
         self._failing = False
         self._is_read = asyncio.Event()
-
-    def weight(self, tenant: str, default: float) -> float:
-        """Return the weight that was set for a tenant; `default` if none was set."""
-        return self._weights.get(tenant, default)
-
-    def max_in_flight(self, tenant: str) -> int | None:
-        """Return how many requests of a tenant this process may have in flight; None if there is no cap."""
-        return self._caps.get(tenant)
-
-    def key_max_in_flight(self, key_id: str) -> int | None:
-        """Return how many requests of an API key this process may have in flight; None if there is no cap."""
-        return self._key_caps.get(key_id)
 
     def ranks(self, model: str) -> BatchRanks:
         """Return the order of the batches with lines of the model, within each tenant and priority."""
         return self._schedule.ranks(model)
-
-    def rates(self, tenant: str) -> Rates:
-        """Return how much this process may send for a tenant per minute."""
-        return self._rates.get(tenant, NO_RATES)
 
     async def refresh(self) -> None:
         """Read the weights, the caps, and the remaining lines of batches again.
@@ -75,16 +59,17 @@ class StoredShares(TenantShares):
         """
         now = datetime.now(UTC)
         rows, keys = await self._table.shares(FRESH_AGE), await self._table.key_caps(FRESH_AGE)
-        self._weights = {row.tenant: row.weight for row in rows if row.weight is not None}
-        self._caps = {
+        self.weights = {row.tenant: row.weight for row in rows if row.weight is not None}
+        self.max_in_flight = {
             row.tenant: part_of_cap(row.max_in_flight, row.workers, self._worker_id)
             for row in rows
             if row.max_in_flight is not None
         }
-        self._key_caps = {
+        self.key_max_in_flight = {
             row.key_id: part_of_cap(row.max_in_flight, row.workers, self._worker_id) for row in keys
         }
-        self._rates = {row.tenant: self._rates_of(row) for row in rows}
+        rates = {row.tenant: self._rates_of(row) for row in rows}
+        self.rates = {tenant: found for tenant, found in rates.items() if found is not NO_RATES}
         self._is_read.set()
         backlogs = await self._fleet.backlogs(now)
         batches = [

@@ -8,23 +8,20 @@ their requests are in flight.
 import math
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn
 
 from msgspec import Struct
 
 from batchwright.contracts.batch import DEFAULT_PRIORITY
 from batchwright.inference.adaptive_limits import AdaptiveLimits, PlacedRequest
+from batchwright.inference.model_permits import ModelPermits
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.send_limits import Charge, Limit, SendLimits
-from batchwright.rules.dispatch.batch_order import BatchRanks
-from batchwright.rules.dispatch.fair_queue import FairQueue
-from batchwright.rules.dispatch.fair_share import FairShare
+from batchwright.rules.dispatch.fair_share import FairQueue, FairShare
 from batchwright.rules.dispatch.retry_policy import SUCCESS
 
-_MAX_SAMPLE_SECONDS = 1.0  # if samples are farther apart, the time between them is no wait
 _REFRESH_SECONDS = 0.02  # time after which a model's limit and backends are looked up again
-_STARVED_SECONDS = 10.0  # after so long, a model with full backends may still send one request
 _SHARES_SECONDS = 0.25  # time after which the weights of a model's tenants are looked up again
 
 
@@ -57,38 +54,7 @@ def _already_detached(_permit: "Permit") -> NoReturn:
     raise AssertionError("a permit was granted to a request that had left the queue")
 
 
-_Queue = FairQueue[PermitRequest]
-
-
-@dataclass(slots=True, eq=False)
-class _ModelPermits:
-    """Permits of one model, and the tenants that wait for permits.
-
-    Attributes:
-        most: the model's limit.
-        urls: URLs of the model's backends.
-        ranks: the order of each tenant's batches.
-        refreshed_at: when `most`, `urls` and `ranks` were last looked up.
-        waiting: queues of the tenants that may get a permit.
-        capped: queues of the tenants that may send nothing now, because they have reached a cap on requests
-            in flight or a rate. `capped_by` names this limit.
-    """
-
-    name: str
-    used: int = 0
-    grants: int = 0
-    granted_at: int = 0  # number of the model's last grant; grants of all models are numbered in order
-    most: int = 0
-    urls: Collection[str] = ()
-    ranks: BatchRanks = field(default_factory=BatchRanks)
-    refreshed_at: float = -math.inf
-    weighed_at: float = -math.inf  # when the weights of its tenants were looked up
-    shares: FairShare = field(default_factory=FairShare)
-    waiting: dict[str, _Queue] = field(default_factory=dict[str, _Queue])  # by tenant
-    capped: dict[str, _Queue] = field(default_factory=dict[str, _Queue])  # by tenant
-    capped_by: dict[str, Limit] = field(default_factory=dict[str, Limit])  # by tenant, as in `capped`
-    full_since: float = math.inf  # when its backends became full; inf if they are not full
-    sampled_at: float = -math.inf  # waits due to limits are recorded up to this time
+_Model, _Queue = ModelPermits[PermitRequest], FairQueue[PermitRequest]
 
 
 class Permit(Struct, eq=False):
@@ -99,7 +65,7 @@ class Permit(Struct, eq=False):
     """
 
     owner: "ConcurrencyLimiter"
-    of: _ModelPermits
+    of: _Model
     request: PermitRequest
     priorities: FairShare | None = None  # shares of the tenant's priorities, updated at the release
     placed: PlacedRequest | None = None
@@ -116,8 +82,9 @@ class Permit(Struct, eq=False):
         Args:
             line_bytes: length of the line, from which its tokens are estimated.
         """
-        owner, request = self.owner, self.request
-        self.charged = owner.limits.charge(request.model, request.tenant, line_bytes, owner.clock())
+        limits, request = self.owner.limits, self.request
+        if limits.model_rates or limits.shares.rates:
+            self.charged = limits.charge(request.model, request.tenant, line_bytes, self.owner.clock())
 
     def correct_charge(self, tokens: int) -> None:
         """Replace the estimated tokens by the number of used tokens.
@@ -183,18 +150,14 @@ class ConcurrencyLimiter:
         self.limits = limits or SendLimits()
         self._shares = self.limits.shares
         self.backends = backends
-        self._total, self._used = total, 0
+        self._total = total
+        self.used = 0  # permits in use, over all models
         self._model_limit = model_limit
-        self._models: dict[str, _ModelPermits] = {}
-        self._waiting: dict[str, _ModelPermits] = {}  # models with a waiting request
-        self._capped: dict[str, list[_ModelPermits]] = {}  # by tenant: models that have its queue in `capped`
+        self._models: dict[str, _Model] = {}
+        self._waiting: dict[str, _Model] = {}  # models with a waiting request
+        self._capped: dict[str, list[_Model]] = {}  # by tenant: models that have its queue in `capped`
         self._grants = 0
         self._is_granting = False
-
-    @property
-    def used(self) -> int:
-        """Permits in use, over all models."""
-        return self._used
 
     def first_batches(self, model: str) -> Collection[tuple[str, str]]:
         """Return the batches that get permits first within their tenant and priority, as (tenant, batch id).
@@ -214,7 +177,7 @@ class ConcurrencyLimiter:
     def free(self, name: str) -> int:
         """Return how many more requests of the model could be in flight now."""
         model = self._permits_of(name)
-        return max(0, min(self.limit_of(name) - model.used, self._total - self._used))
+        return max(0, min(self.limit_of(name) - model.used, self._total - self.used))
 
     def granted(self, name: str) -> int:
         """Return how many permits were granted to the model so far."""
@@ -235,7 +198,7 @@ class ConcurrencyLimiter:
         else:
             queue = _Queue()
             queue.add(request, self.clock())
-            self._wait(model, request.tenant, queue, request.weight)
+            self._start_waiting(model, request.tenant, queue, request.weight)
         if not (self._is_granting and model.most):
             self._refresh(model)
 
@@ -264,15 +227,7 @@ class ConcurrencyLimiter:
         The result is None for lines that only wait for a free permit.
         """
         model = self._models.get(name)
-        if model is None:
-            return None
-        if (limit := model.capped_by.get(tenant)) is not None:
-            return limit
-        if tenant not in model.waiting:
-            return None
-        if key_id and self.limits.is_key_capped(key_id):
-            return Limit.KEY_IN_FLIGHT
-        return self.limits.model_limit(name, self.clock())
+        return None if model is None else model.limit_reached(self.limits, tenant, key_id, self.clock())
 
     def refresh(self, name: str) -> None:
         """Look up the limit and the backends of the model again, and grant permits accordingly.
@@ -291,7 +246,7 @@ class ConcurrencyLimiter:
         model, tenant = self._permits_of(request.model), request.tenant
         queue = model.capped.get(tenant) or model.waiting[tenant]
         queue.remove(request)
-        if queue.is_empty:
+        if not queue.waiting:
             self._stop_waiting(model, tenant)
 
     def release(self, permit: Permit) -> None:
@@ -302,11 +257,13 @@ class ConcurrencyLimiter:
         self.backends.release(permit.placed)
         model, request, now = permit.of, permit.request, self.clock()
         model.used -= 1
-        self._used -= 1
+        self.used -= 1
         model.shares.release(request.tenant, now, is_contended=bool(model.waiting))
         if permit.priorities is not None:
             permit.priorities.release(str(request.priority), now, is_contended=True)
-        self.limits.end(request.tenant, request.key_id)
+        self.limits.of_tenants[request.tenant] -= 1
+        if request.key_id:
+            self.limits.of_keys[request.key_id] -= 1
         if self._capped:
             for capped in list(self._capped.get(request.tenant, ())):
                 self._retry_capped(capped, request.tenant)
@@ -325,26 +282,27 @@ class ConcurrencyLimiter:
             if name not in models and not (model.used or model.waiting or model.capped):
                 del self._models[name]
         self.backends.retain_only(urls)
+        self.limits.forget_idle()
 
-    def _permits_of(self, name: str) -> _ModelPermits:
+    def _permits_of(self, name: str) -> _Model:
         found = self._models.get(name)
         if found is None:
-            found = self._models[name] = _ModelPermits(name)
+            found = self._models[name] = _Model(name)
         return found
 
     def _limit(self, name: str) -> int:
         # One permit is left for the other models, so that no model can hold all permits.
         return max(1, min(self._model_limit(name), self._total - 1))
 
-    def _refresh(self, model: _ModelPermits) -> None:
+    def _refresh(self, model: _Model) -> None:
         now = self.clock()
         model.most, model.urls = self._limit(model.name), self.backends.backends_of(model.name)
         model.ranks = self._shares.ranks(model.name)
         model.refreshed_at = now
         if now - model.weighed_at >= _SHARES_SECONDS:
             model.weighed_at = now
-            model.shares.refresh(self._shares.weight, model.waiting, now)
-            self._record_waits(model, now)
+            model.shares.refresh(self._shares.weights, model.waiting, now)
+            model.record_waits(self.limits, now)
         for tenant in list(model.capped):
             self._retry_capped(model, tenant)
         if not self._is_granting:
@@ -358,7 +316,7 @@ class ConcurrencyLimiter:
         """
         self._is_granting = True
         try:
-            while self._used < self._total and self._has_room():
+            while self.used < self._total and self._has_room():
                 model = self._next_model(now)
                 if model is None:
                     break
@@ -366,17 +324,7 @@ class ConcurrencyLimiter:
         finally:
             self._is_granting = False
 
-    def _record_waits(self, model: _ModelPermits, now: float) -> None:
-        """Record for how long lines of the model have waited because of limits since the last call."""
-        seconds, model.sampled_at = now - model.sampled_at, now
-        if seconds > _MAX_SAMPLE_SECONDS:
-            return
-        for tenant, limit in model.capped_by.items():
-            self.limits.record_wait(limit, model.name, tenant, seconds)
-        if model.waiting and (limit := self.limits.model_limit(model.name, now)) is not None:
-            self.limits.record_wait(limit, model.name, "", seconds)
-
-    def _next_model(self, now: float) -> _ModelPermits | None:
+    def _next_model(self, now: float) -> _Model | None:
         """Return the model that gets the next permit; None if no waiting model may have one.
 
         The result is the model that uses the fewest permits. If several models use equally few, the result is
@@ -384,99 +332,83 @@ class ConcurrencyLimiter:
         than models.
         """
         found = full = free = None  # best model so far; backends that are full; backends that have room
+        first, rates = (0, 0, ""), self.limits.model_rates
         for model in self._waiting.values():
             urls = model.urls
             if model.used >= model.most or (model.used and urls == full):
                 continue
-            if found is not None and (found.used < model.used or _is_before(found, model)):
+            place = model.used, model.granted_at, model.name
+            if found is not None and first < place:
                 continue
             if urls == free or (urls != full and self.backends.has_room(urls)):
                 free, model.full_since = urls, math.inf
             else:
                 full, model.full_since = urls, min(model.full_since, now)
-                if not self._is_starved(model, now):
+                if not model.is_starved(self.backends, now):
                     continue
-            if self.limits.model_limit(model.name, now) is not None:
+            if model.name in rates and self.limits.model_limit(model.name, now) is not None:
                 continue
-            found = model
+            found, first = model, place
         return found
 
-    def _is_starved(self, model: _ModelPermits, now: float) -> bool:
-        """Return True if the model's backends have been full for so long that it may still send one request.
-
-        The backends may be full of requests of another model that never get a response.
-        """
-        return (
-            not model.used
-            and now - model.full_since >= _STARVED_SECONDS
-            and not all(map(self.backends.has_used_share, model.urls))
-        )
-
-    def _grant_one(self, model: _ModelPermits, now: float) -> None:
+    def _grant_one(self, model: _Model, now: float) -> None:
         """Grant a permit to the next tenant. If a limit does not allow that, set the tenant aside."""
         tenant = model.shares.next_tenant(model.waiting, now)
         queue = model.waiting[tenant]
-        limit = self.limits.tenant_limit(tenant, now)
-        request = None if limit is not None else queue.pop(self.limits.is_key_capped, model.ranks, now)
+        shares, limits = self._shares, self.limits
+        has_limit = tenant in shares.max_in_flight or tenant in shares.rates
+        limit = limits.tenant_limit(tenant, now) if has_limit else None
+        is_capped = limits.is_key_capped if shares.key_max_in_flight else None
+        request = None if limit is not None else queue.pop(is_capped, model.ranks, now)
         if request is None:
-            self._stop_waiting(model, tenant)
-            model.capped[tenant] = queue
-            model.capped_by[tenant] = limit or Limit.KEY_IN_FLIGHT
+            model.set_aside(tenant, limit or Limit.KEY_IN_FLIGHT)
+            self._stopped_waiting(model)
             self._capped.setdefault(tenant, []).append(model)
             return
-        model.shares.grant(tenant, self._shares.weight(tenant, request.weight), now)
-        self.limits.start(tenant, request.key_id)
+        model.shares.grant(tenant, shares.weights.get(tenant, request.weight), now)
+        limits.of_tenants[tenant] += 1
+        if request.key_id:
+            limits.of_keys[request.key_id] += 1
         self._grants += 1
         model.granted_at = self._grants
         model.used += 1
         model.grants += 1
-        self._used += 1
+        self.used += 1
         self.backends.unplaced += 1
         try:
             request.on_granted(Permit(self, model, request, queue.shares))
         finally:
             # Checked after the callback, which usually requests the next permit. The tenant then still waits.
-            if queue.is_empty and model.waiting.get(tenant) is queue:
+            if not queue.waiting and model.waiting.get(tenant) is queue:
                 self._stop_waiting(model, tenant)
 
-    def _wait(self, model: _ModelPermits, tenant: str, queue: _Queue, weight: float) -> None:
-        """Add a tenant to the tenants that wait for permits of the model."""
+    def _start_waiting(self, model: _Model, tenant: str, queue: _Queue, weight: float) -> None:
         model.shares.start_waiting(tenant, weight, model.waiting, self.clock())
         model.waiting[tenant] = queue
         self._waiting[model.name] = model
 
-    def _stop_waiting(self, model: _ModelPermits, tenant: str) -> None:
-        """Remove the tenant's queue from the model, whether the tenant waits or has reached a limit."""
+    def _stop_waiting(self, model: _Model, tenant: str) -> None:
+        """Remove the tenant's queue from the model, whether the tenant waits or is at a limit."""
         if model.capped.pop(tenant, None) is not None:
             del model.capped_by[tenant]
             self._capped[tenant].remove(model)
             if not self._capped[tenant]:
                 del self._capped[tenant]
-            return
-        del model.waiting[tenant]
+        else:
+            del model.waiting[tenant]
+            self._stopped_waiting(model)
+
+    def _stopped_waiting(self, model: _Model) -> None:
         if not model.waiting:
             del self._waiting[model.name]
             model.full_since = math.inf
 
-    def _retry_capped(self, model: _ModelPermits, tenant: str) -> None:
-        """Let a tenant wait for permits again if it is below the limit that it had reached.
+    def _retry_capped(self, model: _Model, tenant: str) -> None:
+        """Let a tenant that was at a limit wait for permits again if it is below the limit now.
 
         The tenant starts like any tenant that begins to wait. The time at the limit gives it no advantage.
         """
-        queue = model.capped[tenant]
-        limit = self.limits.tenant_limit(tenant, self.clock())
-        if limit is not None:
-            model.capped_by[tenant] = limit
-            return
-        weight = queue.next_weight(self.limits.is_key_capped)
-        if weight is not None:
+        queue, now = model.capped[tenant], self.clock()
+        if (weight := model.next_weight(self.limits, tenant, now)) is not None:
             self._stop_waiting(model, tenant)
-            self._wait(model, tenant, queue, weight)
-        else:
-            model.capped_by[tenant] = Limit.KEY_IN_FLIGHT
-
-
-def _is_before(model: _ModelPermits, other: _ModelPermits) -> bool:
-    if model.used != other.used:
-        return model.used < other.used
-    return (model.granted_at, model.name) < (other.granted_at, other.name)
+            self._start_waiting(model, tenant, queue, weight)

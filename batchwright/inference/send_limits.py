@@ -3,6 +3,7 @@
 If a tenant, an API key or a model has reached a limit, only its own lines wait.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -53,27 +54,22 @@ NO_RATES = Rates()
 class TenantShares(Protocol):
     """Weights, caps and rates of tenants, and the order of their batches. All may change at any time.
 
-    The methods must be cheap, because they are called for each permit or many times per second.
+    The mappings are replaced when they change, so look them up again for each permit. A name that is not in a
+    mapping has no such setting.
+
+    Attributes:
+        weights: weights of tenants relative to other tenants, for which another weight was set than that of
+            their batches.
+        max_in_flight: how many requests of each tenant this process may have in flight, over all models.
+        key_max_in_flight: how many requests this process may have in flight for each API key. The requests
+            of all batches created with the key count.
+        rates: how much this process may send for each tenant per minute, over all models.
     """
 
-    def weight(self, tenant: str, default: float) -> float:
-        """Return the tenant's weight relative to other tenants; `default` if no weight was set for it."""
-        ...
-
-    def max_in_flight(self, tenant: str) -> int | None:
-        """Return how many requests of the tenant this process may have in flight; None if there is no cap."""
-        ...
-
-    def key_max_in_flight(self, key_id: str) -> int | None:
-        """Return how many requests this process may have in flight for one API key.
-
-        The requests of all batches created with the key count. None means that there is no cap.
-        """
-        ...
-
-    def rates(self, tenant: str) -> Rates:
-        """Return how much this process may send for the tenant per minute, over all models."""
-        ...
+    weights: Mapping[str, float]
+    max_in_flight: Mapping[str, int]
+    key_max_in_flight: Mapping[str, int]
+    rates: Mapping[str, Rates]
 
     def ranks(self, model: str) -> BatchRanks:
         """Return the order of the batches with lines of the model, within each tenant and priority."""
@@ -83,19 +79,12 @@ class TenantShares(Protocol):
 class BatchWeights(TenantShares):
     """Default for TenantShares: no limits and no order. Each tenant has the weight of its batches."""
 
-    _schedule = BatchSchedule()
-
-    def weight(self, tenant: str, default: float) -> float:
-        return default
-
-    def max_in_flight(self, tenant: str) -> int | None:
-        return None
-
-    def key_max_in_flight(self, key_id: str) -> int | None:
-        return None
-
-    def rates(self, tenant: str) -> Rates:
-        return NO_RATES
+    def __init__(self) -> None:
+        self.weights: Mapping[str, float] = {}
+        self.max_in_flight: Mapping[str, int] = {}
+        self.key_max_in_flight: Mapping[str, int] = {}
+        self.rates: Mapping[str, Rates] = {}
+        self._schedule = BatchSchedule()
 
     def ranks(self, model: str) -> BatchRanks:
         return self._schedule.ranks(model)
@@ -138,6 +127,15 @@ class SendLimits:
 
     When a request is sent, one request and an estimate of its tokens are charged at once. The estimate is
     corrected when the response shows how many tokens were used.
+
+    Most tenants, keys and models have no limit. Callers look into `shares` and `model_rates` first, because
+    the checks are made for each line.
+
+    Attributes:
+        shares: weights, caps and rates of tenants.
+        model_rates: how much may be sent per minute to each model. A model that is not in it has no limit.
+        of_tenants: requests in flight by tenant, over all models. The limiter counts them, like `of_keys`.
+        of_keys: the same by API key.
     """
 
     def __init__(
@@ -154,45 +152,43 @@ class SendLimits:
         """
         self.shares: TenantShares = shares or BatchWeights()
         self.record_wait = record_wait
-        self._of_tenants: dict[str, int] = {}  # requests in flight by tenant, over all models
-        self._of_keys: dict[str, int] = {}  # requests in flight by API key
-        self._model_rates: Mapping[str, Rates] = {}
+        self.model_rates: Mapping[str, Rates] = {}
+        self.of_tenants: defaultdict[str, int] = defaultdict(int)
+        self.of_keys: defaultdict[str, int] = defaultdict(int)
         self._tenants: dict[str, _Buckets] = {}  # only those with a rate
         self._models: dict[str, _Buckets] = {}  # only those with a rate
         # By model and tenant: average of the used tokens minus the estimated tokens of the line.
         self._further_tokens: dict[tuple[str, str], float] = {}
 
-    def set_model_rates(self, rates: Mapping[str, Rates]) -> None:
-        """Set how much may be sent per minute to each model. A model that is not in `rates` has no limit."""
-        self._model_rates = rates
+    def forget_idle(self) -> None:
+        """Forget the tenants and keys that have no request in flight."""
+        for counts in (self.of_tenants, self.of_keys):
+            for name in [name for name, in_flight in counts.items() if not in_flight]:
+                del counts[name]
 
     # Checks
 
     def tenant_limit(self, tenant: str, now: float) -> Limit | None:
         """Return the tenant's cap or rate that forbids a request now; None if a request may be sent."""
-        most = self.shares.max_in_flight(tenant)
-        if most is not None and self._of_tenants.get(tenant, 0) >= most:
+        most = self.shares.max_in_flight.get(tenant)
+        if most is not None and self.of_tenants[tenant] >= most:
             return Limit.TENANT_IN_FLIGHT
         return self.tenant_rate(tenant, now)
 
     def tenant_rate(self, tenant: str, now: float) -> Limit | None:
         """Return the tenant's rate that forbids a request now; None if a request may be sent."""
-        if self.shares.rates(tenant) is NO_RATES and tenant not in self._tenants:  # the usual case
-            return None
-        buckets = self._tenant_buckets(tenant, now)
+        buckets = _current(self._tenants, tenant, self.shares.rates.get(tenant, NO_RATES), now)
         return buckets and _used_up(buckets, now, Limit.TENANT_REQUESTS, Limit.TENANT_TOKENS)
 
     def model_limit(self, model: str, now: float) -> Limit | None:
         """Return the model's rate that forbids a request now; None if a request may be sent."""
-        if model not in self._model_rates and model not in self._models:  # the usual case
-            return None
-        buckets = self._model_buckets(model, now)
+        buckets = _current(self._models, model, self.model_rates.get(model, NO_RATES), now)
         return buckets and _used_up(buckets, now, Limit.MODEL_REQUESTS, Limit.MODEL_TOKENS)
 
     def is_key_capped(self, key_id: str) -> bool:
         """Return True if the API key has reached its cap on requests in flight."""
-        most = self.shares.key_max_in_flight(key_id)
-        return most is not None and self._of_keys.get(key_id, 0) >= most
+        most = self.shares.key_max_in_flight.get(key_id)
+        return most is not None and self.of_keys[key_id] >= most
 
     def reason(self, limit: Limit, model: str, tenant: str) -> str:
         """Return in words why lines wait. The text continues a sentence that begins with the model."""
@@ -203,27 +199,15 @@ class SendLimits:
                 return "the API key has as many requests in flight as its `max_in_flight` allows"
             case _:
                 owner = "tenant" if limit.of_tenant else "model"
-                of_model = self._model_rates.get(model, NO_RATES)
-                rates = self.shares.rates(tenant) if limit.of_tenant else of_model
+                rates = self.shares.rates.get(tenant) if limit.of_tenant else self.model_rates.get(model)
+                rates = rates or NO_RATES
                 if limit in (Limit.TENANT_REQUESTS, Limit.MODEL_REQUESTS):
                     what, rate = "requests", rates.requests
                 else:
                     what, rate = "tokens", rates.tokens
                 return f"limited by the {owner}'s rate of {rate.total if rate else 0:,} {what} per minute"
 
-    # Requests
-
-    def start(self, tenant: str, key_id: str) -> None:
-        """Count a request in flight."""
-        self._of_tenants[tenant] = self._of_tenants.get(tenant, 0) + 1
-        if key_id:
-            self._of_keys[key_id] = self._of_keys.get(key_id, 0) + 1
-
-    def end(self, tenant: str, key_id: str) -> None:
-        """Stop counting a request in flight."""
-        _subtract_one(self._of_tenants, tenant)
-        if key_id:
-            _subtract_one(self._of_keys, key_id)
+    # Charges
 
     def charge(self, model: str, tenant: str, line_bytes: int, now: float) -> Charge | None:
         """Charge a request to the rates of its model and tenant. Return None if neither has a rate.
@@ -232,9 +216,8 @@ class SendLimits:
             line_bytes: length of the line, from which its tokens are estimated.
             now: seconds of the limiter's clock.
         """
-        if not (self._model_rates or self._models or self._tenants) and self.shares.rates(tenant) is NO_RATES:
-            return None
-        of_tenant, of_model = self._tenant_buckets(tenant, now), self._model_buckets(model, now)
+        of_tenant = _current(self._tenants, tenant, self.shares.rates.get(tenant, NO_RATES), now)
+        of_model = _current(self._models, model, self.model_rates.get(model, NO_RATES), now)
         if of_tenant is None and of_model is None:
             return None
         buckets = tuple(each for each in (of_tenant, of_model) if each is not None)
@@ -263,25 +246,15 @@ class SendLimits:
         before = self._further_tokens.get(key, further)
         self._further_tokens[key] = before + _NEWEST_SHARE * (further - before)
 
-    def _tenant_buckets(self, tenant: str, now: float) -> _Buckets | None:
-        rates, buckets = self.shares.rates(tenant), self._tenants.get(tenant)
-        if buckets is not None and buckets.rates is rates:
-            return buckets
-        return _refreshed(self._tenants, tenant, rates, now)
 
-    def _model_buckets(self, model: str, now: float) -> _Buckets | None:
-        rates, buckets = self._model_rates.get(model, NO_RATES), self._models.get(model)
-        if buckets is not None and buckets.rates is rates:
-            return buckets
-        return _refreshed(self._models, model, rates, now)
-
-
-def _refreshed(known: dict[str, _Buckets], name: str, rates: Rates, now: float) -> _Buckets | None:
-    """Apply changed rates to the buckets of `name` and return the buckets; None if it has no rates now."""
+def _current(known: dict[str, _Buckets], name: str, rates: Rates, now: float) -> _Buckets | None:
+    """Return the buckets of `name` after its rates were applied; None if it has no rates."""
+    buckets = known.get(name)
+    if buckets is not None and buckets.rates is rates:
+        return buckets
     if rates == NO_RATES:
         known.pop(name, None)
         return None
-    buckets = known.get(name)
     if buckets is None:
         buckets = known[name] = _Buckets(NO_RATES, None, None)
     if buckets.rates == rates:
@@ -304,11 +277,3 @@ def _used_up(buckets: _Buckets, now: float, requests: Limit, tokens: Limit) -> L
     if buckets.requests is not None and not buckets.requests.may_send(now):
         return requests
     return tokens if buckets.tokens is not None and not buckets.tokens.may_send(now) else None
-
-
-def _subtract_one(counts: dict[str, int], name: str) -> None:
-    left = counts[name] - 1
-    if left:
-        counts[name] = left
-    else:
-        del counts[name]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from batchwright.rules.dispatch.batch_order import BatchSchedule, WaitingBatch
-from batchwright.rules.dispatch.fair_queue import FairQueue
+from batchwright.rules.dispatch.fair_share import FairQueue
 from batchwright.rules.dispatch.fair_share import FairShare as Shares
 
 MODEL = "m"

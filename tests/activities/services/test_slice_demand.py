@@ -22,10 +22,8 @@ class Shares(BatchWeights):
     """Caps of tenants on their requests in flight, and the order of batches. A test sets them."""
 
     def __init__(self, caps: dict[str, int], order: BatchRanks) -> None:
-        self._caps, self._order = caps, order
-
-    def max_in_flight(self, tenant: str) -> int | None:
-        return self._caps.get(tenant)
+        super().__init__()
+        self.max_in_flight, self._order = caps, order
 
     def ranks(self, model: str) -> BatchRanks:
         return self._order

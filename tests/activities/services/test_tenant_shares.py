@@ -25,7 +25,7 @@ async def test_a_tenant_without_a_weight_and_a_cap_has_the_weight_of_its_batches
     database = MemoryDatabase()
     shares = StoredShares(database.quotas, database.fleet, "own")
     await shares.refresh()
-    assert (shares.weight("blue", 2.5), shares.max_in_flight("blue")) == (2.5, None)
+    assert (shares.weights.get("blue", 2.5), shares.max_in_flight.get("blue")) == (2.5, None)
 
 
 async def test_a_changed_weight_and_cap_hold_until_they_are_taken_back() -> None:
@@ -33,13 +33,13 @@ async def test_a_changed_weight_and_cap_hold_until_they_are_taken_back() -> None
     shares = StoredShares(database.quotas, database.fleet, "own")
     await database.quotas.change("blue", {"weight": 4.0, "max_in_flight": 8}, START)
     await shares.refresh()
-    assert (shares.weight("blue", 1), shares.max_in_flight("blue")) == (4.0, 8)
+    assert (shares.weights.get("blue", 1), shares.max_in_flight.get("blue")) == (4.0, 8)
     await database.quotas.change("blue", {"weight": None}, START)
     await shares.refresh()
-    assert (shares.weight("blue", 1), shares.max_in_flight("blue")) == (1, 8)
+    assert (shares.weights.get("blue", 1), shares.max_in_flight.get("blue")) == (1, 8)
     await database.quotas.clear("blue")
     await shares.refresh()
-    assert shares.max_in_flight("blue") is None
+    assert shares.max_in_flight.get("blue") is None
 
 
 async def test_batches_are_ranked_by_the_lines_that_the_database_has() -> None:
@@ -68,7 +68,7 @@ async def test_a_worker_that_starts_during_an_outage_waits_for_its_first_weights
     assert not waiting.done()
     database.rows.failing = None
     await waiting
-    assert shares.max_in_flight("blue") == 8
+    assert shares.max_in_flight.get("blue") == 8
     running.cancel()
 
 
@@ -84,10 +84,10 @@ async def test_workers_that_run_slices_of_a_tenant_divide_its_cap_and_others_tak
     await beat(database, "e")
     for shares in workers.values():
         await shares.refresh()
-    assert [shares.max_in_flight("blue") for shares in workers.values()] == [3, 3, 2]
+    assert [shares.max_in_flight.get("blue") for shares in workers.values()] == [3, 3, 2]
     await beat(database, "c")
     await workers["a"].refresh()
-    assert workers["a"].max_in_flight("blue") == 4
+    assert workers["a"].max_in_flight.get("blue") == 4
 
 
 @pytest.mark.parametrize("seconds", [-600, -8, 8, 600])
@@ -100,8 +100,8 @@ async def test_workers_find_each_other_even_if_their_clocks_differ_from_the_data
         await beat(database, worker, "batch_1")
     shares = StoredShares(database.quotas, database.fleet, "own")
     await shares.refresh()
-    assert shares.max_in_flight("blue") == 4
-    assert shares.rates("blue") == Rates(FleetRate(600, 300.0))
+    assert shares.max_in_flight.get("blue") == 4
+    assert shares.rates["blue"] == Rates(FleetRate(600, 300.0))
 
 
 async def test_workers_that_run_slices_of_a_keys_batches_divide_its_cap() -> None:
@@ -114,12 +114,12 @@ async def test_workers_that_run_slices_of_a_keys_batches_divide_its_cap() -> Non
     await database.batches.upsert(an_order("batch_2", "blue"))
     shares = StoredShares(database.quotas, database.fleet, "own")
     await shares.refresh()
-    assert shares.key_max_in_flight("key_1") is None
+    assert shares.key_max_in_flight.get("key_1") is None
     await database.api_keys.limit("abc", max_in_flight=8)
     for worker, batch_id in (("own", "batch_1"), ("other", "batch_1"), ("third", "batch_2")):
         await beat(database, worker, batch_id)
     await shares.refresh()
-    assert (shares.key_max_in_flight("key_1"), shares.max_in_flight("blue")) == (4, None)
+    assert (shares.key_max_in_flight.get("key_1"), shares.max_in_flight.get("blue")) == (4, None)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ async def test_the_last_weights_and_caps_hold_while_the_database_is_unavailable_
     await asyncio.sleep(10)
     database.rows.failing = DatabaseUnavailable("no connection")
     await asyncio.sleep(60)
-    assert (shares.weight("blue", 1), shares.max_in_flight("blue")) == (4.0, 8)
+    assert (shares.weights.get("blue", 1), shares.max_in_flight.get("blue")) == (4.0, 8)
     assert [record.message for record in caplog.records] == [
         "weights and caps cannot be read: the last known ones stay in effect"
     ]
@@ -161,4 +161,4 @@ async def test_the_last_weights_and_caps_hold_while_the_database_is_unavailable_
     await database.quotas.clear("blue")
     await asyncio.sleep(5)
     running.cancel()
-    assert (shares.weight("blue", 1), shares.max_in_flight("blue")) == (1, None)
+    assert (shares.weights.get("blue", 1), shares.max_in_flight.get("blue")) == (1, None)

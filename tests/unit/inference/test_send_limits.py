@@ -14,14 +14,10 @@ class Changing(BatchWeights):
     """Rates and caps of tenants that a test changes."""
 
     def __init__(self, **rates: Rates) -> None:
+        super().__init__()
         self.of_tenants = rates
         self.caps: dict[str, int] = {}
-
-    def rates(self, tenant: str) -> Rates:
-        return self.of_tenants.get(tenant, NO_RATES)
-
-    def max_in_flight(self, tenant: str) -> int | None:
-        return self.caps.get(tenant)
+        self.rates, self.max_in_flight = self.of_tenants, self.caps
 
 
 class Waits:
@@ -65,7 +61,7 @@ def test_a_rate_of_a_tenant_holds_in_any_minute_and_does_not_slow_down_another_t
 
 def test_a_rate_of_a_model_holds_for_all_tenants_together_and_they_share_it() -> None:
     traffic = PermitTraffic(16)
-    traffic.limits.set_model_rates({"m": requests(120)})
+    traffic.limits.model_rates = {"m": requests(120)}
     traffic.tick(0.25, "m", "other")
     traffic.send("blue", second)
     traffic.send("red", second)
@@ -109,7 +105,7 @@ def test_a_response_to_a_request_from_before_the_rate_of_its_model_does_not_chan
     limits = SendLimits(Changing(blue=tokens(1_000)))
     charge = limits.charge("m", "blue", 400, 0.0)
     assert charge is not None
-    limits.set_model_rates({"m": tokens(1_000)})
+    limits.model_rates = {"m": tokens(1_000)}
     assert limits.model_limit("m", 1.0) is None
     limits.correct(charge, 1_000_000)
     assert limits.model_limit("m", 2.0) is None
@@ -138,7 +134,7 @@ def test_the_limit_that_was_reached_is_named_and_its_waits_are_recorded() -> Non
     shares, waits = Changing(blue=requests(60)), Waits()
     shares.caps["red"] = 1
     traffic = PermitTraffic(16, shares, waits)
-    traffic.limits.set_model_rates({"slow": tokens(6_000), "free": NO_RATES})
+    traffic.limits.model_rates = {"slow": tokens(6_000), "free": NO_RATES}
     traffic.tick(0.25, "m", "slow", "free")
     traffic.send("blue", second)
     traffic.send("red", second)

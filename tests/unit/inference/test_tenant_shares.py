@@ -31,17 +31,11 @@ class Changing(BatchWeights):
     """Weights and caps that a test changes."""
 
     def __init__(self) -> None:
-        self.weights: dict[str, float] = {}
-        self.caps: dict[str, int] = {}
-
-    def weight(self, tenant: str, default: float) -> float:
-        return self.weights.get(tenant, default)
-
-    def max_in_flight(self, tenant: str) -> int | None:
-        return self.caps.get(tenant)
-
-    def key_max_in_flight(self, key_id: str) -> int | None:
-        return self.caps.get(key_id)
+        super().__init__()
+        self.changed: dict[str, float] = {}
+        self.caps: dict[str, int] = {}  # of tenants and keys
+        self.weights = self.changed
+        self.max_in_flight = self.key_max_in_flight = self.caps
 
     def ranks(self, model: str) -> BatchRanks:
         return BatchRanks()
@@ -116,10 +110,10 @@ def test_a_changed_weight_reaches_tenants_with_requests_in_flight_within_5_secon
     traffic.send("a", fixed(1.0))
     traffic.send("b", fixed(1.0))
     traffic.run(100)
-    shares.weights["a"] = 3.0
+    shares.changed["a"] = 3.0
     traffic.run(160)
     assert traffic.work("a", 105, 160) / traffic.work("b", 105, 160) == pytest.approx(3.0, abs=0.2)
-    shares.weights["a"] = 1 / 3
+    shares.changed["a"] = 1 / 3
     traffic.run(220)
     assert traffic.work("b", 165, 220) / traffic.work("a", 165, 220) == pytest.approx(3.0, abs=0.2)
 
@@ -132,8 +126,8 @@ def test_a_weight_that_is_restored_leaves_nothing_behind(seconds: float, in_flig
     traffic.tick(0.25)
     traffic.send("a", fixed(seconds))
     traffic.send("b", fixed(seconds))
-    traffic.at(10.0, lambda: shares.weights.update(a=0.001))
-    traffic.at(200.0, lambda: shares.weights.update(a=1.0))
+    traffic.at(10.0, lambda: shares.changed.update(a=0.001))
+    traffic.at(200.0, lambda: shares.changed.update(a=1.0))
     traffic.run(1400)
     assert traffic.work("a", 400, 1400) == pytest.approx(traffic.work("b", 400, 1400), rel=0.1)
 
@@ -141,7 +135,7 @@ def test_a_weight_that_is_restored_leaves_nothing_behind(seconds: float, in_flig
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.nan, math.inf, -math.inf])
 def test_an_impossible_weight_stops_no_tenant(weight: float) -> None:
     shares = Changing()
-    shares.weights["odd"] = weight
+    shares.changed["odd"] = weight
     traffic = PermitTraffic(8, shares)
     traffic.send("odd", fixed(1.0))
     traffic.send("usual", fixed(1.0))

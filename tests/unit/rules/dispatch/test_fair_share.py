@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from batchwright.rules.dispatch.batch_order import BatchRanks, Rank
-from batchwright.rules.dispatch.fair_queue import FairQueue
-from batchwright.rules.dispatch.fair_share import FairShare
+from batchwright.rules.dispatch.fair_share import FairQueue, FairShare
 
 
 @dataclass(eq=False)

@@ -1,0 +1,95 @@
+"""Permits of one model: how many it uses and may use, and which tenants wait for them."""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Generic
+
+from batchwright.inference.adaptive_limits import AdaptiveLimits
+from batchwright.inference.send_limits import Limit, SendLimits
+from batchwright.rules.dispatch.batch_order import BatchRanks
+from batchwright.rules.dispatch.fair_share import FairQueue, FairShare, Request
+
+_STARVED_SECONDS = 10.0  # after so long, a model with full backends may still send one request
+_MAX_SAMPLE_SECONDS = 1.0  # if samples are farther apart, the time between them is no wait
+
+
+@dataclass(slots=True, eq=False)
+class ModelPermits(Generic[Request]):
+    """Permits of one model, and the tenants that wait for permits.
+
+    Attributes:
+        used: permits in use.
+        grants: permits so far.
+        granted_at: number of the model's last grant; grants of all models are numbered in order.
+        most: the model's limit.
+        urls: URLs of the model's backends.
+        ranks: the order of each tenant's batches.
+        refreshed_at: when `most`, `urls` and `ranks` were last looked up.
+        weighed_at: when the weights of its tenants were last looked up.
+        waiting: queues of the tenants that may get a permit.
+        capped: queues of the tenants that may send nothing now, because they have reached a cap on requests
+            in flight or a rate. `capped_by` names this limit.
+        full_since: when its backends became full; infinity if they are not full.
+        sampled_at: waits due to limits are recorded up to this time.
+    """
+
+    name: str
+    used: int = 0
+    grants: int = 0
+    granted_at: int = 0
+    most: int = 0
+    urls: Collection[str] = ()
+    ranks: BatchRanks = field(default_factory=BatchRanks)
+    refreshed_at: float = -math.inf
+    weighed_at: float = -math.inf
+    shares: FairShare = field(default_factory=FairShare)
+    waiting: dict[str, FairQueue[Request]] = field(default_factory=dict[str, FairQueue[Request]])  # by tenant
+    capped: dict[str, FairQueue[Request]] = field(default_factory=dict[str, FairQueue[Request]])  # by tenant
+    capped_by: dict[str, Limit] = field(default_factory=dict[str, Limit])  # by tenant, as in `capped`
+    full_since: float = math.inf
+    sampled_at: float = -math.inf
+
+    def set_aside(self, tenant: str, limit: Limit) -> None:
+        """Let a waiting tenant get no permit any more, because it is at `limit`."""
+        self.capped[tenant] = self.waiting.pop(tenant)
+        self.capped_by[tenant] = limit
+
+    def next_weight(self, limits: SendLimits, tenant: str, now: float) -> float | None:
+        """Return the weight of a tenant that was set aside; None if it is still at a limit."""
+        limit = limits.tenant_limit(tenant, now)
+        weight = None if limit is not None else self.capped[tenant].next_weight(limits.is_key_capped)
+        if weight is None:
+            self.capped_by[tenant] = limit or Limit.KEY_IN_FLIGHT
+        return weight
+
+    def is_starved(self, backends: AdaptiveLimits, now: float) -> bool:
+        """Return True if the model's backends have been full for so long that it may still send one request.
+
+        The backends may be full of requests of another model that never get a response.
+        """
+        return (
+            not self.used
+            and now - self.full_since >= _STARVED_SECONDS
+            and not all(map(backends.has_used_share, self.urls))
+        )
+
+    def limit_reached(self, limits: SendLimits, tenant: str, key_id: str, now: float) -> Limit | None:
+        """Return the limit that makes lines of the tenant or the API key wait; None if no limit does."""
+        if (limit := self.capped_by.get(tenant)) is not None:
+            return limit
+        if tenant not in self.waiting:
+            return None
+        if key_id and limits.is_key_capped(key_id):
+            return Limit.KEY_IN_FLIGHT
+        return limits.model_limit(self.name, now)
+
+    def record_waits(self, limits: SendLimits, now: float) -> None:
+        """Record for how long lines of the model have waited because of limits since the last call."""
+        seconds, self.sampled_at = now - self.sampled_at, now
+        if seconds > _MAX_SAMPLE_SECONDS:
+            return
+        for tenant, limit in self.capped_by.items():
+            limits.record_wait(limit, self.name, tenant, seconds)
+        if self.waiting and (limit := limits.model_limit(self.name, now)) is not None:
+            limits.record_wait(limit, self.name, "", seconds)
