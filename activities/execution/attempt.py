@@ -185,7 +185,7 @@ class SliceAttempt:
             if self._dispatcher is not None:
                 await self._dispatcher.forget_jobs()
             await self._compact(reason, record.entries)
-        return StopReason.LEASE_LOST if self._stop.reason is StopReason.LEASE_LOST else reason
+        return StopReason.LEASE_LOST if self._stop.is_lease_lost else reason
 
     async def _send(self, queue: LineQueue, router: ModelRouter) -> StopReason:
         worker, request = self._worker, self._request
@@ -230,7 +230,7 @@ class SliceAttempt:
         the end of the grace period. The workflow stops waiting soon after that time.
         """
         has_time = self._stop.grace_remaining() > -LAST_FLUSH_SECONDS
-        return has_time and self._stop.reason is not StopReason.LEASE_LOST
+        return has_time and not self._stop.is_lease_lost
 
     async def _compact(self, reason: StopReason, lines: int) -> None:
         """Merge the small segments of the slice into one segment if there are many.

@@ -235,7 +235,7 @@ class SliceDispatcher:
         Call this right before each send, because it checks all conditions.
         """
         return (
-            self._stop.reason is None
+            time.time() < self._stop.sends_until
             and self._state.error is None
             and self._queue.unsettled > 0
             and not self._held.is_yielding

@@ -10,7 +10,7 @@ from batchwright.activities.execution.jobs import JobRunner, forwarded_headers
 from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.outcomes import InFlightRequest, OutboundRequest
 from batchwright.activities.execution.task_pool import TaskPool
-from batchwright.activities.execution.turn import SliceTurn, StopReason
+from batchwright.activities.execution.turn import SliceTurn
 from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.registry import LimitConfig
 from batchwright.inference.client import RequestSender
@@ -155,7 +155,7 @@ class RequestExecutor:
             if upstream.model != self._router.model or self._endpoint is Endpoint.EMBEDDINGS:
                 outcome = self._router.finalize_response(upstream, self._endpoint, sent.request.body, outcome)
             self._observe(sent, outcome)
-            if self._stop.reason is not StopReason.LEASE_LOST:
+            if not self._stop.is_lease_lost:
                 if outcome.verdict is not SUCCESS or upstream.circuit.is_open:
                     sent.outcome = outcome
                     self._pool.submit(sent)
@@ -175,9 +175,9 @@ class RequestExecutor:
                 outcome = await self._follow_job(sent)
             else:
                 outcome = await self._send_until_accepted(sent)
-            if not self._is_lease_lost():
+            if not self._stop.is_lease_lost:
                 await self._probe_if_in_doubt(sent, outcome)
-            if self._is_lease_lost():
+            if self._stop.is_lease_lost:
                 return
             if self._outcomes.apply(sent, outcome):
                 self._queue.settle(line)
@@ -187,15 +187,12 @@ class RequestExecutor:
         except Exception as error:
             self._state.fail(error)
 
-    def _is_lease_lost(self) -> bool:
-        return self._stop.reason is StopReason.LEASE_LOST
-
     async def _follow_job(self, sent: InFlightRequest) -> Outcome:
         job = sent.line.attempt.job
         assert job is not None
         sent.job_since = job.since
         outcome = await self.jobs.follow(sent.line, sent.request, sent.dispatch)
-        if not self._is_lease_lost():
+        if not self._stop.is_lease_lost:
             seconds = max(time.time() - job.since, 0.0)
             self._count_unless_running(sent, outcome, seconds, self._chat_label)
         return outcome
@@ -215,7 +212,7 @@ class RequestExecutor:
             if outcome is None:
                 outcome = request if isinstance(request, Outcome) else await self._send(sent, request)
                 self._observe(sent, outcome)
-            if self._is_lease_lost() or outcome.verdict.budget not in DEFERRED:
+            if self._stop.is_lease_lost or outcome.verdict.budget not in DEFERRED:
                 return outcome
             refused.append(sent.dispatch.upstream)
             if not self._pass_on(sent, outcome, refused):

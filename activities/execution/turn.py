@@ -44,25 +44,33 @@ class StopSignal:
 
     The first reason that is set stays. Only LEASE_LOST replaces an earlier reason.
 
-    Args:
+    Attributes:
         cancel_grace: seconds that requests in flight may still take after a cancel.
         shutdown_grace: seconds that requests in flight may still take after the worker begins to shut down.
+        sends_until: Unix seconds until which lines may be sent; minus infinity after a reason was set.
     """
 
     deadline: Deadline
-    cancel_grace: float  # seconds
+    cancel_grace: float
     shutdown_grace: float
+    sends_until: float = field(init=False)
+    is_lease_lost: bool = False
     _reason: StopReason | None = None
     _stopped_at: float = 0.0  # monotonic time
+
+    def __post_init__(self) -> None:
+        self.sends_until = self.deadline.at
 
     def set(self, reason: StopReason) -> None:
         if self._reason is None or reason is StopReason.LEASE_LOST:
             self._reason, self._stopped_at = reason, time.monotonic()
+            self.sends_until = -math.inf
+            self.is_lease_lost = reason is StopReason.LEASE_LOST
 
     @property
     def reason(self) -> StopReason | None:
         """The reason why the turn has to stop; None if it may continue."""
-        if self._reason is None and time.time() >= self.deadline.at:  # inlined, because it runs for each line
+        if self._reason is None and self.deadline.passed(time.time()):
             self.set(StopReason.DEADLINE)
         return self._reason
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from batchwright.inference.outcomes import Outcome
-from batchwright.rules.dispatch.adaptive_limit import AdaptiveLimit, LimitBounds, LoadSignal
+from batchwright.rules.dispatch.adaptive_limit import AdaptiveLimit, LimitBounds
+from batchwright.rules.dispatch.backend_load import LoadSignal
 from batchwright.rules.dispatch.retry_policy import SUCCESS, Category
 from batchwright.telemetry.metrics import Metrics
 

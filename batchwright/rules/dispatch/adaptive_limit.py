@@ -21,43 +21,33 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from batchwright.rules.dispatch.backend_load import (
+    TRIAL_RESPONSES,
     CongestionWindow,
-    LatencyBaseline,
+    LoadSignal,
     MeasurementWindow,
     RejectionHistory,
+    ResponseMeter,
 )
 
-MIN_WINDOW_SECONDS, MAX_WINDOW_SECONDS = 0.25, 2.0
 DECREASE_PROBE_SECONDS, INCREASE_PROBE_SECONDS = 30.0, 2.0  # minimum; failed decreases double the first
 NEVER_SLOW_SECONDS = 0.1  # faster responses never count as slow
 _MAX_PAUSE_SECONDS = 480.0
-_SETTLE_FACTOR = 1.25  # multiple of the response time until a trial has an effect on responses
-_WINDOW_RESPONSES, _TRIAL_RESPONSES = 8, 24  # minimum number of responses for measuring a level
+_WINDOW_RESPONSES = 8  # minimum number of responses for measuring a level
 _BEYOND_CHANCE = 5.0  # standard errors above the baseline at which a single window is enough proof
-_CERTAINTY = 2.0  # standard errors by which two levels must differ
 _PROBE_COST = 0.025  # fraction of the capacity that decreases without a reason may cost
 _CHEAP_PROBE_SECONDS = 1.8  # a decrease that costs less full capacity than this is always allowed
 # Requests queue in the backend if response times follow a changed concurrency by more than this fraction.
 # Within the width around the fraction, the result is unclear.
 _QUEUED_SHARE, _UNCLEAR_WIDTH = 0.5, 0.25
 _TIMEOUT_FACTOR, _DECREASE_FACTOR, _MIN_DECREASE_FACTOR = 0.5, 0.7, 0.5
+_DECREASE_EFFECT = -_QUEUED_SHARE * math.log(_DECREASE_FACTOR)  # least effect of a decrease on the level
 _INCREASE_FACTOR, _FAST_INCREASE_FACTOR, _MAX_INCREASE_FACTOR = 1.25, 1.6, 2.0
 _BEST_LIMIT_DECAY = 0.98  # applied to the best limit so far after each failed increase
 _MAX_FAILED_DECREASES = 2  # after so many the backend counts as slow, not crowded
 _STILL_RISING = 0.15  # if the level rises by more during a trial, the slowdown is still growing
 _RECOVERY_THRESHOLD = 0.9  # below this fraction of the last good limit, the limit recovers without a trial
 _UTILIZATION_THRESHOLD = 0.9  # fraction of the current limit that must be used before the limit is raised
-_HISTORY_DECAY = 0.9  # weight of earlier windows with each new one
 _MIN_PROBED_IN_FLIGHT = 4
-
-
-class LoadSignal(StrEnum):
-    """What the end of a request shows about the load of its backend."""
-
-    RESPONDED = "responded"
-    REJECTED = "rejected"  # busy, overloaded or unavailable
-    TIMED_OUT = "timed_out"
-    NEUTRAL = "neutral"  # does not show how busy the backend is
 
 
 class LimitChange(StrEnum):
@@ -113,19 +103,15 @@ class AdaptiveLimit:
         self.bounds = bounds
         self.current = bounds.ceiling  # maximum number of requests in flight
         self._limit = self._target = self._good_limit = self._best_limit = float(bounds.ceiling)
-        self._baseline = LatencyBaseline()
+        self._meter = ResponseMeter(now)
         self._rejections, self._congestion = RejectionHistory(), CongestionWindow()
-        self._response_seconds = 0.0  # moving average of the response time
         self._suspected = False  # True if the last window was slow, and the next one has to confirm it
-        self._noise: float | None = None  # variance of a single response's level; None before it is measured
         self._probed_at = now  # end of the last change that was measured, or the start
         self._lowered_at = -math.inf
-        self._settled_at = now
         self._trial: LimitTrial | None = None
         self._increase_factor = _INCREASE_FACTOR
         self._decrease_pause = DECREASE_PROBE_SECONDS
         self._next_decrease_at, self._next_increase_at = now + DECREASE_PROBE_SECONDS / 3, now
-        self._window, self._history = MeasurementWindow(now), MeasurementWindow(now)
 
     def on_complete(
         self,
@@ -150,43 +136,41 @@ class AdaptiveLimit:
             kind: group of comparable requests, such as one model and response length. Response times are
                 compared only within a kind.
         """
-        window = self._window
-        if in_flight > window.peak:
-            window.peak = in_flight
+        meter = self._meter
+        if in_flight > meter.window.peak:
+            meter.window.peak = in_flight
         if signal is LoadSignal.NEUTRAL:
             return None
         if signal is not LoadSignal.TIMED_OUT:
             self._rejections.record(in_flight_when_sent, rejected=signal is LoadSignal.REJECTED)
         if signal is not LoadSignal.RESPONDED:
-            lower = self._on_timeout if signal is LoadSignal.TIMED_OUT else self._on_rejected
-            return lower(sent_at, now)
+            timed_out = signal is LoadSignal.TIMED_OUT
+            return self._on_timeout(sent_at, now) if timed_out else self._on_rejected(sent_at, now)
         seconds = now - sent_at
-        if not self._response_seconds:
-            self._response_seconds = seconds
+        if not meter.response_seconds:
+            meter.response_seconds = seconds
             self._settle(now)
-        self._response_seconds += 0.1 * (seconds - self._response_seconds)
+        meter.response_seconds += 0.1 * (seconds - meter.response_seconds)
         if self._limit < self._target:
-            return self._approach(now)
-        window = self._window
-        if now < self._settled_at:
-            window.peak = 0
+            # One step for each response, so that the target is reached after about one response per request
+            # in flight. Responses until then are not measured.
+            self._apply(min(self._limit + max(self._target / self._limit - 1, 0.1), self._target))
+            self._settle(now)
             return None
-        window.add(self._baseline.record(kind, seconds))
-        age = now - window.since
-        is_over = age >= MIN_WINDOW_SECONDS and age >= self._window_seconds()
-        return self._evaluate_window(now) if is_over else None
-
-    def _window_seconds(self) -> float:
-        return min(max(self._response_seconds, MIN_WINDOW_SECONDS), MAX_WINDOW_SECONDS)
+        return self._evaluate_window(now) if meter.record(kind, seconds, now) else None
 
     def _on_rejected(self, sent_at: float, now: float) -> LimitChange | None:
         if self._rejections.is_usual():
             return None
         if before := self._rejections.ineffective_decrease_from():
-            return self._revert_decrease_after_rejections(before, now)
+            self._trial = None
+            self._good_limit = max(self._good_limit, min(float(before), self.bounds.ceiling))
+            if before <= self._limit:
+                return None
+            return self._set_target(before, now, LimitChange.PROBE_REVERTED)
         congestion = self._congestion
         lower = congestion.record_rejection(
-            self._used(), sent_at=sent_at, now=now, span=self._window_seconds()
+            self._used(), sent_at=sent_at, now=now, span=self._meter.window_seconds
         )
         if self._clamped(lower) >= self._limit:
             return None  # the limit is at its minimum, and increases must stay possible
@@ -202,7 +186,7 @@ class AdaptiveLimit:
         Return None without a change in two cases: the request was sent before the limit was last lowered, or
         the limit was lowered only a moment ago.
         """
-        if sent_at < self._lowered_at or now - self._lowered_at < self._window_seconds():
+        if sent_at < self._lowered_at or now - self._lowered_at < self._meter.window_seconds:
             return None
         used = self._used()
         return self._lower(used * _TIMEOUT_FACTOR, used, now, LimitChange.TIMED_OUT)
@@ -217,70 +201,41 @@ class AdaptiveLimit:
         self._pause_increases(now)
         return self._set_target(lower, now, change)
 
-    def _revert_decrease_after_rejections(self, before: int, now: float) -> LimitChange | None:
-        self._trial = None
-        self._good_limit = max(self._good_limit, min(float(before), self.bounds.ceiling))
-        if before <= self._limit:
-            return None
-        return self._set_target(before, now, LimitChange.PROBE_REVERTED)
-
     def _evaluate_window(self, now: float) -> LimitChange | None:
         """Change the limit if the responses of the current window are a reason for it. Return the change.
 
         Return None if the limit did not change, for example because there are not enough responses yet.
         """
-        window, trial = self._window, self._trial
-        enough = self._trial_responses(self._change(trial)) if trial else self._window_responses()
+        meter, window, trial = self._meter, self._meter.window, self._trial
+        if trial is not None:
+            enough = meter.responses_to_see(self._effect(trial))
+        elif self._suspected:
+            enough = meter.responses_to_see(_DECREASE_EFFECT)
+        else:  # with fewer responses, a slow backend could not be distinguished from chance
+            enough = min(max(_WINDOW_RESPONSES, self._limit / 2), TRIAL_RESPONSES)
+            enough = max(enough, meter.responses_to_tell(math.log(self.bounds.tolerance)))
         if window.responses < enough:
             return None
-        is_first = self._noise is None
-        self._measure_noise()
-        if is_first:
+        if meter.update_noise() is None:
             # The first responses are the short ones. As a baseline, they would make all later ones look slow.
             self._settle(now)
             return None
         if trial is not None:
             return self._judge_trial(trial, now)
-        self._baseline.end_window(window.level, self._error(window))
+        meter.baseline.end_window(window.level, meter.error)
         self._suspected = False
         change = self._try_decrease(now) or self._try_increase(now)
         if change is None:
-            self._add_to_history()
-            self._window = MeasurementWindow(now)
+            meter.add_to_history()
+            meter.window = MeasurementWindow(now)
         return change
 
-    def _measure_noise(self) -> None:
-        variance = self._window.variance
-        if self._noise is None:
-            self._noise = variance
-        else:
-            self._noise += min(0.5, self._window.responses / 200) * (variance - self._noise)
-
-    def _error(self, window: MeasurementWindow) -> float:
-        """Return the standard error (in the statistical sense) of the window's mean latency level."""
-        return math.sqrt((self._noise or 0.0) / window.responses)
-
-    def _window_responses(self) -> float:
-        """Return how many responses are needed to decide if the backend is slow.
-
-        With fewer responses, slowness could not be distinguished from chance.
-        """
-        if self._suspected:
-            return self._trial_responses()
-        enough = min(max(_WINDOW_RESPONSES, self._limit / 2), _TRIAL_RESPONSES)
-        return max(enough, (self._noise or 0.0) * (_CERTAINTY / math.log(self.bounds.tolerance)) ** 2)
-
-    def _trial_responses(self, change: float = -math.log(_DECREASE_FACTOR)) -> float:
-        """Return how many responses are needed to see if a changed limit has changed the response times.
-
-        Args:
-            change: logarithm of the ratio of the requests in flight after the change to those before it.
-        """
-        half = _QUEUED_SHARE * (abs(change) or -math.log(_DECREASE_FACTOR))
-        return max(_TRIAL_RESPONSES, 2 * (self._noise or 0.0) * (_CERTAINTY / half) ** 2)
-
     def _change(self, trial: LimitTrial) -> float:
-        return math.log(max(self._window.peak, 1) / trial.used)
+        return math.log(max(self._meter.window.peak, 1) / trial.used)
+
+    def _effect(self, trial: LimitTrial) -> float:
+        """Return by how much a trial changes the level at least if requests queue in the backend."""
+        return _QUEUED_SHARE * abs(self._change(trial)) or _DECREASE_EFFECT
 
     def _may_probe(self, now: float) -> bool:
         """Return True if the limit may be lowered now as a probe, without a sign of overload.
@@ -289,68 +244,60 @@ class AdaptiveLimit:
         probe is allowed if it costs at most `_CHEAP_PROBE_SECONDS`, or at most the fraction `_PROBE_COST` of
         the time since the last measured change.
         """
-        rate = self._window.responses / max(now - self._window.since, 1e-6)
-        seconds = self._trial_responses() / (rate * _DECREASE_FACTOR) + self._settle_seconds()
+        meter = self._meter
+        rate = meter.window.responses / max(now - meter.window.since, 1e-6)
+        seconds = meter.responses_to_see(_DECREASE_EFFECT) / (rate * _DECREASE_FACTOR) + meter.settle_seconds
         cost = (1 - _DECREASE_FACTOR) * seconds
         return cost <= _CHEAP_PROBE_SECONDS or cost <= _PROBE_COST * (now - self._probed_at)
 
-    def _settle_seconds(self) -> float:
-        return (_SETTLE_FACTOR + 2 * math.sqrt(self._noise or 0.0)) * self._response_seconds
-
-    def _add_to_history(self) -> None:
-        """Add the current window to the weighted sum of earlier windows.
-
-        Trials are compared with this sum.
-        """
-        self._history.responses = self._history.responses * _HISTORY_DECAY + self._window.responses
-        self._history.levels = self._history.levels * _HISTORY_DECAY + self._window.levels
-
     def _try_decrease(self, now: float) -> LimitChange | None:
-        if self._response_seconds < NEVER_SLOW_SECONDS or self._window.peak < _MIN_PROBED_IN_FLIGHT:
+        meter, window = self._meter, self._meter.window
+        if meter.response_seconds < NEVER_SLOW_SECONDS or window.peak < _MIN_PROBED_IN_FLIGHT:
             return None
-        slower = self._baseline.slowdown(self._window.level)
+        slower = meter.baseline.slowdown(window.level)
         if slower > self.bounds.tolerance:
-            excess = self._window.level - (self._baseline.baseline or 0.0)
-            is_certain = excess > _BEYOND_CHANCE * self._error(self._window)
-            if self._window.responses < self._trial_responses() and not is_certain:
+            excess = window.level - (meter.baseline.baseline or 0.0)
+            is_certain = excess > _BEYOND_CHANCE * meter.error
+            if window.responses < meter.responses_to_see(_DECREASE_EFFECT) and not is_certain:
                 self._suspected = True  # the next window will have enough responses for a comparison
                 return None
             # If the backend is crowded: the fraction of the requests in flight that do not queue in it.
             factor = min(max(1 / slower, _MIN_DECREASE_FACTOR), _DECREASE_FACTOR)
-            return self._start_trial(self._used() * factor, self._window.level, now, LimitChange.SLOW)
+            return self._start_trial(self._used() * factor, window.level, now, LimitChange.SLOW)
         if now < self._next_decrease_at or not self._may_probe(now):
             return None
-        self._add_to_history()
+        meter.add_to_history()
         lower = self._used() * _DECREASE_FACTOR
-        return self._start_trial(lower, self._history.level, now, LimitChange.DECREASE_PROBE)
+        return self._start_trial(lower, meter.history.level, now, LimitChange.DECREASE_PROBE)
 
     def _try_increase(self, now: float) -> LimitChange | None:
-        if self._limit >= self.bounds.ceiling or self._window.peak < _UTILIZATION_THRESHOLD * self.current:
+        is_used = self._meter.window.peak >= _UTILIZATION_THRESHOLD * self.current
+        if self._limit >= self.bounds.ceiling or not is_used:
             return None
         if self._limit < self._good_limit * _RECOVERY_THRESHOLD:
             higher = self._limit + max(1.0, (self._good_limit - self._limit) / 2)
             return self._set_target(higher, now, LimitChange.RECOVERED)
         if now < self._next_increase_at:
             return None
-        self._add_to_history()
+        self._meter.add_to_history()
         higher = max(self._limit * self._increase_factor, self._limit + 1)
-        return self._start_trial(higher, self._history.level, now, LimitChange.INCREASE_PROBE)
+        return self._start_trial(higher, self._meter.history.level, now, LimitChange.INCREASE_PROBE)
 
     def _start_trial(self, limit: float, level: float, now: float, change: LimitChange) -> LimitChange:
         self._trial = LimitTrial(self._limit, self._used(), level, change)
         return self._set_target(limit, now, change)
 
     def _judge_trial(self, trial: LimitTrial, now: float) -> LimitChange | None:
-        window = self._window
+        meter, window = self._meter, self._meter.window
         ratio = self._change(trial)
         if abs(ratio) < 0.05 and self.current > 1:
             return self._end_trial(now)  # no effect: as many requests are in flight as before
         share = (window.level - trial.level) / ratio if ratio else 1.0
         is_unclear = abs(share - _QUEUED_SHARE) < _UNCLEAR_WIDTH
-        if is_unclear and window.responses < 2 * self._trial_responses(ratio):
+        if is_unclear and window.responses < 2 * meter.responses_to_see(self._effect(trial)):
             return None
-        self._baseline.end_window(window.level, self._error(window))
-        queued = share >= _QUEUED_SHARE and self._response_seconds >= NEVER_SLOW_SECONDS
+        self._meter.baseline.end_window(window.level, self._meter.error)
+        queued = share >= _QUEUED_SHARE and self._meter.response_seconds >= NEVER_SLOW_SECONDS
         if trial.change is LimitChange.INCREASE_PROBE:
             return self._undo_increase(trial, now) if queued else self._keep_increase(now)
         return self._keep_decrease(trial, now) if queued else self._undo_decrease(trial, now)
@@ -383,8 +330,8 @@ class AdaptiveLimit:
         Otherwise end the trial and return None.
         """
         self._good_limit, self._decrease_pause = self._limit, DECREASE_PROBE_SECONDS
-        level = self._window.level
-        crowded = self._baseline.slowdown(level) > self.bounds.tolerance
+        level = self._meter.window.level
+        crowded = self._meter.baseline.slowdown(level) > self.bounds.tolerance
         if (crowded or trial.change is LimitChange.DECREASE_PROBE) and self._used() >= _MIN_PROBED_IN_FLIGHT:
             return self._start_trial(self._used() * _DECREASE_FACTOR, level, now, trial.change)
         self._pause_increases(now)
@@ -397,14 +344,14 @@ class AdaptiveLimit:
         help either, the backend is slow but not crowded. The limit is then restored, and the present latency
         becomes the baseline.
         """
-        level, slow = self._window.level, trial.change is LimitChange.SLOW
+        level, slow = self._meter.window.level, trial.change is LimitChange.SLOW
         trial.failures += 1
         if slow and trial.failures < _MAX_FAILED_DECREASES and self._limit > self.bounds.floor:
             if level > trial.level + _STILL_RISING:
                 trial.level, trial.used = level, self._used()
             return self._set_target(self._used() * _DECREASE_FACTOR, now, LimitChange.SLOW)
         if slow:
-            self._baseline.rebase(trial.level)
+            self._meter.baseline.rebase(trial.level)
         self._decrease_pause = min(self._decrease_pause * 2, _MAX_PAUSE_SECONDS)
         self._good_limit = trial.limit
         self._end_trial(now)
@@ -412,21 +359,21 @@ class AdaptiveLimit:
 
     def _end_trial(self, now: float) -> None:
         self._trial, self._probed_at = None, now
-        self._next_decrease_at = now + max(self._decrease_pause, 20 * self._response_seconds)
-        self._window, self._history = MeasurementWindow(now), MeasurementWindow(now)
+        self._next_decrease_at = now + max(self._decrease_pause, 20 * self._meter.response_seconds)
+        self._meter.start_windows(now)
 
     def _pause_increases(self, now: float) -> None:
         self._best_limit = max(self._good_limit, self._best_limit * _BEST_LIMIT_DECAY)
         far_below = self._good_limit < self._best_limit / 2
         self._increase_factor = _FAST_INCREASE_FACTOR if far_below else _INCREASE_FACTOR
-        self._next_increase_at = now + max(INCREASE_PROBE_SECONDS, 5 * self._window_seconds())
+        self._next_increase_at = now + max(INCREASE_PROBE_SECONDS, 5 * self._meter.window_seconds)
 
     def _used(self) -> float:
         """Return the highest number of requests in flight in this window, but at most the limit.
 
         If that number is not known, return the limit.
         """
-        return max(1.0, min(self._limit, self._window.peak or self._limit))
+        return max(1.0, min(self._limit, self._meter.window.peak or self._limit))
 
     def _set_target(self, limit: float, now: float, change: LimitChange) -> LimitChange:
         """Set the value to which the limit moves. Return `change`.
@@ -440,20 +387,9 @@ class AdaptiveLimit:
         self._settle(now)
         return change
 
-    def _approach(self, now: float) -> None:
-        """Raise the limit by one step towards its target.
-
-        The limit reaches its target after about one response per request in flight. Responses until then are
-        not measured.
-        """
-        self._apply(min(self._limit + max(self._target / self._limit - 1, 0.1), self._target))
-        self._settle(now)
-
     def _settle(self, now: float) -> None:
         recovering = self._trial is None and self._limit < self._good_limit * _RECOVERY_THRESHOLD
-        self._settled_at = now if recovering else now + self._settle_seconds()
-        self._baseline.discard_window()
-        self._window, self._history = MeasurementWindow(self._settled_at), MeasurementWindow(self._settled_at)
+        self._meter.pause_until(now if recovering else now + self._meter.settle_seconds)
 
     def _apply(self, limit: float) -> None:
         self._limit = limit

@@ -13,7 +13,10 @@ import math
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
+from enum import StrEnum
 
+TRIAL_RESPONSES = 24  # minimum number of responses for comparing two levels
+_CERTAINTY = 2.0  # standard errors by which two levels must differ
 _MAX_KINDS = 512
 _LEARNING_RATE = 0.05  # by which fraction one response moves the usual offset of its kind
 _FALL, _DRIFT, _RISE = 0.5, 0.1, 0.02  # steps of the baseline towards a lower or higher level, per window
@@ -23,6 +26,18 @@ _MAX_USUAL_SHARE = 1 / 3  # with a larger fraction of rejections, the backend co
 _TOLERANCE = 3.0  # standard deviations by which rejections may exceed the usual number
 _FOLLOW = 0.25  # by which fraction the usual fraction moves towards a new measurement
 _LOWEST, _SLIGHT = 0.7, 0.05  # fractions of the requests in flight
+_MIN_WINDOW_SECONDS, _MAX_WINDOW_SECONDS = 0.25, 2.0
+_SETTLE_FACTOR = 1.25  # multiple of the response time until a trial has an effect on responses
+_HISTORY_DECAY = 0.9  # weight of earlier windows with each new one
+
+
+class LoadSignal(StrEnum):
+    """What the end of a request shows about the load of its backend."""
+
+    RESPONDED = "responded"
+    REJECTED = "rejected"  # busy, overloaded or unavailable
+    TIMED_OUT = "timed_out"
+    NEUTRAL = "neutral"  # does not show how busy the backend is
 
 
 @dataclass(slots=True)
@@ -129,6 +144,84 @@ class LatencyBaseline:
             level: a latency level that `record` returned, or the mean of several.
         """
         return 1.0 if self.baseline is None else math.exp(level - self.baseline)
+
+
+class ResponseMeter:
+    """Measures the response times of one backend in windows of time.
+
+    Attributes:
+        window: the responses of the current window.
+        history: weighted sum of the windows before it, with the same limit.
+        baseline: the usual response times.
+        response_seconds: moving average of the response time; 0 before the first response.
+        noise: variance of a single response's level; None before it is measured.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.window, self.history = MeasurementWindow(now), MeasurementWindow(now)
+        self.baseline = LatencyBaseline()
+        self.response_seconds = 0.0
+        self.noise: float | None = None
+        self._paused_until = now
+
+    def record(self, kind: Hashable, seconds: float, now: float) -> bool:
+        """Add a response to the current window. Return True if the window has lasted long enough.
+
+        During a pause, the response is not measured and the result is False.
+        """
+        window = self.window
+        if now < self._paused_until:
+            window.peak = 0
+            return False
+        window.add(self.baseline.record(kind, seconds))
+        return now - window.since >= self.window_seconds
+
+    @property
+    def window_seconds(self) -> float:
+        """The shortest duration of a window."""
+        return min(max(self.response_seconds, _MIN_WINDOW_SECONDS), _MAX_WINDOW_SECONDS)
+
+    @property
+    def settle_seconds(self) -> float:
+        """Seconds until the responses show a change of the limit."""
+        return (_SETTLE_FACTOR + 2 * math.sqrt(self.noise or 0.0)) * self.response_seconds
+
+    @property
+    def error(self) -> float:
+        """The statistical standard error of the current window's mean latency level."""
+        return math.sqrt((self.noise or 0.0) / self.window.responses)
+
+    def responses_to_tell(self, difference: float) -> float:
+        """Return how many responses are needed to tell a level from the baseline, if it differs so much."""
+        return (self.noise or 0.0) * (_CERTAINTY / difference) ** 2
+
+    def responses_to_see(self, effect: float) -> float:
+        """Return how many responses are needed to see if the level has changed by at least `effect`."""
+        return max(TRIAL_RESPONSES, 2 * (self.noise or 0.0) * (_CERTAINTY / effect) ** 2)
+
+    def update_noise(self) -> float | None:
+        """Update the variance of single responses from the current window. Return its previous value."""
+        variance, before = self.window.variance, self.noise
+        if before is None:
+            self.noise = variance
+        else:
+            self.noise = before + min(0.5, self.window.responses / 200) * (variance - before)
+        return before
+
+    def add_to_history(self) -> None:
+        """Add the current window to the history, with which a trial is compared later."""
+        self.history.responses = self.history.responses * _HISTORY_DECAY + self.window.responses
+        self.history.levels = self.history.levels * _HISTORY_DECAY + self.window.levels
+
+    def start_windows(self, now: float) -> None:
+        """Start a window and a history without responses."""
+        self.window, self.history = MeasurementWindow(now), MeasurementWindow(now)
+
+    def pause_until(self, at: float) -> None:
+        """Do not measure responses before the time `at`, and discard the responses of the current window."""
+        self._paused_until = at
+        self.baseline.discard_window()
+        self.start_windows(at)
 
 
 @dataclass(slots=True)

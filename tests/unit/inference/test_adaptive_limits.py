@@ -8,7 +8,7 @@ from batchwright.inference.adaptive_limits import AdaptiveLimitPolicy, AdaptiveL
 from batchwright.inference.concurrency import ConcurrencyLimiter, Permit
 from batchwright.inference.outcomes import Outcome
 from batchwright.rules.dispatch import retry_policy
-from batchwright.rules.dispatch.adaptive_limit import LoadSignal
+from batchwright.rules.dispatch.backend_load import LoadSignal
 from batchwright.rules.dispatch.retry_policy import classify
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.permit_requests import PermitWaiter, taken
