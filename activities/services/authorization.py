@@ -13,7 +13,8 @@ from batchwright.activities.services.token_budgets import TokenBudgets
 from batchwright.contracts.execution import SliceRequest
 from batchwright.contracts.openai import Quota
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.tenants.quotas import QuotasTable, TenantQuotas
+from batchwright.database.tenants.quota_records import TenantQuotas
+from batchwright.database.tenants.quotas import QuotasTable
 from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)

@@ -374,7 +374,7 @@ class SliceDemand:
         """
         if queue.is_first_checked:
             return False
-        first, slices = self._limiter.first_batches(name), queue.with_lines()
+        first, slices = self._limiter.limits.shares.ranks(name).first, queue.with_lines()
         if first and len(slices) < _MAX_SEEKING_SLICES:
             with_lines = {held.batch_id for held in slices}
             now, waiting = self._clock(), self._waiting.get(name, {})

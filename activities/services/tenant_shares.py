@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.fleet import LiveBatches
-from batchwright.database.tenants.quotas import QuotasTable, TenantShare
+from batchwright.database.tenants.quota_records import TenantShare
+from batchwright.database.tenants.quotas import QuotasTable
 from batchwright.inference.send_limits import NO_RATES, FleetRate, Rates, TenantShares
 from batchwright.rules.dispatch.batch_order import BatchRanks, BatchSchedule, WaitingBatch
 from batchwright.rules.dispatch.fleet_share import share_of, share_of_rate

@@ -17,7 +17,8 @@ from secrets import token_hex
 from batchwright.contracts.openai import GroupKind
 from batchwright.database.records import BudgetGroupRow
 from batchwright.database.tenants.budget_groups import BudgetGroupsTable
-from batchwright.database.tenants.quotas import DailyTokens, QuotasTable, TenantQuotas
+from batchwright.database.tenants.quota_records import DailyTokens, TenantQuotas
+from batchwright.database.tenants.quotas import QuotasTable
 from batchwright.rules.quotas import BudgetGroup
 
 

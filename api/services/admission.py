@@ -15,7 +15,7 @@ from batchwright.api.errors import ApiError, rate_limited, storage_quota_exceede
 from batchwright.api.services.cache import CoalescingCache
 from batchwright.contracts.openai import Quota
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.tenants.quotas import TenantQuotas
+from batchwright.database.tenants.quota_records import TenantQuotas
 from batchwright.rules.quotas import QuotaLimits
 
 

@@ -97,8 +97,7 @@ class Permit(Struct, eq=False):
 
     def may_send_again(self) -> bool:
         """Return True if the rates of the model and the tenant allow one more request now."""
-        limits, request, now = self.owner.limits, self.request, self.owner.clock()
-        return not (limits.model_limit(request.model, now) or limits.tenant_rate(request.tenant, now))
+        return self.owner.limits.may_send(self.request.model, self.request.tenant, self.owner.clock())
 
     def record_outcome(self, outcome: Outcome) -> None:
         """Report the outcome of the request, which may change its backend's limit.
@@ -159,13 +158,6 @@ class ConcurrencyLimiter:
         self._grants = 0
         self._is_granting = False
 
-    def first_batches(self, model: str) -> Collection[tuple[str, str]]:
-        """Return the batches that get permits first within their tenant and priority, as (tenant, batch id).
-
-        Tenants with only one batch of the model are left out.
-        """
-        return self._shares.ranks(model).first
-
     def used_by(self, model: str) -> int:
         return self._permits_of(model).used
 
@@ -188,17 +180,14 @@ class ConcurrencyLimiter:
 
         Its permit is granted as soon as one is free, possibly before this method returns.
         """
-        model = self._models.get(request.model) or self._permits_of(request.model)
-        queue = model.waiting.get(request.tenant)
-        if queue is not None:
-            queue.add(request, self.clock())
-        elif (capped := model.capped.get(request.tenant)) is not None:
-            capped.add(request, self.clock())
-            self._retry_capped(model, request.tenant)
-        else:
-            queue = _Queue()
-            queue.add(request, self.clock())
-            self._start_waiting(model, request.tenant, queue, request.weight)
+        model, tenant = self._models.get(request.model) or self._permits_of(request.model), request.tenant
+        known = model.waiting.get(tenant) or model.capped.get(tenant)
+        queue = known or _Queue()
+        queue.add(request, self.clock())
+        if known is None:
+            self._start_waiting(model, tenant, queue, request.weight)
+        elif tenant in model.capped:
+            self._retry_capped(model, tenant)
         if not (self._is_granting and model.most):
             self._refresh(model)
 
@@ -207,10 +196,8 @@ class ConcurrencyLimiter:
 
         Slices that wait because of a cap or a rate do not count, because they would not get the next permit.
         """
-        model, now = self._waiting.get(name), self.clock()
-        return model is not None and any(
-            waiting != tenant and not self.limits.tenant_limit(waiting, now) for waiting in model.waiting
-        )
+        model = self._waiting.get(name)
+        return model is not None and model.others_wait(self.limits, tenant, self.clock())
 
     def is_capped(self, name: str, tenant: str) -> bool:
         """Return True if a cap or a rate makes the tenant's slices wait although a permit is free."""
@@ -355,14 +342,15 @@ class ConcurrencyLimiter:
         """Grant a permit to the next tenant. If a limit does not allow that, set the tenant aside."""
         tenant = model.shares.next_tenant(model.waiting, now)
         queue = model.waiting[tenant]
-        shares, limits = self._shares, self.limits
-        has_limit = tenant in shares.max_in_flight or tenant in shares.rates
-        limit = limits.tenant_limit(tenant, now) if has_limit else None
-        is_capped = limits.is_key_capped if shares.key_max_in_flight else None
+        shares, limits, limit, is_capped = self._shares, self.limits, None, None
+        if tenant in shares.max_in_flight or tenant in shares.rates:
+            limit = limits.tenant_limit(tenant, now)
+        if shares.key_max_in_flight:
+            is_capped = limits.is_key_capped
         request = None if limit is not None else queue.pop(is_capped, model.ranks, now)
         if request is None:
-            model.set_aside(tenant, limit or Limit.KEY_IN_FLIGHT)
-            self._stopped_waiting(model)
+            self._stop_waiting(model, tenant)
+            model.capped[tenant], model.capped_by[tenant] = queue, limit or Limit.KEY_IN_FLIGHT
             self._capped.setdefault(tenant, []).append(model)
             return
         model.shares.grant(tenant, shares.weights.get(tenant, request.weight), now)
@@ -394,11 +382,8 @@ class ConcurrencyLimiter:
             self._capped[tenant].remove(model)
             if not self._capped[tenant]:
                 del self._capped[tenant]
-        else:
-            del model.waiting[tenant]
-            self._stopped_waiting(model)
-
-    def _stopped_waiting(self, model: _Model) -> None:
+            return
+        del model.waiting[tenant]
         if not model.waiting:
             del self._waiting[model.name]
             model.full_since = math.inf

@@ -50,10 +50,9 @@ class ModelPermits(Generic[Request]):
     full_since: float = math.inf
     sampled_at: float = -math.inf
 
-    def set_aside(self, tenant: str, limit: Limit) -> None:
-        """Let a waiting tenant get no permit any more, because it is at `limit`."""
-        self.capped[tenant] = self.waiting.pop(tenant)
-        self.capped_by[tenant] = limit
+    def others_wait(self, limits: SendLimits, tenant: str, now: float) -> bool:
+        """Return True if a tenant other than `tenant` waits for a permit and is at no limit."""
+        return any(waiting != tenant and not limits.tenant_limit(waiting, now) for waiting in self.waiting)
 
     def next_weight(self, limits: SendLimits, tenant: str, now: float) -> float | None:
         """Return the weight of a tenant that was set aside; None if it is still at a limit."""

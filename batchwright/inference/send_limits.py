@@ -185,6 +185,10 @@ class SendLimits:
         buckets = _current(self._models, model, self.model_rates.get(model, NO_RATES), now)
         return buckets and _used_up(buckets, now, Limit.MODEL_REQUESTS, Limit.MODEL_TOKENS)
 
+    def may_send(self, model: str, tenant: str, now: float) -> bool:
+        """Return True if the rates of the model and the tenant allow one more request now."""
+        return not (self.model_limit(model, now) or self.tenant_rate(tenant, now))
+
     def is_key_capped(self, key_id: str) -> bool:
         """Return True if the API key has reached its cap on requests in flight."""
         most = self.shares.key_max_in_flight.get(key_id)

@@ -2,7 +2,8 @@
 
 from datetime import UTC, date, datetime, timedelta
 
-from batchwright.database.tenants.quotas import DailyTokens, QuotasTable
+from batchwright.database.tenants.quota_records import DailyTokens
+from batchwright.database.tenants.quotas import QuotasTable
 
 
 def this_day() -> date:

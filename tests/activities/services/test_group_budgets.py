@@ -4,7 +4,7 @@ import json
 
 from batchwright.contracts.batch import Caller
 from batchwright.database.records import ApiKeyRow
-from batchwright.database.tenants.quotas import DailyTokens
+from batchwright.database.tenants.quota_records import DailyTokens
 from batchwright.rules.api_keys import Scope, SecretHash
 from batchwright.rules.quotas import BudgetGroup
 from tests.activities.execution.fixture import TENANT, request

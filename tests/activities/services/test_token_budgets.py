@@ -11,7 +11,7 @@ from batchwright.activities.services.token_budgets import TokenBudgets
 from batchwright.contracts.batch import Caller
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow
-from batchwright.database.tenants.quotas import DailyTokens
+from batchwright.database.tenants.quota_records import DailyTokens
 from batchwright.rules.api_keys import Scope, SecretHash
 from tests.activities.execution.fixture import TENANT, eventually, ok, request
 from tests.activities.execution.jobs.job_server import JobServer, config_of, done

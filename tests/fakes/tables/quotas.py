@@ -7,17 +7,17 @@ from datetime import UTC, date, datetime, timedelta
 
 from batchwright.contracts.openai import BatchStatus, Quota
 from batchwright.database.records import BatchRow, WorkerHeartbeat
-from batchwright.database.tenants.quotas import (
+from batchwright.database.tenants.quota_records import (
     DailyTokens,
     KeyBudget,
     KeyCap,
     QuotaRow,
-    QuotasTable,
     QuotaUsage,
     RequestCount,
     TenantQuotas,
     TenantShare,
 )
+from batchwright.database.tenants.quotas import QuotasTable
 from batchwright.rules.batch_states import LIVE_STATES
 from batchwright.rules.quotas import EnqueuedWork, QuotaExcess, QuotaLimits, queue_behind, remaining_work
 from batchwright.rules.worker_stats import running_models

@@ -25,7 +25,7 @@ from batchwright.database.tables.audits import RecordedAudit
 from batchwright.database.tables.callbacks import ReceivedCallback
 from batchwright.database.tables.dead_letters import StoredDeadLetter
 from batchwright.database.tables.waiting_reasons import WaitingRow
-from batchwright.database.tenants.quotas import QuotaRow
+from batchwright.database.tenants.quota_records import QuotaRow
 from batchwright.rules.batch_states import LIVE_STATES
 from batchwright.rules.quotas import BudgetGroup, EnqueuedWork
 from batchwright.rules.worker_stats import UpstreamTraffic

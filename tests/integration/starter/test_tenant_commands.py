@@ -6,7 +6,7 @@ import json
 import pytest
 
 from batchwright.database.database import Database
-from batchwright.database.tenants.quotas import DailyTokens
+from batchwright.database.tenants.quota_records import DailyTokens
 from batchwright.rules.api_keys import Scope, parse_key, secret_matches
 from batchwright.rules.worker_stats import FRESH_AGE
 from batchwright.starter.stack.ports import free_port

@@ -2,7 +2,7 @@
 
 from datetime import UTC, date, datetime
 
-from batchwright.database.tenants.quotas import DailyTokens
+from batchwright.database.tenants.quota_records import DailyTokens
 from batchwright.telemetry.metrics import Metrics
 from batchwright.worker.fleet_metrics import TokenBudgetCollector
 from tests.fakes.api_keys import create_key

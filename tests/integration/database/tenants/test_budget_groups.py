@@ -11,7 +11,7 @@ from batchwright.database.database import Database
 from batchwright.database.errors import InOtherOrganization, UnknownApiKey, UnknownBudgetGroup, UnknownTenant
 from batchwright.database.records import ApiKeyRow, BudgetGroupRow
 from batchwright.database.tenants.budget_groups import GroupBudget, tokens_by_group
-from batchwright.database.tenants.quotas import DailyTokens
+from batchwright.database.tenants.quota_records import DailyTokens
 from batchwright.rules.api_keys import Scope, SecretHash
 from batchwright.rules.quotas import BudgetGroup
 from tests.fakes.budget_groups import organization, team, user

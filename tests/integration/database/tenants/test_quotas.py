@@ -11,7 +11,7 @@ from batchwright.contracts.openai import BatchStatus, OverQuota, Quota
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection
 from batchwright.database.records import ApiKeyRow, UploadRow
-from batchwright.database.tenants.quotas import (
+from batchwright.database.tenants.quota_records import (
     DailyTokens,
     KeyBudget,
     KeyCap,

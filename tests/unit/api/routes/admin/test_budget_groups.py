@@ -13,7 +13,7 @@ from batchwright.api.routes.admin.budget_groups import (
 )
 from batchwright.contracts.openai import GroupKind
 from batchwright.contracts.operator_objects import LimitsObject
-from batchwright.database.tenants.quotas import DailyTokens
+from batchwright.database.tenants.quota_records import DailyTokens
 from batchwright.rules.quotas import MAX_QUOTA
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.api_keys import create_key

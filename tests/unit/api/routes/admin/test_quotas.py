@@ -11,7 +11,7 @@ from batchwright.contracts.openai_objects import BatchObject, ModelPage
 from batchwright.contracts.operator_objects import LimitsObject, QuotaList
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import IdempotencyClaim
-from batchwright.database.tenants.quotas import DailyTokens
+from batchwright.database.tenants.quota_records import DailyTokens
 from batchwright.rules.quotas import EnqueuedWork, QuotaLimits
 from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import LINE, ApiFixture, error_of, open_api, read

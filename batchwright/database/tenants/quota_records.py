@@ -1,0 +1,128 @@
+"""Rows of the tables of quotas, and results of queries about quotas."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from batchwright.contracts.batch import MAX_PRIORITY
+from batchwright.contracts.message import Message
+from batchwright.contracts.openai import OverQuota
+from batchwright.rules.quotas import QuotaLimits
+
+
+class TenantQuotas(Message):
+    """Limits that were set for one tenant. `0` means no limit. None means the default.
+
+    The default of a quota is the configured limit.
+
+    Attributes:
+        models: models that the tenant may use. The default is all models.
+        weight: share of the tenant relative to other tenants. The default is the configured weight.
+        max_in_flight: greatest number of requests in flight in the whole fleet. The default is no cap.
+        max_priority: highest priority that the tenant's batches may have. The default allows all.
+        over_quota: what happens to a batch with too many lines or tokens. By default it fails.
+        backend_requests_per_minute: requests that all workers together may send. The default is no limit.
+        backend_tokens_per_minute: tokens of these requests. The default is no limit.
+    """
+
+    live_batches: int | None = None
+    stored_bytes: int | None = None
+    enqueued_lines: int | None = None
+    enqueued_tokens: int | None = None
+    requests_per_minute: int | None = None
+    tokens_per_day: int | None = None
+    models: frozenset[str] | None = None
+    weight: float | None = None
+    max_in_flight: int | None = None
+    max_priority: int | None = None
+    over_quota: OverQuota | None = None
+    backend_requests_per_minute: int | None = None
+    backend_tokens_per_minute: int | None = None
+
+    @property
+    def highest_priority(self) -> int:
+        """Highest priority that a batch of the tenant may have."""
+        return MAX_PRIORITY if self.max_priority is None else self.max_priority
+
+    def limits(self, defaults: QuotaLimits) -> QuotaLimits:
+        return defaults.changed(self.model_dump(include=set(QuotaLimits._fields)))
+
+    def may_use(self, model: str) -> bool:
+        return self.models is None or model in self.models
+
+
+class QuotaRow(NamedTuple):
+    tenant: str
+    own: TenantQuotas
+    changed_at: datetime
+
+
+class TenantShare(NamedTuple):
+    """Weight, cap and rates of one tenant, and the workers that share the cap and the rates.
+
+    Attributes:
+        weight: weight of the tenant; None if none was set.
+        max_in_flight: cap on the tenant's requests in flight; None if there is no cap.
+        workers: sorted ids of the workers that run the tenant's slices; empty without a cap and rates.
+        live_workers: number of all live workers.
+        requests_per_minute: limit of requests to backends; None means no limit.
+        tokens_per_minute: limit of tokens of these requests; None means no limit.
+    """
+
+    tenant: str
+    weight: float | None
+    max_in_flight: int | None
+    workers: Sequence[str]
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    live_workers: int = 0
+
+
+class KeyCap(NamedTuple):
+    """Cap on the requests in flight of one API key, and the workers that share the cap.
+
+    `workers` are the sorted ids of the workers that run slices of the key's batches.
+    """
+
+    key_id: str
+    max_in_flight: int
+    workers: Sequence[str]
+
+
+class QuotaUsage(NamedTuple):
+    """Present use of each quota by a tenant. There is one field for each member of `Quota`."""
+
+    live_batches: int
+    stored_bytes: int
+    enqueued_lines: int
+    enqueued_tokens: int
+    requests_per_minute: int
+    tokens_per_day: int
+
+
+class DailyTokens(NamedTuple):
+    """Number of tokens that batches of one tenant and one API key used in one day.
+
+    `key_id` is empty for batches that were created without an API key.
+    """
+
+    tenant: str
+    key_id: str
+    tokens: int
+
+
+class KeyBudget(NamedTuple):
+    """Daily token budget of an API key, and the number of tokens that the key has used today.
+
+    `limit` is None if the key has no budget.
+    """
+
+    limit: int | None
+    used: int
+
+
+class RequestCount(NamedTuple):
+    """Number of requests of a tenant in the current minute, and the seconds until the minute ends."""
+
+    requests: int
+    seconds_left: float
