@@ -18,7 +18,8 @@ from batchwright.inference.concurrency import Permit
 from batchwright.inference.hooks import Call
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.probes import ProbeResult
-from batchwright.inference.router import Dispatch, Upstream
+from batchwright.inference.router import Dispatch
+from batchwright.inference.upstream import Upstream
 from batchwright.rules.dispatch.retry_policy import DEFERRED, SUCCESS
 from batchwright.telemetry import tracing
 from batchwright.telemetry.backend_traffic import CHAT, GROUPED_CHAT

@@ -24,8 +24,9 @@ from batchwright.contracts.job_config import JobConfig
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference import job_outcomes
 from batchwright.inference.outcomes import Outcome
-from batchwright.inference.router import Dispatch, Upstream
+from batchwright.inference.router import Dispatch
 from batchwright.inference.transport.base import Header, TargetUrl
+from batchwright.inference.upstream import Upstream
 from batchwright.rules.backends.async_jobs import JobReport, JobState, job_path
 from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES, with_string
 from batchwright.rules.backends.callback_tokens import CallbackToken

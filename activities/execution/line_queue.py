@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from batchwright.contracts.batch import ErrorCount
 from batchwright.contracts.execution import SliceRequest
 from batchwright.contracts.openai import Usage
-from batchwright.inference.router import Upstream
+from batchwright.inference.upstream import Upstream
 from batchwright.rules import ids, object_keys
 from batchwright.rules.planning.plan_format import (
     ENTRY_BYTES,

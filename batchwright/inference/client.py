@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import httpx
 
-from batchwright.contracts.errors import LineCode
 from batchwright.contracts.registry import BackendConfig, GatewayConfig
 from batchwright.inference.discovery import ListingFailed, ModelListing, list_models
-from batchwright.inference.outcomes import Outcome, invalid_response
+from batchwright.inference.outcomes import Outcome, from_exception, invalid_response
 from batchwright.inference.transport.base import (
     BackendRequest,
     BackendResponse,
@@ -44,9 +43,6 @@ _COMMON_HEADERS: list[Header] = [
 _EXCHANGE_ERRORS = (httpx.TransportError, httpx.DecodingError, TimeoutError, ResponseTooLarge)
 _LOCATION = re.compile(r"(https?://[A-Za-z0-9.:\[\]_-]+)(?:/|$)")
 _MAX_ID_BYTES = 256  # limit for the backend's request id, which every output line contains
-# httpx has no exception class for a connection that ended early, so its message is compared.
-_CUT_OFF = "peer closed connection"  # after the response had started
-_CLOSED_EARLY = ("Server disconnected", _CUT_OFF)
 _ResponseParser = Callable[[int, dict[bytes, bytes], bytes, bytes], Outcome]
 
 
@@ -351,41 +347,3 @@ def from_status(
 def _request_id(headers: dict[bytes, bytes]) -> str:
     found = headers.get(b"x-request-id")
     return "" if found is None else found[:_MAX_ID_BYTES].decode(errors="replace")
-
-
-def from_exception(error: Exception, *, seconds: float, most_bytes: int) -> Outcome:
-    """Return the outcome of a request that failed with one of _EXCHANGE_ERRORS.
-
-    Args:
-        seconds: time limit of the request, for the error message.
-        most_bytes: size limit of the response, for the error message.
-    """
-    match error:
-        case httpx.ConnectError() | httpx.ConnectTimeout() | httpx.PoolTimeout():
-            return Outcome(
-                retry_policy.NOT_SENT, message="The backend could not be reached.", cause=str(error)
-            )
-        case httpx.TimeoutException() | TimeoutError():
-            said = str(error) if type(error) is TimeoutError else ""
-            message = said or f"The backend did not answer within {seconds:g} s."
-            return Outcome(retry_policy.RESPONSE_TIMEOUT, code=LineCode.REQUEST_TIMEOUT, message=message)
-        case httpx.TransportError():
-            return _from_transport_error(error)
-        case ResponseTooLarge():
-            message = f"The response is larger than {most_bytes} bytes."
-            return Outcome(retry_policy.RESPONSE_TOO_LARGE, code=LineCode.RESPONSE_TOO_LARGE, message=message)
-        case _:
-            return invalid_response("The response cannot be decompressed.", cause=str(error))
-
-
-def _from_transport_error(error: httpx.TransportError) -> Outcome:
-    if isinstance(error, httpx.RemoteProtocolError) and not str(error).startswith(_CLOSED_EARLY):
-        message, code = "The backend's response is not HTTP.", LineCode.INVALID_RESPONSE
-        return Outcome(retry_policy.RESPONSE_INTERRUPTED, code=code, message=message, cause=str(error))
-    message, started = (
-        "The connection ended before the response was complete.",
-        str(error).startswith(_CUT_OFF),
-    )
-    return Outcome(
-        retry_policy.RESPONSE_INTERRUPTED, message=message, response_started=started, cause=str(error)
-    )

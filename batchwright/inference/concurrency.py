@@ -331,7 +331,7 @@ class ConcurrencyLimiter:
                 free, model.full_since = urls, math.inf
             else:
                 full, model.full_since = urls, min(model.full_since, now)
-                if not model.is_starved(self.backends, now):
+                if model.used or not model.is_starved(self.backends, now):
                     continue
             if model.name in rates and self.limits.model_limit(model.name, now) is not None:
                 continue

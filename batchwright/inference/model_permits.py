@@ -63,15 +63,13 @@ class ModelPermits(Generic[Request]):
         return weight
 
     def is_starved(self, backends: AdaptiveLimits, now: float) -> bool:
-        """Return True if the model's backends have been full for so long that it may still send one request.
+        """Return True if a model that uses no permit may send one request although its backends are full.
 
-        The backends may be full of requests of another model that never get a response.
+        The backends have been full for long then. They may be full of requests of another model that never
+        get a response.
         """
-        return (
-            not self.used
-            and now - self.full_since >= _STARVED_SECONDS
-            and not all(map(backends.has_used_share, self.urls))
-        )
+        is_long = now - self.full_since >= _STARVED_SECONDS
+        return is_long and not all(map(backends.has_used_share, self.urls))
 
     def limit_reached(self, limits: SendLimits, tenant: str, key_id: str, now: float) -> Limit | None:
         """Return the limit that makes lines of the tenant or the API key wait; None if no limit does."""

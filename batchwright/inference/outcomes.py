@@ -2,9 +2,11 @@
 
 import re
 
+import httpx
 from msgspec import Struct
 
 from batchwright.contracts.errors import LineCode
+from batchwright.inference.transport.base import ResponseTooLarge
 from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.dispatch.retry_policy import Budget, Classification
 from batchwright.rules.results.dead_letters import error_summary
@@ -18,6 +20,9 @@ _ADDRESS = re.compile(
     r"|\b(?:[0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}\b"
     r"|(?<![a-zA-Z0-9.-])[a-zA-Z][a-zA-Z0-9.-]*+:\d{2,5}\b"
 )
+# httpx has no exception class for a connection that ended early, so its message is compared.
+_CUT_OFF = "peer closed connection"  # after the response had started
+_CLOSED_EARLY = ("Server disconnected", _CUT_OFF)
 
 
 class Outcome(Struct, frozen=True):
@@ -85,3 +90,41 @@ def invalid_response(message: str, detail: str = "", cause: str = "") -> Outcome
     """
     code = LineCode.INVALID_RESPONSE
     return Outcome(retry_policy.INVALID_RESPONSE, code=code, message=message, detail=detail, cause=cause)
+
+
+def from_exception(error: Exception, *, seconds: float, most_bytes: int) -> Outcome:
+    """Return the outcome of a request whose exchange failed, or whose response could not be decoded.
+
+    Args:
+        seconds: time limit of the request, for the error message.
+        most_bytes: size limit of the response, for the error message.
+    """
+    match error:
+        case httpx.ConnectError() | httpx.ConnectTimeout() | httpx.PoolTimeout():
+            return Outcome(
+                retry_policy.NOT_SENT, message="The backend could not be reached.", cause=str(error)
+            )
+        case httpx.TimeoutException() | TimeoutError():
+            said = str(error) if type(error) is TimeoutError else ""
+            message = said or f"The backend did not answer within {seconds:g} s."
+            return Outcome(retry_policy.RESPONSE_TIMEOUT, code=LineCode.REQUEST_TIMEOUT, message=message)
+        case httpx.TransportError():
+            return _from_transport_error(error)
+        case ResponseTooLarge():
+            message = f"The response is larger than {most_bytes} bytes."
+            return Outcome(retry_policy.RESPONSE_TOO_LARGE, code=LineCode.RESPONSE_TOO_LARGE, message=message)
+        case _:
+            return invalid_response("The response cannot be decompressed.", cause=str(error))
+
+
+def _from_transport_error(error: httpx.TransportError) -> Outcome:
+    if isinstance(error, httpx.RemoteProtocolError) and not str(error).startswith(_CLOSED_EARLY):
+        message, code = "The backend's response is not HTTP.", LineCode.INVALID_RESPONSE
+        return Outcome(retry_policy.RESPONSE_INTERRUPTED, code=code, message=message, cause=str(error))
+    message, started = (
+        "The connection ended before the response was complete.",
+        str(error).startswith(_CUT_OFF),
+    )
+    return Outcome(
+        retry_policy.RESPONSE_INTERRUPTED, message=message, response_started=started, cause=str(error)
+    )

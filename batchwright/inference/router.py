@@ -4,19 +4,17 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from batchwright.contracts.job_config import JobConfig
 from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.registry import LimitConfig, LoadBalancing, ModelConfig
 from batchwright.inference.circuit_breaker import CircuitAttempt, CircuitBreaker
-from batchwright.inference.client import InferenceClient, RequestSender
+from batchwright.inference.client import RequestSender
 from batchwright.inference.outcomes import Outcome, invalid_response
-from batchwright.inference.probes import ProbeResult, UpstreamProber
-from batchwright.inference.transport.base import Exchange, Header, TargetUrl
+from batchwright.inference.transport.base import Exchange, Header
+from batchwright.inference.upstream import Backend, Upstream
 from batchwright.rules.backends.body_rewriting import (
     INLINE_REWRITE_BYTES,
     with_default_model,
@@ -26,82 +24,6 @@ from batchwright.rules.backends.body_rewriting import (
 from batchwright.rules.backends.response_checks import find_embeddings_problem
 from batchwright.rules.dispatch.load_balancing import least_outstanding, prefix_affine
 from batchwright.rules.dispatch.retry_policy import SUCCESS, RetryPolicy
-
-
-@dataclass(eq=False)
-class Backend:
-    """One backend, and the result of the last request for its model list.
-
-    `url` has no trailing slash and no `/v1`.
-    """
-
-    url: str
-    client: InferenceClient
-    is_unreachable: bool = False  # True if it did not respond to the last request for its model list
-    listing_failed: bool = False  # True if the last request for its model list failed
-    ignored_models: int = 0  # number of ids in its last model list that were ignored
-    has_responded: bool = False  # True if it ever returned a model list; only then is silence a failure
-    probe_seconds: float | None = None  # duration of the last request for its model list; None: none
-    _targets: dict[str, TargetUrl] = field(default_factory=dict[str, TargetUrl])
-
-    @property
-    def is_healthy(self) -> bool:
-        """True if the last request for its model list reached the backend; False before the first request."""
-        return self.probe_seconds is not None and not self.is_unreachable
-
-    async def is_reachable(self) -> bool:
-        """Request the model list. Return True if the backend seems to respond, even with an error."""
-        responds = await self.client.is_reachable(self.url)
-        self.has_responded = self.has_responded or responds
-        return responds
-
-    def endpoint(self, path: str) -> TargetUrl:
-        """Return the parsed URL of a path at this backend, for example of `/v1/chat/completions`."""
-        found = self._targets.get(path)
-        if found is None:
-            found = self._targets[path] = TargetUrl.of(self.url + path)
-        return found
-
-
-@dataclass(eq=False)
-class Upstream:
-    """One model at one of its backends.
-
-    Attributes:
-        model: name of the model in Batchwright.
-        upstream_model: name of the model at the backend.
-        jobs: the job settings; None if the backend does not run requests as jobs.
-        calls_back: True if the backend reports the end of a job by a callback.
-        priority: value that is set in each request's body; None for no priority.
-        in_flight: fleet-wide limit of the backend; None for no limit.
-        outstanding: number of requests in flight.
-    """
-
-    model: str
-    backend: Backend
-    upstream_model: str
-    weight: float
-    circuit: CircuitBreaker
-    outstanding: int = 0
-    jobs: JobConfig | None = None
-    calls_back: bool = False
-    priority: int | None = None
-    in_flight: int | None = None
-    probes: UpstreamProber = field(default_factory=UpstreamProber)
-
-    async def probe(self, endpoint: Endpoint) -> ProbeResult:
-        """Send a small test request that shows if the model works at this backend. Return the result.
-
-        If a request to `endpoint` would start a job, only the backend's health or model list is requested.
-        """
-        probed = endpoint if self.jobs is None else None
-        return await self.probes.probe(
-            self.backend.client, self.backend.url, self.upstream_model, probed, self.priority
-        )
-
-    @property
-    def key(self) -> str:
-        return f"{self.backend.url} {self.upstream_model}"
 
 
 class Dispatch(Struct, eq=False):

@@ -33,7 +33,8 @@ from batchwright.contracts.registry import GatewayConfig, ModelConfig
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.rate_limits import FleetRates
 from batchwright.inference.registry import retry_policy_of
-from batchwright.inference.router import Backend, ModelRouter
+from batchwright.inference.router import ModelRouter
+from batchwright.inference.upstream import Backend
 from batchwright.rules import object_keys
 from batchwright.settings import Settings, load
 from batchwright.storage.local import LocalStorage

@@ -7,9 +7,10 @@ import httpx
 from batchwright.contracts.registry import BackendConfig, ModelConfig
 from batchwright.inference.client import InferenceClient
 from batchwright.inference.outcomes import Outcome
-from batchwright.inference.router import Backend, Dispatch, ModelRouter, Upstream
+from batchwright.inference.router import Dispatch, ModelRouter
 from batchwright.inference.transport.base import Header, TargetUrl
 from batchwright.inference.transport.httpx_transport import HttpxTransport
+from batchwright.inference.upstream import Backend, Upstream
 from batchwright.rules.dispatch.retry_policy import SUCCESS, RetryPolicy
 from tests.fakes.settings import load
 

@@ -29,8 +29,6 @@ from batchwright.database.tenants.quota_records import (
 )
 from batchwright.rules.quotas import EnqueuedWork, QuotaExcess, QuotaLimits, queue_behind
 
-_NO_BATCH = ""
-
 
 class QuotasTable(Protocol):
     async def get(self, tenant: str) -> TenantQuotas:
@@ -250,7 +248,7 @@ class PostgresQuotas(QuotasTable):
 
     async def used(self, tenant: str) -> QuotaUsage:
         async with self._connections.session() as session:
-            enqueued = await self._enqueued(session, tenant, _NO_BATCH)
+            enqueued = await self._enqueued(session, tenant, but="")
             counted = await session.fetchrow(self._sql.requests, tenant)
             spent = await session.fetchrow(self._sql.spent_today, tenant)
         return QuotaUsage(

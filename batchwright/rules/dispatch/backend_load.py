@@ -174,7 +174,8 @@ class ResponseMeter:
             window.peak = 0
             return False
         window.add(self.baseline.record(kind, seconds))
-        return now - window.since >= self.window_seconds
+        age = now - window.since
+        return age >= _MIN_WINDOW_SECONDS and age >= self.window_seconds
 
     @property
     def window_seconds(self) -> float:

@@ -32,8 +32,9 @@ from batchwright.database.tables.progress import ProgressTable
 from batchwright.inference.circuit_breaker import CircuitBreaker
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.registry import retry_policy_of
-from batchwright.inference.router import Backend, ModelRouter
+from batchwright.inference.router import ModelRouter
 from batchwright.inference.send_limits import BatchWeights
+from batchwright.inference.upstream import Backend
 from batchwright.rules import object_keys
 from batchwright.rules.planning.plan_format import PlanEntry, SliceRecord, pack_entry, pack_slice
 from batchwright.rules.results.segments import RecordKind, SegmentRecord, SegmentWriter, read_records

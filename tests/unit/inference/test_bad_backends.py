@@ -15,8 +15,9 @@ from batchwright.contracts.errors import LineCode
 from batchwright.contracts.registry import BackendConfig, ModelConfig
 from batchwright.inference.client import InferenceClient
 from batchwright.inference.outcomes import Outcome
-from batchwright.inference.router import Backend, ModelRouter
+from batchwright.inference.router import ModelRouter
 from batchwright.inference.transport.base import TargetUrl
+from batchwright.inference.upstream import Backend
 from batchwright.rules.dispatch.retry_policy import Budget, RetryPolicy
 from docs.error_codes import ANSWER_OUTCOMES, AnswerOutcome
 from tests.fakes import hostile_backends

@@ -9,7 +9,8 @@ from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.registry import BackendConfig
 from batchwright.inference.client import InferenceClient
 from batchwright.inference.probes import ProbeResult, UpstreamProber
-from batchwright.inference.router import Backend, ModelRouter
+from batchwright.inference.router import ModelRouter
+from batchwright.inference.upstream import Backend
 from batchwright.rules.dispatch.retry_policy import RetryPolicy
 from tests.fakes.routing import Clock, config_of
 from tests.fakes.settings import load

@@ -9,9 +9,8 @@ from batchwright.activities.execution.line_queue import LineAttempt, SliceLine
 from batchwright.activities.execution.outcomes import InFlightRequest, OutboundRequest, OutcomeHandler
 from batchwright.activities.execution.result_writer import ResultWriter, SegmentNames
 from batchwright.contracts.errors import LineCode
-from batchwright.inference.client import from_exception
 from batchwright.inference.concurrency import Permit, PermitRequest
-from batchwright.inference.outcomes import Outcome
+from batchwright.inference.outcomes import Outcome, from_exception
 from batchwright.rules.dispatch.retry_policy import HOOK_FAILED, RetryPolicy, classify
 from tests.activities.execution.fixture import BATCH, FOLDER, MODEL, TENANT, ExecutionFixture, ok, request
 from tests.fakes.routing import URLS, Clock, fail, plain, route_of

@@ -15,7 +15,7 @@ from batchwright.activities.execution.turn import StopReason, StopSignal
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceResult
 from batchwright.contracts.registry import BackendConfig, ModelConfig
-from batchwright.inference.router import Upstream
+from batchwright.inference.upstream import Upstream
 from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES
 from batchwright.rules.results.segments import RecordKind
 from tests.activities.execution.fixture import (

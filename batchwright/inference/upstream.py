@@ -1,0 +1,93 @@
+"""Backends, and models at backends, as the router and its callers see them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from batchwright.contracts.job_config import JobConfig
+from batchwright.contracts.openai import Endpoint
+from batchwright.inference.circuit_breaker import CircuitBreaker
+from batchwright.inference.client import InferenceClient
+from batchwright.inference.probes import ProbeResult, UpstreamProber
+from batchwright.inference.transport.base import TargetUrl
+
+_MAX_PATHS = 64  # paths of endpoints and jobs whose URLs are kept in parsed form
+
+
+@dataclass(eq=False)
+class Backend:
+    """One backend, and the result of the last request for its model list.
+
+    `url` has no trailing slash and no `/v1`.
+    """
+
+    url: str
+    client: InferenceClient
+    is_unreachable: bool = False  # True if it did not respond to the last request for its model list
+    listing_failed: bool = False  # True if the last request for its model list failed
+    ignored_models: int = 0  # number of ids in its last model list that were ignored
+    has_responded: bool = False  # True if it ever returned a model list; only then is silence a failure
+    probe_seconds: float | None = None  # duration of the last request for its model list; None: none
+    # Returns the parsed URL of a path at this backend, for example of `/v1/chat/completions`.
+    endpoint: Callable[[str], TargetUrl] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.endpoint = lru_cache(_MAX_PATHS)(lambda path: TargetUrl.of(self.url + path))
+
+    @property
+    def is_healthy(self) -> bool:
+        """True if the backend was reachable at the last request for its model list.
+
+        False before the first one.
+        """
+        return self.probe_seconds is not None and not self.is_unreachable
+
+    async def is_reachable(self) -> bool:
+        """Request the model list.
+
+        Return True if the backend seems reachable, even if it responds with an error.
+        """
+        responds = await self.client.is_reachable(self.url)
+        self.has_responded = self.has_responded or responds
+        return responds
+
+
+@dataclass(eq=False)
+class Upstream:
+    """One model at one of its backends.
+
+    Attributes:
+        model: name of the model in Batchwright.
+        upstream_model: name of the model at the backend.
+        jobs: the job settings; None if the backend does not run requests as jobs.
+        calls_back: True if the backend reports the end of a job by a callback.
+        priority: value that is set in each request's body; None for no priority.
+        in_flight: fleet-wide limit of the backend; None for no limit.
+        outstanding: number of requests in flight.
+    """
+
+    model: str
+    backend: Backend
+    upstream_model: str
+    weight: float
+    circuit: CircuitBreaker
+    outstanding: int = 0
+    jobs: JobConfig | None = None
+    calls_back: bool = False
+    priority: int | None = None
+    in_flight: int | None = None
+    probes: UpstreamProber = field(default_factory=UpstreamProber)
+
+    async def probe(self, endpoint: Endpoint) -> ProbeResult:
+        """Send a small test request that shows if the model works at this backend. Return the result.
+
+        If a request to `endpoint` would start a job, only the backend's health or model list is requested.
+        """
+        probed = endpoint if self.jobs is None else None
+        return await self.probes.probe(
+            self.backend.client, self.backend.url, self.upstream_model, probed, self.priority
+        )
+
+    @property
+    def key(self) -> str:
+        return f"{self.backend.url} {self.upstream_model}"
