@@ -80,7 +80,7 @@ class AdaptiveLimits:
             metrics: receives the limits and the requests in flight of each backend.
             clock: returns the current time in seconds.
         """
-        self._policy, self._clock = policy, clock
+        self._policy, self.clock = policy, clock
         self.backends_of = backends_of
         self._uses: dict[str, BackendUsage] = {}
         self.shared: frozenset[str] = frozenset()  # URLs that also serve interactive traffic
@@ -148,7 +148,7 @@ class AdaptiveLimits:
             before.use.in_flight -= 1
         use = self._uses.get(url) or self._usage_of(url)
         use.in_flight += 1
-        return PlacedRequest(use, model, self._clock(), use.in_flight)
+        return PlacedRequest(use, model, self.clock(), use.in_flight)
 
     def record_outcome(self, placed: PlacedRequest, outcome: Outcome) -> None:
         """Adapt the backend's limit to the outcome of a request. Call this before `release`."""
@@ -158,7 +158,7 @@ class AdaptiveLimits:
         change = use.limit.on_complete(
             LoadSignal.RESPONDED if outcome.verdict is SUCCESS else load_signal(outcome),
             sent_at=placed.sent_at,
-            now=self._clock(),
+            now=self.clock(),
             in_flight=use.in_flight,
             in_flight_when_sent=placed.in_flight_when_sent,
             # A response that is twice as long takes about twice as much time to generate.
@@ -211,7 +211,7 @@ class AdaptiveLimits:
             return found
         metrics = self._metrics
         use = self._uses[url] = BackendUsage(
-            url, AdaptiveLimit(self._bounds(url), self._clock()), self._shares.get(url, sys.maxsize)
+            url, AdaptiveLimit(self._bounds(url), self.clock()), self._shares.get(url, sys.maxsize)
         )
         metrics.backend_in_flight.labels(url).set_function(lambda: use.in_flight)
         metrics.backend_in_flight_max.labels(url).set_function(lambda: use.most)

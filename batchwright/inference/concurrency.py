@@ -6,7 +6,6 @@ their requests are in flight.
 """
 
 import math
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NoReturn
@@ -131,7 +130,6 @@ class ConcurrencyLimiter:
         backends: AdaptiveLimits,
         has_room: Callable[[], bool] = lambda: True,
         limits: SendLimits | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the limiter of one process.
 
@@ -143,9 +141,8 @@ class ConcurrencyLimiter:
                 Slices do not check memory themselves, because the slice that frees memory would always take
                 it again.
             limits: caps and rates of tenants, API keys and models; None for no limits.
-            clock: returns the current time in seconds.
         """
-        self.clock, self._has_room = clock, has_room
+        self.clock, self._has_room = backends.clock, has_room
         self.limits = limits or SendLimits()
         self._shares = self.limits.shares
         self.backends = backends

@@ -36,9 +36,8 @@ class PermitTraffic:
         self.limiter = ConcurrencyLimiter(
             total=10_000,
             model_limit=lambda _: in_flight,
-            backends=AdaptiveLimits(AdaptiveLimitPolicy(), lambda _: (), Metrics()),
+            backends=AdaptiveLimits(AdaptiveLimitPolicy(), lambda _: (), Metrics(), lambda: self.now),
             limits=self.limits,
-            clock=lambda: self.now,
         )
         self.grants: list[tuple[str, float]] = []
         self.tokens: list[tuple[str, float, int]] = []

@@ -65,9 +65,9 @@ class Worker:
     def __init__(self, batches: list[Batch]) -> None:
         self._now, self._random, self._batches = 0.0, random.Random(1), batches
         policy = AdaptiveLimitPolicy(adaptive=False, ceiling=100, shared=False)
-        backends = AdaptiveLimits(policy, lambda model: [], Metrics())
+        backends = AdaptiveLimits(policy, lambda model: [], Metrics(), lambda: self._now)
         self._limiter = ConcurrencyLimiter(
-            total=PERMITS + 1, model_limit=lambda _: PERMITS, backends=backends, clock=lambda: self._now
+            total=PERMITS + 1, model_limit=lambda _: PERMITS, backends=backends
         )
         budget = MemoryBudget(1 << 30)
         self._demand = SliceDemand(self._limiter, budget, lambda _: False, clock=lambda: self._now)

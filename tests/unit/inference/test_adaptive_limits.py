@@ -24,9 +24,7 @@ class BackendLimitFixture:
         self.now, self.metrics = 100.0, Metrics()
         policy = AdaptiveLimitPolicy(adaptive=adaptive, ceiling=ceiling)
         self.limits = AdaptiveLimits(policy, lambda model: backends[model], self.metrics, lambda: self.now)
-        self.permits = ConcurrencyLimiter(
-            total=1000, model_limit=lambda _: 100, backends=self.limits, clock=lambda: self.now
-        )
+        self.permits = ConcurrencyLimiter(total=1000, model_limit=lambda _: 100, backends=self.limits)
 
     def take(self, model: str, most: int = 1000) -> list[Permit]:
         held: list[Permit] = []

@@ -28,14 +28,13 @@ def permits_of(
     shares: TenantShares | None = None,
 ) -> ConcurrencyLimiter:
     """Return a limiter whose models have no backend limits."""
-    backends = AdaptiveLimits(AdaptiveLimitPolicy(), lambda model: (), Metrics())
+    backends = AdaptiveLimits(AdaptiveLimitPolicy(), lambda model: (), Metrics(), clock)
     limits = own or {}
     return ConcurrencyLimiter(
         total=total,
         model_limit=lambda model: limits.get(model, per_model),
         backends=backends,
         limits=SendLimits(shares),
-        clock=clock,
     )
 
 
