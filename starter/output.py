@@ -16,15 +16,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from batchwright.contracts.batch import DEFAULT_PRIORITY, ErrorCount, WindowFit
+from batchwright.contracts.batch import DEFAULT_PRIORITY, ErrorCount, StartFit, WindowFit
 from batchwright.contracts.openai import BatchStatus
 from batchwright.contracts.openai_objects import (
     BatchError,
     BatchObject,
     ForecastObject,
     RequestCounts,
+    StartForecastObject,
     WaitingObject,
 )
+from batchwright.rules.duration_text import duration_text
 
 
 def column_table(*names: str, right: int = 0, whole: str = "") -> Table:
@@ -162,6 +164,8 @@ def batch_table(batch: BatchObject) -> Table:
         table.add_row("model", f"{escaped(part.model)}: {settled}")
     if batch.forecast is not None:
         table.add_row("forecast", forecast_text(batch.forecast))
+    if batch.start_forecast is not None:
+        table.add_row("at start", start_forecast_text(batch.start_forecast))
     for why in batch.waiting:
         table.add_row("waiting", escaped(waiting_text(why)))
     for failed in batch.x_batchwright.errors_summary:
@@ -228,6 +232,11 @@ _FITS = {
     WindowFit.AT_RISK: "may be late",
     WindowFit.LATE: "late",
 }
+_FITS_AT_START = {
+    StartFit.FITS: "fits the window",
+    StartFit.AT_RISK: "may be late",
+    StartFit.CANNOT: "cannot be done in the window",
+}
 
 
 def forecast_text(forecast: ForecastObject) -> str:
@@ -239,17 +248,16 @@ def forecast_text(forecast: ForecastObject) -> str:
 def done_in_text(forecast: ForecastObject) -> str:
     """Return when a batch will be done, such as `done in 4 min (90 %: 6 min), fits the window`."""
     p50, p90 = (
-        _duration_text(seconds)
-        for seconds in (forecast.remaining_seconds_p50, forecast.remaining_seconds_p90)
+        duration_text(seconds) for seconds in (forecast.remaining_seconds_p50, forecast.remaining_seconds_p90)
     )
     return f"done in {p50} (90 %: {p90}), {_FITS[forecast.window]}"
 
 
-def _duration_text(seconds: int) -> str:
-    if seconds < 120:
-        return f"{seconds} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+def start_forecast_text(forecast: StartForecastObject) -> str:
+    """Return the forecast that was made before the batch began, as text."""
+    ahead = f", {forecast.lines_ahead:,} lines ahead" if forecast.lines_ahead else ""
+    p50, p90 = duration_text(forecast.seconds_p50), duration_text(forecast.seconds_p90)
+    return f"{p50} (90 %: {p90}), {_FITS_AT_START[forecast.window]}{ahead}"
 
 
 def error_text(problem: BatchError) -> str:

@@ -11,14 +11,9 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.contracts.batch import BatchForecast
 from batchwright.database.database import Database
-from batchwright.database.tables.forecasts import ForecastRow, LiveWork
-from batchwright.rules.dispatch.batch_forecast import (
-    Forecaster,
-    RemainingTime,
-    is_news,
-    window_fit,
-)
-from batchwright.rules.dispatch.work_shares import UnsettledWork
+from batchwright.database.tables.forecasts import ForecastRow
+from batchwright.rules.dispatch.batch_forecast import Forecaster, is_news, window_fit
+from batchwright.rules.dispatch.queue_forecast import RemainingTime
 from batchwright.rules.worker_stats import FRESH_AGE
 from batchwright.telemetry.metrics import Metrics
 
@@ -49,6 +44,7 @@ class ForecastCollector:
     """Forecasts all live batches, stores the forecasts, and shows them as metrics.
 
     All control workers compute the same forecasts. One of them stores them, and reports changes to workflows.
+    The speeds of models are stored, too, because the forecasts of new batches need them.
     """
 
     def __init__(self, database: Database, metrics: Metrics, report: ForecastSignal) -> None:
@@ -64,7 +60,7 @@ class ForecastCollector:
         """
         work = await self._database.forecasts.work(now)
         traffic = await self._database.workers.traffic(FRESH_AGE)
-        self._forecaster.observe([_unsettled(each) for each in work], traffic, now.timestamp())
+        self._forecaster.observe([each.unsettled for each in work], traffic, now.timestamp())
         batches = {
             each.batch_id: _Batch(each.tenant, each.priority, each.created_at, each.deadline) for each in work
         }
@@ -73,6 +69,7 @@ class ForecastCollector:
             for batch_id, remaining in self._forecaster.remaining().items()
         ]
         self._show(rows, batches, now)
+        await self._database.forecasts.publish_speeds(self._forecaster.speeds(), now)
         written = await self._database.forecasts.publish(rows, now)
         self._reported = {id: forecast for id, forecast in self._reported.items() if id in batches}
         for row in rows:
@@ -99,19 +96,6 @@ class ForecastCollector:
             return False
         self._reported[row.batch_id] = row.forecast
         return True
-
-
-def _unsettled(work: LiveWork) -> UnsettledWork:
-    return UnsettledWork(
-        tenant=work.tenant,
-        batch_id=work.batch_id,
-        model=work.model,
-        settled=work.settled,
-        left=work.lines_left,
-        began=work.in_progress_at.timestamp(),
-        weight=work.weight,
-        priority=work.priority,
-    )
 
 
 def _forecast(remaining: RemainingTime, batch: _Batch, now: datetime) -> BatchForecast:

@@ -25,12 +25,13 @@ from batchwright.activities.completion import (
 from batchwright.activities.concurrency import run_both
 from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating
+from batchwright.activities.ingestion.admission import check_window
 from batchwright.activities.ingestion.publisher import Publisher, settled_counts
 from batchwright.activities.ingestion.resumption import SourceBatchGone, resumed_results
 from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
 from batchwright.activities.ingestion.spool import InputSpool
 from batchwright.activities.services.model_access import ModelAccess
-from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts
+from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts, StartForecast
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.ingestion import IngestionActivities, IngestResult, ModelShare
 from batchwright.contracts.openai import BatchStatus, OverQuota, ValidationError
@@ -112,7 +113,7 @@ class Ingestion(IngestionActivities):
             if activity.info().attempt == 1:
                 waited = (datetime.now(UTC) - order.created_at).total_seconds()
                 self._metrics.queue_wait_seconds.observe(max(waited, 0.0))
-            result = await self._ingest(order)
+            result = await self._ingest(order, row.start_forecast)
         await asyncio.to_thread(memory.release_free_pages, memory.glibc_malloc(), result.total)
         seconds = time.monotonic() - started
         if not result.failed:
@@ -120,7 +121,7 @@ class Ingestion(IngestionActivities):
         self._metrics.ingest_seconds.labels(size_bucket(result.total)).observe(seconds)
         return result
 
-    async def _ingest(self, order: BatchOrder) -> IngestResult:
+    async def _ingest(self, order: BatchOrder, start_forecast: StartForecast | None) -> IngestResult:
         file = await self._database.files.get(order.tenant, order.input_file_id)
         if file is None:
             return await self._fail(order, [file_not_found(order.input_file_id, order.tenant)])
@@ -131,7 +132,7 @@ class Ingestion(IngestionActivities):
         served = await self._served_models(deadline)
         quotas = await self._database.quotas.get(order.tenant)
         access = ModelAccess(served, quotas, self._models.accepts_unlisted)
-        context = IngestionContext(order, self._settings, access, deadline)
+        context = IngestionContext(order, self._settings, access, deadline, start_forecast)
         await self._check_turn(context)
         try:
             with InputSpool(self._settings.spool_dir) as spool:
@@ -174,6 +175,8 @@ class Ingestion(IngestionActivities):
             return await self._fail(order, scanner.errors.as_list(), found, scanner.total)
         if not scanner.deadline_passed and (excess := await self._reserve(context, scanner.enqueued)):
             return await self._fail(order, [quota_exceeded(excess)], total=scanner.total)
+        if refusal := await check_window(self._database, self._metrics, context, scanner):
+            return await self._fail(order, [refusal], total=scanner.total)
         prefix = object_keys.ingest_prefix(order.tenant, order.batch_id, uuid4().hex)
         settled = settled_counts(scanner)
         publisher = Publisher(context, self._storage, self._rates, prefix)

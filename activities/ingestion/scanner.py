@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from batchwright.activities.ingestion.duplicates import DuplicateDetector
 from batchwright.activities.ingestion.resumption import ResumedResults
 from batchwright.activities.services.model_access import ModelAccess, display_name
-from batchwright.contracts.batch import BatchOrder, ModelCounts
+from batchwright.contracts.batch import BatchOrder, ModelCounts, StartForecast
 from batchwright.contracts.errors import LineCode
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.input.errors import ValidationCode, ValidationErrors
@@ -34,6 +34,7 @@ class IngestionContext:
     settings: Settings
     access: ModelAccess
     deadline: Deadline  # after it, the input is still validated, but not prepared for sending
+    start_forecast: StartForecast | None = None  # forecast that an earlier attempt has stored
 
 
 def line_limits(settings: Settings) -> InputLimits:

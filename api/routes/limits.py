@@ -6,7 +6,7 @@ from batchwright.api.auth.caller import key_id_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.openapi import error_responses
 from batchwright.api.schemas.responses import json_response
-from batchwright.contracts.openai import OverQuota, Quota
+from batchwright.contracts.openai import AdmissionPolicy, OverQuota, Quota
 from batchwright.contracts.operator_objects import GroupLimit, LimitObject, LimitsObject
 
 
@@ -52,6 +52,7 @@ async def limits_of(deps: ApiDependencies, tenant: str, key_id: str = "") -> Lim
         max_in_flight=own.max_in_flight,
         max_priority=own.highest_priority,
         over_quota=own.over_quota or OverQuota.FAIL,
+        admission=own.admission or AdmissionPolicy.ACCEPT,
         backend_requests_per_minute=own.backend_requests_per_minute,
         backend_tokens_per_minute=own.backend_tokens_per_minute,
     )

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from fastapi import Response
 from pydantic import BaseModel
 
+from batchwright.contracts.batch import StartForecast
 from batchwright.contracts.openai import UploadStatus, Usage
 from batchwright.contracts.openai_objects import (
     BatchError,
@@ -20,6 +21,7 @@ from batchwright.contracts.openai_objects import (
     OutputDetails,
     PartObject,
     RequestCounts,
+    StartForecastObject,
     UploadObject,
     UsageObject,
     WaitingObject,
@@ -104,6 +106,7 @@ def batch_object(
             paused=paused,
             waiting=waiting,
             forecast=forecast,
+            start_forecast=None if row.start_forecast is None else _start_forecast(row.start_forecast),
             origin=order.origin,
             deduplicate=order.policy.deduplicate,
             priority=order.priority,
@@ -127,6 +130,16 @@ def forecast_object(row: BatchRow, now: datetime) -> ForecastObject | None:
         remaining_seconds_p50=round(p50),
         remaining_seconds_p90=round(p90),
         lines_per_second=forecast.lines_per_second,
+        lines_ahead=forecast.lines_ahead,
+        made_at=int(forecast.made_at.timestamp()),
+    )
+
+
+def _start_forecast(forecast: StartForecast) -> StartForecastObject:
+    return StartForecastObject(
+        window=forecast.window,
+        seconds_p50=round(forecast.p50_seconds),
+        seconds_p90=round(forecast.p90_seconds),
         lines_ahead=forecast.lines_ahead,
         made_at=int(forecast.made_at.timestamp()),
     )

@@ -172,6 +172,31 @@ class BatchForecast(Message):
         return max(self.p50_seconds - age, 0.0), max(self.p90_seconds - age, 0.0)
 
 
+class StartFit(StrEnum):
+    """Whether a batch will be done within its completion window, by the forecast made before it began."""
+
+    FITS = "fits"  # with a probability of 90 %
+    AT_RISK = "at_risk"
+    CANNOT = "cannot"  # with a probability of 90 %, it will not be done in time whatever goes first
+
+
+class StartForecast(Message):
+    """Forecast of a batch, made once, when its input was validated and before its first line is sent.
+
+    Seconds count from `made_at`. Half of the batches are done within `p50_seconds`, and 90 % within
+    `p90_seconds`. The batch is not done before `soonest_seconds`, with a probability of 90 %. `refused` is
+    True if the batch failed because it cannot be done within its window.
+    """
+
+    made_at: datetime
+    window: StartFit
+    p50_seconds: float
+    p90_seconds: float
+    soonest_seconds: float
+    lines_ahead: int  # lines of other batches that are sent before this batch's last line
+    refused: bool = False
+
+
 class ModelProgress(Message):
     model: str
     lines: int

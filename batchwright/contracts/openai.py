@@ -71,6 +71,13 @@ class OverQuota(StrEnum):
     WAIT = "wait"  # the batch stays in validation until the quota allows it
 
 
+class AdmissionPolicy(StrEnum):
+    """What happens to a batch that cannot be done within its completion window, by its forecast."""
+
+    ACCEPT = "accept"
+    REFUSE = "refuse"  # it fails before a line is sent
+
+
 class GroupKind(StrEnum):
     """Kind of a budget group, whose members share a daily token budget.
 

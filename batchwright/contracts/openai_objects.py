@@ -7,7 +7,14 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from batchwright.contracts.batch import DEFAULT_PRIORITY, ErrorCount, ModelCounts, SourceBatch, WindowFit
+from batchwright.contracts.batch import (
+    DEFAULT_PRIORITY,
+    ErrorCount,
+    ModelCounts,
+    SourceBatch,
+    StartFit,
+    WindowFit,
+)
 from batchwright.contracts.openai import BatchStatus, UploadStatus
 
 
@@ -120,12 +127,29 @@ class ForecastObject(ApiObject):
     made_at: int
 
 
+class StartForecastObject(ApiObject):
+    """When a batch was expected to be done, as forecast at `made_at`, before its first line was sent.
+
+    `window` is `fits` if the batch would be done within its completion window with a probability of 90 %,
+    `cannot` if it would be late with a probability of 90 %, and otherwise `at_risk`. Seconds count from
+    `made_at`. `lines_ahead` are lines of other batches that would be sent before the last line of this one.
+    """
+
+    window: StartFit
+    seconds_p50: int
+    seconds_p90: int
+    lines_ahead: int
+    made_at: int
+
+
 class BatchExtension(ApiObject):
     """Fields that Batchwright adds to OpenAI's batch object.
 
     - `paused` and `waiting` are null once the batch has ended.
     - `forecast` is null unless the batch is in progress and its rate is known. Lists of batches have no
       forecast.
+    - `start_forecast` is made once, after validation. It is null before that, or if the speed of a model was
+      not known then.
     - `origin` is the ended batch that this batch retries or resumes.
     - If `deduplicate` is true, identical requests are sent once. `duplicates` of a model counts the lines
       that get the response of an identical line.
@@ -139,6 +163,7 @@ class BatchExtension(ApiObject):
     paused: bool | None = None
     waiting: list[WaitingObject] | None = None
     forecast: ForecastObject | None = None
+    start_forecast: StartForecastObject | None = None
     origin: SourceBatch | None = None
     deduplicate: bool = False
     priority: int = DEFAULT_PRIORITY
@@ -179,6 +204,10 @@ class BatchObject(ApiObject):
     @property
     def forecast(self) -> ForecastObject | None:
         return self.x_batchwright.forecast
+
+    @property
+    def start_forecast(self) -> StartForecastObject | None:
+        return self.x_batchwright.start_forecast
 
     @property
     def waiting(self) -> list[WaitingObject]:

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, Field, JsonValue
 
 from batchwright.contracts.job_config import JobConfig, ModelKind
-from batchwright.contracts.openai import BatchStatus, GroupKind, OverQuota, Quota
+from batchwright.contracts.openai import AdmissionPolicy, BatchStatus, GroupKind, OverQuota, Quota
 from batchwright.contracts.openai_objects import BatchObject
 from batchwright.contracts.registry import LoadBalancing, ModelSource, SettingSource
 
@@ -41,6 +41,9 @@ class LimitsObject(BaseModel):
     max_priority: int = Field(description="highest priority that a batch may have")
     over_quota: OverQuota = Field(
         description="whether a batch over the quota of enqueued lines or tokens fails or waits"
+    )
+    admission: AdmissionPolicy = Field(
+        description="whether a batch that cannot be done within its completion window is accepted or refused"
     )
     backend_requests_per_minute: int | None = Field(
         description="requests that all workers send to backends per minute; null if there is no limit"
@@ -81,6 +84,10 @@ class QuotaObject(BaseModel):
     max_priority: int | None = Field(description="highest priority that a batch may have")
     over_quota: OverQuota | None = Field(
         description="whether a batch over the quota of enqueued lines or tokens fails (the default) or waits"
+    )
+    admission: AdmissionPolicy | None = Field(
+        description="whether a batch that cannot be done within its completion window is accepted (the "
+        "default) or refused"
     )
     backend_requests_per_minute: int | None = Field(description="requests sent to backends per minute")
     backend_tokens_per_minute: int | None = Field(description="tokens of these requests per minute")

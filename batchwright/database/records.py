@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, JsonValue
 
-from batchwright.contracts.batch import BatchForecast, BatchOrder, ErrorCount, ModelCounts
+from batchwright.contracts.batch import BatchForecast, BatchOrder, ErrorCount, ModelCounts, StartForecast
 from batchwright.contracts.message import Message
 from batchwright.contracts.openai import BatchStatus, GroupKind, UploadStatus, Usage, ValidationError
 from batchwright.contracts.registry import ModelConfig
@@ -57,6 +57,7 @@ class BatchRow(Message):
     ingestion_began_at: datetime | None = None
     errors_summary: list[ErrorCount] = []  # failed lines by code and model, most lines first
     ingestion_errors: list[ErrorCount] = []  # lines that failed in ingestion
+    start_forecast: StartForecast | None = None
     forecast: BatchForecast | None = None  # only if it was read together with the waiting reasons
 
     @property

@@ -1,7 +1,8 @@
 """The simulated scenarios: batches, duration of their requests, and disturbances."""
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from bench.shares.scenarios import Seconds, about, lognormal, one_in_ten_takes
@@ -19,6 +20,7 @@ class Batch:
     seconds: Seconds
     since: float = 0.0
     weight: float = 1.0
+    window: float = math.inf  # seconds
 
 
 Batches = Callable[[Random], list[Batch]]
@@ -73,6 +75,18 @@ def _arriving(random: Random) -> list[Batch]:
     return batches
 
 
+def _with_windows(batches: Batches, interval: float = 1.0) -> Batches:
+    """Give batches windows by chance, and multiply the times at which they begin by `interval`."""
+
+    def made(random: Random) -> list[Batch]:
+        return [
+            replace(batch, window=random.choice((600.0, 1800.0, 7200.0)), since=batch.since * interval)
+            for batch in batches(random)
+        ]
+
+    return made
+
+
 SCENARIOS = (
     Scenario("One batch of 10,000 lines, answers of 3 s", _one(10_000, about(3.0))),
     Scenario(
@@ -94,4 +108,12 @@ SCENARIOS = (
         slower_since=240.0,
     ),
     Scenario("One batch of 1,000 lines", _one(1000, lognormal(3.0))),
+)
+
+# Batches that begin while others are sent, so that the speed of the model is known. Their windows are 10 or
+# 30 minutes, or 2 hours.
+STARTS = (
+    Scenario("20 batches of five tenants, two thirds of capacity", _with_windows(_arriving)),
+    Scenario("The same batches, one and a half times the capacity", _with_windows(_arriving, 0.44)),
+    Scenario("Ten batches of one tenant, begun within 5 minutes", _with_windows(_ten)),
 )

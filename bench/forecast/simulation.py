@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from batchwright.rules.dispatch.batch_forecast import Forecaster, RemainingTime
+from batchwright.contracts.batch import StartFit
+from batchwright.rules.dispatch.batch_forecast import Forecaster
 from batchwright.rules.dispatch.fair_share import FairShare
+from batchwright.rules.dispatch.queue_forecast import ModelSpeed, RemainingTime
+from batchwright.rules.dispatch.start_forecast import StartTime, start_time
 from batchwright.rules.dispatch.work_shares import FOR_OTHERS, UnsettledWork
 from batchwright.rules.worker_stats import UpstreamTraffic
 from bench.forecast.scenarios import Batch, Scenario
@@ -33,6 +36,18 @@ class JudgedForecast(NamedTuple):
         return abs(self.p50 - self.actual) / self.actual
 
 
+class JudgedStart(NamedTuple):
+    """A forecast made when a batch began, and the seconds that it then took."""
+
+    expected: StartTime
+    window: float
+    actual: float
+
+    @property
+    def fit(self) -> StartFit:
+        return self.expected.fit(self.window)
+
+
 @dataclass
 class _Live:
     """A batch in the simulation: its progress, its end, and the forecasts that were made for it."""
@@ -42,6 +57,7 @@ class _Live:
     unsent: int
     settled: int = 0
     ended_at: float = 0.0
+    expected: StartTime | None = None
     forecasts: dict[float, tuple[float, RemainingTime]] = field(
         default_factory=dict[float, tuple[float, RemainingTime]]
     )
@@ -61,6 +77,7 @@ class Simulation:
         self._in_flight, self._requests, self._seconds, self._squares = 0, 0, 0.0, 0.0
         self._ended: list[_Live] = []
         self._grants = 0
+        self._speeds: dict[str, ModelSpeed] = {}
 
     def run(self) -> list[JudgedForecast]:
         batches = self._scenario.batches(self._random)
@@ -79,8 +96,18 @@ class Simulation:
             for stage, (at, remaining) in live.forecasts.items()
         ]
 
+    def starts(self) -> list[JudgedStart]:
+        """Return the forecasts that were made when batches began. Call it after `run`."""
+        return [
+            JudgedStart(live.expected, live.batch.window, live.ended_at - live.batch.since)
+            for live in self._ended
+            if live.expected is not None
+        ]
+
     def _begin(self, live: _Live) -> None:
+        others = list(self._work())
         self._live[live.name] = live
+        live.expected = start_time([_unsettled(live)], others, self._speeds)
         tenant = live.batch.tenant
         others = [name for name, batches in self._waiting.items() if batches]
         if tenant not in others:
@@ -144,6 +171,7 @@ class Simulation:
             pending=self._in_flight,
         )
         self._forecaster.observe(list(self._work()), [traffic], now)
+        self._speeds |= self._forecaster.speeds()
         for name, remaining in self._forecaster.remaining().items():
             live = self._live[name]
             done = live.settled / live.batch.lines
@@ -154,10 +182,24 @@ class Simulation:
 
     def _work(self) -> Iterable[UnsettledWork]:
         for live in self._live.values():
-            batch, left = live.batch, live.batch.lines - live.settled
-            yield UnsettledWork(batch.tenant, live.name, MODEL, live.settled, left, batch.since, batch.weight)
+            yield _unsettled(live)
+
+
+def _unsettled(live: _Live) -> UnsettledWork:
+    batch, left = live.batch, live.batch.lines - live.settled
+    return UnsettledWork(batch.tenant, live.name, MODEL, live.settled, left, batch.since, batch.weight)
 
 
 def judged_forecasts(scenario: Scenario, seeds: Iterable[int]) -> list[JudgedForecast]:
     """Simulate the scenario once for each seed. Return the forecasts of all batches with the actual times."""
     return [each for seed in seeds for each in Simulation(scenario, seed).run()]
+
+
+def judged_starts(scenario: Scenario, seeds: Iterable[int]) -> list[JudgedStart]:
+    """Simulate the scenario once for each seed, and return the forecasts of batches as they began."""
+    found: list[JudgedStart] = []
+    for seed in seeds:
+        simulation = Simulation(scenario, seed)
+        simulation.run()
+        found += simulation.starts()
+    return found

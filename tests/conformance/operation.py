@@ -112,7 +112,7 @@ async def batches_of_all_tenants(api: Api) -> None:
 
 
 @TABLE.row(
-    "Operation", "a tenant's weight and cap are changed, shown and taken back; what is not positive is 400"
+    "Operation", "a tenant's weight, cap and admission are changed, shown and taken back; bad values are 400"
 )
 async def shares(api: Api) -> None:
     admin, tenant = operators(api), f"tenant-{token_hex(4)}"
@@ -127,7 +127,7 @@ async def shares(api: Api) -> None:
     assert await shown() == (1.0, None)
     await put(weight=2.5, max_in_flight=16)
     bad = [("weight", 0), ("weight", -1.5), ("weight", "2"), ("max_in_flight", 0), ("max_priority", 6)]
-    bad.append(("over_quota", "queue"))
+    bad += [("over_quota", "queue"), ("admission", "maybe"), ("admission", True)]
     bad += [("backend_requests_per_minute", 0), ("backend_tokens_per_minute", -1)]
     bad += [("backend_requests_per_minute", 1.5), ("backend_tokens_per_minute", 2**53)]
     for param, value in bad:
@@ -135,6 +135,9 @@ async def shares(api: Api) -> None:
             await put(**{param: value})
         assert refused.value.param == param
     assert await shown() == (2.5, 16)
+    await put(admission="refuse")
+    limits = exactly(LimitsObject, await admin.get(f"/quotas/{tenant}", cast_to=httpx.Response))
+    assert limits.admission == "refuse"
     await put(backend_requests_per_minute=600, backend_tokens_per_minute=90_000)
     limits = exactly(LimitsObject, await admin.get(f"/quotas/{tenant}", cast_to=httpx.Response))
     assert (limits.backend_requests_per_minute, limits.backend_tokens_per_minute) == (600, 90_000)

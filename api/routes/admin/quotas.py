@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field, TypeAdapter
@@ -23,7 +24,7 @@ from batchwright.api.schemas.json_body import (
 )
 from batchwright.api.schemas.responses import json_response
 from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY
-from batchwright.contracts.openai import OverQuota, Quota
+from batchwright.contracts.openai import AdmissionPolicy, OverQuota, Quota
 from batchwright.contracts.operator_objects import DefaultQuotas, LimitsObject, QuotaList, QuotaObject
 from batchwright.rules.dispatch.fair_share import MAX_WEIGHT, MIN_WEIGHT
 from batchwright.rules.quotas import MAX_QUOTA
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_MODELS = 1_000
 _MAX_NAME_CHARACTERS = 256
+_Choice = TypeVar("_Choice", bound=StrEnum)
 _LIST = TypeAdapter(list[object])
 _Limit = Annotated[int, Field(ge=0, le=MAX_QUOTA)]
 _Model = Annotated[str, Field(min_length=1, max_length=_MAX_NAME_CHARACTERS, pattern=r"^[^\x00]+$")]
@@ -43,8 +45,10 @@ class QuotaUpdate(BaseModel):
     `weight` is the tenant's share of the workers relative to other tenants. `max_in_flight` is the maximum
     number of the tenant's requests in flight over all workers, but at least one for each worker that runs its
     slices. `max_priority` is the highest priority of a new batch. `over_quota` is what happens to a batch
-    over the quota of enqueued lines or tokens: it fails (the default) or waits. `backend_requests_per_minute`
-    and `backend_tokens_per_minute` limit what all workers together send to backends for the tenant.
+    over the quota of enqueued lines or tokens: it fails (the default) or waits. `admission` is what happens to
+    a batch that cannot be done within its completion window: it is accepted (the default) or refused.
+    `backend_requests_per_minute` and `backend_tokens_per_minute` limit what all workers together send to
+    backends for the tenant.
     """
 
     tenant: str = Field(pattern=NAME_PATTERN)
@@ -59,6 +63,7 @@ class QuotaUpdate(BaseModel):
     max_in_flight: int | None = Field(None, ge=1, le=MAX_QUOTA)
     max_priority: int | None = Field(None, ge=MIN_PRIORITY, le=MAX_PRIORITY)
     over_quota: OverQuota | None = None
+    admission: AdmissionPolicy | None = None
     backend_requests_per_minute: int | None = Field(None, ge=1, le=MAX_QUOTA)
     backend_tokens_per_minute: int | None = Field(None, ge=1, le=MAX_QUOTA)
 
@@ -108,7 +113,9 @@ class QuotaRoutes:
         if "max_priority" in fields:
             changes["max_priority"] = _parse_up_to(fields, "max_priority", MAX_PRIORITY, "all priorities")
         if "over_quota" in fields:
-            changes["over_quota"] = _parse_over_quota(fields)
+            changes["over_quota"] = _parse_choice(fields, "over_quota", OverQuota)
+        if "admission" in fields:
+            changes["admission"] = _parse_choice(fields, "admission", AdmissionPolicy)
         await self._quotas.change(tenant, changes, self._deps.clock())
         logger.info("quotas changed", extra={"of_tenant": tenant, "changed": ",".join(changes)})
         return await self._quota_list()
@@ -174,14 +181,16 @@ def _parse_up_to(fields: Mapping[str, object], name: str, highest: int, meaning:
     return most
 
 
-def _parse_over_quota(fields: Mapping[str, object]) -> OverQuota | None:
-    if fields["over_quota"] is None:
+def _parse_choice(fields: Mapping[str, object], name: str, choices: type[_Choice]) -> _Choice | None:
+    if fields[name] is None:
         return None
-    text = required_text(fields, "over_quota")
-    if text not in set(OverQuota):
-        message = f"Invalid value for 'over_quota': expected 'fail', 'wait' or null, but got {text!r}."
-        raise invalid_value("over_quota", message)
-    return OverQuota(text)
+    text = required_text(fields, name)
+    if text not in set(choices):
+        expected = ", ".join(repr(choice.value) for choice in choices)
+        raise invalid_value(
+            name, f"Invalid value for '{name}': expected {expected} or null, but got {text!r}."
+        )
+    return choices(text)
 
 
 def _parse_models(value: object) -> frozenset[str] | None:

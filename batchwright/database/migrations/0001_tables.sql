@@ -75,6 +75,7 @@ CREATE TABLE quotas (
     backend_tokens_per_minute   bigint CHECK (backend_tokens_per_minute > 0),
     max_priority        smallint    CHECK (max_priority BETWEEN 1 AND 5), -- highest of its batches; null: all
     over_quota          text        CHECK (over_quota IN ('fail', 'wait')), -- of a batch with too many lines or tokens
+    admission           text        CHECK (admission IN ('accept', 'refuse')), -- of a batch that cannot be done in time
     changed_at          timestamptz NOT NULL
 );
 
@@ -225,6 +226,7 @@ CREATE TABLE batches (
     -- What it will enqueue; set while it waits for its tenant's quota.
     requested_lines              bigint,
     requested_tokens             bigint,
+    start_forecast               jsonb, -- made when the input was validated; null if the speed of a model was not known
     -- Clean-up.
     results_kept_until           timestamptz,     -- of a batch that failed without files: its objects are kept
     files_pending_until          timestamptz,     -- of a batch that ended before its files were written: the limit
@@ -363,6 +365,13 @@ CREATE TABLE forecasts (
     forecast jsonb       NOT NULL,
     PRIMARY KEY (tenant, batch_id),
     FOREIGN KEY (tenant, batch_id) REFERENCES batches (tenant, id) ON DELETE CASCADE
+) WITH (fillfactor = 50);
+
+-- How fast a model settled lines when lines last waited for it: the basis of forecasts of new batches.
+CREATE TABLE model_speeds (
+    model       text        PRIMARY KEY,
+    measured_at timestamptz NOT NULL,
+    speed       jsonb       NOT NULL
 ) WITH (fillfactor = 50);
 
 -- A call of a backend that reported the end of a job.

@@ -1,20 +1,24 @@
--- Work and forecasts of the live batches of all tenants.
+-- Work and forecasts of the live batches of all tenants, and the speeds of models.
 
 -- name: work
 -- Lines that workers have left, by batch and model. Batches that cannot send them are left out: those that are
--- cancelled, those that users have paused, and those after their deadline.
+-- cancelled, those that users have paused, and those after their deadline. $3 are the models; null: all.
 SELECT b.tenant, b.id, m.model, b.created_at, b.deadline, b.in_progress_at, b.priority,
        coalesce(q.weight, b.weight) AS weight, coalesce(p.settled, 0)::bigint AS settled,
-       (m.lines - coalesce(m.duplicates, 0) - m.completed - m.failed - coalesce(p.settled, 0))::bigint AS lines_left
+       (m.lines - coalesce(m.duplicates, 0) - m.completed - m.failed - coalesce(p.settled, 0))::bigint AS lines_left,
+       num_nonnulls(q.max_in_flight, q.backend_requests_per_minute, q.backend_tokens_per_minute,
+                    k.max_in_flight) > 0 AS limited
 FROM batches b
 CROSS JOIN LATERAL jsonb_to_recordset(b.models) AS m(
     model text, lines bigint, completed bigint, failed bigint, duplicates bigint)
 LEFT JOIN quotas q ON q.tenant = b.tenant
+LEFT JOIN api_keys k ON k.tenant = b.tenant AND k.id = b.policy->'caller'->>'key_id'
 LEFT JOIN (
     SELECT tenant, batch_id, model, sum(completed + failed) AS settled
     FROM slice_progress GROUP BY tenant, batch_id, model
 ) p ON p.tenant = b.tenant AND p.batch_id = b.id AND p.model = m.model
 WHERE b.status = 'in_progress' AND b.cancel_requested_at IS NULL AND b.deadline > $1
+  AND ($3::text[] IS NULL OR m.model = ANY ($3))
   AND m.lines - coalesce(m.duplicates, 0) > m.completed + m.failed + coalesce(p.settled, 0)
   AND NOT EXISTS (
     SELECT FROM waiting_reasons w
@@ -31,3 +35,21 @@ ORDER BY t.tenant, t.batch_id
 ON CONFLICT (tenant, batch_id) DO UPDATE SET made_at = excluded.made_at, forecast = excluded.forecast
 WHERE f.made_at <= excluded.made_at - interval '10 seconds'
 RETURNING batch_id
+
+-- name: publish_speeds
+-- As for forecasts, one of several control workers publishes. Speeds that are too old to be used are deleted.
+WITH outdated AS (DELETE FROM model_speeds WHERE measured_at <= $2::timestamptz - $4::interval AND model <> ALL ($1::text[]))
+INSERT INTO model_speeds AS s (model, measured_at, speed)
+SELECT t.model, $2, t.speed FROM unnest($1::text[], $3::jsonb[]) AS t (model, speed)
+ORDER BY t.model
+ON CONFLICT (model) DO UPDATE SET measured_at = excluded.measured_at, speed = excluded.speed
+WHERE s.measured_at <= excluded.measured_at - interval '10 seconds'
+
+-- name: speeds
+SELECT model, speed FROM model_speeds WHERE model = ANY ($1) AND measured_at > $2
+
+-- name: record_start
+-- The first forecast stays, so that all attempts of ingestion decide the same.
+UPDATE batches SET start_forecast = coalesce(start_forecast, $3)
+WHERE tenant = $1 AND id = $2 AND status = 'validating'
+RETURNING start_forecast

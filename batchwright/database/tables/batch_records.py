@@ -15,6 +15,7 @@ from batchwright.contracts.batch import (
     ErrorCount,
     ModelCounts,
     SourceBatch,
+    StartForecast,
 )
 from batchwright.contracts.openai import BatchStatus, Endpoint, Usage, ValidationError
 from batchwright.database.driver import Row
@@ -128,6 +129,7 @@ class _Columns(BaseModel):
     ingestion_errors: Json[list[ErrorCount]]
     final_errors: Json[list[ErrorCount]] | None = Field(alias="errors_summary")
     reported_errors: Json[list[ErrorCount]] | None
+    start_forecast: Json[StartForecast] | None
     forecast: Json[BatchForecast] | None = None
 
     @property

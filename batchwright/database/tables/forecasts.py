@@ -1,20 +1,25 @@
-"""Table of forecasts of when each live batch will be done, and a query for the work that is left."""
+"""Tables of forecasts and of the speeds of models, and a query for the work that is left."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
-from batchwright.contracts.batch import BatchForecast
+from batchwright.contracts.batch import BatchForecast, StartForecast
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.sql import queries
 from batchwright.database.tables.waiting_reasons import WaitingSource
+from batchwright.rules.dispatch.queue_forecast import ModelSpeed
+from batchwright.rules.dispatch.work_shares import UnsettledWork
+
+SPEED_AGE = timedelta(hours=1)  # an older speed of a model is not used
 
 
 class LiveWork(NamedTuple):
     """Lines of one model in a batch in progress: how many have a final result, and how many are left.
 
-    `weight` is the present weight of the tenant.
+    `weight` is the present weight of the tenant. `limited` is True if the tenant or the batch's API key has
+    a limit of its own on what is sent to backends.
     """
 
     tenant: str
@@ -27,6 +32,21 @@ class LiveWork(NamedTuple):
     weight: float
     settled: int
     lines_left: int
+    limited: bool = False
+
+    @property
+    def unsettled(self) -> UnsettledWork:
+        return UnsettledWork(
+            tenant=self.tenant,
+            batch_id=self.batch_id,
+            model=self.model,
+            settled=self.settled,
+            left=self.lines_left,
+            began=self.in_progress_at.timestamp(),
+            weight=self.weight,
+            priority=self.priority,
+            limited=self.limited,
+        )
 
 
 class ForecastRow(NamedTuple):
@@ -36,9 +56,10 @@ class ForecastRow(NamedTuple):
 
 
 class ForecastsTable(Protocol):
-    async def work(self, at: datetime) -> list[LiveWork]:
+    async def work(self, at: datetime, models: Collection[str] | None = None) -> list[LiveWork]:
         """Return the number of lines that still need a final result, by batch and model, for all tenants.
 
+        If `models` are given, only lines of these models are returned.
         Only batches whose lines may be sent now count. A batch does not count if it is paused, cancelled,
         past its deadline, or not in the phase of sending.
         """
@@ -53,11 +74,32 @@ class ForecastsTable(Protocol):
         """
         ...
 
+    async def publish_speeds(self, speeds: Mapping[str, ModelSpeed], at: datetime) -> None:
+        """Store the speeds of models, measured at the time `at`.
+
+        A speed is stored only if the stored one is at least ten seconds older.
+        """
+        ...
+
+    async def speeds(self, models: Collection[str], at: datetime) -> dict[str, ModelSpeed]:
+        """Return those of the models' speeds that were measured less than SPEED_AGE before the time `at`."""
+        ...
+
+    async def record_start(self, tenant: str, batch_id: str, forecast: StartForecast) -> StartForecast | None:
+        """Store the forecast that was made before the batch begins, unless it has one. Return the stored one.
+
+        Return None without a change if the batch's status is not `validating`.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class ForecastQueries:
     work: str
     publish: str
+    publish_speeds: str
+    speeds: str
+    record_start: str
 
 
 class PostgresForecasts(ForecastsTable):
@@ -65,8 +107,9 @@ class PostgresForecasts(ForecastsTable):
         self._connections = connections
         self._sql = queries(ForecastQueries, "forecasts")
 
-    async def work(self, at: datetime) -> list[LiveWork]:
-        records = await self._connections.fetch(self._sql.work, at, WaitingSource.USER)
+    async def work(self, at: datetime, models: Collection[str] | None = None) -> list[LiveWork]:
+        names = None if models is None else list(models)
+        records = await self._connections.fetch(self._sql.work, at, WaitingSource.USER, names)
         return [
             LiveWork(
                 tenant=each["tenant"],
@@ -79,6 +122,7 @@ class PostgresForecasts(ForecastsTable):
                 weight=each["weight"],
                 settled=each["settled"],
                 lines_left=each["lines_left"],
+                limited=each["limited"],
             )
             for each in records
         ]
@@ -94,3 +138,18 @@ class PostgresForecasts(ForecastsTable):
             [row.forecast.model_dump_json() for row in rows],
         )
         return frozenset(record["batch_id"] for record in records)
+
+    async def publish_speeds(self, speeds: Mapping[str, ModelSpeed], at: datetime) -> None:
+        if speeds:
+            texts = [speed.model_dump_json() for speed in speeds.values()]
+            await self._connections.execute(self._sql.publish_speeds, list(speeds), at, texts, SPEED_AGE)
+
+    async def speeds(self, models: Collection[str], at: datetime) -> dict[str, ModelSpeed]:
+        records = await self._connections.fetch(self._sql.speeds, list(models), at - SPEED_AGE)
+        return {each["model"]: ModelSpeed.model_validate_json(each["speed"]) for each in records}
+
+    async def record_start(self, tenant: str, batch_id: str, forecast: StartForecast) -> StartForecast | None:
+        record = await self._connections.fetchrow(
+            self._sql.record_start, tenant, batch_id, forecast.model_dump_json()
+        )
+        return None if record is None else StartForecast.model_validate_json(record["start_forecast"])

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from batchwright.contracts.batch import MAX_PRIORITY
 from batchwright.contracts.message import Message
-from batchwright.contracts.openai import OverQuota
+from batchwright.contracts.openai import AdmissionPolicy, OverQuota
 from batchwright.rules.quotas import QuotaLimits
 
 
@@ -21,6 +21,8 @@ class TenantQuotas(Message):
         max_in_flight: greatest number of requests in flight in the whole fleet. The default is no cap.
         max_priority: highest priority that the tenant's batches may have. The default allows all.
         over_quota: what happens to a batch with too many lines or tokens. By default it fails.
+        admission: what happens to a batch that cannot be done within its completion window. By default it is
+            accepted.
         backend_requests_per_minute: requests that all workers together may send. The default is no limit.
         backend_tokens_per_minute: tokens of these requests. The default is no limit.
     """
@@ -36,6 +38,7 @@ class TenantQuotas(Message):
     max_in_flight: int | None = None
     max_priority: int | None = None
     over_quota: OverQuota | None = None
+    admission: AdmissionPolicy | None = None
     backend_requests_per_minute: int | None = None
     backend_tokens_per_minute: int | None = None
 

@@ -232,6 +232,7 @@ class PostgresQuotas(QuotasTable):
                 own.over_quota,
                 own.backend_requests_per_minute,
                 own.backend_tokens_per_minute,
+                own.admission,
             )
             return own
 

@@ -8,38 +8,25 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import NamedTuple
 
 from batchwright.contracts.batch import BatchForecast, WindowFit
-from batchwright.rules.dispatch.request_durations import RequestDurations, longest_remaining
-from batchwright.rules.dispatch.work_shares import ModelOfBatch, UnsettledWork, WorkUntil, present_shares
+from batchwright.rules.dispatch.queue_forecast import (
+    PRIOR_LINES,
+    LineWork,
+    ModelSpeed,
+    QueueForecast,
+    RemainingTime,
+)
+from batchwright.rules.dispatch.request_durations import RequestDurations
+from batchwright.rules.dispatch.steady_rate import SteadyRate
+from batchwright.rules.dispatch.work_shares import ModelOfBatch, UnsettledWork, present_shares
 from batchwright.rules.worker_stats import UpstreamTraffic
 
 _RATE_SECONDS = 120.0  # a measurement so old counts about a third as much as a new one
-_PRIOR_LINES = 20.0  # weight of the assumption that all lines of a model are equal work
-# Relative error of a forecast if all rates are known: batches are created later, backends become slower.
-# Calibrated with `python -m bench.forecast`.
-_MODEL_ERROR = 0.18
 _PAST_WEIGHT = 0.05  # weight of earlier measurements after a time without waiting lines
 _MOST_AHEAD = 2.0  # maximum correction for requests that began recently
-_Z90 = 1.2816  # 90 % quantile of the normal distribution
-
-
 _REPORTS = 200  # maximum number of forecasts per completion window that are reported to the workflow
 _SHORTEST_REPORT = timedelta(seconds=60)
-
-
-class RemainingTime(NamedTuple):
-    """Forecast of a batch: its remaining seconds, its rate, and how many lines of other batches come first.
-
-    The batch ends within `p50` seconds with a probability of 50 %, and within `p90` seconds with a
-    probability of 90 %.
-    """
-
-    p50: float
-    p90: float
-    lines_per_second: float
-    lines_ahead: float
 
 
 class _Progress:
@@ -74,12 +61,11 @@ class _Progress:
     @property
     def work_per_line(self) -> float:
         """Work of one line of this batch, relative to an average line of the model."""
-        return (self._expected + _PRIOR_LINES) / (self._actual + _PRIOR_LINES)
+        return (self._expected + PRIOR_LINES) / (self._actual + PRIOR_LINES)
 
     @property
-    def certainty(self) -> float:
-        """Number of settled lines on which `work_per_line` is based."""
-        return self._actual + _PRIOR_LINES
+    def line_work(self) -> LineWork:
+        return LineWork(self.work_per_line, self._actual + PRIOR_LINES, self.lines_per_second)
 
 
 class _ModelRate:
@@ -89,7 +75,7 @@ class _ModelRate:
     """
 
     def __init__(self) -> None:
-        self.durations = RequestDurations()
+        self.durations, self.steady = RequestDurations(), SteadyRate()
         self.pending = 0
         self.waiting: list[UnsettledWork] = []  # unsettled work at the last measurement
         self.measured_at = 0.0
@@ -104,6 +90,7 @@ class _ModelRate:
         """Reduce the weight of past measurements, because the lines may differ from now on."""
         self._work *= _PAST_WEIGHT
         self._seconds *= _PAST_WEIGHT
+        self.steady.reset()
 
     def record(self, done: float, started: int, passed: float) -> None:
         """Record how much work was done in a time in which lines were always waiting.
@@ -122,8 +109,26 @@ class _ModelRate:
         self._seconds = self._seconds * decay + passed
 
     @property
-    def lines_measured(self) -> float:
-        return self._work
+    def speed(self) -> ModelSpeed:
+        """The speed of the model, with the requests that are in flight now."""
+        return ModelSpeed(
+            lines_per_second=self.per_second,
+            lines_measured=self._work,
+            pending=self.pending,
+            mean=self.durations.mean,
+            variation=self.durations.variation,
+        )
+
+    @property
+    def steady_speed(self) -> ModelSpeed | None:
+        """The speed that a new batch may expect; None if it is not known well enough."""
+        rate = self.steady.per_second(self.durations.mean)
+        if rate is None or not self.is_busy:
+            return None
+        in_flight = rate * self.durations.mean
+        return self.speed.model_copy(
+            update={"lines_per_second": rate, "lines_measured": self.steady.lines, "pending": in_flight}
+        )
 
     @property
     def per_second(self) -> float:
@@ -184,6 +189,14 @@ class Forecaster:
             if None not in models
         }
 
+    def speeds(self) -> dict[str, ModelSpeed]:
+        """Return the speeds that new batches may expect, by model, as of the last call of `observe`.
+
+        Models whose speed is not known well enough, or where no lines wait, are left out.
+        """
+        speeds = {name: model.steady_speed for name, model in self._models.items()}
+        return {name: speed for name, speed in speeds.items() if speed is not None}
+
     # Learning
 
     def _observe_traffic(self, traffic: Iterable[UpstreamTraffic], passed: float) -> Mapping[str, int]:
@@ -195,7 +208,9 @@ class Forecaster:
 
     def _observe_model(self, model: _ModelRate, work: list[UnsettledWork], pending: int, now: float) -> None:
         passed = now - model.measured_at
-        done = self._work_done(model, work, passed)
+        settled = self._settled_lines(model, work, passed)
+        count = sum(settled.values())
+        done = sum(lines * self._progress[key].work_per_line for key, lines in settled.items())
         expected = self._expected_lines(model, work, done)
         longest = 0.0  # longest time for which a new batch has been in progress
         for each in work:
@@ -205,11 +220,14 @@ class Forecaster:
                 recent = min(age, _RATE_SECONDS if not model.is_busy else passed)
                 lines = each.settled * recent / age if age else 0.0
                 progress = self._progress[each.key] = _Progress(each.settled, lines, recent)
-                done, longest = done + lines, max(longest, recent)
+                done, count, longest = done + lines, count + lines, max(longest, recent)
             else:
                 progress.record(each.settled, expected.get(each.key, 0.0), passed)
         if sum(each.left for each in work) > pending:
-            if not model.is_busy:
+            if model.is_busy:
+                limited = all(each.limited for each in work)
+                model.steady.record(count, pending, passed, limited=limited)
+            else:
                 passed = longest
                 model.begin_anew()
             model.record(done, pending - model.pending, passed)
@@ -242,68 +260,33 @@ class Forecaster:
             expected[each.key] = done * shares[group] * of_batch
         return expected
 
-    def _work_done(self, model: _ModelRate, work: Sequence[UnsettledWork], passed: float) -> float:
-        """Return how much work was done since the last call, in average lines of the model.
+    def _settled_lines(
+        self, model: _ModelRate, work: Sequence[UnsettledWork], passed: float
+    ) -> dict[ModelOfBatch, float]:
+        """Return how many lines each batch has settled since the last call.
 
         Only batches that were known at the last call count. A batch that is no longer live has settled its
         last lines, or was paused or cancelled. It counts with its remaining lines, but at most with the lines
         that it usually settles in this time.
         """
         present = {each.key: each for each in work}
-        done = 0.0
+        lines: dict[ModelOfBatch, float] = {}
         for before in model.waiting:
             after, progress = present.get(before.key), self._progress[before.key]
             if after is None:
-                lines = min(float(before.left), progress.lines_per_second * passed)
+                lines[before.key] = min(float(before.left), progress.lines_per_second * passed)
             else:
-                lines = max(after.settled - before.settled, 0)
-            done += lines * progress.work_per_line
-        return done
+                lines[before.key] = max(after.settled - before.settled, 0)
+        return lines
 
     # Forecast
 
     def _remaining_of_model(self, model: _ModelRate) -> list[tuple[UnsettledWork, RemainingTime | None]]:
-        rate = model.per_second
-        if rate <= 0:
+        if model.per_second <= 0:
             return [(each, None) for each in model.waiting]
-        shares = present_shares(model.waiting)
-        in_flight_of = Counter[tuple[str, int]]()
-        for each in model.waiting:
-            in_flight_of[each.tenant, each.priority] += math.ceil(model.pending * shares[each.key])
-        in_flight = {key: min(max(model.pending * share, 1.0), 1e6) for key, share in shares.items()}
-        queued = {
-            each.key: max(each.left - in_flight[each.key], 0.0) * self._progress[each.key].work_per_line
-            for each in model.waiting
-        }
-        until = WorkUntil(model.waiting, queued)
-        found: list[tuple[UnsettledWork, RemainingTime | None]] = []
-        for each in model.waiting:
-            done = until.last_line_of(each)
-            ahead = done - queued[each.key]
-            group = each.tenant, each.priority
-            last = min(in_flight_of[group], float(each.left))  # then it is the first of its priority
-            found.append((each, self._remaining(model, each, done / rate, ahead, last)))
-        return found
-
-    def _remaining(
-        self, model: _ModelRate, work: UnsettledWork, sending: float, ahead: float, last: float
-    ) -> RemainingTime:
-        """Return the forecast for one model of a batch.
-
-        Args:
-            model: the measured rate and durations of the model.
-            work: the lines of the batch.
-            sending: expected seconds until the last line is sent.
-            ahead: number of lines of other batches that are sent before the last line.
-            last: number of lines of the batch that are in flight when the last line is sent.
-        """
-        progress, durations = self._progress[work.key], model.durations
-        median, high = (longest_remaining(durations, last, probability) for probability in (0.5, 0.9))
-        known = 1 / (model.lines_measured + 1) + 1 / progress.certainty + 1 / (work.left + ahead + 1)
-        error = math.sqrt(_MODEL_ERROR**2 + durations.variation * known)
-        p50 = sending + median
-        p90 = p50 + math.hypot(_Z90 * error * sending, high - median)
-        return RemainingTime(p50, p90, progress.lines_per_second, ahead)
+        known = {each.key: self._progress[each.key].line_work for each in model.waiting}
+        forecast = QueueForecast(model.speed, model.waiting, known)
+        return [(each, forecast.remaining(each)) for each in model.waiting]
 
 
 def window_fit(remaining: RemainingTime, seconds_left: float) -> WindowFit:

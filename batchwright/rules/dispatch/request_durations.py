@@ -3,6 +3,7 @@
 import math
 from functools import lru_cache
 from statistics import NormalDist
+from typing import Protocol
 
 from batchwright.rules.worker_stats import UpstreamTraffic
 
@@ -12,7 +13,17 @@ _MOST_REQUESTS = 1000.0  # maximum weight of the requests before the first recor
 _NORMAL = NormalDist()
 
 
-class RequestDurations:
+class Spread(Protocol):
+    """Mean of durations, in seconds, and their variance divided by the square of the mean."""
+
+    @property
+    def mean(self) -> float: ...
+
+    @property
+    def variation(self) -> float: ...
+
+
+class RequestDurations(Spread):
     """Durations of the requests of one model, from the totals that workers report."""
 
     def __init__(self) -> None:
@@ -58,7 +69,7 @@ class RequestDurations:
         return (measured * self._requests + _PRIOR_REQUESTS) / (self._requests + _PRIOR_REQUESTS)
 
 
-def longest_remaining(durations: RequestDurations, count: float, probability: float) -> float:
+def longest_remaining(durations: Spread, count: float, probability: float) -> float:
     """Return the seconds within which `count` requests in flight have all ended, with this probability.
 
     It is not known when each request began. Durations are assumed to have a lognormal distribution.

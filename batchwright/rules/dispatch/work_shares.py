@@ -57,6 +57,7 @@ class UnsettledWork:
     Attributes:
         began: when the first line could be sent, in seconds of the clock that `Forecaster.observe` uses.
         weight: weight of the batch's tenant.
+        limited: True if the tenant or the API key has a limit of its own on what is sent to backends.
     """
 
     tenant: str
@@ -67,6 +68,7 @@ class UnsettledWork:
     began: float
     weight: float = 1.0
     priority: int = DEFAULT_PRIORITY
+    limited: bool = False
 
     @property
     def key(self) -> ModelOfBatch:
@@ -89,9 +91,11 @@ class WorkUntil:
             totals[each.tenant, each.priority] += queued[each.key]
             self._in_priority[each.key] = totals[each.tenant, each.priority]
             weights[each.tenant] = each.weight
+        self._if_first: dict[ModelOfBatch, float] = {}  # the same if the batch goes first
         for each in work:
             first, total = self._in_priority[each.key], totals[each.tenant, each.priority]
             self._in_priority[each.key] = min(first / (1 - FOR_OTHERS), total)
+            self._if_first[each.key] = min(queued[each.key] / (1 - FOR_OTHERS), total)
         for (tenant, priority), amount in totals.items():
             tenants[tenant].append(Share(priority_weight(priority), amount))
         models = [
@@ -105,9 +109,15 @@ class WorkUntil:
 
         The work of the batch itself is included.
         """
-        of_tenant = self._in_tenant[work.tenant].work_done_when(
-            self._in_priority[work.key], priority_weight(work.priority)
-        )
+        return self._in_all(work, self._in_priority[work.key])
+
+    def last_line_if_first(self, work: UnsettledWork) -> float:
+        """Return the same for a batch that goes before all others of its priority."""
+        return self._in_all(work, self._if_first[work.key])
+
+    def _in_all(self, work: UnsettledWork, in_priority: float) -> float:
+        """Return how much work of all tenants is done when `in_priority` of the batch's priority is done."""
+        of_tenant = self._in_tenant[work.tenant].work_done_when(in_priority, priority_weight(work.priority))
         return self._in_model.work_done_when(of_tenant, work.weight)
 
 

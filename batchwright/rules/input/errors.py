@@ -5,7 +5,9 @@ At most 1,000 errors are listed, but all are counted.
 
 from enum import StrEnum
 
+from batchwright.contracts.batch import BatchOrder, StartForecast
 from batchwright.contracts.openai import Quota, ValidationError
+from batchwright.rules.duration_text import duration_text
 from batchwright.rules.quotas import QuotaExcess
 
 MAX_LISTED = 1_000
@@ -32,6 +34,7 @@ class ValidationCode(StrEnum):
     TOO_MANY_TASKS = "too_many_tasks"
     TOO_MANY_ERRORS = "too_many_errors"
     TOKEN_LIMIT_EXCEEDED = "token_limit_exceeded"
+    COMPLETION_WINDOW_TOO_SHORT = "completion_window_too_short"
 
 
 class ValidationErrors:
@@ -86,3 +89,18 @@ def quota_exceeded(excess: QuotaExcess) -> ValidationError:
             "Please try again once some in_progress batches have been completed."
         )
     return ValidationError(code=ValidationCode.TOKEN_LIMIT_EXCEEDED.value, message=message)
+
+
+def window_too_short(order: BatchOrder, forecast: StartForecast) -> ValidationError:
+    """Return the error for a batch that is refused because it cannot be done within its window."""
+    left = (order.deadline - forecast.made_at).total_seconds()
+    ahead = f", with {forecast.lines_ahead:,} lines of other batches first" if forecast.lines_ahead else ""
+    least, likely = duration_text(forecast.soonest_seconds), duration_text(forecast.p50_seconds)
+    message = (
+        f"The batch cannot be done within its completion window of {order.completion_window}. By the "
+        f"forecast of {forecast.made_at:%Y-%m-%d %H:%M:%S} UTC, it takes at least {least} and probably "
+        f"{likely}{ahead}, but {duration_text(max(left, 0.0))} of the window were left. "
+        "Use a longer window, split the batch, or create it again when fewer lines wait."
+    )
+    code = ValidationCode.COMPLETION_WINDOW_TOO_SHORT.value
+    return ValidationError(code=code, message=message, param="completion_window")

@@ -23,6 +23,7 @@ from batchwright.starter.output import (
     failure_text,
     forecast_text,
     print_json,
+    start_forecast_text,
     status_markup,
     stderr,
     stdout,
@@ -128,15 +129,21 @@ def _poll(client: Client, batch_id: str, interval: float) -> BatchObject:
 class TextProgress:
     """Prints a line when the status, the waiting reasons, or the forecast for the window have changed.
 
-    Failed lines are printed once per code and model.
+    The forecast made before the batch began is printed once, and failed lines once per code and model.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._last_change = ""
+        self._shown_start = False
         self._shown_errors = set[tuple[str, str | None]]()
 
     def show(self, batch: BatchObject) -> None:
+        if batch.start_forecast is not None and not self._shown_start:
+            self._shown_start = True
+            self._console.print(
+                f"forecast at the start: {start_forecast_text(batch.start_forecast)}", markup=False
+            )
         why = "".join(f"; {waiting_text(each)}" for each in batch.waiting)
         forecast = batch.forecast
         state = f"{batch.status.value}{', paused' if batch.x_batchwright.paused else ''}{why}"

@@ -1,12 +1,13 @@
 """`batchwright quotas`: shows and changes quotas, shares and allowed models of tenants at run time."""
 
 import math
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY
-from batchwright.contracts.openai import OverQuota
+from batchwright.contracts.openai import AdmissionPolicy, OverQuota
 from batchwright.contracts.operator_objects import DefaultQuotas, QuotaList, QuotaObject
 from batchwright.rules.quotas import MAX_QUOTA
 from batchwright.starter.options import Json, Tenant, Url, api_client
@@ -71,6 +72,8 @@ def show(of: _OF, json: Json = False, url: Url = None, tenant: Tenant = None) ->
         share += f" Highest priority: {found.max_priority}."
     if found.over_quota is OverQuota.WAIT:
         share += " Batches over the quota of enqueued lines or tokens wait."
+    if found.admission is AdmissionPolicy.REFUSE:
+        share += " Batches that cannot be done within their windows are refused."
     stderr().print(f"{share} Models: {_models(found.models)}.", style="dim", markup=False)
 
 
@@ -128,6 +131,16 @@ def set_quotas(
             show_default=False,
         ),
     ] = None,
+    admission: Annotated[
+        str | None,
+        typer.Option(
+            "--admission",
+            metavar="accept|refuse",
+            help="Whether a batch that cannot be done within its completion window is accepted or refused. "
+            f"`{_DEFAULT}`: it is accepted.",
+            show_default=False,
+        ),
+    ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option("--model", help="Allow only this model; repeatable.", show_default=False),
@@ -151,18 +164,16 @@ def set_quotas(
         "tokens_per_day": tokens_per_day,
     }
     changes: dict[str, object] = {name: _number(text) for name, text in given.items() if text is not None}
-    if weight is not None:
-        changes["weight"] = _weight(weight)
-    if max_in_flight is not None:
-        changes["max_in_flight"] = _cap(max_in_flight)
-    if backend_requests_per_minute is not None:
-        changes["backend_requests_per_minute"] = _cap(backend_requests_per_minute)
-    if backend_tokens_per_minute is not None:
-        changes["backend_tokens_per_minute"] = _cap(backend_tokens_per_minute)
-    if max_priority is not None:
-        changes["max_priority"] = _priority(max_priority)
-    if over_quota is not None:
-        changes["over_quota"] = _over_quota(over_quota)
+    others: dict[str, tuple[str | None, Callable[[str], object]]] = {
+        "weight": (weight, _weight),
+        "max_in_flight": (max_in_flight, _cap),
+        "backend_requests_per_minute": (backend_requests_per_minute, _cap),
+        "backend_tokens_per_minute": (backend_tokens_per_minute, _cap),
+        "max_priority": (max_priority, _priority),
+        "over_quota": (over_quota, _over_quota),
+        "admission": (admission, _admission),
+    }
+    changes |= {name: parse(text) for name, (text, parse) in others.items() if text is not None}
     if bool(model) + all_models + no_models > 1:
         stop("Use one of --model, --all-models and --no-models.")
     if model or all_models or no_models:
@@ -237,6 +248,14 @@ def _over_quota(text: str) -> str | None:
     return text
 
 
+def _admission(text: str) -> str | None:
+    if text == _DEFAULT:
+        return None
+    if text not in set(AdmissionPolicy):
+        stop(f"{text!r} is not `accept` or `refuse`; `{_DEFAULT}`: the batch is accepted.")
+    return text
+
+
 def _integer(digits: str) -> int:
     if len(digits) > len(str(MAX_QUOTA)):  # Python refuses to convert thousands of digits
         stop(f"A number of {len(digits)} digits is too large: use at most {MAX_QUOTA}.")
@@ -269,6 +288,8 @@ def _own(row: QuotaObject) -> str:
         texts.append(f"max_priority {row.max_priority}")
     if row.over_quota is not None:
         texts.append(f"over_quota {row.over_quota}")
+    if row.admission is not None:
+        texts.append(f"admission {row.admission}")
     return ", ".join(texts) or _DEFAULT
 
 

@@ -1,12 +1,14 @@
 """Fake table of forecasts, in memory."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
+from batchwright.contracts.batch import BatchOrder, StartForecast
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.tables.batch_records import add_reported
-from batchwright.database.tables.forecasts import ForecastRow, ForecastsTable, LiveWork
+from batchwright.database.tables.forecasts import SPEED_AGE, ForecastRow, ForecastsTable, LiveWork
 from batchwright.database.tables.waiting_reasons import WaitingSource
+from batchwright.rules.dispatch.queue_forecast import ModelSpeed
 from tests.fakes.tables.rows import Rows, per_model, slices
 
 
@@ -14,7 +16,7 @@ class MemoryForecasts(ForecastsTable):
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
-    async def work(self, at: datetime) -> list[LiveWork]:
+    async def work(self, at: datetime, models: Collection[str] | None = None) -> list[LiveWork]:
         found: list[LiveWork] = []
         for row in self._rows.enter().batches.values():
             order = row.order
@@ -32,7 +34,7 @@ class MemoryForecasts(ForecastsTable):
             seen = add_reported(row, per_model(slices(self._rows, order.tenant, order.batch_id)), [])
             for before, count in zip(row.models, seen.models, strict=False):
                 left = count.lines - count.duplicates - count.completed - count.failed
-                if left > 0:
+                if left > 0 and (models is None or count.model in models):
                     found.append(
                         LiveWork(
                             tenant=order.tenant,
@@ -45,6 +47,7 @@ class MemoryForecasts(ForecastsTable):
                             weight=weight,
                             settled=count.completed + count.failed - before.completed - before.failed,
                             lines_left=left,
+                            limited=self._is_limited(order),
                         )
                     )
         return found
@@ -60,3 +63,33 @@ class MemoryForecasts(ForecastsTable):
                 self._rows.forecasts[row.tenant, row.batch_id] = row.forecast
                 written.add(row.batch_id)
         return frozenset(written)
+
+    def _is_limited(self, order: BatchOrder) -> bool:
+        key_id, quota = order.policy.caller.key_id, self._rows.quotas.get(order.tenant)
+        caps = [each.key.max_in_flight for each in self._rows.api_keys.values() if each.key.id == key_id]
+        if quota is not None:
+            own = quota.own
+            caps += [own.max_in_flight, own.backend_requests_per_minute, own.backend_tokens_per_minute]
+        return any(cap is not None for cap in caps)
+
+    async def publish_speeds(self, speeds: Mapping[str, ModelSpeed], at: datetime) -> None:
+        stored = self._rows.enter().speeds
+        for model, speed in speeds.items():
+            if model not in stored or stored[model][0] <= at - timedelta(seconds=10):
+                stored[model] = at, speed
+
+    async def speeds(self, models: Collection[str], at: datetime) -> dict[str, ModelSpeed]:
+        stored = self._rows.enter().speeds
+        return {
+            model: stored[model][1]
+            for model in models
+            if model in stored and stored[model][0] > at - SPEED_AGE
+        }
+
+    async def record_start(self, tenant: str, batch_id: str, forecast: StartForecast) -> StartForecast | None:
+        row = self._rows.enter().batches.get((tenant, batch_id))
+        if row is None or row.status is not BatchStatus.VALIDATING:
+            return None
+        kept = row.start_forecast or forecast
+        self._rows.batches[tenant, batch_id] = row.model_copy(update={"start_forecast": kept})
+        return kept

@@ -27,6 +27,7 @@ from batchwright.database.tables.dead_letters import StoredDeadLetter
 from batchwright.database.tables.waiting_reasons import WaitingRow
 from batchwright.database.tenants.quota_records import QuotaRow
 from batchwright.rules.batch_states import LIVE_STATES
+from batchwright.rules.dispatch.queue_forecast import ModelSpeed
 from batchwright.rules.quotas import BudgetGroup, EnqueuedWork
 from batchwright.rules.worker_stats import UpstreamTraffic
 
@@ -77,6 +78,7 @@ class Rows:
         self.callbacks: dict[str, tuple[ReceivedCallback | None, datetime]] = {}  # None: emptied
         self.waiting: dict[tuple[str, str, str, str], WaitingRow] = {}
         self.forecasts: dict[Key, BatchForecast] = {}
+        self.speeds: dict[str, tuple[datetime, ModelSpeed]] = {}  # by model, with the time of the measurement
         self.model_changes: dict[str, ModelChange] = {}
         self.model_versions = 0
         self.failing: Exception | None = None

@@ -62,6 +62,7 @@ SHARED = {
     "audits",
     "callbacks",  # found by an id that stands for a line and its job, which only its worker knows
     "model_changes",
+    "model_speeds",
     "rates",
     "retention",
     "served_models",

@@ -13,7 +13,15 @@ from typing import TypeVar
 import uvicorn
 from typer.testing import CliRunner, Result
 
-from batchwright.contracts.batch import BatchForecast, ErrorCount, ErrorExample, ModelCounts, WindowFit
+from batchwright.contracts.batch import (
+    BatchForecast,
+    ErrorCount,
+    ErrorExample,
+    ModelCounts,
+    StartFit,
+    StartForecast,
+    WindowFit,
+)
 from batchwright.contracts.openai import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow, SliceProgress
 from batchwright.database.tables.forecasts import ForecastRow
@@ -74,6 +82,18 @@ class Cli:
         rows = [ForecastRow("default", row.order.batch_id, forecast)]
         self.api.database.rows.forecasts.clear()
         assert run_now(self.api.database.forecasts.publish(rows, forecast.made_at))
+
+    def forecast_start(self, row: BatchRow, window: StartFit) -> None:
+        """Store the forecast of a batch that is being validated."""
+        forecast = StartForecast(
+            made_at=datetime.now(UTC),
+            window=window,
+            p50_seconds=240.5,
+            p90_seconds=36_300.5,
+            soonest_seconds=60.0,
+            lines_ahead=3000,
+        )
+        assert run_now(self.api.database.forecasts.record_start("default", row.order.batch_id, forecast))
 
     def waits(self, row: BatchRow, model: str, reason: str, source: WaitingSource) -> None:
         waiting = WaitingRow(

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from batchwright.api.services import batch_events
-from batchwright.contracts.batch import ErrorCount, ErrorExample, ModelCounts, WindowFit
+from batchwright.contracts.batch import ErrorCount, ErrorExample, ModelCounts, StartFit, WindowFit
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.openai import BatchStatus, ValidationError
 from batchwright.contracts.openai_objects import BatchObject
@@ -459,6 +459,34 @@ def test_status_shows_the_forecast(cli: Cli, tmp_path: Path) -> None:
     cli.forecast(row, WindowFit.AT_RISK)
     shown = cli.run("status", row.order.batch_id).stdout
     assert "done in 4 min (90 %: 10 h 5 min), may be late, 12.5 lines/s, 3,000 lines ahead" in shown
+
+
+def test_status_and_watch_show_the_forecast_made_before_the_batch_began(cli: Cli, tmp_path: Path) -> None:
+    row = cli.submitted(tmp_path)
+    cli.forecast_start(row, StartFit.CANNOT)
+    expected = "4 min (90 %: 10 h 5 min), cannot be done in the window, 3,000 lines ahead"
+    assert expected in cli.run("status", row.order.batch_id).stdout
+    cli.end(row.order.batch_id)
+    assert f"at start {expected}" in " ".join(cli.run("watch", row.order.batch_id).stdout.split())
+
+
+def test_watch_prints_the_forecast_made_before_the_batch_began_once(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_events, "MAX_LISTENERS", 0)  # `watch` polls
+    row = cli.submitted(tmp_path)
+    steps: list[Callable[[], None]] = [
+        lambda: cli.forecast_start(row, StartFit.FITS),
+        lambda: cli.begin(row, ModelCounts(model="llama", lines=1)),
+        lambda: cli.end(row.order.batch_id),
+    ]
+
+    def between_looks(seconds: float) -> None:
+        steps.pop(0)()
+
+    monkeypatch.setattr("batchwright.starter.commands.batches.watch.time.sleep", between_looks)
+    shown = cli.run("watch", row.order.batch_id).stderr
+    assert shown.count("forecast at the start: 4 min (90 %: 10 h 5 min), fits the window") == 1
 
 
 def test_retry_takes_the_codes_of_the_lines(cli: Cli, tmp_path: Path) -> None:

@@ -115,6 +115,22 @@ def test_whether_batches_wait_for_a_quota_is_set_shown_and_taken_back(cli: Cli) 
     assert rows(back.stdout)[1] == ["blue", "default", "no cap", "all", "default"]
 
 
+def test_whether_batches_that_cannot_be_done_in_time_are_refused_is_set_shown_and_taken_back(
+    cli: Cli,
+) -> None:
+    changed = cli.run("quotas", "set", "blue", "--admission", "refuse")
+    assert rows(changed.stdout)[1] == ["blue", "default", "no cap", "all", "admission refuse"]
+    shown = cli.run("quotas", "show", "blue").stderr
+    assert "Batches that cannot be done within their windows are refused." in shown
+    wrong = cli.run("quotas", "set", "blue", "--admission", "maybe")
+    assert (wrong.exit_code, wrong.stderr) == (
+        3,
+        "'maybe' is not `accept` or `refuse`; `default`: the batch is accepted.\n",
+    )
+    back = cli.run("quotas", "set", "blue", "--admission", "default")
+    assert rows(back.stdout)[1] == ["blue", "default", "no cap", "all", "default"]
+
+
 @pytest.mark.parametrize("option", ["--max-in-flight", "--live-batches"])
 def test_a_number_with_thousands_of_digits_is_refused(cli: Cli, option: str) -> None:
     refused = cli.run("quotas", "set", "blue", option, "9" * 5000)

@@ -147,3 +147,24 @@ async def test_an_unavailable_database_is_reported_to_the_caller() -> None:
     fixture.database.rows.failing = DatabaseUnavailable("refused")
     with pytest.raises(DatabaseUnavailable):
         await fixture.collector.refresh(after(0))
+
+
+async def test_the_speed_of_a_model_is_stored_after_a_minute_of_waiting_lines() -> None:
+    fixture = ForecastFixture()
+    await fixture.batch("batch_1")
+    for step in range(4):
+        await fixture.refresh(after(15 * step), settled=150 * step)
+    assert await fixture.database.forecasts.speeds(["a"], after(45)) == {}
+    await fixture.refresh(after(60), settled=600)
+    speed = (await fixture.database.forecasts.speeds(["a"], after(60)))["a"]
+    assert speed.lines_per_second == pytest.approx(10)
+    assert speed.mean == 1.0
+
+
+async def test_the_speed_that_a_tenant_with_a_cap_had_is_not_stored() -> None:
+    fixture = ForecastFixture()
+    await fixture.database.quotas.change("t", {"max_in_flight": 10}, after(0))
+    await fixture.batch("batch_1")
+    for step in range(6):
+        await fixture.refresh(after(15 * step), settled=150 * step)
+    assert await fixture.database.forecasts.speeds(["a"], after(90)) == {}

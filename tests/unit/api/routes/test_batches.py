@@ -6,9 +6,23 @@ from datetime import UTC, datetime, timedelta
 import openai
 import pytest
 
-from batchwright.contracts.batch import BatchForecast, BatchState, ModelCounts, WaitingReason, WindowFit
+from batchwright.contracts.batch import (
+    BatchForecast,
+    BatchState,
+    ModelCounts,
+    StartFit,
+    StartForecast,
+    WaitingReason,
+    WindowFit,
+)
 from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
-from batchwright.contracts.openai_objects import BatchObject, BatchPage, ForecastObject, WaitingObject
+from batchwright.contracts.openai_objects import (
+    BatchObject,
+    BatchPage,
+    ForecastObject,
+    StartForecastObject,
+    WaitingObject,
+)
 from batchwright.contracts.temporal_names import CONTROL_QUEUE, DISPATCH_QUEUE, IO_QUEUE, inference_queue
 from batchwright.database.records import BatchOutcome
 from batchwright.database.tables.forecasts import ForecastRow
@@ -300,6 +314,27 @@ async def test_an_old_forecast_is_not_shown(api: ApiFixture) -> None:
     batch_id = await begun(api, "llama")
     await store_forecast(api, batch_id, timedelta(minutes=2))
     assert await forecast_of(api, batch_id) is None
+
+
+async def test_the_forecast_made_before_a_batch_began_stays_in_it_and_in_lists(api: ApiFixture) -> None:
+    batch = await api.create()
+    assert batch.start_forecast is None
+    forecast = StartForecast(
+        made_at=NOW,
+        window=StartFit.AT_RISK,
+        p50_seconds=100.4,
+        p90_seconds=200.6,
+        soonest_seconds=50.0,
+        lines_ahead=7,
+    )
+    await api.database.forecasts.record_start("default", batch.id, forecast)
+    expected = StartForecastObject(
+        window=StartFit.AT_RISK, seconds_p50=100, seconds_p90=201, lines_ahead=7, made_at=int(NOW.timestamp())
+    )
+    await api.database.batches.end_without_files("default", batch.id, BatchStatus.FAILED, [], NOW)
+    assert read(await api.http.get(f"/v1/batches/{batch.id}"), BatchObject).start_forecast == expected
+    [listed] = read(await api.http.get("/v1/batches"), BatchPage).data
+    assert listed.start_forecast == expected
 
 
 @pytest.mark.parametrize("call", ["x/pause", "cancel"])

@@ -7,10 +7,10 @@ import pytest
 from batchwright.contracts.batch import BatchForecast, WindowFit
 from batchwright.rules.dispatch.batch_forecast import (
     Forecaster,
-    RemainingTime,
     is_news,
     window_fit,
 )
+from batchwright.rules.dispatch.queue_forecast import RemainingTime
 from batchwright.rules.dispatch.work_shares import UnsettledWork
 from batchwright.rules.worker_stats import UpstreamTraffic
 from tests.integration.database.rows import after

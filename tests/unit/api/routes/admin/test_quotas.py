@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from batchwright.contracts.openai import OverQuota, Quota
+from batchwright.contracts.openai import AdmissionPolicy, OverQuota, Quota
 from batchwright.contracts.openai_objects import BatchObject, ModelPage
 from batchwright.contracts.operator_objects import LimitsObject, QuotaList
 from batchwright.database.errors import DatabaseUnavailable
@@ -288,6 +288,16 @@ async def test_batches_over_a_quota_wait_or_fail_as_the_operator_says() -> None:
         assert read(await api.http.get("/v1/x/limits"), LimitsObject).over_quota is OverQuota.FAIL
 
 
+async def test_batches_that_cannot_be_done_in_time_are_refused_or_not_as_the_operator_says() -> None:
+    async with open_api() as api:
+        assert read(await api.http.get("/v1/x/limits"), LimitsObject).admission is AdmissionPolicy.ACCEPT
+        [own] = read(await put(api, admission="refuse"), QuotaList).data
+        assert own.admission is AdmissionPolicy.REFUSE
+        assert read(await api.http.get("/v1/x/limits"), LimitsObject).admission is AdmissionPolicy.REFUSE
+        await put(api, admission=None)
+        assert read(await api.http.get("/v1/x/limits"), LimitsObject).admission is AdmissionPolicy.ACCEPT
+
+
 async def test_rates_of_a_tenant_are_set_shown_and_taken_back() -> None:
     rates = {"backend_requests_per_minute": 600, "backend_tokens_per_minute": 90_000}
     async with open_api() as api:
@@ -368,6 +378,8 @@ async def test_a_number_that_json_cannot_hold_is_refused(value: str, field: str)
         ({"tenant": "t", "max_priority": True}, "invalid_type", "max_priority"),
         ({"tenant": "t", "over_quota": True}, "invalid_type", "over_quota"),
         ({"tenant": "t", "over_quota": "queue"}, "invalid_value", "over_quota"),
+        ({"tenant": "t", "admission": True}, "invalid_type", "admission"),
+        ({"tenant": "t", "admission": "maybe"}, "invalid_value", "admission"),
         ({"tenant": "t", "models": "a"}, "invalid_type", "models"),
         ({"tenant": "t", "models": [1]}, "invalid_type", "models[0]"),
         ({"tenant": "t", "models": ["a\x00"]}, "invalid_value", "models[0]"),

@@ -1,0 +1,79 @@
+"""Forecast of a batch before its first line is sent, and whether it is admitted."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
+from batchwright.contracts.batch import StartFit, StartForecast
+from batchwright.contracts.openai import AdmissionPolicy, ValidationError
+from batchwright.database.database import Database
+from batchwright.database.tables.forecasts import ForecastsTable
+from batchwright.rules.dispatch.start_forecast import start_time
+from batchwright.rules.dispatch.work_shares import UnsettledWork
+from batchwright.rules.input.errors import window_too_short
+from batchwright.telemetry.metrics import Metrics
+
+
+async def check_window(
+    database: Database, metrics: Metrics, context: IngestionContext, scanner: Scanner
+) -> ValidationError | None:
+    """Forecast when a validated batch will be done, and store the forecast.
+
+    Return an error if the batch is refused because it cannot be done within its completion window. The first
+    attempt of ingestion that stores a forecast decides for all later ones.
+    """
+    lines = {model: len(planned) for model, planned in scanner.models.items() if len(planned)}
+    if scanner.deadline_passed or not lines:
+        return None
+    forecast = context.start_forecast or await _forecast_start(database.forecasts, context, lines)
+    if forecast is None or not forecast.refused:
+        return None
+    metrics.quota_refusals.labels(metrics.tenants(context.order.tenant), "admission").inc()
+    return window_too_short(context.order, forecast)
+
+
+async def _forecast_start(
+    table: ForecastsTable, context: IngestionContext, lines: Mapping[str, int]
+) -> StartForecast | None:
+    """Forecast when a batch will be done, and store the forecast together with the decision about it.
+
+    Return the stored forecast. Return None if the speed of one of the models is not known, or if the batch is
+    no longer in validation.
+
+    Args:
+        table: the table that has the speeds and the queue, and gets the forecast.
+        context: the batch and its quotas.
+        lines: number of lines to send, by model.
+    """
+    order, quotas, now = context.order, context.access.quotas, datetime.now(UTC)
+    speeds = await table.speeds(lines.keys(), now)
+    if speeds.keys() != lines.keys():
+        return None
+    work = [
+        UnsettledWork(
+            tenant=order.tenant,
+            batch_id=order.batch_id,
+            model=model,
+            settled=0,
+            left=count,
+            began=now.timestamp(),
+            weight=order.weight if quotas.weight is None else quotas.weight,
+            priority=order.priority,
+        )
+        for model, count in lines.items()
+    ]
+    queue = [each.unsettled for each in await table.work(now, lines.keys())]
+    expected = start_time(work, queue, speeds)
+    if expected is None:
+        return None
+    fit = expected.fit((order.deadline - now).total_seconds())
+    forecast = StartForecast(
+        made_at=now,
+        window=fit,
+        p50_seconds=round(expected.p50, 1),
+        p90_seconds=round(expected.p90, 1),
+        soonest_seconds=round(expected.soonest, 1),
+        lines_ahead=round(expected.lines_ahead),
+        refused=fit is StartFit.CANNOT and quotas.admission is AdmissionPolicy.REFUSE,
+    )
+    return await table.record_start(order.tenant, order.batch_id, forecast)

@@ -1,0 +1,126 @@
+"""Forecast when the batches in the queue of one model will be done, from the model's speed."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from batchwright.contracts.message import Message
+from batchwright.rules.dispatch.request_durations import longest_remaining
+from batchwright.rules.dispatch.work_shares import ModelOfBatch, UnsettledWork, WorkUntil, present_shares
+
+PRIOR_LINES = 20.0  # weight of the assumption that all lines of a model are equal work
+# Relative error of a forecast if all rates are known: batches are created later, backends become slower.
+# Calibrated with `python -m bench.forecast`.
+_MODEL_ERROR = 0.18
+_Z90 = 1.2816  # 90 % quantile of the normal distribution
+
+
+class ModelSpeed(Message):
+    """How fast a model settles lines while lines wait, and how long its requests take.
+
+    Attributes:
+        lines_per_second: rate, in the lines of which one has the work 1.
+        lines_measured: number of lines on which the rate is based.
+        pending: requests in flight.
+        mean: mean duration of a request, in seconds.
+        variation: variance of the durations, divided by the square of their mean.
+    """
+
+    lines_per_second: float
+    lines_measured: float
+    pending: float
+    mean: float
+    variation: float
+
+
+class LineWork(NamedTuple):
+    """What is known of the lines of one model of a batch.
+
+    `per_line` is how much work a line is, relative to the lines in which the speed of the model is measured.
+    `certainty` is the number of settled lines on which that is based. `lines_per_second` is the present rate
+    of the batch.
+    """
+
+    per_line: float = 1.0
+    certainty: float = PRIOR_LINES
+    lines_per_second: float = 0.0
+
+
+class RemainingTime(NamedTuple):
+    """Forecast of a batch: its remaining seconds, its rate, and how many lines of other batches come first.
+
+    The batch ends within `p50` seconds with a probability of 50 %, and within `p90` seconds with a
+    probability of 90 %.
+    """
+
+    p50: float
+    p90: float
+    lines_per_second: float
+    lines_ahead: float
+
+
+class QueueForecast:
+    """Forecasts when batches at one model will be done.
+
+    It assumes that tenants share the model by weight, that the batches of a tenant share what the tenant
+    gets, and that nothing stays idle.
+    """
+
+    def __init__(
+        self, speed: ModelSpeed, queue: Sequence[UnsettledWork], known: Mapping[ModelOfBatch, LineWork]
+    ) -> None:
+        """Create the forecast.
+
+        Args:
+            speed: speed of the model. Its rate is greater than 0.
+            queue: lines of all batches at the model.
+            known: what is known of the lines of batches. Lines of other batches count as average lines.
+        """
+        self._speed, self._known = speed, known
+        shares = present_shares(queue)
+        self._in_flight_of = Counter[tuple[str, int]]()
+        for each in queue:
+            self._in_flight_of[each.tenant, each.priority] += math.ceil(speed.pending * shares[each.key])
+        in_flight = {key: min(max(speed.pending * share, 1.0), 1e6) for key, share in shares.items()}
+        self._queued = {
+            each.key: max(each.left - in_flight[each.key], 0.0) * self._work(each).per_line for each in queue
+        }
+        self._until = WorkUntil(queue, self._queued)
+
+    def remaining(self, work: UnsettledWork) -> RemainingTime:
+        """Return the forecast of one batch of the queue."""
+        done = self._until.last_line_of(work)
+        ahead, sending = done - self._queued[work.key], done / self._speed.lines_per_second
+        median, high = self._last_answers(work, 0.5), self._last_answers(work, 0.9)
+        p50 = sending + median
+        p90 = p50 + math.hypot(_Z90 * self._error(work, ahead) * sending, high - median)
+        return RemainingTime(p50, p90, self._work(work).lines_per_second, ahead)
+
+    def soonest(self, work: UnsettledWork) -> float:
+        """Return the seconds before which one batch of the queue will not be done.
+
+        It is done earlier with a probability of 10 %, if it goes before all others of its priority.
+        """
+        done = self._until.last_line_if_first(work)
+        sending, error = done / self._speed.lines_per_second, self._error(work, done - self._queued[work.key])
+        median, low = self._last_answers(work, 0.5), self._last_answers(work, 0.1)
+        earlier = math.hypot(sending - sending / (1 + _Z90 * error), median - low)
+        return max(sending + median - earlier, 0.0)
+
+    def _work(self, work: UnsettledWork) -> LineWork:
+        return self._known.get(work.key, LineWork())
+
+    def _last_answers(self, work: UnsettledWork, probability: float) -> float:
+        """Return within how many seconds the last requests of a batch end, with the given probability.
+
+        By then the batch is the first of its priority.
+        """
+        count = min(self._in_flight_of[work.tenant, work.priority], float(work.left))
+        return longest_remaining(self._speed, count, probability)
+
+    def _error(self, work: UnsettledWork, ahead: float) -> float:
+        """Return the relative error to expect of the time until the last line of a batch is sent."""
+        speed = self._speed
+        known = 1 / (speed.lines_measured + 1) + 1 / self._work(work).certainty + 1 / (work.left + ahead + 1)
+        return math.sqrt(_MODEL_ERROR**2 + speed.variation * known)

@@ -1,0 +1,60 @@
+"""Forecast of a batch that has not begun, from the speeds of its models and the lines of other batches."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from batchwright.contracts.batch import StartFit
+from batchwright.rules.dispatch.queue_forecast import LineWork, ModelSpeed, QueueForecast
+from batchwright.rules.dispatch.work_shares import UnsettledWork
+
+# Nothing is known of the lines of a new batch. A line is expected to be as much work as any of its model, but
+# without much certainty, and it may be only a part of that. Chosen with `python -m bench.forecast`.
+_NEW_LINES = LineWork(certainty=2.5)
+_LEAST_LINES = LineWork(per_line=0.25)
+
+
+class StartTime(NamedTuple):
+    """Seconds in which a batch that begins now will be done, and how many lines of other batches come first.
+
+    It is done within `p50` seconds with a probability of 50 %, and within `p90` with one of 90 %. It is not
+    done within `soonest` seconds even if it goes before all others of its priority, and if its lines are much
+    less work than those of others.
+    """
+
+    p50: float
+    p90: float
+    soonest: float
+    lines_ahead: float
+
+    def fit(self, seconds_left: float) -> StartFit:
+        """Return whether the batch will be done within its window, of which `seconds_left` are left."""
+        if self.soonest > seconds_left:
+            return StartFit.CANNOT
+        return StartFit.FITS if self.p90 <= seconds_left else StartFit.AT_RISK
+
+
+def start_time(
+    batch: Sequence[UnsettledWork], queue: Sequence[UnsettledWork], speeds: Mapping[str, ModelSpeed]
+) -> StartTime | None:
+    """Return when a batch that begins now will be done.
+
+    Return None if it has no lines, or if the speed of one of its models is not known.
+
+    Args:
+        batch: the lines of the batch, by model.
+        queue: the lines that other batches have left.
+        speeds: speeds by model.
+    """
+    if not batch or any(work.model not in speeds for work in batch):
+        return None
+    models: list[StartTime] = []
+    for work in batch:
+        others = [each for each in queue if each.model == work.model and each.key != work.key]
+        speed, queue_with = speeds[work.model], [*others, work]
+        remaining = QueueForecast(speed, queue_with, {work.key: _NEW_LINES}).remaining(work)
+        soonest = QueueForecast(speed, queue_with, {work.key: _LEAST_LINES}).soonest(work)
+        models.append(StartTime(remaining.p50, remaining.p90, soonest, remaining.lines_ahead))
+    slowest = max(models, key=lambda each: each.p50)
+    return slowest._replace(
+        p90=max(each.p90 for each in models), soonest=max(each.soonest for each in models)
+    )

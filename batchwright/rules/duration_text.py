@@ -1,0 +1,9 @@
+"""Durations as text for people."""
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration in seconds, minutes or hours and minutes, such as `4 min` or `3 h 20 min`."""
+    if seconds < 120:
+        return f"{round(seconds)} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
