@@ -177,15 +177,15 @@ class StartFit(StrEnum):
 
     FITS = "fits"  # with a probability of 90 %
     AT_RISK = "at_risk"
-    CANNOT = "cannot"  # with a probability of 90 %, it will not be done in time whatever goes first
+    CANNOT = "cannot"  # it is late even in the best case
 
 
 class StartForecast(Message):
     """Forecast of a batch, made once, when its input was validated and before its first line is sent.
 
     Seconds count from `made_at`. Half of the batches are done within `p50_seconds`, and 90 % within
-    `p90_seconds`. The batch is not done before `soonest_seconds`, with a probability of 90 %. `refused` is
-    True if the batch failed because it cannot be done within its window.
+    `p90_seconds`. In the best case the batch takes `soonest_seconds`. `refused` is True if the batch failed
+    because it cannot be done within its window.
     """
 
     made_at: datetime

@@ -131,8 +131,8 @@ class StartForecastObject(ApiObject):
     """When a batch was expected to be done, as forecast at `made_at`, before its first line was sent.
 
     `window` is `fits` if the batch would be done within its completion window with a probability of 90 %,
-    `cannot` if it would be late with a probability of 90 %, and otherwise `at_risk`. Seconds count from
-    `made_at`. `lines_ahead` are lines of other batches that would be sent before the last line of this one.
+    `cannot` if it would be late even in the best case, and otherwise `at_risk`. Seconds count from `made_at`.
+    `lines_ahead` are lines of other batches that would be sent before the last line of this one.
     """
 
     window: StartFit

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from openai.types import Batch
 
+from batchwright.database.driver import connect as connect_database
 from tests.clients import http_client
 from tests.e2e.batches import (
     a_day_that_lasts,
@@ -159,3 +160,37 @@ async def test_a_permission_removed_during_a_batch_rejects_only_the_remaining_li
         later = await ended(client, (await submit(client, chat_lines([SLOW], each=2))).id)
         assert later.request_counts is not None
         assert (later.status, later.request_counts.failed) == ("completed", 2)
+
+
+async def test_a_batch_that_cannot_be_done_in_time_is_refused_and_none_of_its_lines_is_sent(
+    quota_stack: Stack,
+) -> None:
+    """A batch before it shows that the model settles one line per second."""
+    stack = quota_stack
+    await stack.heal()
+    await stack.faults(model=SLOW, kind="slow", seconds=2.0, rate=1.0)
+    await allow(stack, "violet", admission="refuse")
+    lines = chat_lines([SLOW], each=1000, user="too many")
+    async with stack.client("violet") as client:
+        busy = await submit(client, chat_lines([SLOW], each=400))
+        await until_speed_is_known(stack, SLOW)
+        refused = await ended(client, (await submit(client, lines, window="2m")).id)
+        assert (refused.status, codes(refused)) == ("failed", ["completion_window_too_short"])
+        assert refused.to_dict()["x_batchwright"]["start_forecast"]["window"] == "cannot"  # pyright: ignore
+        assert 0 < await enqueued(stack, "violet") <= 400
+        assert await stack.requests_by_id(user="too many") == {}
+        await client.batches.cancel(busy.id)
+        await ended(client, busy.id)
+
+
+async def until_speed_is_known(stack: Stack, model: str) -> None:
+    """Wait until a control worker has measured the speed of the model, which takes a minute."""
+    database = await connect_database(stack.now.postgres)
+
+    async def is_known() -> bool:
+        return await database.fetchrow("SELECT FROM model_speeds WHERE model = $1", model) is not None
+
+    try:
+        await until(is_known, 300)
+    finally:
+        await database.close()
