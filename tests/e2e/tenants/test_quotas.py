@@ -191,6 +191,6 @@ async def until_speed_is_known(stack: Stack, model: str) -> None:
         return await database.fetchrow("SELECT FROM model_speeds WHERE model = $1", model) is not None
 
     try:
-        await until(is_known, 300)
+        await until(is_known)
     finally:
         await database.close()
