@@ -45,8 +45,8 @@ class QuotaUpdate(BaseModel):
     `weight` is the tenant's share of the workers relative to other tenants. `max_in_flight` is the maximum
     number of the tenant's requests in flight over all workers, but at least one for each worker that runs its
     slices. `max_priority` is the highest priority of a new batch. `over_quota` is what happens to a batch
-    over the quota of enqueued lines or tokens: it fails (the default) or waits. `admission` is what happens to
-    a batch that cannot be done within its completion window: it is accepted (the default) or refused.
+    over the quota of enqueued lines or tokens: it fails (the default) or waits. `admission` is what happens
+    to a batch that cannot be done within its completion window: it is accepted (the default) or refused.
     `backend_requests_per_minute` and `backend_tokens_per_minute` limit what all workers together send to
     backends for the tenant.
     """
