@@ -47,7 +47,7 @@ class StopSignal:
     Attributes:
         cancel_grace: seconds that requests in flight may still take after a cancel.
         shutdown_grace: seconds that requests in flight may still take after the worker begins to shut down.
-        sends_until: Unix seconds until which lines may be sent; minus infinity after a reason was set.
+        sends_until: lines may be sent until this time, in Unix seconds; minus infinity when a reason is set.
     """
 
     deadline: Deadline

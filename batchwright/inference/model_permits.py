@@ -55,7 +55,10 @@ class ModelPermits(Generic[Request]):
         return any(waiting != tenant and not limits.tenant_limit(waiting, now) for waiting in self.waiting)
 
     def next_weight(self, limits: SendLimits, tenant: str, now: float) -> float | None:
-        """Return the weight of a tenant that was set aside; None if it is still at a limit."""
+        """Return the weight of a tenant that was at a limit; None if it is still at a limit.
+
+        If the result is None, `capped_by` is updated with the limit.
+        """
         limit = limits.tenant_limit(tenant, now)
         weight = None if limit is not None else self.capped[tenant].next_weight(limits.is_key_capped)
         if weight is None:
@@ -63,10 +66,10 @@ class ModelPermits(Generic[Request]):
         return weight
 
     def is_starved(self, backends: AdaptiveLimits, now: float) -> bool:
-        """Return True if a model that uses no permit may send one request although its backends are full.
+        """Return True if the model may send one request although its backends are full.
 
-        The backends have been full for long then. They may be full of requests of another model that never
-        get a response.
+        Call this for a model that uses no permit. The result is True if the backends have been full for long.
+        They may be full of requests of another model that never get a response.
         """
         is_long = now - self.full_since >= _STARVED_SECONDS
         return is_long and not all(map(backends.has_used_share, self.urls))

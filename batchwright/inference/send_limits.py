@@ -54,15 +54,15 @@ NO_RATES = Rates()
 class TenantShares(Protocol):
     """Weights, caps and rates of tenants, and the order of their batches. All may change at any time.
 
-    The mappings are replaced when they change, so look them up again for each permit. A name that is not in a
-    mapping has no such setting.
+    Changed mappings are replaced by new ones, so look the mappings up again for each permit. A name that is
+    not in a mapping has no such setting.
 
     Attributes:
-        weights: weights of tenants relative to other tenants, for which another weight was set than that of
-            their batches.
+        weights: the weight of each tenant relative to other tenants. A missing tenant has the weight of its
+            batches.
         max_in_flight: how many requests of each tenant this process may have in flight, over all models.
-        key_max_in_flight: how many requests this process may have in flight for each API key. The requests
-            of all batches created with the key count.
+        key_max_in_flight: how many requests this process may have in flight for each API key, over all
+            batches created with the key.
         rates: how much this process may send for each tenant per minute, over all models.
     """
 
@@ -128,14 +128,14 @@ class SendLimits:
     When a request is sent, one request and an estimate of its tokens are charged at once. The estimate is
     corrected when the response shows how many tokens were used.
 
-    Most tenants, keys and models have no limit. Callers look into `shares` and `model_rates` first, because
-    the checks are made for each line.
+    Most tenants, keys and models have no limit. Therefore callers look into `shares` and `model_rates` before
+    they call a check for each line.
 
     Attributes:
         shares: weights, caps and rates of tenants.
-        model_rates: how much may be sent per minute to each model. A model that is not in it has no limit.
-        of_tenants: requests in flight by tenant, over all models. The limiter counts them, like `of_keys`.
-        of_keys: the same by API key.
+        model_rates: how much may be sent per minute to each model. A missing model has no limit.
+        of_tenants: number of requests in flight by tenant, over all models. The limiter updates it.
+        of_keys: number of requests in flight by API key. The limiter updates it.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class SendLimits:
         self._further_tokens: dict[tuple[str, str], float] = {}
 
     def forget_idle(self) -> None:
-        """Forget the tenants and keys that have no request in flight."""
+        """Drop the data of all tenants and keys that have no request in flight."""
         for counts in (self.of_tenants, self.of_keys):
             for name in [name for name, in_flight in counts.items() if not in_flight]:
                 del counts[name]
@@ -252,7 +252,7 @@ class SendLimits:
 
 
 def _current(known: dict[str, _Buckets], name: str, rates: Rates, now: float) -> _Buckets | None:
-    """Return the buckets of `name` after its rates were applied; None if it has no rates."""
+    """Apply the present rates to the buckets of `name`, and return the buckets; None if it has no rates."""
     buckets = known.get(name)
     if buckets is not None and buckets.rates is rates:
         return buckets

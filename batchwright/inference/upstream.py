@@ -1,4 +1,4 @@
-"""Backends, and models at backends, as the router and its callers see them."""
+"""A backend, and a model at a backend (an upstream), as the router and its callers see them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,17 +36,11 @@ class Backend:
 
     @property
     def is_healthy(self) -> bool:
-        """True if the backend was reachable at the last request for its model list.
-
-        False before the first one.
-        """
+        """True if the last request for its model list reached the backend; False before the first request."""
         return self.probe_seconds is not None and not self.is_unreachable
 
     async def is_reachable(self) -> bool:
-        """Request the model list.
-
-        Return True if the backend seems reachable, even if it responds with an error.
-        """
+        """Request the model list. Return True if the backend seems to respond, even with an error."""
         responds = await self.client.is_reachable(self.url)
         self.has_responded = self.has_responded or responds
         return responds

@@ -234,7 +234,7 @@ class AdaptiveLimit:
         return math.log(max(self._meter.window.peak, 1) / trial.used)
 
     def _effect(self, trial: LimitTrial) -> float:
-        """Return by how much a trial changes the level at least if requests queue in the backend."""
+        """Return the minimum change of the latency level in a trial if requests queue in the backend."""
         return _QUEUED_SHARE * abs(self._change(trial)) or _DECREASE_EFFECT
 
     def _may_probe(self, now: float) -> bool:

@@ -151,10 +151,10 @@ class ResponseMeter:
 
     Attributes:
         window: the responses of the current window.
-        history: weighted sum of the windows before it, with the same limit.
+        history: weighted sum of the earlier windows with the same limit.
         baseline: the usual response times.
         response_seconds: moving average of the response time; 0 before the first response.
-        noise: variance of a single response's level; None before it is measured.
+        noise: variance of a single response's latency level; None before it is measured.
     """
 
     def __init__(self, now: float) -> None:
@@ -167,7 +167,7 @@ class ResponseMeter:
     def record(self, kind: Hashable, seconds: float, now: float) -> bool:
         """Add a response to the current window. Return True if the window has lasted long enough.
 
-        During a pause, the response is not measured and the result is False.
+        During a pause, the response is not added, and the result is False.
         """
         window = self.window
         if now < self._paused_until:
@@ -179,12 +179,12 @@ class ResponseMeter:
 
     @property
     def window_seconds(self) -> float:
-        """The shortest duration of a window."""
+        """Minimum duration of a window, in seconds."""
         return min(max(self.response_seconds, _MIN_WINDOW_SECONDS), _MAX_WINDOW_SECONDS)
 
     @property
     def settle_seconds(self) -> float:
-        """Seconds until the responses show a change of the limit."""
+        """Seconds until a change of the limit has an effect on the responses."""
         return (_SETTLE_FACTOR + 2 * math.sqrt(self.noise or 0.0)) * self.response_seconds
 
     @property
@@ -193,15 +193,18 @@ class ResponseMeter:
         return math.sqrt((self.noise or 0.0) / self.window.responses)
 
     def responses_to_tell(self, difference: float) -> float:
-        """Return how many responses are needed to tell a level from the baseline, if it differs so much."""
+        """Return how many responses are needed to distinguish a level from the baseline.
+
+        `difference` is the difference between the level and the baseline.
+        """
         return (self.noise or 0.0) * (_CERTAINTY / difference) ** 2
 
     def responses_to_see(self, effect: float) -> float:
-        """Return how many responses are needed to see if the level has changed by at least `effect`."""
+        """Return how many responses are needed to see a change of the latency level by at least `effect`."""
         return max(TRIAL_RESPONSES, 2 * (self.noise or 0.0) * (_CERTAINTY / effect) ** 2)
 
     def update_noise(self) -> float | None:
-        """Update the variance of single responses from the current window. Return its previous value."""
+        """Compute the variance of single responses from the current window. Return the previous variance."""
         variance, before = self.window.variance, self.noise
         if before is None:
             self.noise = variance
@@ -210,16 +213,16 @@ class ResponseMeter:
         return before
 
     def add_to_history(self) -> None:
-        """Add the current window to the history, with which a trial is compared later."""
+        """Add the current window to the history. Trials are compared with the history."""
         self.history.responses = self.history.responses * _HISTORY_DECAY + self.window.responses
         self.history.levels = self.history.levels * _HISTORY_DECAY + self.window.levels
 
     def start_windows(self, now: float) -> None:
-        """Start a window and a history without responses."""
+        """Start a new window and a new history, both without responses."""
         self.window, self.history = MeasurementWindow(now), MeasurementWindow(now)
 
     def pause_until(self, at: float) -> None:
-        """Do not measure responses before the time `at`, and discard the responses of the current window."""
+        """Discard the responses of the current window, and measure no response before the time `at`."""
         self._paused_until = at
         self.baseline.discard_window()
         self.start_windows(at)

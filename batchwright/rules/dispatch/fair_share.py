@@ -1,7 +1,7 @@
-"""Which waiting request gets the next permit of a model.
+"""Select the waiting request that gets the next permit of a model.
 
-`FairShare` decides between tenants, and between the priorities of a tenant, by the time that their requests
-are in flight. `FairQueue` orders the batches and slices of one tenant.
+`FairShare` selects the tenant, and the priority of a tenant, by the time that their requests are in flight.
+`FairQueue` orders the batches and slices of one tenant.
 """
 
 import hashlib
@@ -155,7 +155,7 @@ class FairShare:
         """Apply the present weights, and drop the tenants that have been idle for some seconds.
 
         Args:
-            weights: the present weight of each tenant that has another one than its default.
+            weights: the present weights of tenants. A missing tenant has its default weight.
             waiting: the tenants that wait for a permit. They are not dropped.
             now: the current time in seconds.
         """
@@ -209,7 +209,10 @@ class _Priority(Generic[Request]):
         self.permits = 0
 
     def next_batch(self, is_capped: IsCapped, ranks: Mapping[str, Rank]) -> str | None:
-        """Return the batch that gets the next permit; None if every batch's API key has reached its cap."""
+        """Return the id of the batch that gets the next permit; None if no batch may get one.
+
+        `is_capped` returns True if an API key has reached its cap. Batches of such a key are skipped.
+        """
         batches = self.batches
         takes_turns = len(batches) == 1 or not ranks or self.permits % _TURN_EVERY == _TURN_EVERY - 1
         found = next(iter(batches)) if takes_turns else min(batches, key=ranks.__getitem__)
@@ -248,8 +251,7 @@ class FairQueue(Generic[Request]):
     Attributes:
         waiting: number of requests in the queue.
         shares: the shares of the priorities; None while all requests have had the same priority. If it is not
-            None, a request that `pop` returned must be released from it in the end, under the name
-            `str(priority)`.
+            None, call its `release` with `str(priority)` for each request that `pop` returned.
     """
 
     def __init__(self) -> None:
@@ -288,8 +290,8 @@ class FairQueue(Generic[Request]):
         """Remove and return the next request; None if no request may be sent.
 
         Args:
-            is_capped: returns True if an API key has reached its cap. Batches of this key are skipped. None
-                if no key has a cap.
+            is_capped: returns True if an API key has reached its cap. Batches of such a key are skipped. None
+                means that no key has a cap.
             ranks: the rank of each batch.
             now: the current time in seconds.
         """
