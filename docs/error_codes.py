@@ -52,7 +52,7 @@ CODES: dict[LineCode, CodeExplanation] = {
         "`GET /v1/models` lists the served models: correct the line, or register the model.",
     ),
     LineCode.POLICY_REJECTED: CodeExplanation(
-        "The tenant may not use the line's model, or may not any more; the API key that created the batch "
+        "The tenant may not use the line's model, or no longer may; the API key that created the batch "
         "was revoked or has expired; the token budget of the tenant, of that key, or of an organization, "
         "team or user that they belong to is used up; or a hook of the operator's refused it. The message "
         "says which.",
