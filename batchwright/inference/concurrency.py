@@ -53,7 +53,8 @@ def _already_detached(_permit: "Permit") -> NoReturn:
     raise AssertionError("a permit was granted to a request that had left the queue")
 
 
-_Model, _Queue = ModelPermits[PermitRequest], FairQueue[PermitRequest]
+_Model = ModelPermits[PermitRequest]
+_Queue = FairQueue[PermitRequest]
 
 
 class Permit(Struct, eq=False):

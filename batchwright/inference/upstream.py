@@ -32,7 +32,10 @@ class Backend:
     endpoint: Callable[[str], TargetUrl] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.endpoint = lru_cache(_MAX_PATHS)(lambda path: TargetUrl.of(self.url + path))
+        def parsed(path: str) -> TargetUrl:
+            return TargetUrl.of(self.url + path)
+
+        self.endpoint = lru_cache(_MAX_PATHS)(parsed)
 
     @property
     def is_healthy(self) -> bool:
