@@ -139,6 +139,8 @@ class AdaptiveLimit:
         meter = self._meter
         if in_flight > meter.window.peak:
             meter.window.peak = in_flight
+        if meter.noise is None:
+            meter.record_early_end(in_flight, sent_at, now)
         if signal is LoadSignal.NEUTRAL:
             return None
         if signal is not LoadSignal.TIMED_OUT:
@@ -209,15 +211,14 @@ class AdaptiveLimit:
         meter, window, trial = self._meter, self._meter.window, self._trial
         if trial is not None:
             enough = meter.responses_to_see(self._effect(trial))
-        elif self._suspected:
+        elif self._suspected or (meter.noise is not None and meter.baseline.baseline is None):
             enough = meter.responses_to_see(_DECREASE_EFFECT)
         else:  # with fewer responses, a slow backend could not be distinguished from chance
             enough = min(max(_WINDOW_RESPONSES, self._limit / 2), TRIAL_RESPONSES)
             enough = max(enough, meter.responses_to_tell(math.log(self.bounds.tolerance)))
-        if window.responses < enough:
+        if window.responses < enough or (meter.noise is None and not meter.first_requests_have_ended):
             return None
         if meter.update_noise() is None:
-            # The first responses are the short ones. As a baseline, they would make all later ones look slow.
             self._settle(now)
             return None
         if trial is not None:

@@ -25,6 +25,7 @@ _LOW_CONCURRENCY = 0.75  # up to this fraction of its peak, the concurrency coun
 _MAX_USUAL_SHARE = 1 / 3  # with a larger fraction of rejections, the backend counts as overloaded
 _TOLERANCE = 3.0  # standard deviations by which rejections may exceed the usual number
 _FOLLOW = 0.25  # by which fraction the usual fraction moves towards a new measurement
+_FIRST_SHARE = 0.97  # fraction of the first requests that have to end before the baseline is measured
 _LOWEST, _SLIGHT = 0.7, 0.05  # fractions of the requests in flight
 _MIN_WINDOW_SECONDS, _MAX_WINDOW_SECONDS = 0.25, 2.0
 _SETTLE_FACTOR = 1.25  # multiple of the response time until a trial has an effect on responses
@@ -110,8 +111,8 @@ class LatencyBaseline:
         """End the window of responses: update the baseline, and the usual offsets of the kinds in the window.
 
         If the level is clearly lower than the baseline, the baseline follows quickly. If it is clearly
-        higher, the baseline follows very slowly. If the difference is less than two standard errors, the
-        baseline follows slowly, because a low level may be chance.
+        higher, the baseline follows very slowly. It follows the part of a difference that is within two
+        standard errors slowly, because some of many measured levels are low by chance.
 
         Args:
             level: mean latency level of the window's responses.
@@ -126,8 +127,11 @@ class LatencyBaseline:
             self.baseline = level
         elif abs(level - self.baseline) <= 2 * error:
             self.baseline += _DRIFT * (level - self.baseline)
+        elif level > self.baseline:
+            self.baseline += _RISE * (level - self.baseline)
         else:
-            self.baseline += (_FALL if level < self.baseline else _RISE) * (level - self.baseline)
+            chance = 2 * error
+            self.baseline += _FALL * (level + chance - self.baseline) - _DRIFT * chance
 
     def discard_window(self) -> None:
         """Discard the responses since the last window. They cannot be compared with later responses."""
@@ -146,6 +150,35 @@ class LatencyBaseline:
         return 1.0 if self.baseline is None else math.exp(level - self.baseline)
 
 
+@dataclass(slots=True)
+class _FirstRequests:
+    """The requests that were sent before the first response.
+
+    Their short responses come first. If the usual response time were measured before the long ones have
+    arrived, it would be too low, and all later responses would look slow.
+
+    Attributes:
+        until: time of the first response.
+        unfinished: number of these requests that still have to end.
+    """
+
+    until: float
+    unfinished: float
+
+    @classmethod
+    def of(cls, in_flight: int, now: float) -> "_FirstRequests":
+        """Return the requests that are in flight now. A few of them may stay unfinished."""
+        return cls(now, in_flight * _FIRST_SHARE)
+
+    def record_end(self, sent_at: float) -> None:
+        if sent_at <= self.until:
+            self.unfinished -= 1
+
+    @property
+    def have_ended(self) -> bool:
+        return self.unfinished <= 0
+
+
 class ResponseMeter:
     """Measures the response times of one backend in windows of time.
 
@@ -162,6 +195,7 @@ class ResponseMeter:
         self.baseline = LatencyBaseline()
         self.response_seconds = 0.0
         self.noise: float | None = None
+        self._first: _FirstRequests | None = None  # set by the first response
         self._paused_until = now
 
     def record(self, kind: Hashable, seconds: float, now: float) -> bool:
@@ -176,6 +210,17 @@ class ResponseMeter:
         window.add(self.baseline.record(kind, seconds))
         age = now - window.since
         return age >= _MIN_WINDOW_SECONDS and age >= self.window_seconds
+
+    def record_early_end(self, in_flight: int, sent_at: float, now: float) -> None:
+        """Count the end of a request, sent at `sent_at`. Call it for all requests until `noise` is known."""
+        if self._first is None:
+            self._first = _FirstRequests.of(in_flight, now)
+        self._first.record_end(sent_at)
+
+    @property
+    def first_requests_have_ended(self) -> bool:
+        """True if nearly all requests have ended that were in flight at the first response."""
+        return self._first is not None and self._first.have_ended
 
     @property
     def window_seconds(self) -> float:
