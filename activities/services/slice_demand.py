@@ -197,9 +197,10 @@ class SliceDemand:
     def _end_search(self, name: str, here: _Queue, found: HeldSlice) -> bool:
         """End a search with the slice that it found. Return True if the slice must return to its queue.
 
-        The found slice is wrong if its tenant already has a slice with lines here. In a search for one more
-        batch of a tenant, it is wrong if its batch has one. A wrong slice returns unless the worker needs its
-        lines. After `_MAX_MISSES` wrong slices in a row, all searches for tenants pause, because other
+        A wrong slice returns unless the worker needs its lines. The found slice is wrong if its tenant already
+        has a slice with lines here. In a search for one more batch of a tenant, it is wrong if its batch has
+        one, or if its batch goes behind another one: its lines would wait here, even when another worker has
+        no lines left. After `_MAX_MISSES` wrong slices in a row, all searches for tenants pause, because other
         workers may have all slices of the sought tenant.
         """
         sought, here.seeking, here.is_seeking = here.seeking, "", False
@@ -210,7 +211,12 @@ class SliceDemand:
                 here.sought.pop(sought, None)
                 here.is_checked = False
             return False
-        is_wrong = bool(sought) or found.batch_id in {held.batch_id for held in with_lines}
+        first = self._limiter.first_batches(found.model)
+        is_wrong = (
+            bool(sought)
+            or found.batch_id in {held.batch_id for held in with_lines}
+            or (bool(first) and (found.tenant, found.batch_id) not in first)
+        )
         if not sought:
             here.seek_more_after = self._clock() + _SEEK_SECONDS
         elif (misses := here.misses + 1) < _MAX_MISSES:
@@ -382,6 +388,7 @@ class SliceDemand:
                 last = queue.sought_batches.get(batch_id, -math.inf)
                 if batch_id not in with_lines and waiting.get(tenant, 0) > 1 and now - last >= _SEEK_SECONDS:
                     queue.sought_batches[batch_id] = now
+                    queue.is_seeking = True
                     return True
             known = {batch_id for _, batch_id in first}
             queue.sought_batches = {id: at for id, at in queue.sought_batches.items() if id in known}

@@ -282,7 +282,7 @@ SECTION = Section(
     "sent. Of greedy: the time of a loop that gives each free permit the next line in the same order. Last, "
     "seconds from the creation of a batch of a new tenant to its first request, while another tenant holds "
     "all permits.",
-    10.0,
+    15.0,
     measure,
     on_the_page=False,
 )
