@@ -84,8 +84,8 @@ class Slicer:
         """
         self._most, self._max_bytes, self._max_units = max_lines, max_bytes, max_units
         self._plan_lines, self._fewest = plan_lines, fewest
-        # A plan that is too small for equal slices. If its requests take long, one slice would keep one worker
-        # busy for minutes after the others have nothing left to send.
+        # Too small for equal slices: if the requests take long, a single slice would keep one worker busy for
+        # minutes after the others have nothing left to send.
         is_very_small = plan_lines is not None and plan_lines < 2 * fewest
         self._small_units = min(max_units, _SMALL_PLAN_UNITS) if is_very_small else max_units
         self._smallest = max(1, fewest // _LAST_DIVISOR)

@@ -314,6 +314,31 @@ def test_a_slice_of_another_batch_of_the_same_tenant_is_taken_after_a_delay() ->
     assert not worker.wants_another()
 
 
+def test_a_batch_that_goes_behind_others_is_left_to_workers_that_could_send_its_lines() -> None:
+    worker = Worker()
+    worker.run(1000, "busy", "first")
+    worker.order.first = [("busy", "first")]
+    worker.wait_for_batches(busy=3)
+    assert not worker.wants_another()
+    worker.now += 30
+    worker.wait_for_batches(busy=3)
+    assert worker.wants_another()
+    assert worker.returns("busy", "later")
+
+
+def test_a_search_for_the_batch_that_goes_first_keeps_no_other() -> None:
+    worker = Worker()
+    worker.run(1000, "busy", "large")
+    worker.order.first = [("busy", "small")]
+    worker.wait_for_batches(busy=3)
+    assert worker.wants_another()
+    assert worker.returns("busy", "larger")
+    worker.now += 30
+    worker.wait_for_batches(busy=3)
+    assert worker.wants_another()
+    assert not worker.returns("busy", "small")
+
+
 # Slices that others wait for
 
 

@@ -227,6 +227,41 @@ def test_answers_of_very_different_length_cost_an_engine_with_room_at_most_3_per
     assert total / steps >= 0.97 * 64
 
 
+@pytest.mark.parametrize(
+    ("ceiling", "seconds", "seed"), [(64, 1.65, 0), (64, 2.5, 0), (256, 5.0, 1), (256, 50.0, 0)]
+)
+def test_the_first_and_short_answers_do_not_make_later_ones_look_slow(
+    ceiling: int, seconds: float, seed: int
+) -> None:
+    clock, rng = Clock(), Random(seed)
+    engine = BackendSimulation(BackendModel(slots=2 * ceiling, seconds=seconds, spread=1.0), clock, rng)
+    held, steps = limit(ceiling), 200
+    batch = BatchTraffic(clock, engine, held, timeout=3600.0)
+    clock.at(0.0, batch.send)
+    total, lowest = 0, ceiling
+    for step in range(steps):
+        clock.run((step + 1) * 25 * seconds / steps)
+        total, lowest = total + held.current, min(lowest, held.current)
+    assert total / steps >= 0.97 * ceiling
+    assert lowest >= ceiling / 2
+
+
+def test_a_baseline_of_many_windows_does_not_follow_the_lowest_of_them() -> None:
+    baseline, rng = LatencyBaseline(), Random(1)
+    lowest = 0.0
+    for _ in range(500):
+        baseline.end_window(rng.gauss(0.0, 0.2), 0.2)
+        lowest = min(lowest, baseline.baseline or 0.0)
+    assert lowest > -0.2
+
+
+def test_a_baseline_follows_a_backend_that_became_faster_within_a_few_windows() -> None:
+    baseline = LatencyBaseline()
+    for level in [0.0] * 3 + [-2.0] * 5:
+        baseline.end_window(level, 0.1)
+    assert baseline.baseline == pytest.approx(-1.9, abs=0.2)
+
+
 def test_quick_answers_are_never_called_slow() -> None:
     backend = Backend(limit(16), slots=1, seconds=0.001)
     backend.answer(4000)

@@ -91,6 +91,18 @@ def test_a_small_plan_has_fewer_slices_instead_of_smaller_ones() -> None:
     assert cut_in_shares(1000, fewest=256) == [250, 188, 141, 106, 79, 64, 64, 64, 44]
 
 
+def test_a_very_small_plan_of_long_requests_has_several_slices() -> None:
+    def cut_of(lines: int, units: int) -> list[int]:
+        slicer = Slicer(1024, plan_lines=lines, fewest=min_equal_slice_lines(lines))
+        records = [slicer.add(1000, units) for _ in range(lines)]
+        return [record.entries for record in (*records, slicer.finish()) if record is not None]
+
+    assert cut_of(60, 42) == [18, 18, 18, 6]
+    assert cut_of(60, 1000) == [16, 16, 16, 12]
+    assert cut_of(60, 4) == [60]
+    assert cut_of(16, 1000) == [16]
+
+
 def test_equal_slices_are_larger_if_a_batch_has_many() -> None:
     assert [min_equal_slice_lines(total) for total in (1_000, 16_000, 50_000, 1_000_000)] == [
         64,
