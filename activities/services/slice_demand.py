@@ -1,8 +1,7 @@
 """Decide when a worker takes another slice: when it could send more lines than its slices have ready.
 
 A slice is a part of a batch's lines. A slice that only waits for its last responses has nothing left to send,
-so the worker takes another slice. The worker's load is measured in permits (requests in flight), not in
-slices.
+so the worker takes another slice. The worker's load is measured in permits, not in slices.
 """
 
 import math
@@ -197,11 +196,9 @@ class SliceDemand:
     def _end_search(self, name: str, here: _Queue, found: HeldSlice) -> bool:
         """End a search with the slice that it found. Return True if the slice must return to its queue.
 
-        A wrong slice returns unless the worker needs its lines. The found slice is wrong if its tenant already
-        has a slice with lines here. In a search for one more batch of a tenant, it is wrong if its batch has
-        one, or if its batch goes behind another one: its lines would wait here, even when another worker has
-        no lines left. After `_MAX_MISSES` wrong slices in a row, all searches for tenants pause, because other
-        workers may have all slices of the sought tenant.
+        A slice is wrong if its tenant already has a slice with lines here. In a search for one more batch of a
+        tenant, it is wrong if its batch has one, or goes behind another one: its lines would wait here while
+        other workers have none. After `_MAX_MISSES` wrong slices in a row, all searches for tenants pause.
         """
         sought, here.seeking, here.is_seeking = here.seeking, "", False
         with_lines = here.with_lines()
