@@ -32,6 +32,14 @@ def invalid_value(param: str, message: str) -> ApiError:
     return ApiError(400, message, code="invalid_value", param=param)
 
 
+def one_of(text: str, param: str, *values: str) -> str:
+    """Return the value of a parameter that has to be one of `values`. Raises ApiError if it is another."""
+    if text not in values:
+        supported = ", ".join(f"'{value}'" for value in values)
+        raise invalid_value(param, f"Invalid value: '{text}'. Supported values are: {supported}.")
+    return text
+
+
 def missing_parameter(param: str) -> ApiError:
     message = f"Missing required parameter: '{param}'."
     return ApiError(400, message, code="missing_required_parameter", param=param)

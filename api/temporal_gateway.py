@@ -13,6 +13,7 @@ from typing import Protocol
 
 from temporalio.client import (
     Client,
+    WorkflowExecutionStatus,
     WorkflowQueryFailedError,
     WorkflowQueryRejectedError,
 )
@@ -67,6 +68,10 @@ class TemporalGateway(Protocol):
 
         Return None if the ingestion has not ended, or if the batch has no workflow.
         """
+        ...
+
+    async def has_ended(self, batch_id: str) -> bool:
+        """Return True if the batch's workflow has ended, or if Temporal has no workflow of it."""
         ...
 
     async def check(self) -> None:
@@ -133,6 +138,15 @@ class TemporalClientGateway(TemporalGateway):
         except RunMissing:
             return None
         return None
+
+    async def has_ended(self, batch_id: str) -> bool:
+        handle = self._client.get_workflow_handle(batch_id)
+        try:
+            async with self._translated(batch_id):
+                run = await handle.describe(rpc_timeout=_RPC_TIMEOUT)
+        except RunMissing:
+            return True
+        return run.status is not WorkflowExecutionStatus.RUNNING
 
     async def check(self) -> None:
         if not self._is_set_up:

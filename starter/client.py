@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from batchwright.contracts.openai_objects import BatchObject, BatchPage, DeletedFile, FileObject
+from batchwright.contracts.openai_objects import BatchObject, BatchPage, DeletedBatch, DeletedFile, FileObject
 from batchwright.contracts.operator_objects import (
     BatchCountsObject,
     DeadLetterPage,
@@ -179,6 +179,10 @@ class Client:
 
     def cancel(self, batch_id: str) -> BatchObject:
         return self._call("POST", _batch_path(batch_id, "/cancel"), BatchObject)
+
+    def delete_batch(self, batch_id: str, *, keep_files: bool) -> DeletedBatch:
+        query = "?keep_files=true" if keep_files else ""
+        return self._call("DELETE", _batch_path(batch_id, query), DeletedBatch)
 
     def pause(self, batch_id: str) -> BatchObject:
         return self._call("POST", _batch_path(batch_id, "/x/pause"), BatchObject)

@@ -130,7 +130,8 @@ class Audit:
                 continue
             row = await self._sources.database.batches.get(run.tenant, run.id)
             if row is None:
-                await self._report_missing_row(run)
+                if not await self._sources.database.batch_deletions.is_deleted(run.tenant, run.id):
+                    await self._report_missing_row(run)
             elif row.files_pending:
                 if run.ended and not self._is_fresh(run.ended_at):
                     await self._report_pending_files(row, run)

@@ -85,7 +85,7 @@ async def _delete_lost_attempts(turn: RetentionTurn, batch: EndedItem) -> None:
 
 
 async def metadata(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
-    """Delete the rows of batches that ended long ago, and then the rows of old uploads.
+    """Delete the rows of batches that ended long ago, then those of old uploads, then records of deletions.
 
     Return the position at which the next turn continues; None after the last row. A position with the id of
     an upload means that the rows of batches are done.
@@ -109,7 +109,10 @@ async def metadata(turn: RetentionTurn, position: SweepPosition) -> SweepPositio
             return reached
         position = SweepPosition()
     old = partial(table.old_uploads, before, limit=PAGE)
-    return await sweep_pages(turn, position, lambda after: old(after=after), delete_upload, _position_of)
+    reached = await sweep_pages(turn, position, lambda after: old(after=after), delete_upload, _position_of)
+    if reached is None and not turn.dry_run:
+        await turn.database.batch_deletions.forget(before)
+    return reached
 
 
 async def idempotency_keys(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:

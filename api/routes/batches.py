@@ -1,4 +1,4 @@
-"""/v1/batches: create, list, get and cancel batches; as extensions: pause, resume, retry, state."""
+"""/v1/batches: create, list, get, cancel and delete batches; as extensions: pause, resume, retry, state."""
 
 import logging
 from typing import Annotated
@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from batchwright.api.auth.caller import caller_of, key_id_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, batch_not_found
+from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, batch_not_found, one_of
 from batchwright.api.openapi import TIME_SCHEMA, enum_schema, error_responses, limit_schema
 from batchwright.api.schemas.batch_create import (
     RerunBody,
@@ -15,10 +15,16 @@ from batchwright.api.schemas.batch_create import (
     batch_body_spec,
     parse_batch_create,
 )
-from batchwright.api.schemas.json_body import optional_body_spec, read_json_object, read_optional_object
+from batchwright.api.schemas.json_body import (
+    optional_body_spec,
+    read_json_object,
+    read_optional_object,
+    reject_unknown,
+)
 from batchwright.api.schemas.responses import batch_object, batch_page, json_response
 from batchwright.api.services.batch_control import BatchControl
 from batchwright.api.services.batch_creation import BatchCreator
+from batchwright.api.services.batch_deletion import BatchDeletion
 from batchwright.api.services.batch_rerun import BatchReruns
 from batchwright.api.services.idempotency import (
     fingerprint,
@@ -27,7 +33,7 @@ from batchwright.api.services.idempotency import (
 )
 from batchwright.contracts.batch import BatchState
 from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import BatchObject, BatchPage
+from batchwright.contracts.openai_objects import BatchObject, BatchPage, DeletedBatch
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.records import BatchRow
 from batchwright.rules.batch_filters import (
@@ -69,7 +75,7 @@ class BatchRoutes:
         self._temporal = deps.temporal
         self._creator = BatchCreator(deps)
         self._reruns = BatchReruns(deps)
-        self._control = BatchControl(deps)
+        self._control, self._deletion = BatchControl(deps), BatchDeletion(deps)
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/batches", tags=["Batches"])
@@ -91,6 +97,13 @@ class BatchRoutes:
             responses=error_responses(404),
         )
         router.add_api_route(one, self.get, response_model=BatchObject, responses=error_responses(404))
+        router.add_api_route(
+            one,
+            self.delete,
+            methods=["DELETE"],
+            response_model=DeletedBatch,
+            responses=error_responses(404, 409),
+        )
         resume, retry = optional_body_spec(RerunBody), optional_body_spec(RetryBody)
         for name, endpoint in {"cancel": self.cancel, "x/pause": self.pause}.items():
             router.add_api_route(
@@ -169,6 +182,23 @@ class BatchRoutes:
         """Cancel a batch. Results that it already has stay in its files."""
         tenant = tenant_of(request, self._deps.settings)
         return json_response(await self._control.cancel(tenant, batch_id))
+
+    async def delete(
+        self,
+        request: Request,
+        batch_id: str,
+        keep_files: Annotated[
+            str,
+            Query(description="keep the output and error files"),
+            enum_schema("true", "false"),
+        ] = "false",
+    ) -> Response:
+        """Delete an ended batch, its files and dead letters. Its input file stays."""
+        reject_unknown(request.query_params, ("keep_files",))
+        tenant = tenant_of(request, self._deps.settings)
+        keep = one_of(keep_files, "keep_files", "true", "false") == "true"
+        deleted = await self._deletion.delete(tenant, batch_id, key_id_of(request), keep_files=keep)
+        return json_response(deleted)
 
     async def pause(self, request: Request, batch_id: str) -> Response:
         """Stop sending the batch's requests. Its completion window continues."""

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from batchwright.api.auth.caller import tenant_of
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.errors import invalid_value
+from batchwright.api.errors import one_of
 from batchwright.api.middleware.head_method import is_head
 from batchwright.api.openapi import ResponseSpecs, enum_schema, error_responses, pattern_schema
 from batchwright.api.services.batch_control import BatchControl
@@ -60,18 +60,9 @@ class ResultRoutes:
         """
         row = await self._control.row(tenant_of(request, self._settings), batch_id)
         query = ResultQuery(
-            success=_STATUSES[_one_of(status, "status", *_STATUSES)],
+            success=_STATUSES[one_of(status, "status", *_STATUSES)],
             after=after,
             custom_id=custom_id,
-            follow=_one_of(follow, "follow", "true", "false") == "true",
+            follow=one_of(follow, "follow", "true", "false") == "true",
         )
         return await self._results.response(request, row, query, without_body=is_head(request))
-
-
-def _one_of(text: str, param: str, *values: str) -> str:
-    if text not in values:
-        *some, last = (f"'{value}'" for value in values)
-        raise invalid_value(
-            param, f"Invalid value: '{text}'. Supported values are: {', '.join(some)} and {last}."
-        )
-    return text

@@ -3,7 +3,7 @@
 import logging
 
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.errors import invalid_value
+from batchwright.api.errors import conflict, invalid_value
 from batchwright.api.schemas.batch_create import BatchCreate, build_order
 from batchwright.api.services.admission import Admission
 from batchwright.api.services.idempotency import IdempotencyKeys
@@ -39,10 +39,16 @@ class BatchCreator:
             fingerprint: digest of the request, which shows if a repeated call is the same.
 
         Raises:
-            ApiError: as in `create`, or the key was used with another request.
+            ApiError: as in `create`, or the key was used with another request, or its batch was deleted.
         """
         order = await self._order_of_key(creation, tenant, key, fingerprint)
         if await self._batches.get(tenant, order.batch_id) is None:
+            if await self._deps.database.batch_deletions.is_deleted(tenant, order.batch_id):
+                raise conflict(
+                    f"Batch '{order.batch_id}', which was created with this Idempotency-Key, was deleted. "
+                    "Use another key to create a new batch.",
+                    param="Idempotency-Key",
+                )
             await self.start(order)
         return BatchRow(order=order, status=BatchStatus.VALIDATING)
 

@@ -42,6 +42,12 @@ class DeletedFile(ApiObject):
     deleted: Literal[True] = True
 
 
+class DeletedBatch(ApiObject):
+    id: str
+    object: Literal["batch"] = "batch"
+    deleted: Literal[True] = True
+
+
 class UploadObject(ApiObject):
     id: str
     object: Literal["upload"] = "upload"

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from batchwright.database.tables.audits import AuditsTable
+from batchwright.database.tables.batch_deletions import BatchDeletions
 from batchwright.database.tables.batch_snapshots import BatchSnapshots
 from batchwright.database.tables.batches import BatchesTable
 from batchwright.database.tables.callbacks import CallbacksTable
@@ -51,6 +52,7 @@ class Database:
     idempotency: IdempotencyTable
     batches: BatchesTable
     batch_snapshots: BatchSnapshots
+    batch_deletions: BatchDeletions
     progress: ProgressTable
     reruns: RerunsTable
     dead_letters: DeadLettersTable

@@ -8,6 +8,7 @@ DatabaseError
   UnknownCursor         a list cannot continue after the id `after`, because no such object exists
   UnknownBatch          the batch to change has no row
   FileInUse             a batch that has not ended reads the file
+  ResultsInUse          a batch that resumes the batch to delete has not read its results yet
   UnknownUpload         the tenant has no such upload
   UploadClosed          the upload accepts no parts, because it is completed, cancelled or expired
   UploadFull            the upload would exceed the limit of parts or bytes with one more part
@@ -68,6 +69,13 @@ class FileInUse(DatabaseError):
         )
         self.file_id = file_id
         self.batch_id = batch_id
+
+
+class ResultsInUse(DatabaseError):
+    def __init__(self, batch_id: str, reader_id: str) -> None:
+        super().__init__(f"The results of {batch_id!r} are still read by {reader_id!r}, which resumes it.")
+        self.batch_id = batch_id
+        self.reader_id = reader_id
 
 
 class UnknownUpload(DatabaseError):

@@ -5,6 +5,7 @@ from batchwright.database.errors import SchemaMismatch
 from batchwright.database.migrate import missing_names
 from batchwright.database.pool import ConnectionPool, open_connection_pool
 from batchwright.database.tables.audits import PostgresAudits
+from batchwright.database.tables.batch_deletions import PostgresBatchDeletions
 from batchwright.database.tables.batch_snapshots import PostgresBatchSnapshots
 from batchwright.database.tables.batches import PostgresBatches
 from batchwright.database.tables.callbacks import PostgresCallbacks
@@ -72,6 +73,7 @@ def postgres_database(pool: ConnectionPool) -> Database:
         idempotency=PostgresIdempotency(pool, files, uploads),
         batches=batches,
         batch_snapshots=PostgresBatchSnapshots(pool),
+        batch_deletions=PostgresBatchDeletions(pool),
         progress=PostgresProgress(pool, batches),
         reruns=PostgresReruns(pool, files),
         dead_letters=dead_letters,

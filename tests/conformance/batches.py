@@ -2,6 +2,7 @@
 
 import asyncio
 
+import httpx
 import pytest
 from openai import BadRequestError, ConflictError, NotFoundError
 from openai.types import Batch
@@ -191,6 +192,29 @@ async def late_cancel(api: Api) -> None:
     with pytest.raises(ConflictError, match="Cannot cancel a batch with status 'completed'") as conflict:
         await api.client.with_options(max_retries=5).batches.cancel(batch.id)
     assert conflict.value.response.headers["x-should-retry"] == "false"
+
+
+@TABLE.row("Batches", "an ended batch is deleted with its files, except its input; a live one is 409")
+async def deletion(api: Api) -> None:
+    await api.stack.faults(model=MODELS[0], kind="hang", rate=1.0)
+    batch = await created(api.client)
+    path = f"/batches/{batch.id}"
+    with pytest.raises(ConflictError, match="cancel it, or wait") as conflict:
+        await api.client.with_options(max_retries=5).delete(path, cast_to=httpx.Response)
+    assert conflict.value.response.headers["x-should-retry"] == "false"
+    await api.client.batches.cancel(batch.id)
+    batch = await ended(api.client, batch.id)
+    for _ in range(2):
+        deleted = await api.client.delete(path, cast_to=httpx.Response)
+        assert deleted.json() == {"id": batch.id, "object": "batch", "deleted": True}
+    for call, id in (
+        (api.client.batches.retrieve, batch.id),
+        (api.client.files.retrieve, batch.error_file_id),
+    ):
+        assert id is not None
+        with pytest.raises(NotFoundError):
+            await call(id)
+    assert (await api.client.files.delete(batch.input_file_id)).deleted
 
 
 @TABLE.row("Batches", "an invalid creation is rejected with `code` and `param`")

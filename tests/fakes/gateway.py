@@ -11,6 +11,7 @@ class MemoryGateway(TemporalGateway):
     """Records started batches in `orders` and signals in `signals`.
 
     A test puts the results of `state` into `states`, and those of `ingested` into `ingestions`, by batch id.
+    Workflows have ended, except those of the batches in `open`.
     If it sets `failing` to an exception, each call raises this exception.
     """
 
@@ -19,6 +20,7 @@ class MemoryGateway(TemporalGateway):
         self.signals: list[tuple[str, str]] = []
         self.states: dict[str, BatchState] = {}
         self.ingestions: dict[str, IngestResult] = {}
+        self.open: set[str] = set()  # ids of batches whose workflows have not ended
         self.on_ingested: Callable[[], None] = lambda: None  # called before `ingested` returns
         self.failing: Exception | None = None
 
@@ -42,6 +44,10 @@ class MemoryGateway(TemporalGateway):
         self._enter()
         self.on_ingested()
         return self.ingestions.get(batch_id)
+
+    async def has_ended(self, batch_id: str) -> bool:
+        self._enter()
+        return batch_id not in self.open
 
     async def check(self) -> None:
         self._enter()

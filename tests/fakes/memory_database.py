@@ -18,6 +18,7 @@ from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters
 from batchwright.rules.batch_states import LIVE_STATES, cancel_takes_precedence, visible_status
 from batchwright.rules.dispatch.fair_share import fresh_fairness_key
 from tests.fakes.tables.audits import MemoryAudits
+from tests.fakes.tables.batch_deletions import MemoryBatchDeletions
 from tests.fakes.tables.callbacks import MemoryCallbacks
 from tests.fakes.tables.dead_letters import MemoryDeadLetters
 from tests.fakes.tables.files import MemoryFiles
@@ -40,6 +41,8 @@ class MemoryBatches(BatchesTable):
         self._rows = rows
 
     async def upsert(self, order: BatchOrder) -> BatchRow:
+        if (order.tenant, order.batch_id) in self._rows.enter().deleted:
+            raise UnknownBatch(order.batch_id)
         fresh = BatchRow(order=order, status=BatchStatus.VALIDATING)
         return self._seen(self._rows.enter().batches.setdefault((order.tenant, order.batch_id), fresh))
 
@@ -337,6 +340,7 @@ class MemoryDatabase(Database):
             idempotency=MemoryIdempotency(rows),
             batches=MemoryBatches(rows),
             batch_snapshots=MemoryBatchSnapshots(rows),
+            batch_deletions=MemoryBatchDeletions(rows),
             progress=MemoryProgress(rows),
             reruns=MemoryReruns(rows),
             dead_letters=MemoryDeadLetters(rows),

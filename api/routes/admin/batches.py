@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from batchwright.api.auth.caller import operator_of
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.errors import batch_not_found, invalid_value
+from batchwright.api.errors import batch_not_found, one_of
 from batchwright.api.openapi import enum_schema, error_responses, limit_schema, pattern_schema
 from batchwright.api.schemas.batch_create import NO_NUL
 from batchwright.api.schemas.json_body import check_text, reject_unknown
@@ -82,9 +82,7 @@ class OperatorBatchRoutes:
             tenant=tenant,
             statuses=None if status is None else _parse_status(status),
             model=model,
-            forecast=None
-            if forecast is None
-            else WindowFit(_checked("forecast", forecast, tuple(WindowFit))),
+            forecast=None if forecast is None else WindowFit(one_of(forecast, "forecast", *WindowFit)),
         )
         rows, more = await self._batches.page(filters, limit=most, ascending=ascending, after=after)
         return json_response(operator_batch_page(rows, now, more=more))
@@ -140,12 +138,5 @@ class OperatorBatchRoutes:
 
 
 def _parse_status(text: str) -> Collection[BatchStatus]:
-    status = _checked("status", text, _STATUSES)
+    status = one_of(text, "status", *_STATUSES)
     return _LIVE_STATUSES if status == _LIVE else [BatchStatus(status)]
-
-
-def _checked(param: str, text: str, values: Collection[str]) -> str:
-    if text not in values:
-        supported = ", ".join(f"'{value}'" for value in values)
-        raise invalid_value(param, f"Invalid value: '{text}'. Supported values are: {supported}.")
-    return text

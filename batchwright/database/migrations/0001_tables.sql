@@ -284,6 +284,16 @@ CREATE TABLE batch_tags (
 );
 CREATE INDEX batch_tags_by_creation ON batch_tags (tenant, tag, created_at, batch_id);
 
+-- A batch that its tenant has deleted. Its workflow's history may exist for longer than its row: the row is neither
+-- restored from it nor inserted again, and a repeated deletion succeeds.
+CREATE TABLE deleted_batches (
+    tenant     text        NOT NULL,
+    id         text        NOT NULL,
+    deleted_at timestamptz NOT NULL,
+    PRIMARY KEY (tenant, id)
+);
+CREATE INDEX deleted_batches_by_time ON deleted_batches (deleted_at);
+
 -- Bytes that attempts of ingestion have written for live batches. They count for the tenant's stored bytes.
 CREATE TABLE ingest_attempts (
     tenant   text   NOT NULL,

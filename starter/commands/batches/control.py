@@ -1,4 +1,7 @@
-"""`batchwright status`, `list`, `cancel`, `pause`, `resume`, `retry`: show and control existing batches."""
+"""Commands that show and control existing batches.
+
+They are `batchwright status`, `list`, `cancel`, `pause`, `resume`, `retry` and `delete`.
+"""
 
 from datetime import datetime
 from typing import Annotated
@@ -170,6 +173,26 @@ def retry(
     """
     with api_client(url, tenant) as client:
         _follow_new(client, client.retry(batch_id, window, code), batch_id, wait, interval, json)
+
+
+def delete(
+    batch_id: BatchId,
+    keep_files: Annotated[
+        bool, typer.Option("--keep-files", help="Keep its output and error files.")
+    ] = False,
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Delete a batch that has ended, with its files and dead letters.
+
+    Its input file stays.
+    """
+    with api_client(url, tenant) as client:
+        deleted = client.delete_batch(batch_id, keep_files=keep_files)
+    if json:
+        return print_json(deleted)
+    stderr().print(f"Deleted {batch_id}.", markup=False)
 
 
 def _follow_new(

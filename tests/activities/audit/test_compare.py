@@ -159,6 +159,18 @@ async def test_a_missing_row_of_an_ended_run_is_created_with_its_end(fixture: Au
     assert (row.status, row.output_file_id) == (BatchStatus.EXPIRED, output)
 
 
+async def test_a_batch_that_its_tenant_deleted_is_no_difference_and_stays_deleted(
+    fixture: AuditFixture,
+) -> None:
+    await fixture.live()
+    fixture.run("completed", BatchResult(status=BatchStatus.COMPLETED))
+    await fixture.database.batches.end_without_files("acme", ID, BatchStatus.FAILED, [], NOW)
+    assert await fixture.database.batch_deletions.remove("acme", ID, NOW)
+    report = await fixture.audit()
+    assert (report.differences, report.runs) == ([], 1)
+    assert fixture.database.rows.batches == {}
+
+
 async def test_batches_that_begin_or_end_during_the_audit_are_no_difference(fixture: AuditFixture) -> None:
     await fixture.live()
     fixture.runs.runs[ID] = BatchRun(ID, "acme", EARLIER, "completed", NOW)

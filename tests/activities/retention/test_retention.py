@@ -200,6 +200,20 @@ async def test_batch_rows_are_deleted_after_90_days_once_nothing_else_is_left(
     assert fixture.database.rows.batches == {}
 
 
+async def test_the_record_of_a_deleted_batch_is_kept_as_long_as_rows_of_batches(
+    fixture: RetentionFixture,
+) -> None:
+    await fixture.batch("batch_1", status=BatchStatus.EXPIRED)
+    deletions = fixture.database.batch_deletions
+    assert await deletions.remove("t", "batch_1", NOW)
+    later = NOW + timedelta(days=90)
+    await fixture.retention.run(RetentionKind.METADATA, later - timedelta(seconds=1))
+    await fixture.retention.run(RetentionKind.METADATA, later, dry_run=True)
+    assert await deletions.is_deleted("t", "batch_1")
+    await fixture.retention.run(RetentionKind.METADATA, later)
+    assert not await deletions.is_deleted("t", "batch_1")
+
+
 async def test_old_objects_without_a_row_are_deleted(fixture: RetentionFixture) -> None:
     kept = {(await fixture.file("file-1")).storage_key}
     await fixture.batch("batch_live")

@@ -57,17 +57,7 @@ class MemoryRetention(RetentionTable):
     async def remove_batch(self, batch: EndedItem) -> bool:
         if (batch.tenant, batch.id) not in self._rows.enter().cleared:
             return False
-        del self._rows.cleared[batch.tenant, batch.id]
-        for key, order in list(self._rows.reruns.items()):
-            if batch.tenant == key[0] and batch.id in (key[1], order.batch_id):
-                del self._rows.reruns[key]
-        for key, (origin, _) in list(self._rows.dead_letter_retries.items()):
-            if batch.tenant == key[0] and batch.id in (key[1], origin):
-                del self._rows.dead_letter_retries[key]
-        for id, buried in list(self._rows.dead_letters.items()):
-            if (buried.tenant, buried.batch_id) == (batch.tenant, batch.id):
-                del self._rows.dead_letters[id]
-        return self._rows.batches.pop((batch.tenant, batch.id), None) is not None
+        return self._rows.remove_batch(batch.tenant, batch.id)
 
     async def old_uploads(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
         rows = self._rows.enter()

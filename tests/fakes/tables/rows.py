@@ -54,6 +54,7 @@ class Rows:
         self.parts: dict[tuple[str, str, str], PartRow] = {}
         self.swept: dict[Key, datetime] = {}
         self.cleared: dict[Key, datetime] = {}  # ended batches whose objects are gone
+        self.deleted: dict[Key, datetime] = {}  # batches that their tenants deleted
         self.successes: dict[str, datetime] = {}
         self.audits: dict[str, RecordedAudit] = {}
         self.marked_at: datetime | None = None
@@ -97,6 +98,22 @@ class Rows:
         mine = [row for (owner, _), row in self.batches.items() if owner == tenant]
         readers = [row for row in mine if row.status in LIVE_STATES or files_follow(row)]
         return [row for row in readers if row.order.input_file_id == file_id]
+
+    def remove_batch(self, tenant: str, batch_id: str) -> bool:
+        """Remove the row of a batch and all rows that belong to it. Return False if there is no such row."""
+        self.cleared.pop((tenant, batch_id), None)
+        for key, order in list(self.reruns.items()):
+            if tenant == key[0] and batch_id in (key[1], order.batch_id):
+                del self.reruns[key]
+        for key, (origin, _) in list(self.dead_letter_retries.items()):
+            if tenant == key[0] and batch_id in (key[1], origin):
+                del self.dead_letter_retries[key]
+        for id, buried in list(self.dead_letters.items()):
+            if (buried.tenant, buried.batch_id) == (tenant, batch_id):
+                del self.dead_letters[id]
+        for waiting in [key for key in self.waiting if key[:2] == (tenant, batch_id)]:
+            del self.waiting[waiting]
+        return self.batches.pop((tenant, batch_id), None) is not None
 
     def is_known(self, file: FileRow, now: datetime) -> bool:
         """Return True if callers still see the file: it has not expired, or a live batch created before

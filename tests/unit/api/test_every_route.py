@@ -96,6 +96,7 @@ TABLE: dict[str, tuple[Scope | str | None, list[Call]]] = {
     "POST /v1/batches": (WRITE, [creation("{file}"), creation("{image}")]),
     "GET /v1/batches": (READ, [Call("/v1/batches?after={batch}")]),
     "GET /v1/batches/{batch_id}": (READ, [Call(BATCH)]),
+    "DELETE /v1/batches/{batch_id}": (WRITE, [Call(BATCH)]),
     "POST /v1/batches/{batch_id}/cancel": (WRITE, [Call(BATCH + "/cancel")]),
     "POST /v1/batches/{batch_id}/x/pause": (WRITE, [Call(BATCH + "/x/pause")]),
     "POST /v1/batches/{batch_id}/x/resume": (WRITE, [Call(BATCH + "/x/resume")]),

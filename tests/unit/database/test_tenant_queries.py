@@ -15,6 +15,7 @@ SYSTEM = {
     "api_keys.find": "a key's prefix tells whose a request is: there is no tenant yet",
     "api_keys.record_uses": "keys that were just proven, by their own ids",
     "api_keys.revoke": "operators revoke a key by its id or prefix",
+    "batch_deletions.forget": "the sweep, over all tenants",
     "batch_snapshots.read": "event streams of several batches, each key with its tenant",
     "dead_letters.delete": "operators delete one by its id, which nobody guesses",
     "dead_letters.get": "operators look at one by its id",

@@ -1,4 +1,4 @@
-"""submit, status, watch, list, cancel, pause, resume: what they do, print and exit with."""
+"""submit, status, watch, list, cancel, pause, resume, delete: what they do, print and exit with."""
 
 import json
 from collections.abc import Callable, Generator
@@ -593,3 +593,14 @@ def test_pause_and_resume_reach_the_workflow(cli: Cli, tmp_path: Path, command: 
     shown = cli.run(command, batch_id, "--json")
     assert json.loads(shown.stdout)["x_batchwright"]["paused"] is paused
     assert (batch_id, command) in cli.api.temporal.signals
+
+
+def test_a_batch_is_deleted_when_it_has_ended(cli: Cli, tmp_path: Path) -> None:
+    batch_id = cli.submitted(tmp_path).order.batch_id
+    refused = cli.run("delete", batch_id)
+    assert (refused.exit_code, "cancel it, or wait" in refused.stderr) == (3, True)
+    run_now(cli.api.database.batches.end_without_files("default", batch_id, BatchStatus.EXPIRED, [], LATER))
+    deleted = cli.run("delete", batch_id)
+    assert (deleted.exit_code, deleted.stdout, deleted.stderr) == (0, "", f"Deleted {batch_id}.\n")
+    again = cli.run("delete", batch_id, "--keep-files", "--json")
+    assert json.loads(again.stdout) == {"id": batch_id, "object": "batch", "deleted": True}

@@ -41,7 +41,7 @@ async def test_an_unknown_route_is_named(api: ApiFixture, method: str, path: str
     [
         ("PUT", "/v1/files", "GET, HEAD, POST"),
         ("POST", "/v1/files/x", "DELETE, GET, HEAD"),
-        ("DELETE", "/v1/batches/x", "GET, HEAD"),
+        ("POST", "/v1/batches/x", "DELETE, GET, HEAD"),
         ("GET", "/v1/batches/x/cancel", "POST"),
         ("GET", "/v1/uploads", "POST"),
         ("OPTIONS", "/admin/dlq/retry-all", "POST"),  # not a dead letter of that name

@@ -1,0 +1,100 @@
+"""Delete an ended batch with everything that belongs to it, except its input file."""
+
+import asyncio
+import logging
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, batch_not_found, conflict
+from batchwright.contracts.openai_objects import DeletedBatch
+from batchwright.database.errors import ResultsInUse
+from batchwright.database.records import BatchRow
+from batchwright.rules import object_keys
+from batchwright.rules.ids import derived_file_id, is_batch_id
+from batchwright.rules.retention import OUTPUT_KINDS
+
+logger = logging.getLogger(__name__)
+
+# A workflow ends right after the row of its batch, unless a worker crashes between the two.
+_END_CHECKS = 20
+_END_CHECK_SECONDS = 0.1
+
+
+class BatchDeletion:
+    """Deletes batches.
+
+    The files are hidden first, then all objects in storage are deleted, and the row goes last. So an
+    interrupted deletion leaves a batch without files, and a repeated call completes it.
+    """
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._clock, self._temporal, self._storage = deps.clock, deps.temporal, deps.storage
+        self._batches, self._deletions = deps.database.batches, deps.database.batch_deletions
+        self._retention = deps.database.retention
+
+    async def delete(self, tenant: str, batch_id: str, key_id: str, *, keep_files: bool) -> DeletedBatch:
+        """Delete an ended batch. A repeated call changes nothing and returns the same object.
+
+        Args:
+            key_id: Id of the API key that requested it, for the log; empty if there is none.
+            keep_files: True keeps the output and error files.
+
+        Raises:
+            ApiError: the tenant has no such batch (404), or the batch has not ended, its files are still to
+                be written, or a batch that resumes it is still reading its results (409).
+        """
+        row = await self._batches.get(tenant, batch_id) if is_batch_id(batch_id) else None
+        if row is None:
+            if is_batch_id(batch_id) and await self._deletions.is_deleted(tenant, batch_id):
+                return DeletedBatch(id=batch_id)
+            raise batch_not_found(batch_id)
+        await self._check_ended(row)
+        try:
+            await self._deletions.begin(tenant, batch_id, keep_files=keep_files)
+        except ResultsInUse as error:
+            raise conflict(
+                f"Cannot delete batch '{batch_id}': batch '{error.reader_id}', which resumes it, is still "
+                f"reading its results. Delete it when '{error.reader_id}' is no longer 'validating'."
+            ) from None
+        await self._delete_objects(tenant, batch_id)
+        await self._deletions.remove(tenant, batch_id, self._clock())
+        extra = {"batch_id": batch_id, "of_tenant": tenant, "key_id": key_id, "keep_files": keep_files}
+        logger.info("batch deleted", extra=extra)
+        return DeletedBatch(id=batch_id)
+
+    async def _delete_objects(self, tenant: str, batch_id: str) -> None:
+        """Delete all objects of the batch, except those of files that still have a row."""
+        ids = [derived_file_id(batch_id, kind) for kind in OUTPUT_KINDS]
+        kept = await self._retention.storage_keys(tenant, ids)
+        for id in ids:
+            async for found in self._storage.list(object_keys.output_key(tenant, id, "")):
+                if found.key != kept.get(id):
+                    await self._storage.delete(found.key)
+        await self._storage.delete_prefix(object_keys.batch_root(tenant, batch_id) + "/")
+
+    async def _check_ended(self, row: BatchRow) -> None:
+        """Check that the batch and its workflow have ended, and that no files follow.
+
+        A workflow that has not ended could still write to the batch.
+
+        Raises:
+            ApiError: one of them has not (409).
+        """
+        batch_id = row.order.batch_id
+        if not row.status.is_terminal:
+            raise conflict(
+                f"Cannot delete a batch with status '{row.status}': cancel it, or wait until it ends."
+            )
+        if row.files_pending:
+            raise conflict(
+                f"Cannot delete batch '{batch_id}': its files are still to be written. Poll it until "
+                "`x_batchwright.files_pending` is false."
+            )
+        for _ in range(_END_CHECKS):
+            if await self._temporal.has_ended(batch_id):
+                return
+            await asyncio.sleep(_END_CHECK_SECONDS)
+        raise ApiError(
+            409,
+            f"Cannot delete batch '{batch_id}' yet: its workflow is still ending. Try again in a moment.",
+            headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
+        )

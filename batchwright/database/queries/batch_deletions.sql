@@ -1,0 +1,37 @@
+-- Deletion of ended batches at the request of their tenants.
+
+-- name: lock
+-- A resumption cannot be claimed meanwhile.
+SELECT id FROM batches WHERE tenant = $1 AND id = $2 FOR UPDATE
+
+-- name: reader
+-- The batch that is still reading the results of this one, because it resumes it.
+SELECT b.id FROM reruns r JOIN batches b ON b.tenant = r.tenant AND b.id = r.batch_id
+WHERE r.tenant = $1 AND r.origin_id = $2 AND r.kind = 'resume' AND b.status = 'validating'
+
+-- name: hide_files
+DELETE FROM files f USING batches b
+WHERE b.tenant = $1 AND b.id = $2 AND f.tenant = $1 AND f.id IN (b.output_file_id, b.error_file_id)
+
+-- name: remove
+-- As retention's `remove_batch`. Dead letters, tags, forecasts and progress are deleted with the row.
+WITH gone AS (
+    DELETE FROM batches
+    WHERE tenant = $1 AND id = $2 AND status IN ('completed', 'failed', 'expired', 'cancelled')
+      AND files_pending_until IS NULL
+    RETURNING tenant, id
+), recorded AS (
+    INSERT INTO deleted_batches (tenant, id, deleted_at) SELECT tenant, id, $3 FROM gone ON CONFLICT DO NOTHING
+), forgotten AS (
+    DELETE FROM reruns c USING gone WHERE c.tenant = gone.tenant AND c.batch_id = gone.id
+), unlinked AS (
+    DELETE FROM dead_letter_retries r USING gone WHERE r.tenant = gone.tenant AND r.batch_id = gone.id
+), answered AS (
+    DELETE FROM waiting_reasons w USING gone WHERE w.tenant = gone.tenant AND w.batch_id = gone.id)
+SELECT id FROM gone
+
+-- name: is_deleted
+SELECT id FROM deleted_batches WHERE tenant = $1 AND id = $2
+
+-- name: forget
+DELETE FROM deleted_batches WHERE deleted_at <= $1

@@ -1,0 +1,136 @@
+"""Deletion of batches by their tenants; `any_database` runs the tests on each database."""
+
+from datetime import timedelta
+
+import pytest
+
+from batchwright.contracts.batch import BatchOrder, RerunKind, SourceBatch
+from batchwright.contracts.openai import BatchStatus
+from batchwright.database.database import Database
+from batchwright.database.errors import ResultsInUse, UnknownBatch
+from batchwright.rules.results.dead_letters import DeadLetter
+from tests.integration.database.rows import a_file, a_running_batch, after, an_order, an_outcome
+
+LETTER = DeadLetter(
+    id="batch_req_1",
+    offset=0,
+    custom_id="a",
+    model="m",
+    attempts=5,
+    failed_at=after(1),
+    status=500,
+    message="it failed",
+)
+
+
+async def an_ended_batch(database: Database, id: str = "batch_1") -> None:
+    await a_running_batch(database, id)
+    await database.batches.finish("t", id, an_outcome(dead_letters=[LETTER]), after(100))
+
+
+def a_rerun(kind: RerunKind) -> BatchOrder:
+    return an_order("batch_2", origin=SourceBatch(batch_id="batch_1", kind=kind))
+
+
+async def claim(database: Database, kind: RerunKind) -> BatchOrder:
+    """Let `batch_2` rerun `batch_1`, and return its order."""
+    order = a_rerun(kind)
+    assert order.origin is not None
+    return await database.reruns.claim(order, order.origin)
+
+
+async def names_of_files(database: Database, tenant: str = "t") -> list[str]:
+    rows, _ = await database.files.page(tenant, purpose=None, limit=9, ascending=True, after=None)
+    return [row.id for row in rows]
+
+
+async def test_a_deletion_hides_the_files_first_and_then_removes_the_batch(any_database: Database) -> None:
+    await any_database.files.insert(a_file())
+    await an_ended_batch(any_database)
+    deletions = any_database.batch_deletions
+    await deletions.begin("t", "batch_1", keep_files=False)
+    assert await names_of_files(any_database) == ["file-1"]
+    assert await any_database.batches.get("t", "batch_1") is not None
+    assert await any_database.dead_letters.get("batch_req_1") is not None
+    assert not await deletions.is_deleted("t", "batch_1")
+    assert [await deletions.remove("t", "batch_1", after(200)) for _ in range(2)] == [True, False]
+    assert await any_database.batches.get("t", "batch_1") is None
+    assert await any_database.dead_letters.get("batch_req_1") is None
+    assert await deletions.is_deleted("t", "batch_1")
+
+
+async def test_files_can_be_kept(any_database: Database) -> None:
+    await an_ended_batch(any_database)
+    await any_database.batch_deletions.begin("t", "batch_1", keep_files=True)
+    assert await any_database.batch_deletions.remove("t", "batch_1", after(200))
+    assert sorted(await names_of_files(any_database)) == ["file-err", "file-out"]
+
+
+async def test_a_deleted_batch_is_never_inserted_again(any_database: Database) -> None:
+    await an_ended_batch(any_database)
+    await any_database.batch_deletions.remove("t", "batch_1", after(200))
+    with pytest.raises(UnknownBatch):
+        await any_database.batches.upsert(an_order())
+    assert await any_database.batches.get("t", "batch_1") is None
+
+
+async def test_a_live_batch_and_one_whose_files_are_pending_are_not_removed(any_database: Database) -> None:
+    await a_running_batch(any_database)
+    remove = any_database.batch_deletions.remove
+    assert not await remove("t", "batch_1", after(200))
+    await any_database.batches.end_without_files(
+        "t", "batch_1", BatchStatus.EXPIRED, [], after(100), files_until=after(1000)
+    )
+    assert not await remove("t", "batch_1", after(200))
+    await any_database.batches.abandon_files("t", "batch_1", [])
+    assert await remove("t", "batch_1", after(200))
+
+
+async def test_results_that_a_resumption_still_reads_stay(any_database: Database) -> None:
+    await an_ended_batch(any_database)
+    await any_database.batches.upsert(await claim(any_database, RerunKind.RESUME))
+    with pytest.raises(ResultsInUse) as refused:
+        await any_database.batch_deletions.begin("t", "batch_1", keep_files=False)
+    assert refused.value.reader_id == "batch_2"
+    assert "file-out" in await names_of_files(any_database)
+    await any_database.batches.start("t", "batch_2", total=1, models=[], at=after(110))
+    await any_database.batch_deletions.begin("t", "batch_1", keep_files=False)
+    assert await names_of_files(any_database) == []
+
+
+async def test_a_retry_has_an_input_of_its_own_and_keeps_nothing(any_database: Database) -> None:
+    await an_ended_batch(any_database)
+    await any_database.batches.upsert(await claim(any_database, RerunKind.RETRY))
+    await any_database.batch_deletions.begin("t", "batch_1", keep_files=False)
+    assert await any_database.batch_deletions.remove("t", "batch_1", after(200))
+
+
+async def test_after_its_rerun_was_deleted_a_batch_can_be_rerun_again(any_database: Database) -> None:
+    await an_ended_batch(any_database)
+    order = await claim(any_database, RerunKind.RESUME)
+    await any_database.batches.upsert(order)
+    await any_database.batches.end_without_files("t", "batch_2", BatchStatus.FAILED, [], after(120))
+    assert await any_database.batch_deletions.remove("t", "batch_2", after(200))
+    assert order.origin is not None
+    assert await any_database.reruns.find("t", order.origin) is None
+
+
+async def test_a_tenant_deletes_nothing_of_another(any_database: Database) -> None:
+    await an_ended_batch(any_database)
+    await any_database.files.insert(a_file("file-out", "u", purpose="batch_output"))
+    await any_database.batch_deletions.begin("u", "batch_1", keep_files=False)
+    assert not await any_database.batch_deletions.remove("u", "batch_1", after(200))
+    assert not await any_database.batch_deletions.is_deleted("u", "batch_1")
+    await any_database.batch_deletions.begin("t", "batch_1", keep_files=False)
+    assert await names_of_files(any_database, "u") == ["file-out"]
+
+
+async def test_old_deletions_are_forgotten(any_database: Database) -> None:
+    for id in ("batch_1", "batch_2"):
+        await a_running_batch(any_database, id)
+        await any_database.batches.finish("t", id, an_outcome(output=None, error=None), after(100))
+    deletions = any_database.batch_deletions
+    await deletions.remove("t", "batch_1", after(200))
+    await deletions.remove("t", "batch_2", after(200) + timedelta(seconds=1))
+    await deletions.forget(after(200))
+    assert [await deletions.is_deleted("t", id) for id in ("batch_1", "batch_2")] == [False, True]
