@@ -246,6 +246,10 @@ class Client:
         """Change a batch of any tenant, and return it. `act` is `cancel`, `pause` or `resume`."""
         return self._call("POST", f"{_OPERATOR_BATCHES}/{quote(batch_id, safe='')}/{act}", OperatorBatch)
 
+    def prioritize_batch(self, batch_id: str, priority: int) -> OperatorBatch:
+        path = f"{_OPERATOR_BATCHES}/{quote(batch_id, safe='')}/priority"
+        return self._call("POST", path, OperatorBatch, {"priority": priority})
+
     def dead_letters(
         self, *, tenant: str | None, batch_id: str | None, limit: int, after: str | None
     ) -> DeadLetterPage:

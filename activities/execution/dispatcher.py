@@ -34,8 +34,7 @@ class SliceDispatcher:
         self._authorizer = LineAuthorizer(worker.permissions, worker.metrics, request)
         self._demand, self._held = worker.demand, turn.held
         self._tenant, self._seconds = request.tenant, request.slice_seconds
-        place = request.model, request.tenant, request.weight, request.batch_id, request.number
-        self._permit_request = PermitRequest(*place, self._on_permit, request.caller.key_id, request.priority)
+        self._permit_request = self._new_permit_request(request.priority)
         self._opened_at = time.monotonic()
         self._started_at: float | None = None  # when the first line was sent
         self._is_exclusive = False  # True while a quarantined line is in flight; no other line is sent
@@ -127,6 +126,7 @@ class SliceDispatcher:
             self._reject_waiting_line()
         except Exception as error:
             self._state.error = error
+        self._follow_priority()
         self.wake()
         self._free_memory()
         self._outcomes.metrics.flush()
@@ -265,6 +265,24 @@ class SliceDispatcher:
         if line is not None:
             self._limiter.cancel(self._permit_request)
             self._queue.push_front(line)
+
+    def _new_permit_request(self, priority: int) -> PermitRequest:
+        request = self._turn.request
+        place = request.model, request.tenant, request.weight, request.batch_id, request.number
+        return PermitRequest(*place, self._on_permit, request.caller.key_id, priority)
+
+    def _follow_priority(self) -> None:
+        """Wait for permits with the priority that the batch has now, if an operator has changed it.
+
+        Requests in flight keep the permit request with which they were granted.
+        """
+        request, before = self._turn.request, self._permit_request
+        priorities = self._limiter.limits.shares.ranks(request.model).priorities
+        priority = priorities.get(request.batch_id, before.priority)
+        if priority != before.priority and not self._is_exclusive:
+            self._leave_queue()
+            self._permit_request = self._new_permit_request(priority)
+            before.detach()
 
     def _on_permit(self, permit: Permit) -> None:
         """Send the line that waited for this permit, and request a permit for the next line.

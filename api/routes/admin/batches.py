@@ -1,4 +1,4 @@
-"""/admin/batches: list, count, get, cancel, pause and resume the batches of all tenants; for operators."""
+"""/admin/batches: list, count, get, cancel, pause, resume and prioritize the batches of all tenants."""
 
 import logging
 from collections.abc import Awaitable, Callable, Collection
@@ -6,17 +6,24 @@ from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
 
 from batchwright.api.auth.caller import operator_of
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.errors import batch_not_found, one_of
+from batchwright.api.errors import batch_not_found, conflict, invalid_value, one_of
 from batchwright.api.openapi import enum_schema, error_responses, limit_schema, pattern_schema
 from batchwright.api.schemas.batch_create import NO_NUL
-from batchwright.api.schemas.json_body import check_text, reject_unknown
+from batchwright.api.schemas.json_body import (
+    check_text,
+    json_body_spec,
+    read_json_object,
+    reject_unknown,
+    required_integer,
+)
 from batchwright.api.schemas.operator_batches import batch_counts, operator_batch, operator_batch_page
 from batchwright.api.schemas.responses import FORECAST_AGE, json_response
 from batchwright.api.services.batch_control import BatchControl
-from batchwright.contracts.batch import WindowFit
+from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
 from batchwright.contracts.openai import BatchStatus
 from batchwright.contracts.openai_objects import BatchObject
 from batchwright.contracts.operator_objects import BatchCountsObject, OperatorBatch, OperatorBatchPage
@@ -31,6 +38,10 @@ _LIVE_STATUSES = tuple(status for status in BatchStatus if not status.is_termina
 _STATUSES = (_LIVE, *BatchStatus)
 _FILTERS = ("tenant", "status", "model", "forecast", "order", "limit", "after")
 _TextQuery = Annotated[str | None, Query(), pattern_schema(NO_NUL)]
+
+
+class PriorityUpdate(BaseModel):
+    priority: int = Field(ge=MIN_PRIORITY, le=MAX_PRIORITY, description="the highest is the most urgent")
 
 
 class OperatorBatchRoutes:
@@ -53,6 +64,14 @@ class OperatorBatchRoutes:
                 response_model=OperatorBatch,
                 responses=error_responses(404, 409),
             )
+        router.add_api_route(
+            f"{one}/priority",
+            self.prioritize,
+            methods=["POST"],
+            response_model=OperatorBatch,
+            openapi_extra=json_body_spec(PriorityUpdate),
+            responses=error_responses(404, 409),
+        )
         return router
 
     async def list(
@@ -110,6 +129,24 @@ class OperatorBatchRoutes:
     async def resume(self, request: Request, batch_id: str) -> Response:
         """Resume a paused batch. If the batch has ended, only its tenant can resume it."""
         return await self._act(request, batch_id, "resumed", self._control.resume_paused)
+
+    async def prioritize(self, request: Request, batch_id: str) -> Response:
+        """Change the priority of a live batch among those of its tenant. Workers apply it within seconds."""
+        tenant = await self._owner(batch_id)
+        fields = await read_json_object(request)
+        reject_unknown(fields, PriorityUpdate.model_fields)
+        priority = required_integer(fields, "priority")
+        if not MIN_PRIORITY <= priority <= MAX_PRIORITY:
+            message = f"expected {MIN_PRIORITY} to {MAX_PRIORITY}, the most urgent, but got {priority}."
+            raise invalid_value("priority", f"Invalid value for 'priority': {message}")
+        before = await self._batches.set_priority(tenant, batch_id, priority)
+        batch = await self._control.get(tenant, batch_id)
+        if before is None:
+            raise conflict(f"Cannot change the priority of a batch with status '{batch.status}'.")
+        extra = {"batch_id": batch_id, "of_tenant": tenant, "operator": operator_of(request)}
+        change = {"before": before, "priority": priority}
+        logger.info("batch priority changed by an operator", extra=extra | change)
+        return json_response(operator_batch(batch, tenant))
 
     async def _act(
         self,

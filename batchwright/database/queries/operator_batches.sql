@@ -3,6 +3,13 @@
 -- name: owner
 SELECT tenant FROM batches WHERE id COLLATE "C" = $1
 
+-- name: set_priority
+UPDATE batches b SET priority = $3 FROM (
+    SELECT priority FROM batches WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE) before
+WHERE b.tenant = $1 AND b.id = $2 AND b.status IN ('validating', 'in_progress', 'finalizing')
+  AND b.cancel_requested_at IS NULL
+RETURNING before.priority
+
 -- name: page_down
 -- Ids sort by the time of creation. A forecast counts only if it was made after $6.
 SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors, f.forecast

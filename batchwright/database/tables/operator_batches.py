@@ -53,6 +53,13 @@ class OperatorBatches(Protocol):
         """Return the tenant of a batch, or None if there is no such batch."""
         ...
 
+    async def set_priority(self, tenant: str, batch_id: str, priority: int) -> int | None:
+        """Set the priority of a batch, and return the one that it had.
+
+        Return None without a change if there is no such batch, or if it has ended or is being cancelled.
+        """
+        ...
+
     async def page(
         self, filters: BatchFilters, *, limit: int, ascending: bool, after: str | None
     ) -> tuple[list[BatchRow], bool]:
@@ -75,6 +82,7 @@ class OperatorBatches(Protocol):
 @dataclass(frozen=True)
 class OperatorBatchQueries:
     owner: str
+    set_priority: str
     page_down: str
     page_up: str
     counts: str
@@ -88,6 +96,10 @@ class PostgresOperatorBatches(OperatorBatches):
     async def owner(self, batch_id: str) -> str | None:
         record = await self._connections.fetchrow(self._sql.owner, batch_id)
         return None if record is None else record["tenant"]
+
+    async def set_priority(self, tenant: str, batch_id: str, priority: int) -> int | None:
+        record = await self._connections.fetchrow(self._sql.set_priority, tenant, batch_id, priority)
+        return None if record is None else record["priority"]
 
     async def page(
         self, filters: BatchFilters, *, limit: int, ascending: bool, after: str | None

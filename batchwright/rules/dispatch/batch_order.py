@@ -87,12 +87,14 @@ class BatchRanks(dict[str, Rank]):
     """Ranks of the batches of one model, by batch id. A batch that is not known yet comes before large ones.
 
     `first` has the batch with the lowest rank of each tenant and priority, as (tenant, batch id). Tenants
-    with only one batch of the model are left out.
+    with only one batch of the model are left out. `priorities` has the current priority of each batch, by id.
+    An operator may have changed it since the batch was created.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.first: list[tuple[str, str]] = []
+        self.priorities: dict[str, int] = {}
 
     def __missing__(self, batch_id: str) -> Rank:
         return _NEW
@@ -138,7 +140,8 @@ class BatchSchedule:
         for batch in batches:
             group = batch.model, batch.tenant, batch.priority
             rank = _rank(batch, self._rate(group), now)
-            ranks.setdefault(batch.model, BatchRanks())[batch.batch_id] = rank
+            of_model = ranks.setdefault(batch.model, BatchRanks())
+            of_model[batch.batch_id], of_model.priorities[batch.batch_id] = rank, batch.priority
             first[group] = min(first.get(group, (rank, batch.batch_id)), (rank, batch.batch_id))
             counts[batch.model, batch.tenant] += 1
         for (model, tenant, _), (_, batch_id) in first.items():

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from batchwright.contracts.batch import WindowFit
+from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
 from batchwright.contracts.operator_objects import BatchCountsObject, OperatorBatch, TenantBatchCounts
 from batchwright.starter.options import BatchId, Json, Tenant, Url, api_client
 from batchwright.starter.output import (
@@ -148,6 +148,28 @@ def resume(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenan
     """Resume a paused batch of any tenant."""
     with api_client(url, tenant) as client:
         _print(client.control_batch(batch_id, "resume"), json)
+
+
+@batches.command("priority")
+def priority(
+    batch_id: BatchId,
+    value: Annotated[
+        int,
+        typer.Argument(
+            metavar="PRIORITY",
+            min=MIN_PRIORITY,
+            max=MAX_PRIORITY,
+            help=f"{MIN_PRIORITY} to {MAX_PRIORITY}, the most urgent.",
+            show_default=False,
+        ),
+    ],
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Change the priority of a live batch among those of its tenant."""
+    with api_client(url, tenant) as client:
+        _print(client.prioritize_batch(batch_id, value), json)
 
 
 def _print(batch: OperatorBatch, json: bool) -> None:

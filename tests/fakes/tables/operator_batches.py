@@ -19,6 +19,14 @@ class MemoryOperatorBatches(OperatorBatches):
     async def owner(self, batch_id: str) -> str | None:
         return next((tenant for tenant, id in self._rows.enter().batches if id == batch_id), None)
 
+    async def set_priority(self, tenant: str, batch_id: str, priority: int) -> int | None:
+        row = self._rows.enter().batches.get((tenant, batch_id))
+        if row is None or row.status not in LIVE_STATES or row.cancel_requested_at is not None:
+            return None
+        order = row.order.model_copy(update={"priority": priority})
+        self._rows.batches[tenant, batch_id] = row.model_copy(update={"order": order})
+        return row.order.priority
+
     async def page(
         self, filters: BatchFilters, *, limit: int, ascending: bool, after: str | None
     ) -> tuple[list[BatchRow], bool]:

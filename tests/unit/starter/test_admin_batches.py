@@ -93,3 +93,9 @@ def test_every_option_is_documented_and_no_other(cli: Cli) -> None:
 
 def _options(text: str) -> set[str]:
     return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) - {"--help"}
+
+
+def test_the_priority_of_a_batch_is_changed(cli: Cli) -> None:
+    red = created(cli, "red")
+    assert re.search(r"priority +5", cli.run("admin", "batches", "priority", red, "5").stdout)
+    assert cli.run("admin", "batches", "priority", red, "6").exit_code == 3

@@ -5,15 +5,17 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
 
 from batchwright.activities.services.tenant_shares import StoredShares
-from batchwright.contracts.batch import Caller
+from batchwright.contracts.batch import Caller, ModelCounts
 from batchwright.database.records import ApiKeyRow
 from batchwright.rules.api_keys import Scope, SecretHash
 from tests.activities.execution.fixture import (
+    BATCH,
     MODEL,
     TENANT,
     ExecutionFixture,
@@ -25,7 +27,7 @@ from tests.activities.execution.fixture import (
     request,
 )
 from tests.fakes.memory_database import MemoryDatabase
-from tests.integration.database.rows import START
+from tests.integration.database.rows import START, an_order
 
 pytestmark = pytest.mark.usefixtures("skipped_waits")
 
@@ -190,3 +192,32 @@ async def test_running_slices_follow_a_changed_weight_of_their_tenant() -> None:
         for one in running:
             one.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+async def test_running_slices_follow_a_changed_priority_of_their_batch() -> None:
+    """The batch with fewer lines left goes first, until the other one has a higher priority."""
+    database, large = MemoryDatabase(), "batch_" + "f" * 32
+    for batch_id, lines in ((BATCH, 5_000), (large, 50_000)):
+        await in_progress(database, TENANT, batch_id, lines)
+    async with running_worker(database) as (execution, backend):
+        await plan_slice(execution.storage, [line_of(number) for number in range(1500)])
+        await plan_slice(execution.storage, [line_of(OTHER + number) for number in range(1500)], "other")
+        of_large = request(batch_id=large, ingest_prefix="other", slice_seconds=300)
+        running = [execution.start(request(slice_seconds=300)), execution.start(of_large)]
+        for priority, share in ((3, 4 / 5), (4, 1 / 3), (2, 2 / 3), (3, 4 / 5)):
+            await database.operator_batches.set_priority(TENANT, large, priority)
+            await asyncio.sleep(5)
+            backend.received.clear()
+            await asyncio.sleep(20)
+            assert backend.received[TENANT] / backend.received.total() == pytest.approx(share, abs=0.05)
+        for one in running:
+            one.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def in_progress(database: MemoryDatabase, tenant: str, batch_id: str, lines: int) -> None:
+    now = datetime.now(UTC)
+    order = an_order(batch_id, tenant, created_at=now, deadline=now + timedelta(hours=24))
+    await database.batches.upsert(order)
+    models = [ModelCounts(model=MODEL, lines=lines)]
+    await database.batches.start(tenant, batch_id, total=lines, models=models, at=now)

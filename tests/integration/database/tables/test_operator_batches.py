@@ -38,6 +38,26 @@ async def test_the_owner_of_a_batch_is_its_tenant(any_database: Database) -> Non
     assert await any_database.operator_batches.owner("batch_2") is None
 
 
+async def test_the_priority_of_a_live_batch_is_changed_where_workers_read_it(any_database: Database) -> None:
+    await a_batch(any_database, 1)
+    assert await any_database.operator_batches.set_priority("t", "batch_1", 5) == 3
+    assert await any_database.operator_batches.set_priority("t", "batch_1", 4) == 5
+    (backlog,) = await any_database.fleet.backlogs(after(20))
+    (work,) = await any_database.forecasts.work(after(20))
+    row = await any_database.batches.upsert(an_order())  # as a workflow that still has the first priority
+    assert (backlog.priority, work.priority, row.order.priority) == (4, 4, 4)
+
+
+async def test_the_priority_of_a_batch_that_ended_or_is_cancelled_stays(any_database: Database) -> None:
+    set_priority = any_database.operator_batches.set_priority
+    for number in (1, 2):
+        await a_batch(any_database, number)
+    await any_database.batches.finish("t", "batch_1", an_outcome(output=None, error=None), after(20))
+    await any_database.batches.request_cancel("t", "batch_2", after(20))
+    assert [await set_priority("t", f"batch_{number}", 5) for number in (1, 2, 3)] == [None, None, None]
+    assert await set_priority("u", "batch_1", 5) is None
+
+
 async def test_pages_go_through_the_batches_of_all_tenants_in_both_orders(any_database: Database) -> None:
     for number, tenant in enumerate(("red", "blue", "red")):
         await a_batch(any_database, number, tenant)

@@ -1,4 +1,4 @@
-"""/admin/batches: list with filters, counts, get, cancel, pause, resume."""
+"""/admin/batches: list with filters, counts, get, cancel, pause, resume, priority."""
 
 from collections.abc import AsyncGenerator
 from datetime import timedelta
@@ -159,6 +159,47 @@ async def test_an_operator_cancels_a_batch_of_any_tenant(api: ApiFixture) -> Non
     assert api.temporal.signals == [(red, "cancel")]
 
 
+async def test_an_operator_changes_the_priority_of_a_live_batch(
+    api: ApiFixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    red = await running(api, "red")
+    with caplog.at_level("INFO"):
+        changed = await api.http.post(f"/admin/batches/{red}/priority", json={"priority": 5})
+    assert read(changed, OperatorBatch).x_batchwright.priority == 5
+    seen = read(await api.http.get(f"/v1/batches/{red}", headers={"X-Tenant": "red"}), BatchObject)
+    assert seen.x_batchwright.priority == 5
+    (entry,) = (e for e in caplog.records if e.getMessage() == "batch priority changed by an operator")
+    fields = vars(entry)
+    assert (fields["batch_id"], fields["of_tenant"], fields["before"], fields["priority"]) == (
+        red,
+        "red",
+        3,
+        5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [({}, "priority"), ({"priority": 6}, "priority"), ({"priority": "5"}, "priority"), ({"prio": 5}, "prio")],
+)
+async def test_a_wrong_priority_is_a_400_and_changes_nothing(
+    api: ApiFixture, body: dict[str, object], param: str
+) -> None:
+    red = await running(api, "red")
+    answer = await api.http.post(f"/admin/batches/{red}/priority", json=body)
+    assert (answer.status_code, error_of(answer).param) == (400, param)
+    assert api.database.rows.batches["red", red].order.priority == 3
+
+
+async def test_a_batch_that_has_ended_or_is_cancelled_keeps_its_priority(api: ApiFixture) -> None:
+    done, red = await completed(api, "red"), await running(api, "red")
+    await api.http.post(f"/admin/batches/{red}/cancel")
+    for batch_id, status in ((done, "completed"), (red, "cancelling")):
+        refused = await api.http.post(f"/admin/batches/{batch_id}/priority", json={"priority": 1})
+        assert refused.status_code == 409
+        assert f"with status '{status}'" in error_of(refused).message
+
+
 @pytest.mark.parametrize("act", ["cancel", "pause", "resume"])
 async def test_a_batch_that_has_ended_is_not_changed(api: ApiFixture, act: str) -> None:
     done = await completed(api, "red")
@@ -167,7 +208,7 @@ async def test_a_batch_that_has_ended_is_not_changed(api: ApiFixture, act: str) 
     assert error_of(refused).message == f"Cannot {act} a batch with status 'completed'."
 
 
-@pytest.mark.parametrize("call", ["GET ", "POST /cancel", "POST /pause", "POST /resume"])
+@pytest.mark.parametrize("call", ["GET ", "POST /cancel", "POST /pause", "POST /resume", "POST /priority"])
 @pytest.mark.parametrize("batch_id", ["batch_01a20d7774b6755488a512e95eb779be", "batch_1", "%00"])
 async def test_an_unknown_batch_is_a_404(api: ApiFixture, call: str, batch_id: str) -> None:
     method, _, path = call.partition(" ")
