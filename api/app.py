@@ -22,6 +22,7 @@ from batchwright.api.openapi import DocumentedApp, auth_error_responses, error_r
 from batchwright.api.routes.admin.batches import OperatorBatchRoutes
 from batchwright.api.routes.admin.budget_groups import BudgetGroupRoutes
 from batchwright.api.routes.admin.dead_letters import DeadLetterRoutes
+from batchwright.api.routes.admin.holds import HoldRoutes
 from batchwright.api.routes.admin.models import ModelRegistryRoutes
 from batchwright.api.routes.admin.quotas import QuotaRoutes
 from batchwright.api.routes.admin.rates import RateRoutes
@@ -45,7 +46,7 @@ _DESCRIPTION = (
 )
 _TENANT_ROUTES = (FileRoutes, UploadRoutes, BatchRoutes, ResultRoutes, ModelRoutes, LimitRoutes)
 _OPERATOR_ROUTES = (
-    *(RateRoutes, QuotaRoutes, BudgetGroupRoutes),
+    *(RateRoutes, HoldRoutes, QuotaRoutes, BudgetGroupRoutes),
     *(ModelRegistryRoutes, OperatorBatchRoutes, DeadLetterRoutes, StatsRoutes),
 )
 

@@ -15,6 +15,7 @@ from batchwright.contracts.operator_objects import (
     DeadLetterPage,
     DeadLetterRetryPage,
     DeletedDeadLetter,
+    HoldList,
     LimitsObject,
     ModelSettingsObject,
     OperatorBatch,
@@ -29,6 +30,7 @@ _Body = Mapping[str, object]
 _Model = TypeVar("_Model", bound=BaseModel)
 _RATES = "/admin/rates"
 _QUOTAS = "/admin/quotas"
+_HOLDS = "/admin/holds"
 _MODELS = "/admin/models"
 _DEAD_LETTERS = "/admin/dlq"
 _OPERATOR_BATCHES = "/admin/batches"
@@ -219,6 +221,16 @@ class Client:
     def clear_rate(self, model: str | None) -> RateList:
         query = "" if model is None else f"?{httpx.QueryParams({'model': model})}"
         return self._call("DELETE", _RATES + query, RateList)
+
+    def holds(self) -> HoldList:
+        return self._call("GET", _HOLDS, HoldList)
+
+    def hold(self, target: Mapping[str, str]) -> HoldList:
+        """Stop the sending of lines. `target` names a `tenant` or a `model`."""
+        return self._call("PUT", _HOLDS, HoldList, target)
+
+    def release(self, target: Mapping[str, str]) -> HoldList:
+        return self._call("DELETE", f"{_HOLDS}?{httpx.QueryParams(dict(target))}", HoldList)
 
     def quotas(self) -> QuotaList:
         return self._call("GET", _QUOTAS, QuotaList)

@@ -1,4 +1,4 @@
-"""Find out why batches wait: no worker polls their queue, a rate limits them, or other slices are ahead."""
+"""Find out why batches wait: a hold, a queue that no worker polls, a rate, or other slices ahead of them."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from temporalio.service import RPCError
 
 from batchwright.activities.services.waiting_reasons import ReasonSignal
 from batchwright.contracts.batch import WaitingReason
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.openai import BatchStatus, HoldKind
 from batchwright.contracts.temporal_names import IO_QUEUE, inference_queue
 from batchwright.database.database import Database
 from batchwright.database.errors import DatabaseUnavailable
@@ -36,6 +36,10 @@ _KEEP_EXPIRED = timedelta(hours=1)
 _OWN_SLICES_STALLED = (
     "its running slices have received no response recently, and its other slices wait for them"
 )
+_HELD = {
+    HoldKind.TENANT: "an operator holds the tenant: its lines are not sent until the hold is released",
+    HoldKind.MODEL: "an operator holds the model: its lines are not sent until the hold is released",
+}
 _BatchModel = tuple[str, str, str]  # tenant, batch, model; an empty model stands for the whole batch
 # Statuses of batches whose next step runs on a worker that reads and writes files.
 _NEEDS_IO_WORKER = (BatchStatus.VALIDATING, BatchStatus.FINALIZING, BatchStatus.CANCELLING)
@@ -136,7 +140,9 @@ class WaitingReasonMonitor:
         reports: dict[str, QueueReport] = {}
         reasons: dict[_BatchModel, str] = {}
         for backlog, queue in zip(backlogs, queues, strict=True):
-            if not is_polled(queue, polled):
+            if backlog.held is not None:
+                reasons[_key(backlog)] = _HELD[backlog.held]
+            elif not is_polled(queue, polled):
                 reasons[_key(backlog)] = unpolled_reason(queue)
             elif _key(backlog) in stalled:
                 if queue not in reports:

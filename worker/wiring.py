@@ -174,7 +174,7 @@ class InferenceWorkers:
         budgets = TokenBudgets(quotas, groups, resources.settings.quotas.tokens_per_day)
         window = timedelta(seconds=resources.settings.max_window_seconds)
         self.permissions = CachedPermissions(quotas, budgets, window)
-        self.shares = StoredShares(quotas, resources.database.fleet, worker_id())
+        self.shares = StoredShares(resources.database, worker_id())
         self.callbacks = CallbackWatch(resources.database.callbacks, resources.settings)
         self.context = WorkerContext(
             storage=resources.storage,

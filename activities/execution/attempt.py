@@ -55,6 +55,7 @@ from batchwright.telemetry import tracing
 logger = logging.getLogger(__name__)
 _COMPACT_BETWEEN_TURNS = 8  # number of segments
 _POLL_SECONDS = 0.1
+_HELD_SECONDS = 10.0  # until the next turn of a slice that an operator holds, which could send nothing
 _LAST_REPORT_SECONDS = 3.0  # limit for the last report, in case the database hangs
 _REASONS = {
     HeartbeatReply.CANCEL_REQUESTED: StopReason.CANCELLED,
@@ -289,7 +290,8 @@ class SliceAttempt:
             self._reporter.turn_finished(another_follows=another_follows)
         if another_follows:
             message = f"slice {self._request.number + 1} continues in its next turn"
-            raise next_turn_error(Failure.TURN_OVER, message, 0.001)
+            is_held = self._worker.shares.is_held(self._request.tenant, self._request.model)
+            raise next_turn_error(Failure.TURN_OVER, message, _HELD_SECONDS if is_held else 0.001)
         workers = self._worker.count_workers(activity.info().task_queue)
         return counts.model_copy(update={"finished": reason is StopReason.COMPLETED, "workers": workers})
 

@@ -108,7 +108,7 @@ class SliceReporter:
         request, permits = self._request, self._worker.permits
         tenant, model = request.tenant, request.model
         limit = permits.limit_reached(model, tenant, request.caller.key_id)
-        return "" if limit is None else permits.limits.reason(limit, model, tenant)
+        return "" if limit is None or limit.is_hold else permits.limits.reason(limit, model, tenant)
 
     def _open_circuit(self) -> CircuitBreaker | None:
         """Return the model's circuit breaker if only probes may be sent; None if lines may be sent."""

@@ -1,14 +1,14 @@
-"""Weights, caps and rates of tenants, caps of API keys, and the order of batches, read from the database."""
+"""Weights, caps and rates of tenants, caps of API keys, holds, and the order of batches, from the database."""
 
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from batchwright.contracts.openai import HoldKind
+from batchwright.database.database import Database
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.tables.fleet import LiveBatches
 from batchwright.database.tenants.quota_records import TenantShare
-from batchwright.database.tenants.quotas import QuotasTable
 from batchwright.inference.send_limits import NO_RATES, FleetRate, Rates, TenantShares
 from batchwright.rules.dispatch.batch_order import BatchRanks, BatchSchedule, WaitingBatch
 from batchwright.rules.dispatch.fleet_share import share_of, share_of_rate
@@ -19,7 +19,7 @@ _REFRESH_SECONDS = 2.0
 
 
 class StoredShares(TenantShares):
-    """Weights, caps and rates of tenants, caps of API keys, and the order of batches.
+    """Weights, caps and rates of tenants, caps of API keys, holds, and the order of batches.
 
     Everything is read from the database every two seconds.
 
@@ -32,14 +32,15 @@ class StoredShares(TenantShares):
     the other workers can see it.
     """
 
-    def __init__(self, table: QuotasTable, fleet: LiveBatches, worker_id: str) -> None:
-        """Create the reader. No weight or cap is known before the first `refresh`.
+    def __init__(self, database: Database, worker_id: str) -> None:
+        """Create the reader. No weight, cap or hold is known before the first `refresh`.
 
         Args:
             worker_id: id with which this process stores its heartbeats. Its part of each cap depends on which
                 workers store heartbeats.
         """
-        self._table, self._fleet, self._worker_id = table, fleet, worker_id
+        self._table, self._fleet, self._holds = database.quotas, database.fleet, database.holds
+        self._worker_id = worker_id
         self._schedule = BatchSchedule()
         self.weights: Mapping[str, float] = {}
         self.max_in_flight: Mapping[str, int] = {}
@@ -53,7 +54,7 @@ class StoredShares(TenantShares):
         return self._schedule.ranks(model)
 
     async def refresh(self) -> None:
-        """Read the weights, the caps, and the remaining lines of batches again.
+        """Read the weights, the caps, the holds, and the remaining lines of batches again.
 
         Raises:
             DatabaseUnavailable: the database does not respond. The last values stay in effect.
@@ -71,6 +72,9 @@ class StoredShares(TenantShares):
         }
         rates = {row.tenant: self._rates_of(row) for row in rows}
         self.rates = {tenant: found for tenant, found in rates.items() if found is not NO_RATES}
+        holds = await self._holds.all()
+        self.held_tenants = frozenset(hold.name for hold in holds if hold.kind is HoldKind.TENANT)
+        self.held_models = frozenset(hold.name for hold in holds if hold.kind is HoldKind.MODEL)
         self._is_read.set()
         backlogs = await self._fleet.backlogs(now)
         batches = [
@@ -84,9 +88,9 @@ class StoredShares(TenantShares):
                 deadline=each.deadline.timestamp(),
             )
             for each in backlogs
-            if not each.is_paused and each.deadline > now
+            if not each.is_paused and each.held is None and each.deadline > now
         ]
-        paused = {each.batch_id for each in backlogs if each.is_paused}
+        paused = {each.batch_id for each in backlogs if each.is_paused or each.held is not None}
         self._schedule.update(batches, now.timestamp(), paused)
 
     def _rates_of(self, row: TenantShare) -> Rates:

@@ -78,6 +78,13 @@ class AdmissionPolicy(StrEnum):
     REFUSE = "refuse"  # it fails before a line is sent
 
 
+class HoldKind(StrEnum):
+    """What operators can hold: all batches of a tenant, or all lines of a model."""
+
+    TENANT = "tenant"
+    MODEL = "model"
+
+
 class GroupKind(StrEnum):
     """Kind of a budget group, whose members share a daily token budget.
 

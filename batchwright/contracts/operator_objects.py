@@ -120,6 +120,20 @@ class RateList(BaseModel):
     )
 
 
+class HoldObject(BaseModel):
+    """A tenant or a model whose lines are not sent. The other one of both fields is null."""
+
+    object: Literal["hold"] = "hold"
+    tenant: str | None
+    model: str | None
+    held_at: int = Field(description="Unix seconds")
+
+
+class HoldList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[HoldObject]
+
+
 class OperatorBatch(BatchObject):
     """A batch as its tenant sees it, together with the name of the tenant."""
 

@@ -12,6 +12,7 @@ from batchwright.database.tables.dead_letters import DeadLettersTable
 from batchwright.database.tables.files import FilesTable
 from batchwright.database.tables.fleet import LiveBatches
 from batchwright.database.tables.forecasts import ForecastsTable
+from batchwright.database.tables.holds import HoldsTable
 from batchwright.database.tables.idempotency import IdempotencyTable
 from batchwright.database.tables.model_changes import ModelChangesTable
 from batchwright.database.tables.models import ModelsTable
@@ -64,6 +65,7 @@ class Database:
     models: ModelsTable
     model_changes: ModelChangesTable
     rates: RatesTable
+    holds: HoldsTable
     workers: WorkersTable
     retention: RetentionTable
     audits: AuditsTable

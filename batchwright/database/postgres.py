@@ -13,6 +13,7 @@ from batchwright.database.tables.dead_letters import PostgresDeadLetters
 from batchwright.database.tables.files import PostgresFiles
 from batchwright.database.tables.fleet import PostgresLiveBatches
 from batchwright.database.tables.forecasts import PostgresForecasts
+from batchwright.database.tables.holds import PostgresHolds
 from batchwright.database.tables.idempotency import PostgresIdempotency
 from batchwright.database.tables.model_changes import PostgresModelChanges
 from batchwright.database.tables.models import PostgresModels
@@ -85,6 +86,7 @@ def postgres_database(pool: ConnectionPool) -> Database:
         models=PostgresModels(pool),
         model_changes=PostgresModelChanges(pool),
         rates=PostgresRates(pool),
+        holds=PostgresHolds(pool),
         workers=PostgresWorkers(pool),
         retention=PostgresRetention(pool),
         audits=PostgresAudits(pool),

@@ -8,7 +8,14 @@ from pydantic import Field, JsonValue
 
 from batchwright.contracts.batch import BatchForecast, BatchOrder, ErrorCount, ModelCounts, StartForecast
 from batchwright.contracts.message import Message
-from batchwright.contracts.openai import BatchStatus, GroupKind, UploadStatus, Usage, ValidationError
+from batchwright.contracts.openai import (
+    BatchStatus,
+    GroupKind,
+    HoldKind,
+    UploadStatus,
+    Usage,
+    ValidationError,
+)
 from batchwright.contracts.registry import ModelConfig
 from batchwright.rules.api_keys import Scope, SecretHash, is_usable
 from batchwright.rules.quotas import BudgetGroup
@@ -174,6 +181,15 @@ class ModelBacklog:
     priority: int
     created_at: datetime
     is_paused: bool = False  # True if a user has paused the batch
+    held: HoldKind | None = None  # what an operator holds: its tenant or the model
+
+
+class Hold(NamedTuple):
+    """A tenant or a model for which an operator has stopped the sending of lines, and since when."""
+
+    kind: HoldKind
+    name: str
+    held_at: datetime
 
 
 @dataclass(frozen=True)

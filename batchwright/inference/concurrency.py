@@ -317,7 +317,7 @@ class ConcurrencyLimiter:
         than models.
         """
         found = full = free = None  # best model so far; backends that are full; backends that have room
-        first, rates = (0, 0, ""), self.limits.model_rates
+        first, rates, held = (0, 0, ""), self.limits.model_rates, self._shares.held_models
         for model in self._waiting.values():
             urls = model.urls
             if model.used >= model.most or (model.used and urls == full):
@@ -331,7 +331,8 @@ class ConcurrencyLimiter:
                 full, model.full_since = urls, min(model.full_since, now)
                 if model.used or not model.is_starved(self.backends, now):
                     continue
-            if model.name in rates and self.limits.model_limit(model.name, now) is not None:
+            is_limited = model.name in rates or model.name in held
+            if is_limited and self.limits.model_limit(model.name, now) is not None:
                 continue
             found, first = model, place
         return found
@@ -341,7 +342,7 @@ class ConcurrencyLimiter:
         tenant = model.shares.next_tenant(model.waiting, now)
         queue = model.waiting[tenant]
         shares, limits, limit, is_capped = self._shares, self.limits, None, None
-        if tenant in shares.max_in_flight or tenant in shares.rates:
+        if tenant in shares.max_in_flight or tenant in shares.rates or tenant in shares.held_tenants:
             limit = limits.tenant_limit(tenant, now)
         if shares.key_max_in_flight:
             is_capped = limits.is_key_capped

@@ -4,7 +4,7 @@ If a tenant, an API key or a model has reached a limit, only its own lines wait.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -21,6 +21,8 @@ _MAX_AVERAGES = 10_000
 class Limit(StrEnum):
     """Kinds of limits that make lines wait although a permit is free. The values are metric labels."""
 
+    TENANT_HOLD = "tenant_hold"
+    MODEL_HOLD = "model_hold"
     TENANT_IN_FLIGHT = "tenant_max_in_flight"
     KEY_IN_FLIGHT = "key_max_in_flight"
     TENANT_REQUESTS = "tenant_requests_per_minute"
@@ -31,7 +33,12 @@ class Limit(StrEnum):
     @property
     def of_tenant(self) -> bool:
         """True for a limit of a tenant or of its API key, False for a limit of the model."""
-        return self not in (Limit.MODEL_REQUESTS, Limit.MODEL_TOKENS)
+        return self not in (Limit.MODEL_REQUESTS, Limit.MODEL_TOKENS, Limit.MODEL_HOLD)
+
+    @property
+    def is_hold(self) -> bool:
+        """True if an operator has stopped the sending until it is released."""
+        return self in (Limit.TENANT_HOLD, Limit.MODEL_HOLD)
 
 
 class FleetRate(NamedTuple):
@@ -64,12 +71,20 @@ class TenantShares(Protocol):
         key_max_in_flight: how many requests this process may have in flight for each API key, over all
             batches created with the key.
         rates: how much this process may send for each tenant per minute, over all models.
+        held_tenants: tenants for which operators have stopped the sending.
+        held_models: models for which operators have stopped the sending.
     """
 
     weights: Mapping[str, float]
     max_in_flight: Mapping[str, int]
     key_max_in_flight: Mapping[str, int]
     rates: Mapping[str, Rates]
+    held_tenants: Set[str] = frozenset()
+    held_models: Set[str] = frozenset()
+
+    def is_held(self, tenant: str, model: str) -> bool:
+        """Return True if nothing of the tenant may be sent to the model until an operator releases it."""
+        return tenant in self.held_tenants or model in self.held_models
 
     def ranks(self, model: str) -> BatchRanks:
         """Return the order of the batches with lines of the model, within each tenant and priority."""
@@ -176,12 +191,16 @@ class SendLimits:
         return self.tenant_rate(tenant, now)
 
     def tenant_rate(self, tenant: str, now: float) -> Limit | None:
-        """Return the tenant's rate that forbids a request now; None if a request may be sent."""
+        """Return the tenant's hold or rate that forbids a request now; None if a request may be sent."""
+        if tenant in self.shares.held_tenants:
+            return Limit.TENANT_HOLD
         buckets = _current(self._tenants, tenant, self.shares.rates.get(tenant, NO_RATES), now)
         return buckets and _used_up(buckets, now, Limit.TENANT_REQUESTS, Limit.TENANT_TOKENS)
 
     def model_limit(self, model: str, now: float) -> Limit | None:
-        """Return the model's rate that forbids a request now; None if a request may be sent."""
+        """Return the model's hold or rate that forbids a request now; None if a request may be sent."""
+        if model in self.shares.held_models:
+            return Limit.MODEL_HOLD
         buckets = _current(self._models, model, self.model_rates.get(model, NO_RATES), now)
         return buckets and _used_up(buckets, now, Limit.MODEL_REQUESTS, Limit.MODEL_TOKENS)
 
@@ -195,7 +214,10 @@ class SendLimits:
         return most is not None and self.of_keys[key_id] >= most
 
     def reason(self, limit: Limit, model: str, tenant: str) -> str:
-        """Return in words why lines wait. The text continues a sentence that begins with the model."""
+        """Return in words why lines wait. The text continues a sentence that begins with the model.
+
+        Control workers report holds, because holds also apply to slices that no worker runs.
+        """
         match limit:
             case Limit.TENANT_IN_FLIGHT:
                 return "the tenant has as many requests in flight as its `max_in_flight` allows"

@@ -24,6 +24,7 @@ from tests.fakes.tables.dead_letters import MemoryDeadLetters
 from tests.fakes.tables.files import MemoryFiles
 from tests.fakes.tables.fleet import MemoryLiveBatches
 from tests.fakes.tables.forecasts import MemoryForecasts
+from tests.fakes.tables.holds import MemoryHolds
 from tests.fakes.tables.models import MemoryModelChanges, MemoryModels, MemoryRates
 from tests.fakes.tables.operator_batches import MemoryOperatorBatches
 from tests.fakes.tables.quotas import MemoryQuotas
@@ -352,6 +353,7 @@ class MemoryDatabase(Database):
             models=MemoryModels(rows),
             model_changes=MemoryModelChanges(rows),
             rates=MemoryRates(rows),
+            holds=MemoryHolds(rows),
             workers=MemoryWorkers(rows),
             retention=MemoryRetention(rows),
             audits=MemoryAudits(rows),

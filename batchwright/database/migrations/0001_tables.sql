@@ -488,6 +488,14 @@ CREATE TABLE rates (
     changed_at          timestamptz      NOT NULL
 );
 
+-- Tenants and models for which operators have stopped the sending of lines.
+CREATE TABLE holds (
+    kind    text        NOT NULL CHECK (kind IN ('tenant', 'model')),
+    name    text        NOT NULL,
+    held_at timestamptz NOT NULL,
+    PRIMARY KEY (kind, name)
+);
+
 -- The last report of a worker process about itself.
 CREATE TABLE workers (
     id         text        PRIMARY KEY,              -- host:pid

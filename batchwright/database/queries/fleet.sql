@@ -17,6 +17,8 @@ WHERE b.status IN ('validating', 'in_progress', 'finalizing')
 -- name: backlogs
 -- Lines that the workers have left, by model, of batches that dispatch.
 SELECT b.tenant, b.id, m.model, b.deadline, b.priority, b.created_at, w.tenant IS NOT NULL AS is_paused,
+       (SELECT max(h.kind) FROM holds h
+        WHERE (h.kind = 'tenant' AND h.name = b.tenant) OR (h.kind = 'model' AND h.name = m.model)) AS held,
        (m.lines - coalesce(m.duplicates, 0) - m.completed - m.failed - coalesce(p.settled, 0))::bigint AS lines_left
 FROM batches b
 CROSS JOIN LATERAL jsonb_to_recordset(b.models) AS m(
@@ -34,12 +36,15 @@ WHERE b.status = 'in_progress' AND b.cancel_requested_at IS NULL
 -- Every worker runs this twice a second, so it reads only the rows of live batches. The order is the one in which
 -- workers poll: the first model of each tenant, then the second, and so on; models without lines left come last.
 -- `batches` are the batches of each of the `tenants` that have lines left and may send them now: not those that are
--- cancelled, paused by a user or past their deadline.
+-- cancelled, paused by a user, held by an operator or past their deadline.
 WITH wanted AS (
     SELECT b.tenant, m.model, min(b.created_at) AS since,
            count(*) FILTER (
                WHERE b.cancel_requested_at IS NULL AND b.deadline > $1 AND w.tenant IS NULL
                  AND m.lines - coalesce(m.duplicates, 0) > m.completed + m.failed + coalesce(p.settled, 0)
+                 AND NOT EXISTS (
+                     SELECT FROM holds h
+                     WHERE (h.kind = 'tenant' AND h.name = b.tenant) OR (h.kind = 'model' AND h.name = m.model))
            ) AS unsettled
     FROM batches b
     CROSS JOIN LATERAL jsonb_to_recordset(b.models) AS m(
@@ -79,7 +84,7 @@ WHERE planned.lines > coalesce(reported.settled, 0)
 
 -- name: lines_due
 -- Lines that the workers have left, by model and deadline. Batches that cannot send them are left out: those that are
--- cancelled, those that users have paused, and those after their deadline.
+-- cancelled, those that users have paused or operators hold, and those after their deadline.
 SELECT m.model, b.deadline,
        sum(m.lines - coalesce(m.duplicates, 0) - m.completed - m.failed - coalesce(p.settled, 0))::bigint AS lines
 FROM batches b
@@ -94,5 +99,7 @@ WHERE b.status = 'in_progress' AND b.cancel_requested_at IS NULL AND b.deadline 
   AND NOT EXISTS (
     SELECT FROM waiting_reasons w
     WHERE w.tenant = b.tenant AND w.batch_id = b.id AND w.model = '' AND w.source = $2 AND w.until > $1
-)
+) AND NOT EXISTS (
+    SELECT FROM holds h
+    WHERE (h.kind = 'tenant' AND h.name = b.tenant) OR (h.kind = 'model' AND h.name = m.model))
 GROUP BY m.model, b.deadline

@@ -2,7 +2,8 @@
 
 -- name: work
 -- Lines that workers have left, by batch and model. Batches that cannot send them are left out: those that are
--- cancelled, those that users have paused, and those after their deadline. $3 are the models; null: all.
+-- cancelled, those that users have paused or operators hold, and those after their deadline. $3 are the models;
+-- null: all.
 SELECT b.tenant, b.id, m.model, b.created_at, b.deadline, b.in_progress_at, b.priority,
        coalesce(q.weight, b.weight) AS weight, coalesce(p.settled, 0)::bigint AS settled,
        (m.lines - coalesce(m.duplicates, 0) - m.completed - m.failed - coalesce(p.settled, 0))::bigint AS lines_left,
@@ -23,7 +24,9 @@ WHERE b.status = 'in_progress' AND b.cancel_requested_at IS NULL AND b.deadline 
   AND NOT EXISTS (
     SELECT FROM waiting_reasons w
     WHERE w.tenant = b.tenant AND w.batch_id = b.id AND w.model = '' AND w.source = $2 AND w.until > $1
-)
+) AND NOT EXISTS (
+    SELECT FROM holds h
+    WHERE (h.kind = 'tenant' AND h.name = b.tenant) OR (h.kind = 'model' AND h.name = m.model))
 
 -- name: publish
 -- Only one of several control workers publishes: the others find a forecast that is not old enough.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.openai import BatchStatus, HoldKind
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import LiveBatch, ModelBacklog, ModelDeadline
 from batchwright.database.sql import queries
@@ -49,7 +49,7 @@ class LiveBatches(Protocol):
     async def lines_due(self, now: datetime) -> list[ModelDeadline]:
         """Return the number of lines that still need a final result, by model and deadline.
 
-        Only batches whose lines may be sent now count. A batch does not count if it is paused, cancelled,
+        Only batches whose lines may be sent now count. A batch does not count if it is paused, held, cancelled,
         past its deadline, or not in the phase of sending.
         """
         ...
@@ -101,6 +101,7 @@ class PostgresLiveBatches(LiveBatches):
                 priority=each["priority"],
                 created_at=each["created_at"],
                 is_paused=each["is_paused"],
+                held=each["held"] and HoldKind(each["held"]),
             )
             for each in records
         ]

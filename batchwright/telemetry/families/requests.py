@@ -48,7 +48,8 @@ class RequestMetrics:
             "model_limited_seconds_total",
             "Time for which lines of a model waited because of a limit, summed over their tenants: "
             "`tenant_max_in_flight`, `tenant_requests_per_minute`, `tenant_tokens_per_minute`, "
-            "`key_max_in_flight`, `model_requests_per_minute`, `model_tokens_per_minute`",
+            "`key_max_in_flight`, `model_requests_per_minute`, `model_tokens_per_minute`, `tenant_hold`, "
+            "`model_hold`",
             ["model", "limit"],
         )
         self.tenant_limited_seconds = create.counter(

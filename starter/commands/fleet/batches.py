@@ -7,6 +7,7 @@ import typer
 
 from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
 from batchwright.contracts.operator_objects import BatchCountsObject, OperatorBatch, TenantBatchCounts
+from batchwright.starter.commands.fleet import holds
 from batchwright.starter.options import BatchId, Json, Tenant, Url, api_client
 from batchwright.starter.output import (
     batch_table,
@@ -20,7 +21,7 @@ from batchwright.starter.output import (
 )
 
 admin = typer.Typer(
-    help="List and control the batches of all tenants.",
+    help="Control the batches of all tenants, and hold tenants and models.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -28,6 +29,9 @@ admin = typer.Typer(
 )
 batches = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 admin.add_typer(batches, name="batches", help="List and control the batches of all tenants.")
+admin.command("hold")(holds.hold)
+admin.command("release")(holds.release)
+admin.command("holds")(holds.holds)
 
 
 class ListedStatus(StrEnum):

@@ -30,6 +30,7 @@ class MemoryLiveBatches(LiveBatches):
                 row.order.priority,
                 row.order.created_at,
                 is_paused=self._is_paused(row, now),
+                held=self._rows.held(row.order.tenant, count.model),
             )
             for row in self._live()
             if row.status is BatchStatus.IN_PROGRESS and row.cancel_requested_at is None
@@ -48,7 +49,7 @@ class MemoryLiveBatches(LiveBatches):
                     key = row.order.tenant, count.model
                     since[key] = min(row.order.created_at, since.get(key, row.order.created_at))
                     is_unsettled = seen.lines - seen.duplicates > seen.completed + seen.failed
-                    if is_unsettled and self._may_send(row, now):
+                    if is_unsettled and self._may_send(row, now) and not self._rows.held(*key):
                         unsettled[key] += 1
         places: dict[str, tuple[bool, int, datetime]] = {}
         counts: Counter[tuple[str, bool]] = Counter()
@@ -74,6 +75,8 @@ class MemoryLiveBatches(LiveBatches):
         for row in self._live():
             if self._may_send(row, now):
                 for count in self._seen(row).models:
+                    if self._rows.held(row.order.tenant, count.model):
+                        continue
                     due[count.model, row.order.deadline] += (
                         count.lines - count.duplicates - count.completed - count.failed
                     )

@@ -34,7 +34,8 @@ class MemoryForecasts(ForecastsTable):
             seen = add_reported(row, per_model(slices(self._rows, order.tenant, order.batch_id)), [])
             for before, count in zip(row.models, seen.models, strict=False):
                 left = count.lines - count.duplicates - count.completed - count.failed
-                if left > 0 and (models is None or count.model in models):
+                is_wanted = models is None or count.model in models
+                if left > 0 and is_wanted and not self._rows.held(order.tenant, count.model):
                     found.append(
                         LiveWork(
                             tenant=order.tenant,

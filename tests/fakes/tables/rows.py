@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 
 from batchwright.contracts.batch import BatchForecast, BatchOrder, ModelCounts
-from batchwright.contracts.openai import Quota
+from batchwright.contracts.openai import HoldKind, Quota
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.records import (
     BatchRow,
@@ -67,6 +67,7 @@ class Rows:
         self.dead_letters: dict[str, StoredDeadLetter] = {}  # by id
         self.dead_letter_retries: dict[Key, tuple[str, BatchOrder]] = {}  # the origin's id
         self.rates: dict[str, RateChange] = {}
+        self.holds: dict[tuple[HoldKind, str], datetime] = {}  # since when
         self.quotas: dict[str, QuotaRow] = {}
         self.enqueued: dict[Key, EnqueuedWork] = {}
         self.requested: dict[Key, EnqueuedWork] = {}  # by batches that wait for the quota
@@ -114,6 +115,11 @@ class Rows:
         for waiting in [key for key in self.waiting if key[:2] == (tenant, batch_id)]:
             del self.waiting[waiting]
         return self.batches.pop((tenant, batch_id), None) is not None
+
+    def held(self, tenant: str, model: str) -> HoldKind | None:
+        """Return what an operator holds, the tenant or the model; None if neither is held."""
+        of = ((HoldKind.TENANT, tenant), (HoldKind.MODEL, model))
+        return next((kind for kind, name in of if (kind, name) in self.holds), None)
 
     def is_known(self, file: FileRow, now: datetime) -> bool:
         """Return True if callers still see the file: it has not expired, or a live batch created before

@@ -62,6 +62,7 @@ SYSTEM = {
 SHARED = {
     "audits",
     "callbacks",  # found by an id that stands for a line and its job, which only its worker knows
+    "holds",
     "model_changes",
     "model_speeds",
     "rates",

@@ -85,8 +85,9 @@ def test_a_batch_that_has_ended_is_refused_with_the_reason(cli: Cli) -> None:
 
 
 def test_every_option_is_documented_and_no_other(cli: Cli) -> None:
-    commands = ("list", "counts", "show", "cancel", "pause", "resume")
+    commands = ("list", "counts", "show", "cancel", "pause", "resume", "priority")
     shown = "".join(cli.run("admin", "batches", command, "--help").stdout for command in commands)
+    shown += "".join(cli.run("admin", command, "--help").stdout for command in ("hold", "release", "holds"))
     page = (REFERENCE / "cli.md").read_text().split("\n## admin\n")[1].split("\n## ")[0]
     assert _options(page) == _options(shown)
 
@@ -99,3 +100,16 @@ def test_the_priority_of_a_batch_is_changed(cli: Cli) -> None:
     red = created(cli, "red")
     assert re.search(r"priority +5", cli.run("admin", "batches", "priority", red, "5").stdout)
     assert cli.run("admin", "batches", "priority", red, "6").exit_code == 3
+
+
+def test_a_tenant_and_a_model_are_held_and_released(cli: Cli) -> None:
+    assert cli.run("admin", "holds").stderr == "No tenant and no model is held.\n"
+    cli.run("admin", "hold", "--of", "red")
+    shown = cli.run("admin", "hold", "--model", "llama").stdout.splitlines()
+    assert [row.split()[0] for row in shown[1:]] == ["llama", "red"]
+    left = json.loads(cli.run("admin", "release", "--of", "red", "--json").stdout)
+    assert [each["model"] for each in left["data"]] == ["llama"]
+    cli.run("admin", "release", "--model", "llama")
+    for options in ((), ("--of", "red", "--model", "llama")):
+        refused = cli.run("admin", "hold", *options)
+        assert (refused.exit_code, "Name either a tenant" in refused.stderr) == (3, True)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from batchwright.contracts.batch import BatchOrder, ModelCounts, WaitingReason
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.openai import Endpoint, HoldKind
 from batchwright.contracts.temporal_names import IO_QUEUE, inference_queue
 from batchwright.database.records import SliceProgress
 from batchwright.database.tables.waiting_reasons import WaitingSource
@@ -229,3 +229,21 @@ async def test_a_reason_that_is_not_renewed_expires(fixture: WaitingReasonFixtur
     waiting = fixture.database.waiting
     assert await waiting.get(WaitingSource.FLEET, fixture.at)
     assert await waiting.get(WaitingSource.FLEET, fixture.at + timedelta(seconds=31)) == []
+
+
+@pytest.mark.parametrize(("kind", "name"), [(HoldKind.TENANT, "acme"), (HoldKind.MODEL, "llama")])
+async def test_a_held_batch_says_so_until_it_is_released(
+    fixture: WaitingReasonFixture, kind: HoldKind, name: str
+) -> None:
+    await fixture.beat(of=fixture.order)
+    worker = fixture.worker()
+    await worker.refresh()
+    assert fixture.reasons == []
+    await fixture.database.holds.put(kind, name, START)
+    await worker.refresh()
+    await fixture.database.holds.remove(kind, name)
+    await worker.refresh()
+    assert fixture.reasons == [
+        f"an operator holds the {kind}: its lines are not sent until the hold is released",
+        "",
+    ]

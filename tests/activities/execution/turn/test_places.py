@@ -35,7 +35,7 @@ async def seconds_until_it_yields(*, same_tenant: int) -> float:
     Return for how long it ran. All other places are taken, `same_tenant` of them by the slice's tenant.
     """
     database = MemoryDatabase()
-    shares = StoredShares(database.quotas, database.fleet, "own")
+    shares = StoredShares(database, "own")
     await database.quotas.change(TENANT, {"max_in_flight": 1}, START)
     await shares.refresh()
     execution = ExecutionFixture(ok, shares=shares, model_in_flight=16, adaptive_limits=False)

@@ -12,6 +12,7 @@ import pytest
 
 from batchwright.activities.services.tenant_shares import StoredShares
 from batchwright.contracts.batch import Caller, ModelCounts
+from batchwright.contracts.openai import HoldKind
 from batchwright.database.records import ApiKeyRow
 from batchwright.rules.api_keys import Scope, SecretHash
 from tests.activities.execution.fixture import (
@@ -21,6 +22,7 @@ from tests.activities.execution.fixture import (
     ExecutionFixture,
     content_of,
     eventually,
+    in_seconds,
     line_of,
     ok,
     plan_slice,
@@ -53,7 +55,7 @@ class Backend:
 @asynccontextmanager
 async def running_worker(database: MemoryDatabase) -> AsyncGenerator[tuple[ExecutionFixture, Backend]]:
     """Yield a worker with 16 permits, which reads weights and caps from the database, and its backend."""
-    shares, backend = StoredShares(database.quotas, database.fleet, "own"), Backend()
+    shares, backend = StoredShares(database, "own"), Backend()
     execution = ExecutionFixture(ok, shares=shares, model_in_flight=16, adaptive_limits=False)
     execution.answer = backend.answer
     execution.context.permits.clock = time.monotonic  # the clock that skips waits
@@ -192,6 +194,51 @@ async def test_running_slices_follow_a_changed_weight_of_their_tenant() -> None:
         for one in running:
             one.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(HoldKind.TENANT, TENANT), (HoldKind.MODEL, MODEL)])
+async def test_a_running_slice_sends_nothing_while_its_tenant_or_model_is_held(
+    kind: HoldKind, name: str
+) -> None:
+    database = MemoryDatabase()
+    async with running_worker(database) as (execution, backend):
+        await plan_slice(execution.storage, [line_of(number) for number in range(400)])
+        running = execution.start(request(slice_seconds=300))
+        await eventually(lambda: backend.in_flight == 16)
+        await database.holds.put(kind, name, START)
+        await asyncio.sleep(5)
+        assert backend.in_flight == 0
+        sent = len(execution.sent)
+        await asyncio.sleep(60)
+        assert len(execution.sent) == sent
+        await database.holds.remove(kind, name)
+        assert (await running).completed == 400
+        await execution.context.waiting_reasons.drain()
+        assert execution.reported_reasons == []  # control workers report holds
+
+
+async def test_a_tenant_that_is_held_leaves_the_worker_to_others() -> None:
+    database = MemoryDatabase()
+    await database.holds.put(HoldKind.TENANT, TENANT, START)
+    async with running_worker(database) as (execution, backend):
+        await plan_slice(execution.storage, [line_of(number) for number in range(50)])
+        await plan_slice(execution.storage, [line_of(OTHER + number) for number in range(50)], "other")
+        held = execution.start(request(slice_seconds=300))
+        of_other = request(tenant="other", batch_id="batch_" + "f" * 32, ingest_prefix="other")
+        assert (await execution.run(of_other)).completed == 50
+        assert backend.received == {"other": 50}
+        held.cancel()
+        await asyncio.gather(held, return_exceptions=True)
+
+
+async def test_a_held_slice_ends_at_its_deadline() -> None:
+    database = MemoryDatabase()
+    await database.holds.put(HoldKind.MODEL, MODEL, START)
+    async with running_worker(database) as (execution, backend):
+        await plan_slice(execution.storage, [line_of(number) for number in range(50)])
+        result = await execution.run(request(deadline=in_seconds(30)))
+        assert (result.finished, result.completed, len(execution.sent)) == (False, 0, 0)
+        assert backend.in_flight == 0
 
 
 async def test_running_slices_follow_a_changed_priority_of_their_batch() -> None:

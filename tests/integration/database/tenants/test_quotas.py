@@ -110,7 +110,7 @@ async def test_weights_and_caps_are_listed_with_the_workers_that_run_slices_of_t
 async def test_workers_read_a_rate_of_a_tenant_when_it_was_changed(any_database: Database) -> None:
     database, quotas = any_database, any_database.quotas
     await database.batches.upsert(an_order("batch_1", "t"))
-    workers = {name: StoredShares(quotas, database.fleet, name) for name in ("a", "b", "new")}
+    workers = {name: StoredShares(database, name) for name in ("a", "b", "new")}
     for name in ("a", "b"):
         await database.workers.record_heartbeat(name, running_slice_stats({("batch_1", "m"): 1}))
     await database.workers.record_heartbeat("new", {})

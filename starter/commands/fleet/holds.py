@@ -1,0 +1,68 @@
+"""`batchwright admin hold`, `release` and `holds`: stop sending lines of a tenant or a model."""
+
+from typing import Annotated
+
+import typer
+
+from batchwright.contracts.operator_objects import HoldList
+from batchwright.starter.options import Json, Tenant, Url, api_client
+from batchwright.starter.output import (
+    column_table,
+    escaped,
+    local_timestamp,
+    print_json,
+    stderr,
+    stdout,
+    stop,
+)
+
+_Of = Annotated[str | None, typer.Option("--of", metavar="TENANT", help="This tenant.", show_default=False)]
+_Model = Annotated[str | None, typer.Option("--model", help="This model.", show_default=False)]
+
+
+def hold(
+    of: _Of = None, model: _Model = None, json: Json = False, url: Url = None, tenant: Tenant = None
+) -> None:
+    """Stop sending lines of a tenant or of a model, until it is released.
+
+    Requests in flight complete. Completion windows keep running.
+    """
+    target = _target(of, model)
+    with api_client(url, tenant) as client:
+        _print(client.hold(target), json)
+
+
+def release(
+    of: _Of = None, model: _Model = None, json: Json = False, url: Url = None, tenant: Tenant = None
+) -> None:
+    """Send lines of a held tenant or model again."""
+    target = _target(of, model)
+    with api_client(url, tenant) as client:
+        _print(client.release(target), json)
+
+
+def holds(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """List the tenants and models that are held."""
+    with api_client(url, tenant) as client:
+        _print(client.holds(), json)
+
+
+def _target(of: str | None, model: str | None) -> dict[str, str]:
+    """Return the tenant or model by the name of its parameter.
+
+    The command ends with an error unless exactly one of both was given.
+    """
+    if (of is None) == (model is None):
+        stop("Name either a tenant with --of or a model with --model.")
+    return {"tenant": of} if of is not None else {"model": model or ""}
+
+
+def _print(page: HoldList, json: bool) -> None:
+    if json:
+        return print_json(page)
+    if not page.data:
+        return stderr().print("No tenant and no model is held.")
+    table = column_table("tenant", "model", "held since")
+    for each in page.data:
+        table.add_row(escaped(each.tenant or ""), escaped(each.model or ""), local_timestamp(each.held_at))
+    stdout().print(table)
