@@ -56,6 +56,8 @@ class TemporalGateway(Protocol):
 
     async def resume(self, batch_id: str) -> None: ...
 
+    async def abandon(self, batch_id: str) -> None: ...
+
     async def state(self, batch_id: str) -> BatchState | None:
         """Return the state that the batch's workflow reports.
 
@@ -107,6 +109,9 @@ class TemporalClientGateway(TemporalGateway):
 
     async def resume(self, batch_id: str) -> None:
         await self._signal(batch_id, "resume")
+
+    async def abandon(self, batch_id: str) -> None:
+        await self._signal(batch_id, "abandon")
 
     async def state(self, batch_id: str) -> BatchState | None:
         handle = self._client.get_workflow_handle(batch_id)

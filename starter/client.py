@@ -255,7 +255,7 @@ class Client:
         return self._call("GET", f"{_OPERATOR_BATCHES}/{quote(batch_id, safe='')}", OperatorBatch)
 
     def control_batch(self, batch_id: str, act: str) -> OperatorBatch:
-        """Change a batch of any tenant, and return it. `act` is `cancel`, `pause` or `resume`."""
+        """Change a batch of any tenant, and return it. `act` is `cancel`, `pause`, `resume` or `abandon`."""
         return self._call("POST", f"{_OPERATOR_BATCHES}/{quote(batch_id, safe='')}/{act}", OperatorBatch)
 
     def prioritize_batch(self, batch_id: str, priority: int) -> OperatorBatch:

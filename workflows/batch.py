@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Sequence
 from typing import TypeVar
 
 from temporalio import workflow
@@ -44,9 +43,14 @@ with workflow.unsafe.imports_passed_through():
         finalization_options,
         ingestion_options,
     )
+    from batchwright.workflows.steps import run_until
 
 T = TypeVar("T")
 
+_ABANDONED = (
+    "An operator stopped the writing of the files, because it could not be completed. The results are kept: "
+    "resume the batch to get its files."
+)
 _MISSING_LINE_CODES = {
     BatchStatus.EXPIRED: LineCode.BATCH_EXPIRED,
     BatchStatus.CANCELLED: LineCode.BATCH_CANCELLED,
@@ -75,6 +79,8 @@ class BatchWorkflow:
         self._failed_by_code: dict[str, int] = {}
         self._all_finished = True
         self._files_pending = False
+        self._is_finalizing = False
+        self._abandoned = False  # an operator has stopped the writing of the files
         self._runs = ModelRuns(order, desired_state=self._desired_state, on_end=self._on_model_end)
 
     @workflow.signal
@@ -96,6 +102,14 @@ class BatchWorkflow:
     def resume(self) -> None:
         self._paused = False
         self._update_details()
+
+    @workflow.signal
+    def abandon(self) -> None:
+        """End the batch without its files, because they cannot be written. Its results are kept.
+
+        It has no effect unless the files are being written.
+        """
+        self._abandoned = self._is_finalizing
 
     @workflow.signal
     def waiting(self, waiting: WaitingReason) -> None:
@@ -236,9 +250,10 @@ class BatchWorkflow:
     async def _finalize(self, ingested: IngestResult) -> BatchResult:
         """Write the output files, set the final status in the batch's row, and return the result.
 
-        A cancel still takes effect until the row has its final status. If the files cannot be written, the
-        batch ends without files.
+        A cancel still takes effect until the row has its final status. If the files cannot be written, or an
+        operator abandons them, the batch ends without files.
         """
+        self._is_finalizing = True
         status = self._ending or (BatchStatus.COMPLETED if self._all_finished else BatchStatus.EXPIRED)
         if status == BatchStatus.COMPLETED:
             self._enter(BatchStatus.FINALIZING)
@@ -249,6 +264,10 @@ class BatchWorkflow:
                 self._ending = BatchStatus.FAILED
             self._report_failure("The results could not be written", error)
             return await self._end_without_files(ingested.total, keep_results=True)
+        if written is None:
+            self._ending = self._ending or BatchStatus.FAILED
+            self._add_error(_ABANDONED)
+            return await self._end_without_files(ingested.total, keep_results=True)
         self._failed_by_code = written.failed_by_code
         return BatchResult(
             status=written.status,
@@ -258,31 +277,36 @@ class BatchWorkflow:
             usage=written.usage,
         )
 
-    async def _write_files(self, ingested: IngestResult, status: BatchStatus) -> FinalizeResult:
+    async def _write_files(self, ingested: IngestResult, status: BatchStatus) -> FinalizeResult | None:
+        """Write the files and return the result of finalization; None if an operator has abandoned them."""
         if status == BatchStatus.COMPLETED:
             step = self._start_finalization(ingested, status, waits_for_storage=True)
             written = await run_until(
-                step, lambda: self._ending == BatchStatus.CANCELLED, STEP_CANCEL_TIMEOUT
+                step, lambda: self._abandoned or self._ending == BatchStatus.CANCELLED, STEP_CANCEL_TIMEOUT
             )
-            if written is not None:
+            if written is not None or self._abandoned:
                 return written
             status = BatchStatus.CANCELLED
         return await self._write_files_of_early_end(ingested, status)
 
-    async def _write_files_of_early_end(self, ingested: IngestResult, status: BatchStatus) -> FinalizeResult:
+    async def _write_files_of_early_end(
+        self, ingested: IngestResult, status: BatchStatus
+    ) -> FinalizeResult | None:
         """Write the files of a batch that expired, failed or was cancelled.
 
-        If this takes too long, the batch first gets its final status, and the files follow later.
+        If this takes too long, the batch first gets its final status, and the files follow later. Return None
+        if an operator has abandoned the files.
         """
         step = self._start_finalization(ingested, status, waits_for_storage=self._files_pending)
         if not self._files_pending:
             await self._end_in_time(status, step)
         try:
-            return await step
+            return await run_until(step, lambda: self._abandoned, STEP_CANCEL_TIMEOUT)
         except ActivityError as error:
             if not gave_up_on_storage(error):
                 raise
-        return await self._start_finalization(ingested, status, waits_for_storage=True)
+        step = self._start_finalization(ingested, status, waits_for_storage=True)
+        return await run_until(step, lambda: self._abandoned, STEP_CANCEL_TIMEOUT)
 
     def _start_finalization(
         self, ingested: IngestResult, status: BatchStatus, *, waits_for_storage: bool
@@ -309,8 +333,12 @@ class BatchWorkflow:
         """
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
-                step.done, timeout=FILES_TIMEOUT, timeout_summary="then the batch ends, its files follow"
+                lambda: step.done() or self._abandoned,
+                timeout=FILES_TIMEOUT,
+                timeout_summary="then the batch ends, its files follow",
             )
+        if self._abandoned:
+            return
         if step.done() and (step.cancelled() or not gave_up_on_storage(step.exception())):
             return
         row = await workflow.execute_activity_method(
@@ -362,39 +390,3 @@ class BatchWorkflow:
 
 def _progress(share: ModelShare, slices_done: int = 0) -> ModelProgress:
     return ModelProgress(model=share.model, lines=share.lines, slices=share.slices, slices_done=slices_done)
-
-
-async def run_until(
-    step: workflow.ActivityHandle[T], stopped: Callable[[], bool], max_wait: timedelta
-) -> T | None:
-    """Return the step's result. If `stopped()` becomes True first, cancel the step and return None.
-
-    If the step succeeds although it was cancelled, its result is returned.
-
-    Args:
-        step: a running activity.
-        stopped: returns True when the step must be cancelled. It is called after every event.
-        max_wait: maximum wait for the end of a cancelled step.
-
-    Raises:
-        ActivityError: the step failed without being cancelled.
-    """
-    await workflow.wait_condition(lambda: step.done() or stopped())
-    if not step.done():
-        step.cancel()
-        await _wait_for_end(step, max_wait)
-        return step.result() if _succeeded(step) else None
-    return await step
-
-
-async def _wait_for_end(step: workflow.ActivityHandle[T], max_wait: timedelta) -> None:
-    try:
-        await workflow.wait_condition(
-            step.done, timeout=max_wait, timeout_summary="end of the cancelled step"
-        )
-    except TimeoutError:
-        workflow.logger.warning("cancelled activity did not end in time")
-
-
-def _succeeded(step: workflow.ActivityHandle[T]) -> bool:
-    return step.done() and not step.cancelled() and step.exception() is None

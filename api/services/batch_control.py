@@ -1,4 +1,4 @@
-"""Read, cancel, pause and resume one batch, for its tenant and for operators."""
+"""Read, cancel, pause, resume and abandon one batch, for its tenant and for operators."""
 
 import asyncio
 
@@ -109,6 +109,22 @@ class BatchControl:
         await self._temporal.resume(batch_id)
         await self._waiting.clear_paused(row)
         return batch_object(row, paused=False)
+
+    async def abandon(self, tenant: str, batch_id: str) -> BatchObject:
+        """Stop the writing of a batch's files. The batch ends within seconds, and its results are kept.
+
+        Raises:
+            ApiError: the files of the batch are not being written (409).
+        """
+        row = await self.row(tenant, batch_id)
+        if row.status is not BatchStatus.FINALIZING and not row.files_pending:
+            remedy = "" if row.status.is_terminal else " Cancel it to end it."
+            raise conflict(
+                f"Cannot abandon the files of a batch with status '{_visible_status(row)}': "
+                f"they are not being written.{remedy}"
+            )
+        await self._temporal.abandon(batch_id)
+        return batch_object(row)
 
 
 def check_live(row: BatchRow, verb: str) -> None:

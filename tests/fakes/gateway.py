@@ -37,6 +37,9 @@ class MemoryGateway(TemporalGateway):
     async def resume(self, batch_id: str) -> None:
         self._signal(batch_id, "resume")
 
+    async def abandon(self, batch_id: str) -> None:
+        self._signal(batch_id, "abandon")
+
     async def state(self, batch_id: str) -> BatchState | None:
         return self.states.get(batch_id)
 

@@ -63,6 +63,11 @@ async def test_commands_control_a_running_batch(stack: Stack, tmp_path: Path) ->
     await stack.heal()
 
 
+def test_commands_hold_and_release_tenants_and_models(stack: Stack, tmp_path: Path) -> None:
+    output = run(block("Hold a tenant or a model"), shell(stack), tmp_path)
+    assert re.search(r"^blue +\d", output, flags=re.MULTILINE)
+
+
 def test_commands_manage_files_and_storage(stack: Stack, tmp_path: Path) -> None:
     output = run(block("Clean up"), shell(stack), tmp_path)
     assert "to delete" in output

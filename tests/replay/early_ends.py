@@ -184,6 +184,23 @@ async def expired_in_an_ingestion_that_takes_too_long(workflows: WorkflowFixture
     await batch.result()
 
 
+async def abandoned_while_finalizing(workflows: WorkflowFixture) -> None:
+    workflows.finalization.released.clear()
+    batch = await workflows.start()
+    await workflows.finalization.started.wait()
+    await batch.signal(BatchWorkflow.abandon)
+    await batch.result()
+
+
+async def expired_and_abandoned_without_storage(workflows: WorkflowFixture) -> None:
+    workflows.execution.behaviours["m"] = until_cancelled
+    workflows.finalization.failure = ApplicationError("no disk", type=Failure.STORAGE_UNAVAILABLE)
+    batch = await workflows.start(await workflows.order(window=timedelta(seconds=1)))
+    await workflows.lifecycle.ended.wait()
+    await batch.signal(BatchWorkflow.abandon)
+    await batch.result()
+
+
 async def expired_while_its_files_take_too_long(workflows: WorkflowFixture) -> None:
     workflows.execution.behaviours["m"] = until_cancelled
     workflows.finalization.silent.set()
@@ -213,4 +230,6 @@ EARLY_ENDS: dict[Scenario, tuple[str, ...]] = {
     cancelled_without_storage: (BATCH,),
     expired_in_an_ingestion_that_takes_too_long: (BATCH,),
     expired_while_its_files_take_too_long: (BATCH,),
+    abandoned_while_finalizing: (BATCH,),
+    expired_and_abandoned_without_storage: (BATCH,),
 }

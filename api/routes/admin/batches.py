@@ -1,4 +1,4 @@
-"""/admin/batches: list, count, get, cancel, pause, resume and prioritize the batches of all tenants."""
+"""/admin/batches: list, count, get, cancel, pause, resume, prioritize and abandon batches of all tenants."""
 
 import logging
 from collections.abc import Awaitable, Callable, Collection
@@ -56,7 +56,8 @@ class OperatorBatchRoutes:
         router.add_api_route("", self.list, response_model=OperatorBatchPage, responses=error_responses(404))
         router.add_api_route("/counts", self.counts, response_model=BatchCountsObject)
         router.add_api_route(one, self.get, response_model=OperatorBatch, responses=error_responses(404))
-        for name, endpoint in {"cancel": self.cancel, "pause": self.pause, "resume": self.resume}.items():
+        acts = {"cancel": self.cancel, "pause": self.pause, "resume": self.resume, "abandon": self.abandon}
+        for name, endpoint in acts.items():
             router.add_api_route(
                 f"{one}/{name}",
                 endpoint,
@@ -129,6 +130,10 @@ class OperatorBatchRoutes:
     async def resume(self, request: Request, batch_id: str) -> Response:
         """Resume a paused batch. If the batch has ended, only its tenant can resume it."""
         return await self._act(request, batch_id, "resumed", self._control.resume_paused)
+
+    async def abandon(self, request: Request, batch_id: str) -> Response:
+        """End a batch whose files cannot be written, without them. Its results are kept for a resumption."""
+        return await self._act(request, batch_id, "abandoned", self._control.abandon)
 
     async def prioritize(self, request: Request, batch_id: str) -> Response:
         """Change the priority of a live batch among those of its tenant. Workers apply it within seconds."""

@@ -154,6 +154,16 @@ def resume(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenan
         _print(client.control_batch(batch_id, "resume"), json)
 
 
+@batches.command("abandon")
+def abandon(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """End a batch whose files cannot be written.
+
+    Its results are kept, so its tenant can resume it.
+    """
+    with api_client(url, tenant) as client:
+        _print(client.control_batch(batch_id, "abandon"), json)
+
+
 @batches.command("priority")
 def priority(
     batch_id: BatchId,

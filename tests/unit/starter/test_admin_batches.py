@@ -85,7 +85,7 @@ def test_a_batch_that_has_ended_is_refused_with_the_reason(cli: Cli) -> None:
 
 
 def test_every_option_is_documented_and_no_other(cli: Cli) -> None:
-    commands = ("list", "counts", "show", "cancel", "pause", "resume", "priority")
+    commands = ("list", "counts", "show", "cancel", "pause", "resume", "priority", "abandon")
     shown = "".join(cli.run("admin", "batches", command, "--help").stdout for command in commands)
     shown += "".join(cli.run("admin", command, "--help").stdout for command in ("hold", "release", "holds"))
     page = (REFERENCE / "cli.md").read_text().split("\n## admin\n")[1].split("\n## ")[0]
@@ -113,3 +113,8 @@ def test_a_tenant_and_a_model_are_held_and_released(cli: Cli) -> None:
     for options in ((), ("--of", "red", "--model", "llama")):
         refused = cli.run("admin", "hold", *options)
         assert (refused.exit_code, "Name either a tenant" in refused.stderr) == (3, True)
+
+
+def test_a_batch_that_is_not_finalizing_is_not_abandoned(cli: Cli) -> None:
+    refused = cli.run("admin", "batches", "abandon", created(cli, "red"))
+    assert (refused.exit_code, "they are not being written. Cancel it" in refused.stderr) == (3, True)

@@ -1,4 +1,4 @@
-"""/admin/batches: list with filters, counts, get, cancel, pause, resume, priority."""
+"""/admin/batches: list with filters, counts, get, cancel, pause, resume, priority, abandon."""
 
 from collections.abc import AsyncGenerator
 from datetime import timedelta
@@ -159,6 +159,32 @@ async def test_an_operator_cancels_a_batch_of_any_tenant(api: ApiFixture) -> Non
     assert api.temporal.signals == [(red, "cancel")]
 
 
+async def test_the_files_of_a_batch_are_abandoned_while_they_are_written(api: ApiFixture) -> None:
+    red = await running(api, "red")
+    await api.database.batches.start_finalizing("red", red, now())
+    shown = read(await api.http.post(f"/admin/batches/{red}/abandon"), OperatorBatch)
+    assert (shown.tenant, shown.status) == ("red", BatchStatus.FINALIZING)
+    later = now() + timedelta(hours=1)
+    blue = await running(api, "blue")
+    await api.database.batches.end_without_files(
+        "blue", blue, BatchStatus.EXPIRED, [], now(), files_until=later
+    )
+    read(await api.http.post(f"/admin/batches/{blue}/abandon"), OperatorBatch)
+    assert api.temporal.signals == [(red, "abandon"), (blue, "abandon")]
+
+
+async def test_a_batch_whose_files_are_not_being_written_is_not_abandoned(api: ApiFixture) -> None:
+    red, done = await running(api, "red"), await completed(api, "red")
+    refused = [await api.http.post(f"/admin/batches/{id}/abandon") for id in (red, done)]
+    assert [answer.status_code for answer in refused] == [409, 409]
+    assert [error_of(answer).message for answer in refused] == [
+        "Cannot abandon the files of a batch with status 'in_progress': they are not being written. "
+        "Cancel it to end it.",
+        "Cannot abandon the files of a batch with status 'completed': they are not being written.",
+    ]
+    assert api.temporal.signals == []
+
+
 async def test_an_operator_changes_the_priority_of_a_live_batch(
     api: ApiFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -208,7 +234,9 @@ async def test_a_batch_that_has_ended_is_not_changed(api: ApiFixture, act: str) 
     assert error_of(refused).message == f"Cannot {act} a batch with status 'completed'."
 
 
-@pytest.mark.parametrize("call", ["GET ", "POST /cancel", "POST /pause", "POST /resume", "POST /priority"])
+@pytest.mark.parametrize(
+    "call", ["GET ", "POST /cancel", "POST /pause", "POST /resume", "POST /priority", "POST /abandon"]
+)
 @pytest.mark.parametrize("batch_id", ["batch_01a20d7774b6755488a512e95eb779be", "batch_1", "%00"])
 async def test_an_unknown_batch_is_a_404(api: ApiFixture, call: str, batch_id: str) -> None:
     method, _, path = call.partition(" ")

@@ -1,0 +1,45 @@
+"""Wait for a step of a batch, which is an activity, and cancel it if it is no longer wanted."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TypeVar
+
+from temporalio import workflow
+
+T = TypeVar("T")
+
+
+async def run_until(
+    step: workflow.ActivityHandle[T], stopped: Callable[[], bool], max_wait: timedelta
+) -> T | None:
+    """Return the step's result. If `stopped()` becomes True first, cancel the step and return None.
+
+    If the step succeeds although it was cancelled, its result is returned.
+
+    Args:
+        step: a running activity.
+        stopped: returns True when the step must be cancelled. It is called after every event.
+        max_wait: maximum wait for the end of a cancelled step.
+
+    Raises:
+        ActivityError: the step failed without being cancelled.
+    """
+    await workflow.wait_condition(lambda: step.done() or stopped())
+    if not step.done():
+        step.cancel()
+        await _wait_for_end(step, max_wait)
+        return step.result() if _succeeded(step) else None
+    return await step
+
+
+async def _wait_for_end(step: workflow.ActivityHandle[T], max_wait: timedelta) -> None:
+    try:
+        await workflow.wait_condition(
+            step.done, timeout=max_wait, timeout_summary="end of the cancelled step"
+        )
+    except TimeoutError:
+        workflow.logger.warning("cancelled activity did not end in time")
+
+
+def _succeeded(step: workflow.ActivityHandle[T]) -> bool:
+    return step.done() and not step.cancelled() and step.exception() is None
