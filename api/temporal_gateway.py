@@ -27,6 +27,7 @@ from batchwright.temporal.batch_start import start_batch
 from batchwright.temporal.codec import PayloadDecryptionError
 from batchwright.temporal.errors import from_connect_error, from_rpc_error, is_unknown_namespace
 from batchwright.temporal.namespace import Namespace
+from batchwright.temporal.pending_activities import PendingActivity, pending_activities
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,10 @@ class TemporalGateway(Protocol):
 
         Return None if the ingestion has not ended, or if the batch has no workflow.
         """
+        ...
+
+    async def pending(self, workflow_id: str) -> list[PendingActivity]:
+        """Return the activities of a workflow that have not ended. Empty if there is no such workflow."""
         ...
 
     async def has_ended(self, batch_id: str) -> bool:
@@ -143,6 +148,13 @@ class TemporalClientGateway(TemporalGateway):
         except RunMissing:
             return None
         return None
+
+    async def pending(self, workflow_id: str) -> list[PendingActivity]:
+        try:
+            async with self._translated(workflow_id):
+                return await pending_activities(self._client, workflow_id)
+        except RunMissing:
+            return []
 
     async def has_ended(self, batch_id: str) -> bool:
         handle = self._client.get_workflow_handle(batch_id)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from batchwright.contracts.openai_objects import BatchObject, BatchPage, DeletedBatch, DeletedFile, FileObject
 from batchwright.contracts.operator_objects import (
     BatchCountsObject,
+    BatchSlicesObject,
     DeadLetterPage,
     DeadLetterRetryPage,
     DeletedDeadLetter,
@@ -253,6 +254,10 @@ class Client:
 
     def operator_batch(self, batch_id: str) -> OperatorBatch:
         return self._call("GET", f"{_OPERATOR_BATCHES}/{quote(batch_id, safe='')}", OperatorBatch)
+
+    def batch_slices(self, batch_id: str) -> BatchSlicesObject:
+        path = f"{_OPERATOR_BATCHES}/{quote(batch_id, safe='')}/slices"
+        return self._call("GET", path, BatchSlicesObject)
 
     def control_batch(self, batch_id: str, act: str) -> OperatorBatch:
         """Change a batch of any tenant, and return it. `act` is `cancel`, `pause`, `resume` or `abandon`."""

@@ -6,6 +6,7 @@ turn. The next turn continues the slice.
 """
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Self
 
 from temporalio import activity
@@ -152,6 +153,16 @@ class ModelRunResult(Message):
     finished: bool
     completed: int = 0
     failed: int = 0
+
+
+class ActivityState(StrEnum):
+    """State of an activity that has not ended."""
+
+    QUEUED = "queued"  # until a worker takes it
+    RUNNING = "running"
+    WAITING = "waiting"  # until its next attempt
+    STOPPING = "stopping"  # it runs, and its cancellation was requested
+    PAUSED = "paused"  # in Temporal, by an operator
 
 
 class ExecutionActivities:

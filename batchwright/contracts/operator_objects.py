@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, JsonValue
 
+from batchwright.contracts.execution import ActivityState
 from batchwright.contracts.job_config import JobConfig, ModelKind
 from batchwright.contracts.openai import AdmissionPolicy, BatchStatus, GroupKind, OverQuota, Quota
 from batchwright.contracts.openai_objects import BatchObject
@@ -146,6 +147,38 @@ class OperatorBatchPage(BaseModel):
     first_id: str | None
     last_id: str | None
     has_more: bool
+
+
+class PendingObject(BaseModel):
+    """A step of a batch that has not ended. A turn of a slice is such a step, too."""
+
+    state: ActivityState
+    queue: str = Field(description="task queue of Temporal")
+    worker: str | None = Field(description="that has it, or had it last; null if none has taken it yet")
+    since: int = Field(description="when its state began, in Unix seconds")
+    attempts: int = Field(description="number of the attempt that runs or comes next")
+    heartbeat_at: int | None = Field(description="when the worker reported last; null if it has not yet")
+    next_attempt_at: int | None = Field(description="of a step that waits; otherwise null")
+    last_failure: str | None = Field(description="why the last attempt ended; null without one")
+
+
+class StepObject(PendingObject):
+    step: str = Field(description="`ingest`, `finalize` or `end`")
+
+
+class SliceObject(PendingObject):
+    object: Literal["batch.slice"] = "batch.slice"
+    model: str
+    number: int | None = Field(description="from 0, as in logs and object keys; null if unknown")
+    completed: int
+    failed: int
+    segments: int | None = Field(description="stored objects with results; null if storage did not answer")
+
+
+class BatchSlicesObject(BaseModel):
+    object: Literal["list"] = "list"
+    steps: list[StepObject] = Field(description="steps of the batch that have not ended, except its slices")
+    data: list[SliceObject] = Field(description="slices that are scheduled and have not ended")
 
 
 class TenantBatchCounts(BaseModel):

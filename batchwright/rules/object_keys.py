@@ -99,6 +99,11 @@ def slice_results(tenant: str, batch_id: str, safe_model: str, number: int) -> s
     return f"{results_root(tenant, batch_id)}{safe_model}/{number:06d}/"
 
 
+def number_of_slice(key: str) -> int:
+    """Return the number of the slice to which a segment belongs. `key` is one below `slice_results`."""
+    return int(key.split("/")[-2])
+
+
 def segment(folder: str, generation: int, attempt: int, nonce: str, sequence: int) -> str:
     """Return the unique key of a segment, an object with many results of a slice.
 

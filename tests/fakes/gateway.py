@@ -5,13 +5,15 @@ from collections.abc import Callable
 from batchwright.api.temporal_gateway import RunMissing, TemporalGateway
 from batchwright.contracts.batch import BatchOrder, BatchState
 from batchwright.contracts.ingestion import IngestResult
+from batchwright.temporal.pending_activities import PendingActivity
 
 
 class MemoryGateway(TemporalGateway):
     """Records started batches in `orders` and signals in `signals`.
 
     A test puts the results of `state` into `states`, and those of `ingested` into `ingestions`, by batch id.
-    Workflows have ended, except those of the batches in `open`.
+    The results of `pending` are in `activities`, by workflow id. Workflows have ended, except those of the
+    batches in `open`.
     If it sets `failing` to an exception, each call raises this exception.
     """
 
@@ -20,6 +22,7 @@ class MemoryGateway(TemporalGateway):
         self.signals: list[tuple[str, str]] = []
         self.states: dict[str, BatchState] = {}
         self.ingestions: dict[str, IngestResult] = {}
+        self.activities: dict[str, list[PendingActivity]] = {}
         self.open: set[str] = set()  # ids of batches whose workflows have not ended
         self.on_ingested: Callable[[], None] = lambda: None  # called before `ingested` returns
         self.failing: Exception | None = None
@@ -47,6 +50,10 @@ class MemoryGateway(TemporalGateway):
         self._enter()
         self.on_ingested()
         return self.ingestions.get(batch_id)
+
+    async def pending(self, workflow_id: str) -> list[PendingActivity]:
+        self._enter()
+        return self.activities.get(workflow_id, [])
 
     async def has_ended(self, batch_id: str) -> bool:
         self._enter()

@@ -12,7 +12,7 @@ from batchwright.database.tables.batch_records import add_reported, final_counts
 from batchwright.database.tables.batch_snapshots import BatchKey, BatchSnapshot, BatchSnapshots
 from batchwright.database.tables.batches import BatchesTable
 from batchwright.database.tables.dead_letters import StoredDeadLetter
-from batchwright.database.tables.progress import ProgressTable
+from batchwright.database.tables.progress import ProgressTable, SettledLines
 from batchwright.database.tables.waiting_reasons import WaitingRow
 from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters
 from batchwright.rules.batch_states import LIVE_STATES, cancel_takes_precedence, visible_status
@@ -309,6 +309,10 @@ class MemoryProgress(ProgressTable):
     async def totals(self, tenant: str, batch_id: str) -> list[ModelCounts]:
         row = await MemoryBatches(self._rows).get(tenant, batch_id)
         return [] if row is None else row.models
+
+    async def slices(self, tenant: str, batch_id: str) -> dict[tuple[str, int], SettledLines]:
+        found = slices(self._rows.enter(), tenant, batch_id)
+        return {(each.model, each.number): SettledLines(each.completed, each.failed) for each in found}
 
 
 class MemoryServer(DatabaseServer):

@@ -23,10 +23,16 @@ from batchwright.api.schemas.json_body import (
 from batchwright.api.schemas.operator_batches import batch_counts, operator_batch, operator_batch_page
 from batchwright.api.schemas.responses import FORECAST_AGE, json_response
 from batchwright.api.services.batch_control import BatchControl
+from batchwright.api.services.batch_slices import BatchSlices
 from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
 from batchwright.contracts.openai import BatchStatus
 from batchwright.contracts.openai_objects import BatchObject
-from batchwright.contracts.operator_objects import BatchCountsObject, OperatorBatch, OperatorBatchPage
+from batchwright.contracts.operator_objects import (
+    BatchCountsObject,
+    BatchSlicesObject,
+    OperatorBatch,
+    OperatorBatchPage,
+)
 from batchwright.database.tables.operator_batches import BatchFilters
 from batchwright.rules.ids import is_batch_id
 from batchwright.rules.pagination import is_ascending, page_limit
@@ -48,7 +54,7 @@ class OperatorBatchRoutes:
     def __init__(self, deps: ApiDependencies) -> None:
         self._clock = deps.clock
         self._batches = deps.database.operator_batches
-        self._control = BatchControl(deps)
+        self._control, self._slices = BatchControl(deps), BatchSlices(deps)
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/admin/batches", tags=["Operation"])
@@ -56,6 +62,9 @@ class OperatorBatchRoutes:
         router.add_api_route("", self.list, response_model=OperatorBatchPage, responses=error_responses(404))
         router.add_api_route("/counts", self.counts, response_model=BatchCountsObject)
         router.add_api_route(one, self.get, response_model=OperatorBatch, responses=error_responses(404))
+        router.add_api_route(
+            one + "/slices", self.slices, response_model=BatchSlicesObject, responses=error_responses(404)
+        )
         acts = {"cancel": self.cancel, "pause": self.pause, "resume": self.resume, "abandon": self.abandon}
         for name, endpoint in acts.items():
             router.add_api_route(
@@ -118,6 +127,11 @@ class OperatorBatchRoutes:
         """Retrieve a batch of any tenant."""
         tenant = await self._owner(batch_id)
         return json_response(operator_batch(await self._control.get(tenant, batch_id), tenant))
+
+    async def slices(self, batch_id: str) -> Response:
+        """Show where the slices of a batch are, since when, and what they wait for."""
+        row = await self._control.row(await self._owner(batch_id), batch_id)
+        return json_response(await self._slices.of(row))
 
     async def cancel(self, request: Request, batch_id: str) -> Response:
         """Cancel a batch of any tenant. Results that it already has stay in its files."""

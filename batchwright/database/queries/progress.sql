@@ -26,3 +26,6 @@ ON CONFLICT (tenant, batch_id, model, number) DO UPDATE SET
     reasoning_tokens = excluded.reasoning_tokens,
     errors = excluded.errors
 WHERE (excluded.generation, excluded.attempt) >= (p.generation, p.attempt)
+
+-- name: slices
+SELECT model, number, completed, failed FROM slice_progress WHERE tenant = $1 AND batch_id = $2

@@ -1,7 +1,7 @@
 """Table of progress: how many lines of each slice have a final result, as reported by the workers."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from batchwright.contracts.batch import ModelCounts
 from batchwright.database.pool import ConnectionPool
@@ -9,6 +9,11 @@ from batchwright.database.records import SliceProgress
 from batchwright.database.sql import queries
 from batchwright.database.tables.batch_records import dump_error_counts
 from batchwright.database.tables.batches import PostgresBatches
+
+
+class SettledLines(NamedTuple):
+    completed: int
+    failed: int
 
 
 class ProgressTable(Protocol):
@@ -27,10 +32,18 @@ class ProgressTable(Protocol):
         """
         ...
 
+    async def slices(self, tenant: str, batch_id: str) -> dict[tuple[str, int], SettledLines]:
+        """Return how many lines of the slices of a live batch are settled, by model and number of the slice.
+
+        Slices that have not reported yet are left out.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class ProgressQueries:
     record: str
+    slices: str
 
 
 class PostgresProgress(ProgressTable):
@@ -62,3 +75,10 @@ class PostgresProgress(ProgressTable):
     async def totals(self, tenant: str, batch_id: str) -> list[ModelCounts]:
         row = await self._batches.get(tenant, batch_id)
         return [] if row is None else row.models
+
+    async def slices(self, tenant: str, batch_id: str) -> dict[tuple[str, int], SettledLines]:
+        records = await self._connections.fetch(self._sql.slices, tenant, batch_id)
+        return {
+            (each["model"], each["number"]): SettledLines(each["completed"], each["failed"])
+            for each in records
+        }

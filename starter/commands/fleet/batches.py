@@ -6,7 +6,12 @@ from typing import Annotated
 import typer
 
 from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
-from batchwright.contracts.operator_objects import BatchCountsObject, OperatorBatch, TenantBatchCounts
+from batchwright.contracts.operator_objects import (
+    BatchCountsObject,
+    OperatorBatch,
+    PendingObject,
+    TenantBatchCounts,
+)
 from batchwright.starter.commands.fleet import holds
 from batchwright.starter.options import BatchId, Json, Tenant, Url, api_client
 from batchwright.starter.output import (
@@ -128,6 +133,33 @@ def show(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant 
     """Show a batch of any tenant."""
     with api_client(url, tenant) as client:
         _print(client.operator_batch(batch_id), json)
+
+
+@batches.command("slices")
+def slices(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Show where the slices of a batch are, since when, and what they wait for."""
+    with api_client(url, tenant) as client:
+        found = client.batch_slices(batch_id)
+    if json:
+        return print_json(found)
+    if not found.steps and not found.data:
+        return stderr().print("No step of the batch is open.")
+    table = column_table(
+        "step", "state", "since", "attempts", "worker", "settled", "segments", "last attempt", right=0
+    )
+    for step in found.steps:
+        table.add_row(step.step, *_place(step), "", "", escaped(step.last_failure or ""))
+    for each in found.data:
+        number = "?" if each.number is None else str(each.number)
+        segments = "" if each.segments is None else str(each.segments)
+        settled = str(each.completed + each.failed)
+        name = escaped(f"{each.model} {number}")
+        table.add_row(name, *_place(each), settled, segments, escaped(each.last_failure or ""))
+    stdout().print(table)
+
+
+def _place(step: PendingObject) -> list[str]:
+    return [step.state, local_timestamp(step.since)[5:], str(step.attempts), escaped(step.worker or "")]
 
 
 @batches.command("cancel")

@@ -140,6 +140,7 @@ TABLE: dict[str, tuple[Scope | str | None, list[Call]]] = {
     "POST /admin/batches/{batch_id}/pause": (ADMIN, []),
     "POST /admin/batches/{batch_id}/resume": (ADMIN, []),
     "POST /admin/batches/{batch_id}/priority": (ADMIN, []),
+    "GET /admin/batches/{batch_id}/slices": (ADMIN, []),
     "POST /admin/batches/{batch_id}/abandon": (ADMIN, []),
     "GET /admin/dlq": (ADMIN, []),
     "POST /admin/dlq/retry-all": (ADMIN, []),
