@@ -117,7 +117,7 @@ class BatchControl:
             ApiError: the files of the batch are not being written (409).
         """
         row = await self.row(tenant, batch_id)
-        if row.status is not BatchStatus.FINALIZING and not row.files_pending:
+        if not (row.files_pending or await self._is_finalizing(row)):
             remedy = "" if row.status.is_terminal else " Cancel it to end it."
             raise conflict(
                 f"Cannot abandon the files of a batch with status '{_visible_status(row)}': "
@@ -125,6 +125,16 @@ class BatchControl:
             )
         await self._temporal.abandon(batch_id)
         return batch_object(row)
+
+    async def _is_finalizing(self, row: BatchRow) -> bool:
+        """Return True if the files of a live batch are to be written next, or are being written.
+
+        During an outage, the row has this status only when a worker begins. The workflow knows it before.
+        """
+        if row.status is not BatchStatus.IN_PROGRESS:
+            return row.status is BatchStatus.FINALIZING
+        state = await self._temporal.state(row.order.batch_id)
+        return state is not None and state.status is BatchStatus.FINALIZING
 
 
 def check_live(row: BatchRow, verb: str) -> None:

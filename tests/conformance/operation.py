@@ -6,21 +6,24 @@ from typing import TypeVar
 
 import httpx
 import pytest
-from openai import AsyncOpenAI, BadRequestError, NotFoundError
+from openai import AsyncOpenAI, BadRequestError, ConflictError, NotFoundError
 from pydantic import BaseModel
 
+from batchwright.contracts.execution import ActivityState
 from batchwright.contracts.operator_objects import (
     BatchCountsObject,
+    BatchSlicesObject,
     DeadLetterPage,
     DeadLetterRetryPage,
     DeletedDeadLetter,
+    HoldList,
     LimitsObject,
     OperatorBatch,
     OperatorBatchPage,
     StatsObject,
 )
 from tests.conformance.contract import Api, Table
-from tests.conformance.requests import done, jsonl
+from tests.conformance.requests import created, done, jsonl
 from tests.e2e.batches import chat_line, ended, until
 from tests.e2e.stack import MODELS
 
@@ -143,3 +146,53 @@ async def shares(api: Api) -> None:
     assert (limits.backend_requests_per_minute, limits.backend_tokens_per_minute) == (600, 90_000)
     await admin.delete(f"/quotas?tenant={tenant}", cast_to=httpx.Response)
     assert await shown() == (1.0, None)
+
+
+@TABLE.row(
+    "Operation", "a tenant is held and released: nothing of it is sent meanwhile, and its batch says why"
+)
+async def holds(api: Api) -> None:
+    admin, tenant = operators(api), f"tenant-{token_hex(4)}"
+    held = exactly(HoldList, await admin.put("/holds", cast_to=httpx.Response, body={"tenant": tenant}))
+    assert [each.tenant for each in held.data if each.tenant == tenant] == [tenant]
+    async with api.stack.client(tenant) as client:
+        client.base_url = api.url
+        batch = await created(client, jsonl([chat_line("a", MODELS[0])]))
+
+        async def says_why() -> bool:
+            shown = await admin.get(f"/batches/{batch.id}", cast_to=httpx.Response)
+            waiting = exactly(OperatorBatch, shown).x_batchwright.waiting or []
+            return any("holds the tenant" in each.reason for each in waiting)
+
+        await until(says_why)
+        await admin.delete(f"/holds?tenant={tenant}", cast_to=httpx.Response)
+        assert (await ended(client, batch.id)).status == "completed"
+    for body in ({}, {"tenant": tenant, "model": "m"}, {"model": ""}):
+        with pytest.raises(BadRequestError):
+            await admin.put("/holds", cast_to=httpx.Response, body=body)
+
+
+@TABLE.row(
+    "Operation",
+    "a live batch shows its slices, and its priority is changed; files that are not written yet: 409",
+)
+async def control_of_a_batch(api: Api) -> None:
+    admin = operators(api)
+    await api.stack.faults(model=MODELS[0], kind="hang", rate=1.0)
+    batch = await created(api.client, jsonl([chat_line("a", MODELS[0])]))
+    path = f"/batches/{batch.id}"
+
+    async def is_running() -> bool:
+        shown = exactly(BatchSlicesObject, await admin.get(path + "/slices", cast_to=httpx.Response))
+        return [(each.number, each.state) for each in shown.data] == [(0, ActivityState.RUNNING)]
+
+    await until(is_running)
+    changed = await admin.post(path + "/priority", cast_to=httpx.Response, body={"priority": 5})
+    assert exactly(OperatorBatch, changed).x_batchwright.priority == 5
+    with pytest.raises(BadRequestError) as refused:
+        await admin.post(path + "/priority", cast_to=httpx.Response, body={"priority": 6})
+    assert refused.value.param == "priority"
+    with pytest.raises(ConflictError):
+        await admin.post(path + "/abandon", cast_to=httpx.Response)
+    await api.client.batches.cancel(batch.id)
+    await ended(api.client, batch.id)

@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import pytest
+from openai import AsyncOpenAI
 from openai.types import Batch
 
+from tests.clients import http_client
 from tests.constants import with_constants
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, until
 from tests.e2e.stack import MODELS, Stack, dev
@@ -89,3 +91,35 @@ async def test_a_bucket_that_becomes_read_only_during_a_batch_delays_it_and_lose
         requests = await it.stack.requests_by_id()
     assert (done.status, done.error_file_id) == ("completed", None)
     assert set(requests.values()) == {1}
+
+
+async def test_files_that_cannot_be_written_are_abandoned_and_a_resumption_writes_them(s3: S3Server) -> None:
+    """Reads are refused once all lines are being answered, so the results are stored, and no file is."""
+    lines = chat_lines(MODELS, each=50)
+    async with (
+        s3_stack(s3) as it,
+        it.stack.client() as client,
+        http_client(base_url=it.stack.now.api) as http,
+    ):
+        async with it.stack.backend.hold(MODELS[0]) as hold:
+            batch = await hold.submit(client, lines)
+            await settled(client, batch.id, 100)
+            it.refuse("AccessDenied", *READS)
+        path = f"/admin/batches/{batch.id}"
+
+        async def is_abandoned() -> bool:
+            return (await http.post(path + "/abandon")).status_code == 200
+
+        await until(is_abandoned)
+        await until(lambda: has_status(client, batch.id, "failed"))
+        it.heal()
+        resumed = await client.post(f"/batches/{batch.id}/x/resume", cast_to=Batch)
+        done = await ended(client, resumed.id)
+        await check_conservation(client, done, lines)
+        requests = await it.stack.requests_by_id()
+    assert done.status == "completed"
+    assert set(requests.values()) == {1}
+
+
+async def has_status(client: AsyncOpenAI, batch_id: str, status: str) -> bool:
+    return (await client.batches.retrieve(batch_id)).status == status

@@ -6,16 +6,22 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import pytest_asyncio
 from temporalio.client import Client, WorkflowHandle
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import Worker
 
 from batchwright.api.temporal_gateway import RunMissing, TemporalClientGateway
 from batchwright.contracts import search_attributes, temporal_names
 from batchwright.contracts.batch import BatchOrder, BatchResult
+from batchwright.contracts.execution import ActivityState, ModelRun, SliceRequest, SliceResult
 from batchwright.contracts.openai import Endpoint
 from batchwright.rules.ids import new_batch_id
 from batchwright.settings import load
 from batchwright.starter.stack.ports import free_port
 from batchwright.temporal import DATA_CONVERTER, TemporalUnavailable, connect
+from batchwright.workflows.model_run import ModelRunWorkflow
+from tests.e2e.batches import until
 from tests.integration.temporal.clusters import server
+from tests.workflows.stub_activities import StubExecution, share, until_cancelled
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
@@ -147,3 +153,51 @@ async def test_an_unreachable_server_is_unavailable_and_not_a_missing_run() -> N
         await nowhere.check()
     with pytest.raises(TemporalUnavailable):
         await nowhere.cancel(new_batch_id())
+
+
+async def test_a_run_has_ended_when_it_is_closed_or_unknown(
+    client: Client, gateway: TemporalClientGateway
+) -> None:
+    order = an_order()
+    assert await gateway.has_ended(order.batch_id)
+    await gateway.start(order)
+    assert not await gateway.has_ended(order.batch_id)
+    await run_of(client, order).terminate()
+    assert await gateway.has_ended(order.batch_id)
+
+
+async def test_pending_slices_have_their_numbers_states_and_reasons(
+    client: Client, gateway: TemporalClientGateway
+) -> None:
+    async def waits(request: SliceRequest) -> SliceResult:
+        raise ApplicationError("no backend serves it", type="Deferred", next_retry_delay=timedelta(hours=1))
+
+    execution, order = StubExecution(), an_order()
+    execution.behaviours = {0: waits, 1: until_cancelled}
+    run = ModelRun.of(order, share("m", slices=3), "p")
+    workflow_id = temporal_names.model_run_id(order.batch_id, "m")
+    queue = temporal_names.inference_queue("m")
+    async with (
+        Worker(client, task_queue=temporal_names.CONTROL_QUEUE, workflows=[ModelRunWorkflow]),
+        Worker(client, task_queue=queue, activities=[execution.run_slice], max_concurrent_activities=1),
+    ):
+        handle = await client.start_workflow(
+            ModelRunWorkflow.run, run, id=workflow_id, task_queue=temporal_names.CONTROL_QUEUE
+        )
+
+        async def has_begun() -> bool:
+            states = [each.state for each in await gateway.pending(workflow_id)]
+            return states == [ActivityState.WAITING, ActivityState.RUNNING, ActivityState.QUEUED]
+
+        await until(has_begun)
+        waiting, running, queued = await gateway.pending(workflow_id)
+        await handle.terminate()
+    assert [each.slice_number for each in (waiting, running, queued)] == [0, 1, 2]
+    assert {(each.name, each.queue) for each in (waiting, running, queued)} == {("run_slice", queue)}
+    assert (waiting.attempt, waiting.last_failure) == (2, "no backend serves it")
+    assert waiting.next_attempt_at is not None
+    assert waiting.next_attempt_at - waiting.since > timedelta(minutes=50)
+    assert running.worker
+    assert (running.last_failure, running.next_attempt_at) == ("", None)
+    assert (queued.worker, queued.heartbeat_at) == ("", None)
+    assert await gateway.pending(order.batch_id) == []

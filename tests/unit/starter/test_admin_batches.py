@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from batchwright.contracts.execution import ActivityState
+from batchwright.contracts.ingestion import IngestResult, ModelShare
 from batchwright.contracts.openai import BatchStatus, Usage
+from batchwright.contracts.temporal_names import model_run_id
 from batchwright.database.records import BatchOutcome
+from batchwright.temporal.pending_activities import PendingActivity
 from tests.unit.starter.cli import LATER, Cli, run_now, served
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
@@ -85,7 +89,7 @@ def test_a_batch_that_has_ended_is_refused_with_the_reason(cli: Cli) -> None:
 
 
 def test_every_option_is_documented_and_no_other(cli: Cli) -> None:
-    commands = ("list", "counts", "show", "cancel", "pause", "resume", "priority", "abandon")
+    commands = ("list", "counts", "show", "cancel", "pause", "resume", "priority", "abandon", "slices")
     shown = "".join(cli.run("admin", "batches", command, "--help").stdout for command in commands)
     shown += "".join(cli.run("admin", command, "--help").stdout for command in ("hold", "release", "holds"))
     page = (REFERENCE / "cli.md").read_text().split("\n## admin\n")[1].split("\n## ")[0]
@@ -118,3 +122,19 @@ def test_a_tenant_and_a_model_are_held_and_released(cli: Cli) -> None:
 def test_a_batch_that_is_not_finalizing_is_not_abandoned(cli: Cli) -> None:
     refused = cli.run("admin", "batches", "abandon", created(cli, "red"))
     assert (refused.exit_code, "they are not being written. Cancel it" in refused.stderr) == (3, True)
+
+
+def test_slices_are_a_table_with_the_reason_of_the_last_end(cli: Cli) -> None:
+    red = created(cli, "red")
+    assert cli.run("admin", "batches", "slices", red).stderr == "No step of the batch is open.\n"
+    share = ModelShare(model="org/llama", safe_model="llama", lines=9, slices=1)
+    cli.api.temporal.ingestions[red] = IngestResult(ingest_prefix="p", models=[share], total=9)
+    place = ("inference.llama", "pod-1", LATER, 2, LATER, None, "the backend accepts no requests now")
+    step = PendingActivity("run_slice", 4, ActivityState.RUNNING, *place)
+    cli.api.temporal.activities[model_run_id(red, "llama")] = [step]
+    rows = cli.run("admin", "batches", "slices", red, COLUMNS="200").stdout.splitlines()
+    assert re.fullmatch(
+        r"org/llama 4 +running +\S+ \S+ +2 +pod-1 +0 +0 +the backend accepts no requests now *", rows[1]
+    )
+    shown = json.loads(cli.run("admin", "batches", "slices", red, "--json").stdout)
+    assert [each["number"] for each in shown["data"]] == [4]

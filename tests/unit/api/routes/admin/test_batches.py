@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from batchwright.api.dependencies import now
-from batchwright.contracts.batch import BatchForecast, ModelCounts, WindowFit
+from batchwright.contracts.batch import BatchForecast, BatchState, ModelCounts, WindowFit
 from batchwright.contracts.openai import BatchStatus, Usage
 from batchwright.contracts.openai_objects import BatchObject
 from batchwright.contracts.operator_objects import BatchCountsObject, OperatorBatch, OperatorBatchPage
@@ -173,6 +173,15 @@ async def test_the_files_of_a_batch_are_abandoned_while_they_are_written(api: Ap
     assert api.temporal.signals == [(red, "abandon"), (blue, "abandon")]
 
 
+async def test_the_files_of_a_batch_are_abandoned_before_a_worker_begins_to_write_them(
+    api: ApiFixture,
+) -> None:
+    red = await running(api, "red")
+    api.temporal.states[red] = BatchState(status=BatchStatus.FINALIZING)
+    read(await api.http.post(f"/admin/batches/{red}/abandon"), OperatorBatch)
+    assert api.temporal.signals == [(red, "abandon")]
+
+
 async def test_a_batch_whose_files_are_not_being_written_is_not_abandoned(api: ApiFixture) -> None:
     red, done = await running(api, "red"), await completed(api, "red")
     refused = [await api.http.post(f"/admin/batches/{id}/abandon") for id in (red, done)]
@@ -235,7 +244,8 @@ async def test_a_batch_that_has_ended_is_not_changed(api: ApiFixture, act: str) 
 
 
 @pytest.mark.parametrize(
-    "call", ["GET ", "POST /cancel", "POST /pause", "POST /resume", "POST /priority", "POST /abandon"]
+    "call",
+    ["GET ", "GET /slices", "POST /cancel", "POST /pause", "POST /resume", "POST /priority", "POST /abandon"],
 )
 @pytest.mark.parametrize("batch_id", ["batch_01a20d7774b6755488a512e95eb779be", "batch_1", "%00"])
 async def test_an_unknown_batch_is_a_404(api: ApiFixture, call: str, batch_id: str) -> None:

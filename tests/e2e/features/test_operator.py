@@ -1,0 +1,92 @@
+"""What operators and tenants do to batches on a running stack: delete, hold, prioritize, look at slices."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from secrets import token_hex
+
+import httpx
+import pytest
+from openai import NotFoundError
+
+from batchwright.contracts.execution import ActivityState
+from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.operator_objects import BatchSlicesObject, OperatorBatch
+from tests.clients import http_client
+from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
+from tests.e2e.stack import MODELS, Stack
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+@asynccontextmanager
+async def operator(stack: Stack) -> AsyncGenerator[httpx.AsyncClient]:
+    async with http_client(base_url=stack.now.api + "/admin") as http:
+        yield http
+
+
+async def test_a_deleted_batch_leaves_its_input_and_nothing_else(stack: Stack) -> None:
+    async with stack.client() as client:
+        batch = await ended(client, (await submit(client, chat_lines(MODELS[:1], each=20))).id)
+        assert batch.output_file_id is not None
+        deleted = await client.delete(f"/batches/{batch.id}", cast_to=httpx.Response)
+        assert deleted.json()["deleted"] is True
+        for call, id in ((client.batches.retrieve, batch.id), (client.files.content, batch.output_file_id)):
+            with pytest.raises(NotFoundError):
+                await call(id)
+        assert (await client.files.retrieve(batch.input_file_id)).id == batch.input_file_id
+    folders = [path.name for path in stack.objects.rglob("*") if path.is_dir() and any(path.iterdir())]
+    assert batch.id not in folders
+    assert batch.output_file_id not in folders
+
+
+async def test_a_held_tenant_waits_until_it_is_released_while_others_are_served(stack: Stack) -> None:
+    tenant = f"held-{token_hex(4)}"
+    lines = chat_lines(MODELS, each=20)
+    async with operator(stack) as admin, stack.client(tenant) as client, stack.client() as other:
+        (await admin.put("/holds", json={"tenant": tenant})).raise_for_status()
+        held = await submit(client, lines)
+
+        async def says_so() -> bool:
+            shown = await admin.get(f"/batches/{held.id}")
+            waiting = OperatorBatch.model_validate_json(shown.content).x_batchwright.waiting or []
+            return any("an operator holds the tenant" in each.reason for each in waiting)
+
+        await until(says_so)
+        assert (await ended(other, (await submit(other, lines)).id)).status == "completed"
+        counts = (await client.batches.retrieve(held.id)).request_counts
+        assert counts is not None
+        assert (counts.completed, counts.failed) == (0, 0)
+        (await admin.delete("/holds", params={"tenant": tenant})).raise_for_status()
+        done = await ended(client, held.id)
+        await check_conservation(client, done, lines)
+    assert done.status == "completed"
+
+
+async def test_the_slices_of_a_running_batch_are_shown_with_their_workers(stack: Stack) -> None:
+    async with operator(stack) as admin, stack.client() as client, stack.backend.hold(MODELS[0]) as hold:
+        batch = await hold.submit(client, chat_lines(MODELS[:2], each=50))
+        await settled(client, batch.id, 50)
+        shown = BatchSlicesObject.model_validate_json(
+            (await admin.get(f"/batches/{batch.id}/slices")).content
+        )
+        await hold.release()
+        await ended(client, batch.id)
+        after = BatchSlicesObject.model_validate_json(
+            (await admin.get(f"/batches/{batch.id}/slices")).content
+        )
+    (running,) = shown.data
+    assert (running.model, running.number, running.state) == (MODELS[0], 0, ActivityState.RUNNING)
+    assert (running.attempts, running.completed, running.segments) == (1, 0, 0)
+    assert running.worker
+    assert batch.created_at <= running.since
+    assert (after.steps, after.data) == ([], [])
+
+
+async def test_the_priority_of_a_running_batch_is_changed(stack: Stack) -> None:
+    async with operator(stack) as admin, stack.client() as client, stack.backend.hold(MODELS[0]) as hold:
+        batch = await hold.submit(client, chat_lines(MODELS[:1], each=50))
+        changed = await admin.post(f"/batches/{batch.id}/priority", json={"priority": 5})
+        assert OperatorBatch.model_validate_json(changed.content).x_batchwright.priority == 5
+        await hold.release()
+        done = BatchObject.model_validate((await ended(client, batch.id)).model_dump())
+    assert (done.status, done.x_batchwright.priority) == ("completed", 5)
