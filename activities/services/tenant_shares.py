@@ -1,4 +1,4 @@
-"""Weights, caps and rates of tenants, caps of API keys, holds, and the order of batches, from the database."""
+"""Weights, caps and rates of tenants, caps of API keys, holds, and the order of batches, from the tables."""
 
 import asyncio
 import logging

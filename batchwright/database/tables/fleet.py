@@ -49,8 +49,8 @@ class LiveBatches(Protocol):
     async def lines_due(self, now: datetime) -> list[ModelDeadline]:
         """Return the number of lines that still need a final result, by model and deadline.
 
-        Only batches whose lines may be sent now count. A batch does not count if it is paused, held, cancelled,
-        past its deadline, or not in the phase of sending.
+        Only batches whose lines may be sent now count. A batch does not count if it is paused, held or
+        cancelled, past its deadline, or not in the phase of sending.
         """
         ...
 
