@@ -24,15 +24,11 @@ COMMANDS = (
     LazyCommand("pause", "batches.control:pause", "Pause a batch."),
     LazyCommand("resume", "batches.control:resume", "Resume a paused batch, or one that ended early."),
     LazyCommand("retry", "batches.control:retry", "Create a batch that retries the lines that failed."),
-    LazyCommand(
-        "delete", "batches.control:delete", "Delete a batch that has ended, with its files and dead letters."
-    ),
+    LazyCommand("delete", "batches.control:delete", "Delete a batch that has ended, and its files."),
     LazyCommand("dlq", "batches.dead_letters:dlq", "List, retry and delete dead letters."),
     LazyCommand("results", "batches.results:results", "Print the output lines of a batch in input order."),
     LazyCommand("validate", "batches.validate:validate", "Check FILE as the input of a batch, offline."),
-    LazyCommand(
-        "admin", "fleet.batches:admin", "Control the batches of all tenants, and hold tenants and models."
-    ),
+    LazyCommand("admin", "fleet.batches:admin", "Control the batches of all tenants; hold tenants."),
     LazyCommand("rates", "fleet.rates:rates", "Show or change the rate limits of the fleet."),
     LazyCommand("quotas", "tenants.quotas:quotas", "Show or change quotas, shares and models of tenants."),
     LazyCommand(

@@ -184,9 +184,9 @@ def delete(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Delete a batch that has ended, with its files and dead letters.
+    """Delete a batch that has ended, and its files.
 
-    Its input file stays.
+    Its dead letters are deleted, too. Its input file stays.
     """
     with api_client(url, tenant) as client:
         deleted = client.delete_batch(batch_id, keep_files=keep_files)

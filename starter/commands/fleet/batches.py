@@ -26,7 +26,7 @@ from batchwright.starter.output import (
 )
 
 admin = typer.Typer(
-    help="Control the batches of all tenants, and hold tenants and models.",
+    help="Control the batches of all tenants; hold tenants.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
