@@ -36,6 +36,7 @@ from batchwright.api.routes.models import ModelRoutes
 from batchwright.api.routes.results import ResultRoutes
 from batchwright.api.routes.stats import StatsRoutes
 from batchwright.api.routes.uploads import UploadRoutes
+from batchwright.api.routes.webhooks import WebhookRoutes
 from batchwright.api.services.admission import RequestQuota
 from batchwright.api.services.batch_events import BatchEvents
 from batchwright.settings import Settings
@@ -44,7 +45,10 @@ _DESCRIPTION = (
     "OpenAI's Files, Uploads, Batches and Models. "
     "Extensions to OpenAI's API are under `x_batchwright` and `/x/`."
 )
-_TENANT_ROUTES = (FileRoutes, UploadRoutes, BatchRoutes, ResultRoutes, ModelRoutes, LimitRoutes)
+_TENANT_ROUTES = (
+    *(FileRoutes, UploadRoutes, BatchRoutes, ResultRoutes),
+    *(ModelRoutes, LimitRoutes, WebhookRoutes),
+)
 _OPERATOR_ROUTES = (
     *(RateRoutes, HoldRoutes, QuotaRoutes, BudgetGroupRoutes),
     *(ModelRegistryRoutes, OperatorBatchRoutes, DeadLetterRoutes, StatsRoutes),

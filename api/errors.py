@@ -108,6 +108,18 @@ def storage_quota_exceeded(limit: int, used: int) -> ApiError:
     return ApiError(429, message, code="rate_limit_exceeded", headers=headers)
 
 
+def webhook_quota_exceeded(limit: int) -> ApiError:
+    """Return a 429 error that clients do not retry. `limit` is the number of endpoints that are allowed."""
+    message = f"You have {limit} webhooks, which is the most that are allowed. Delete one first."
+    headers = {
+        "Retry-After": str(RETRY_AFTER_SECONDS),
+        "RateLimit-Policy": f'"webhooks";q={limit}',
+        "RateLimit": '"webhooks";r=0',
+        **_FINAL,
+    }
+    return ApiError(429, message, code="rate_limit_exceeded", headers=headers)
+
+
 def payload_too_large(limit: int, what: str = "file") -> ApiError:
     return ApiError(413, f"The {what} is too large: at most {limit} bytes are allowed.", param=what)
 
@@ -118,6 +130,14 @@ def file_not_found(file_id: str) -> ApiError:
 
 def upload_not_found(upload_id: str) -> ApiError:
     return ApiError(404, f"No such Upload object: {upload_id}", param="id")
+
+
+def webhook_not_found(webhook_id: str) -> ApiError:
+    return ApiError(404, f"No such Webhook object: {webhook_id}", param="id")
+
+
+def delivery_not_found(delivery_id: str) -> ApiError:
+    return ApiError(404, f"No such delivery: {delivery_id}", param="id")
 
 
 def batch_not_found(batch_id: str) -> ApiError:

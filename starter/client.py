@@ -372,6 +372,10 @@ class Client:
                 raise self._error_of(response)
             yield response.iter_bytes()
 
+    def call(self, method: str, path: str, kind: type[_Model], body: _Body | None = None) -> _Model:
+        """Send a request that this class has no method for, and return the response."""
+        return self._call(method, path, kind, body)
+
     def _call(
         self,
         method: str,

@@ -15,7 +15,13 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.contracts.openai import BatchStatus, GroupKind
-from batchwright.contracts.temporal_names import CONTROL_QUEUE, DISPATCH_QUEUE, IO_QUEUE, inference_queue
+from batchwright.contracts.temporal_names import (
+    CONTROL_QUEUE,
+    DISPATCH_QUEUE,
+    IO_QUEUE,
+    WEBHOOK_QUEUE,
+    inference_queue,
+)
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BudgetGroupRow, LiveBatch, ModelDeadline
 from batchwright.database.tables.audits import AuditsTable
@@ -365,7 +371,7 @@ class QueueCollector:
         """
         label_of = self._metrics.models
         models = [model for model in self._models() if label_of(model) == model]
-        labels = [(CONTROL_QUEUE, ""), (IO_QUEUE, ""), (DISPATCH_QUEUE, "")]
+        labels = [(CONTROL_QUEUE, ""), (IO_QUEUE, ""), (WEBHOOK_QUEUE, ""), (DISPATCH_QUEUE, "")]
         labels += [(inference_queue(safe_name(model)), model) for model in sorted(models)]
         semaphore = asyncio.Semaphore(_MAX_CONCURRENT_CALLS)
 

@@ -35,6 +35,7 @@ from batchwright.storage.observed import StorageComponent
 from batchwright.telemetry.metrics import Metrics
 from batchwright.telemetry.tracing import open_tracing
 from batchwright.temporal import TemporalUnavailable, observed_runtime
+from batchwright.webhooks.sender import WebhookSender
 from batchwright.worker.backend_metrics import (
     StaleSeriesRemover,
     forget_removed,
@@ -62,6 +63,8 @@ from batchwright.worker.wiring import (
     build_fleet_metrics,
     build_io_worker,
     build_waiting_reason_monitor,
+    build_webhook_dispatcher,
+    build_webhook_worker,
     count_slots,
     worker_id,
 )
@@ -193,9 +196,10 @@ async def _poll(
     resources, background, dependencies = worker.resources, worker.background, worker.dependencies
     progress = ProgressReporter(resources.database.progress)
     pollers = QueuePollers()
+    sender = WebhookSender(resources.settings.webhook_networks)
     fixed = [
         ReconnectingWorker(fixed_worker, resources.connection)
-        for fixed_worker in _build_fixed_workers(resources, roles, lambda: dependencies.failing)
+        for fixed_worker in _build_fixed_workers(resources, roles, sender, lambda: dependencies.failing)
     ]
     running = [asyncio.create_task(fixed_worker.run()) for fixed_worker in fixed]
     inference = InferenceWorkers(resources, progress, lambda: dependencies.blocking)
@@ -231,6 +235,7 @@ async def _poll(
     if Role.CONTROL in roles:
         background.start("fleet_metrics", build_fleet_metrics(resources).run)
         background.start("waiting_reasons", build_waiting_reason_monitor(resources).run)
+        background.start("webhooks", build_webhook_dispatcher(resources).run)
     register_slot_gauges(resources.metrics, lambda: count_slots(resources.settings, roles, pollers.queues))
     ends = [asyncio.create_task(end) for end in (pollers.wait_for_failure(), shutdown.wait())]
     done, _ = await asyncio.wait([*running, *ends], return_when=asyncio.FIRST_COMPLETED)
@@ -239,6 +244,7 @@ async def _poll(
     await asyncio.gather(*ends, return_exceptions=True)
     await background.stop()
     await _drain(resources.settings, fixed, running, pollers)
+    await sender.close()
     await progress.send()
     await inference.permissions.close()
     for task in done:
@@ -246,18 +252,25 @@ async def _poll(
 
 
 def _build_fixed_workers(
-    resources: WorkerResources, roles: Sequence[Role], failing: Callable[[], str]
+    resources: WorkerResources, roles: Sequence[Role], sender: WebhookSender, failing: Callable[[], str]
 ) -> list[Worker]:
-    """Build the workers of the control and IO queues, which are polled as long as the process runs."""
-    builders = {Role.CONTROL: build_control_worker, Role.IO: partial(build_io_worker, failing=failing)}
-    return [build(resources) for role, build in builders.items() if role in roles]
+    """Build the workers of the queues that are polled for as long as the process runs.
+
+    They are the queues of control, webhooks and IO.
+    """
+    workers: list[Worker] = []
+    if Role.CONTROL in roles:
+        workers += [build_control_worker(resources), build_webhook_worker(resources, sender)]
+    if Role.IO in roles:
+        workers.append(build_io_worker(resources, failing))
+    return workers
 
 
 def _polled_queues(roles: Sequence[Role], models: Sequence[str]) -> list[str]:
     """Return the task queues that the process can poll, even those that no batch needs now."""
     of_models = [temporal_names.inference_queue(safe_name(model)) for model in models] or [ANY_MODEL_QUEUE]
     queues = {
-        Role.CONTROL: [temporal_names.CONTROL_QUEUE],
+        Role.CONTROL: [temporal_names.CONTROL_QUEUE, temporal_names.WEBHOOK_QUEUE],
         Role.IO: [temporal_names.IO_QUEUE],
         Role.INFERENCE: of_models,
     }

@@ -32,6 +32,7 @@ from batchwright.activities.services.slice_demand import MAX_SLICES
 from batchwright.activities.services.tenant_shares import StoredShares
 from batchwright.activities.services.token_budgets import TokenBudgets
 from batchwright.activities.services.waiting_reasons import WaitingReasons, temporal_reason_signal
+from batchwright.activities.webhooks.activity import WebhookDeliveries
 from batchwright.contracts import temporal_names
 from batchwright.database.database import Database
 from batchwright.inference.rate_limits import FleetRates
@@ -43,7 +44,11 @@ from batchwright.storage.base import Storage
 from batchwright.storage.observed import StorageComponent, for_component
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal import TemporalConnection
+from batchwright.temporal.codec import load_keys
+from batchwright.temporal.stored_secrets import StoredSecrets
 from batchwright.temporal.task_queues import describe_queue
+from batchwright.temporal.webhook_start import start_delivery
+from batchwright.webhooks.sender import WebhookSender
 from batchwright.worker.fleet_metrics import (
     FleetMetricsCollector,
     LiveBatchCollector,
@@ -58,21 +63,30 @@ from batchwright.worker.interceptors import ActivityMetricsInterceptor, WaitingR
 from batchwright.worker.pollers import PollerFactory, ReconnectingWorker
 from batchwright.worker.slice_slots import SliceSlots
 from batchwright.worker.waiting_reasons import WaitingReasonMonitor
+from batchwright.worker.webhook_dispatcher import WebhookDispatcher
 from batchwright.workflows.audit import AuditWorkflow
 from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.model_run import ModelRunWorkflow
 from batchwright.workflows.retention import RetentionWorkflow
+from batchwright.workflows.webhook_delivery import WebhookDeliveryWorkflow
 
 # Cancel and pause requests arrive with heartbeats, which the SDK would delay by up to a minute by default.
 _HEARTBEAT_INTERVAL = timedelta(seconds=1)
 _OBSERVE_SECONDS = 15.0  # pause between two refreshes of the fleet metrics
 # Slices get these requests with their own heartbeats. The SDK's heartbeats only show that slices are alive.
 _SLICE_HEARTBEAT_INTERVAL = timedelta(seconds=15)
-WORKFLOWS = (BatchWorkflow, ModelRunWorkflow, RetentionWorkflow, AuditWorkflow)
+WORKFLOWS = (
+    BatchWorkflow,
+    ModelRunWorkflow,
+    RetentionWorkflow,
+    AuditWorkflow,
+    WebhookDeliveryWorkflow,
+)
+_WEBHOOK_SLOTS = 50  # they mostly wait for endpoints
 
 
 class Role(StrEnum):
-    CONTROL = "control"  # workflows, and the end of batches without files
+    CONTROL = "control"  # workflows, ends of batches without files, and webhooks
     IO = "io"  # ingestion, finalization, retention, audits
     INFERENCE = "inference"  # slices
 
@@ -119,6 +133,30 @@ def build_control_worker(resources: WorkerResources) -> Worker:
         deployment_config=deployment_config(resources.settings),
         interceptors=[ActivityMetricsInterceptor(resources.metrics)],
     )
+
+
+def build_webhook_worker(resources: WorkerResources, sender: WebhookSender) -> Worker:
+    """Build the Temporal worker that delivers webhooks.
+
+    It has a queue and slots of its own, because endpoints may be slow.
+    """
+    secrets = StoredSecrets(load_keys(resources.settings))
+    deliveries = WebhookDeliveries(resources.database, sender, secrets, resources.metrics)
+    return Worker(
+        resources.temporal,
+        task_queue=temporal_names.WEBHOOK_QUEUE,
+        activities=[deliveries.deliver_webhook],
+        max_concurrent_activities=_WEBHOOK_SLOTS,
+        max_concurrent_activity_task_polls=2,
+        graceful_shutdown_timeout=_drain_timeout(resources.settings),
+        deployment_config=deployment_config(resources.settings),
+        interceptors=[ActivityMetricsInterceptor(resources.metrics)],
+    )
+
+
+def build_webhook_dispatcher(resources: WorkerResources) -> WebhookDispatcher:
+    start = partial(start_delivery, resources.temporal)
+    return WebhookDispatcher(resources.database.webhook_deliveries, start, resources.metrics)
 
 
 def build_io_worker(resources: WorkerResources, failing: Callable[[], str]) -> Worker:

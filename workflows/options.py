@@ -11,7 +11,8 @@ with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.errors import NEVER_RETRIED, Failure
     from batchwright.contracts.execution import ModelRun
     from batchwright.contracts.retention import RetentionKind
-    from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE, inference_queue
+    from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE, WEBHOOK_QUEUE, inference_queue
+    from batchwright.contracts.webhooks import DeliveryOrder
     from batchwright.rules.dispatch.batch_order import fairness_key_of, is_late, size_group
 
 # How long stopped slices may take after their grace period before the workflow continues without them.
@@ -42,6 +43,8 @@ _AUDIT_ATTEMPT = timedelta(hours=6)
 # Each turn of a slice counts as an attempt, so the backoff after a lost worker would soon be a minute.
 _SLICE_RETRY = timedelta(seconds=10)
 _AUDIT_PATIENCE = timedelta(hours=12)
+# The request to the endpoint takes 15 s at most.
+_WEBHOOK_ATTEMPT = timedelta(seconds=30)
 _FINALIZE_FIRST = 1  # priority key; a finalization frees storage and slots, and a client waits
 _LAST_PRIORITY = 5
 
@@ -135,6 +138,20 @@ def audit_options() -> ActivityConfig:
         retry_policy=unlimited_retries(),
         priority=Priority(priority_key=_LAST_PRIORITY),
         summary="compare rows, runs, files and counts",
+    )
+
+
+def webhook_options(order: DeliveryOrder, attempt: int) -> ActivityConfig:
+    """Return the options of one attempt to deliver a webhook.
+
+    Endpoints share the workers fairly, so that one with many slow deliveries does not delay those of others.
+    """
+    return ActivityConfig(
+        task_queue=WEBHOOK_QUEUE,
+        start_to_close_timeout=_WEBHOOK_ATTEMPT,
+        retry_policy=unlimited_retries(),
+        priority=Priority(fairness_key=order.endpoint_id),
+        summary=f"attempt {attempt}",
     )
 
 

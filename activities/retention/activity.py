@@ -34,6 +34,7 @@ SWEEPS: Mapping[RetentionKind, Sweep] = {
     RetentionKind.BATCHES: expired.batches,
     RetentionKind.METADATA: expired.metadata,
     RetentionKind.KEYS: expired.idempotency_keys,
+    RetentionKind.WEBHOOKS: expired.webhooks,
     RetentionKind.UNFINISHED: leftovers.unfinished_objects,
     RetentionKind.ORPHANS: leftovers.orphaned_objects,
     RetentionKind.LOST: leftovers.files_without_object,

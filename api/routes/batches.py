@@ -134,10 +134,10 @@ class BatchRoutes:
         fields = await read_json_object(request)
         creation = parse_batch_create(fields, settings)._replace(caller=caller_of(request, settings))
         if key is None:
-            row = await self._creator.create(creation, tenant)
+            created = await self._creator.create(creation, tenant)
         else:
-            row = await self._creator.create_once(creation, tenant, key, fingerprint(fields))
-        return json_response(batch_object(row))
+            created = await self._creator.create_once(creation, tenant, key, fingerprint(fields))
+        return json_response(batch_object(created.row, webhook=created.webhook))
 
     async def list(
         self,

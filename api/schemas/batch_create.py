@@ -17,6 +17,7 @@ from batchwright.api.schemas.json_body import (
     required_text,
     wrong_type,
 )
+from batchwright.api.schemas.webhooks import BatchWebhookBody, WebhookSpec, parse_batch_webhook
 from batchwright.contracts.batch import (
     DEFAULT_PRIORITY,
     MAX_PRIORITY,
@@ -64,6 +65,7 @@ class ExtensionBody(BaseModel):
         description=f"relative to your other batches; {MAX_PRIORITY} is the most urgent; "
         f"if absent {DEFAULT_PRIORITY}, or the highest that you may use if that is lower",
     )
+    webhook: BatchWebhookBody | None = Field(None, description="a URL that receives the events of this batch")
 
 
 class _BatchBody(BaseModel):
@@ -139,6 +141,7 @@ class BatchCreate(NamedTuple):
     output_expires_after_seconds: int | None
     deduplicate: bool
     priority: int | None = None
+    webhook: WebhookSpec | None = None
     caller: Caller = Caller()
 
 
@@ -254,16 +257,16 @@ def parse_window(value: object, settings: Settings) -> tuple[str, timedelta]:
         raise invalid_value("completion_window", str(error)) from None
 
 
-def _extension(value: object, settings: Settings) -> tuple[bool, int | None]:
-    """Return the values of `deduplicate` and `priority` in `x_batchwright`.
+def _extension(value: object, settings: Settings) -> tuple[bool, int | None, WebhookSpec | None]:
+    """Return `deduplicate`, `priority` and `webhook` of `x_batchwright`.
 
-    If they are missing, return the operator's setting for `deduplicate` and None for `priority`.
+    If the client did not send them, return the operator's setting, None and None.
 
     Raises:
         ApiError: a value is not valid, or `x_batchwright` has an unknown field.
     """
     if value is None:
-        return settings.deduplicate, None
+        return settings.deduplicate, None, None
     fields = as_object(value)
     if fields is None:
         raise wrong_type(EXTENSION, "an object", value)
@@ -271,7 +274,8 @@ def _extension(value: object, settings: Settings) -> tuple[bool, int | None]:
     deduplicate = fields.get("deduplicate")
     if deduplicate is not None and not isinstance(deduplicate, bool):
         raise wrong_type("x_batchwright.deduplicate", "a boolean", deduplicate)
-    return settings.deduplicate if deduplicate is None else deduplicate, _priority(fields)
+    webhook = parse_batch_webhook(fields.get("webhook"), "x_batchwright.webhook")
+    return settings.deduplicate if deduplicate is None else deduplicate, _priority(fields), webhook
 
 
 def _priority(fields: Mapping[str, object]) -> int | None:

@@ -14,6 +14,7 @@ from batchwright.contracts.openai_objects import (
     BatchExtension,
     BatchObject,
     BatchPage,
+    BatchWebhook,
     FileObject,
     FilePage,
     ForecastObject,
@@ -76,6 +77,7 @@ def batch_object(
     paused: bool | None = None,
     waiting: list[WaitingObject] | None = None,
     forecast: ForecastObject | None = None,
+    webhook: BatchWebhook | None = None,
 ) -> BatchObject:
     order = row.order
     errors = [BatchError.model_validate(error, from_attributes=True) for error in row.errors]
@@ -112,6 +114,7 @@ def batch_object(
             priority=order.priority,
             files_pending=row.files_pending,
             errors_summary=row.errors_summary,
+            webhook=webhook,
         ),
     )
 

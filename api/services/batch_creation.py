@@ -1,14 +1,18 @@
 """Create batches: build the order, admit the batch, start its workflow, and insert its row."""
 
 import logging
+from functools import cached_property
+from typing import NamedTuple
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import conflict, invalid_value
 from batchwright.api.schemas.batch_create import BatchCreate, build_order
 from batchwright.api.services.admission import Admission
 from batchwright.api.services.idempotency import IdempotencyKeys
+from batchwright.api.services.webhooks import Webhooks
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.openai_objects import BatchWebhook
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchRow
 from batchwright.rules.ids import is_file_id
@@ -17,21 +21,37 @@ from batchwright.temporal.errors import TemporalUnavailable
 logger = logging.getLogger(__name__)
 
 
+class CreatedBatch(NamedTuple):
+    """A new batch, and the webhook endpoint that was created together with it; None if there is none."""
+
+    row: BatchRow
+    webhook: BatchWebhook | None
+
+
 class BatchCreator:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
         self._batches = deps.database.batches
 
-    async def create(self, creation: BatchCreate, tenant: str) -> BatchRow:
-        """Create a batch and return its row.
+    @cached_property
+    def _webhooks(self) -> Webhooks:
+        return Webhooks(self._deps)
+
+    async def create(self, creation: BatchCreate, tenant: str) -> CreatedBatch:
+        """Create a batch and return it.
 
         Raises:
-            ApiError: the input file has another purpose than `batch`, or a quota does not allow the batch.
+            ApiError: the input file has another purpose than `batch`, the URL of the webhook is not allowed,
+                or a quota does not allow the batch.
         """
-        return await self.start(await self._admitted_order(creation, tenant))
+        order = await self._admitted_order(creation, tenant)
+        webhook = await self._create_webhook(creation, order)
+        return CreatedBatch(await self.start(order), webhook)
 
-    async def create_once(self, creation: BatchCreate, tenant: str, key: str, fingerprint: str) -> BatchRow:
-        """Create the batch of an idempotency key and return its row. A repeated call returns the same batch.
+    async def create_once(
+        self, creation: BatchCreate, tenant: str, key: str, fingerprint: str
+    ) -> CreatedBatch:
+        """Create the batch of an idempotency key and return it. A repeated call returns the same batch.
 
         If the first call was interrupted, the repeated call starts the batch.
 
@@ -42,6 +62,7 @@ class BatchCreator:
             ApiError: as in `create`, or the key was used with another request, or its batch was deleted.
         """
         order = await self._order_of_key(creation, tenant, key, fingerprint)
+        webhook = await self._create_webhook(creation, order)
         if await self._batches.get(tenant, order.batch_id) is None:
             if await self._deps.database.batch_deletions.is_deleted(tenant, order.batch_id):
                 raise conflict(
@@ -50,7 +71,7 @@ class BatchCreator:
                     param="Idempotency-Key",
                 )
             await self.start(order)
-        return BatchRow(order=order, status=BatchStatus.VALIDATING)
+        return CreatedBatch(BatchRow(order=order, status=BatchStatus.VALIDATING), webhook)
 
     async def build_order(self, creation: BatchCreate, tenant: str) -> BatchOrder:
         """Build the order of a new batch of the tenant.
@@ -94,8 +115,10 @@ class BatchCreator:
         """Build the order of a new batch, and count the batch against the tenant's quota.
 
         Raises:
-            ApiError: the input file has another purpose than `batch`, or a quota does not allow the batch.
+            ApiError: as in `create`.
         """
+        if creation.webhook is not None:
+            await self._webhooks.check_url(creation.webhook.url, "x_batchwright.webhook.url")
         file_id = creation.input_file_id
         row = await self._deps.database.files.get(tenant, file_id) if is_file_id(file_id) else None
         if row is not None and row.purpose != "batch":
@@ -106,6 +129,12 @@ class BatchCreator:
         order = await self.build_order(creation, tenant)
         await Admission(self._deps, tenant).admit_batch(order.batch_id)
         return order
+
+    async def _create_webhook(self, creation: BatchCreate, order: BatchOrder) -> BatchWebhook | None:
+        """Create the endpoint of the batch, before the batch can have an event."""
+        if creation.webhook is None:
+            return None
+        return await self._webhooks.create_for_batch(creation.webhook, order)
 
     async def _order_of_key(
         self, creation: BatchCreate, tenant: str, key: str, fingerprint: str

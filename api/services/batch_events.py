@@ -57,7 +57,7 @@ def encode_event(batch: BatchObject) -> Event:
     content = batch.model_dump_json(exclude=_COUNTDOWNS).encode()
     id = blake2b(content, digest_size=12).hexdigest()
     is_last = batch.status.is_terminal
-    name = EventType.of(batch.status).value if is_last else PROGRESS_EVENT
+    name = EventType.of_end(batch.status).value if is_last else PROGRESS_EVENT
     data = batch.model_dump_json()
     for separator, escaped in _LINE_SEPARATORS.items():
         data = data.replace(separator, escaped)

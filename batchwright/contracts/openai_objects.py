@@ -148,6 +148,16 @@ class StartForecastObject(ApiObject):
     made_at: int
 
 
+class BatchWebhook(ApiObject):
+    """The webhook endpoint that was created together with a batch."""
+
+    id: str
+    url: str
+    events: list[str]
+    details: bool
+    secret: str
+
+
 class BatchExtension(ApiObject):
     """Fields that Batchwright adds to OpenAI's batch object.
 
@@ -163,6 +173,7 @@ class BatchExtension(ApiObject):
     - `files_pending` is true if the batch has ended but its files are not written yet. Poll until it is
       false, then read the files and the counts.
     - `errors_summary` counts the failed lines by code and model, largest count first.
+    - `webhook` is null except in the response that creates the batch.
     """
 
     models: list[ModelCounts]
@@ -175,6 +186,7 @@ class BatchExtension(ApiObject):
     priority: int = DEFAULT_PRIORITY
     files_pending: bool = False
     errors_summary: list[ErrorCount] = []
+    webhook: BatchWebhook | None = None
 
 
 class BatchObject(ApiObject):

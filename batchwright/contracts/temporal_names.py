@@ -2,6 +2,7 @@
 
 CONTROL_QUEUE = "control"
 IO_QUEUE = "io"
+WEBHOOK_QUEUE = "webhooks"
 INFERENCE_PREFIX = "inference."
 DISPATCH_QUEUE = "dispatch"  # slices of the models that share one rate limit
 
@@ -16,3 +17,8 @@ def inference_queue(safe_model: str) -> str:
 
 def model_run_id(batch_id: str, safe_model: str) -> str:
     return f"{batch_id}/{safe_model}"
+
+
+def webhook_delivery_id(delivery_id: str, replays: int) -> str:
+    """Return the workflow id of a delivery. Each replay of the delivery is a workflow of its own."""
+    return f"{delivery_id}/{replays}"

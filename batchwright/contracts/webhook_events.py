@@ -1,34 +1,70 @@
-"""Events about the end of batches, in OpenAI's webhook format. This module does not send them."""
+"""Webhook events about batches, in OpenAI's format."""
 
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
+from batchwright.contracts.batch import ErrorCount
 from batchwright.contracts.message import Message
 from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.openai_objects import RequestCounts, UsageObject
 
 
 class EventType(StrEnum):
+    """Types of events. OpenAI has those of the four ends of a batch."""
+
     BATCH_COMPLETED = "batch.completed"
     BATCH_FAILED = "batch.failed"
     BATCH_EXPIRED = "batch.expired"
     BATCH_CANCELLED = "batch.cancelled"
+    BATCH_IN_PROGRESS = "batch.in_progress"
+    BATCH_AT_RISK = "batch.at_risk"  # for the first time, a forecast is past the completion window
+    BATCH_PAUSED = "batch.paused"
 
     @classmethod
-    def of(cls, status: BatchStatus) -> "EventType":
-        """Return the event type for the end of a batch.
-
-        Raises ValueError if `status` is not a final status.
-        """
+    def of_end(cls, status: BatchStatus) -> "EventType":
+        """Return the event type for a batch that has ended. Raises ValueError for any other status."""
+        if not status.is_terminal:
+            raise ValueError(f"batch.{status} is not the end of a batch")
         return cls(f"batch.{status}")
 
 
+END_EVENTS = (
+    EventType.BATCH_COMPLETED,
+    EventType.BATCH_FAILED,
+    EventType.BATCH_EXPIRED,
+    EventType.BATCH_CANCELLED,
+)
+
+
+class EventDetails(Message):
+    """More about the batch, as it was at the first attempt to deliver the event.
+
+    `test` is True if the event was requested to test an endpoint. There is no such batch.
+    """
+
+    test: bool = False
+    status: BatchStatus | None = None
+    completion_window: str | None = None
+    created_at: int | None = None
+    expires_at: int | None = None
+    request_counts: RequestCounts | None = None
+    usage: UsageObject | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    metadata: dict[str, str] | None = None
+    errors_summary: list[ErrorCount] = []
+
+
 class EventData(Message):
+    """What the event is about. `x_batchwright` is None unless the endpoint has `details` switched on."""
+
     id: str
+    x_batchwright: EventDetails | None = None
 
 
 class BatchEvent(Message):
-    """Event about the end of a batch. `created_at` is the time of the end, in Unix seconds."""
+    """Event about a batch. `created_at` is when it happened, in Unix seconds."""
 
     id: str
     object: Literal["event"] = "event"
@@ -36,12 +72,18 @@ class BatchEvent(Message):
     created_at: int
     data: EventData
 
+    def body(self) -> bytes:
+        """Return the body of the webhook. Without details, it has only the fields that OpenAI sends."""
+        thin = {"data": {"x_batchwright"}} if self.data.x_batchwright is None else None
+        return self.model_dump_json(exclude=thin).encode()
 
-def batch_event(event_id: str, batch_id: str, status: BatchStatus, ended_at: datetime) -> BatchEvent:
-    """Return the event about the end of a batch. Raises ValueError if `status` is not a final status."""
+
+def batch_event(
+    event_id: str, batch_id: str, type: EventType, at: datetime, details: EventDetails | None = None
+) -> BatchEvent:
     return BatchEvent(
         id=event_id,
-        type=EventType.of(status),
-        created_at=int(ended_at.timestamp()),
-        data=EventData(id=batch_id),
+        type=type,
+        created_at=int(at.timestamp()),
+        data=EventData(id=batch_id, x_batchwright=details),
     )

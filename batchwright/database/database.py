@@ -23,6 +23,8 @@ from batchwright.database.tables.reruns import RerunsTable
 from batchwright.database.tables.retention import RetentionTable
 from batchwright.database.tables.uploads import UploadsTable
 from batchwright.database.tables.waiting_reasons import WaitingReasonsTable
+from batchwright.database.tables.webhook_deliveries import WebhookDeliveriesTable
+from batchwright.database.tables.webhook_endpoints import WebhookEndpointsTable
 from batchwright.database.tables.workers import WorkersTable
 from batchwright.database.tenants.api_keys import ApiKeysTable
 from batchwright.database.tenants.budget_groups import BudgetGroupsTable
@@ -67,6 +69,8 @@ class Database:
     rates: RatesTable
     holds: HoldsTable
     workers: WorkersTable
+    webhook_endpoints: WebhookEndpointsTable
+    webhook_deliveries: WebhookDeliveriesTable
     retention: RetentionTable
     audits: AuditsTable
     tenants: TenantsTable

@@ -24,6 +24,8 @@ from batchwright.database.tables.reruns import PostgresReruns
 from batchwright.database.tables.retention import PostgresRetention
 from batchwright.database.tables.uploads import PostgresUploads
 from batchwright.database.tables.waiting_reasons import PostgresWaitingReasons
+from batchwright.database.tables.webhook_deliveries import PostgresWebhookDeliveries
+from batchwright.database.tables.webhook_endpoints import PostgresWebhookEndpoints
 from batchwright.database.tables.workers import PostgresWorkers
 from batchwright.database.tenants.api_keys import PostgresApiKeys
 from batchwright.database.tenants.budget_groups import PostgresBudgetGroups
@@ -88,6 +90,8 @@ def postgres_database(pool: ConnectionPool) -> Database:
         rates=PostgresRates(pool),
         holds=PostgresHolds(pool),
         workers=PostgresWorkers(pool),
+        webhook_endpoints=PostgresWebhookEndpoints(pool),
+        webhook_deliveries=PostgresWebhookDeliveries(pool),
         retention=PostgresRetention(pool),
         audits=PostgresAudits(pool),
         tenants=PostgresTenants(pool),

@@ -12,6 +12,8 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 _BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
 _FILE_ID = re.compile(r"file-[0-9a-f]{32}")
 _UPLOAD_ID = re.compile(r"upload_[0-9a-f]{32}")
+_WEBHOOK_ID = re.compile(r"webhook_[0-9a-f]{32}")
+_DELIVERY_ID = re.compile(r"wh_[0-9a-f]{32}")
 _SAFE_CHARACTERS = 100
 MAX_MODEL_NAME_CHARACTERS = 256
 _REPLACEMENT = "\ufffd"
@@ -42,12 +44,21 @@ def derived_file_id(batch_id: str, kind: str) -> str:
     return "file-" + _digest(f"{batch_id}/{kind}", 16)
 
 
-def event_id(batch_id: str, status: str) -> str:
-    """Return the `evt_...` id of the event that a batch has ended with this status.
+def new_webhook_id() -> str:
+    return "webhook_" + uuid_utils.uuid7().hex
 
-    The id is the same at each delivery, so that receivers can drop repeated events.
-    """
-    return "evt_" + _digest(f"{batch_id}/{status}", 16)
+
+def webhook_id_of_batch(batch_id: str) -> str:
+    """Return the id of the webhook endpoint that was created together with a batch."""
+    return "webhook_" + batch_id.removeprefix("batch_")
+
+
+def new_delivery_id() -> str:
+    return "wh_" + uuid_utils.uuid7().hex
+
+
+def new_event_id() -> str:
+    return "evt_" + uuid_utils.uuid7().hex
 
 
 def request_id(batch_id: str, offset: int) -> str:
@@ -95,6 +106,14 @@ def is_file_id(text: str) -> bool:
 
 def is_upload_id(text: str) -> bool:
     return _UPLOAD_ID.fullmatch(text) is not None
+
+
+def is_webhook_id(text: str) -> bool:
+    return _WEBHOOK_ID.fullmatch(text) is not None
+
+
+def is_delivery_id(text: str) -> bool:
+    return _DELIVERY_ID.fullmatch(text) is not None
 
 
 def is_tenant(text: str) -> bool:

@@ -11,6 +11,7 @@ from batchwright.rules.ids import derived_file_id
 # No writer takes this long. An object that is still unfinished or unreferenced will stay so.
 MAX_WRITE_TIME = timedelta(days=1)
 IDEMPOTENCY_KEY_LIFETIME = timedelta(hours=24)
+WEBHOOK_DELIVERY_LIFETIME = timedelta(days=30)
 OUTPUT_KINDS = ("output", "error")
 
 
@@ -23,6 +24,7 @@ class RetentionCutoffs:
     batches: datetime  # compared with the end, after which a frozen worker may still have written
     metadata: datetime  # compared with the end
     keys: datetime  # compared with the creation
+    webhooks: datetime  # compared with the creation; far longer than a delivery may take
     orphans: datetime  # compared with the last change of the object, or the creation of the row
 
 
@@ -35,6 +37,7 @@ def retention_cutoffs(
         batches=now - MAX_WRITE_TIME,
         metadata=now - max(metadata, MAX_WRITE_TIME),
         keys=now - IDEMPOTENCY_KEY_LIFETIME,
+        webhooks=now - WEBHOOK_DELIVERY_LIFETIME,
         orphans=now - max(orphans, MAX_WRITE_TIME),
     )
 

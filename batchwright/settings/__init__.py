@@ -23,6 +23,7 @@ from batchwright.settings.limits import LimitSettings
 from batchwright.settings.observability import ObservabilitySettings, OtelSettings, variable_name
 from batchwright.settings.storage import StorageSettings
 from batchwright.settings.temporal import TemporalSettings
+from batchwright.settings.webhooks import WebhookSettings
 from batchwright.settings.worker import WorkerSettings
 
 __all__ = [
@@ -62,6 +63,7 @@ class Settings(
     RetentionSettings,
     BatchSettings,
     LimitSettings,
+    WebhookSettings,
     ObservabilitySettings,
     ApiSettings,
     AccessSettings,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from batchwright.telemetry.families.backends import BackendMetrics
-from batchwright.telemetry.families.batches import BatchMetrics
+from batchwright.telemetry.families.batches import BatchMetrics, WebhookMetrics
 from batchwright.telemetry.families.factory import MetricFactory
 from batchwright.telemetry.families.fleet import AuditMetrics, FleetMetrics, RetentionMetrics
 from batchwright.telemetry.families.process import ApiMetrics, RuntimeMetrics, StorageMetrics
@@ -33,6 +33,7 @@ _FAMILIES = (
     MicrobatchMetrics,
     TrafficMetrics,
     JobMetrics,
+    WebhookMetrics,
 )
 
 
@@ -49,6 +50,7 @@ class Metrics(
     MicrobatchMetrics,
     TrafficMetrics,
     JobMetrics,
+    WebhookMetrics,
 ):
     """The metrics of one process. They are created once and passed to all code that counts.
 

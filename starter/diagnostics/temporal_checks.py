@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from batchwright.contracts.temporal_names import CONTROL_QUEUE, DISPATCH_QUEUE, IO_QUEUE, inference_queue
+from batchwright.contracts.temporal_names import (
+    CONTROL_QUEUE,
+    DISPATCH_QUEUE,
+    IO_QUEUE,
+    WEBHOOK_QUEUE,
+    inference_queue,
+)
 from batchwright.rules.ids import safe_name
 from batchwright.settings import Settings, SettingsError
 from batchwright.starter.diagnostics.checks import Clock
@@ -18,7 +24,13 @@ from batchwright.temporal.task_queues import QueueReport, describe_queue, server
 
 def task_queues(models: Sequence[str]) -> list[str]:
     """Return the names of all Temporal task queues of an installation that serves `models`."""
-    return [CONTROL_QUEUE, IO_QUEUE, DISPATCH_QUEUE, *(inference_queue(safe_name(name)) for name in models)]
+    return [
+        CONTROL_QUEUE,
+        IO_QUEUE,
+        WEBHOOK_QUEUE,
+        DISPATCH_QUEUE,
+        *(inference_queue(safe_name(name)) for name in models),
+    ]
 
 
 async def check_temporal(chosen: Settings, at: Clock, models: Sequence[str]) -> list[Finding]:
@@ -56,7 +68,7 @@ async def queue_reports(client: Client, models: Sequence[str]) -> list[QueueRepo
 
 
 async def _check_pollers(client: Client, models: Sequence[str]) -> list[Finding]:
-    always = (CONTROL_QUEUE, IO_QUEUE, DISPATCH_QUEUE)
+    always = (CONTROL_QUEUE, IO_QUEUE, WEBHOOK_QUEUE, DISPATCH_QUEUE)
     idle = [
         queue.name
         for queue in await queue_reports(client, models)

@@ -34,6 +34,7 @@ from tests.fakes.tables.rows import Rows, not_before, per_model, position, slice
 from tests.fakes.tables.tenants import MemoryApiKeys, MemoryBudgetGroups, MemoryTenants
 from tests.fakes.tables.uploads import MemoryIdempotency, MemoryUploads
 from tests.fakes.tables.waiting_reasons import MemoryWaitingReasons
+from tests.fakes.tables.webhooks import MemoryWebhookDeliveries, MemoryWebhookEndpoints, record_event
 from tests.fakes.tables.workers import MemoryWorkers
 
 
@@ -233,6 +234,9 @@ class MemoryBatches(BatchesTable):
     def _put(self, row: BatchRow, **changes: object) -> BatchRow:
         changed = row.model_copy(update=changes)
         self._rows.batches[row.order.tenant, row.order.batch_id] = changed
+        if changed.status is not row.status and changed.status is not BatchStatus.FINALIZING:
+            at = getattr(changed, f"{changed.status}_at")
+            record_event(self._rows, changed.order, f"batch.{changed.status}", at)
         return changed
 
     def _seen(self, row: BatchRow, *, in_list: bool = False) -> BatchRow:
@@ -359,6 +363,8 @@ class MemoryDatabase(Database):
             rates=MemoryRates(rows),
             holds=MemoryHolds(rows),
             workers=MemoryWorkers(rows),
+            webhook_endpoints=MemoryWebhookEndpoints(rows),
+            webhook_deliveries=MemoryWebhookDeliveries(rows),
             retention=MemoryRetention(rows),
             audits=MemoryAudits(rows),
             tenants=MemoryTenants(rows),

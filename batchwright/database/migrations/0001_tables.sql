@@ -1,5 +1,5 @@
--- All tables of Batchwright, in this order: tenants, files and uploads, batches, results and reruns, models and
--- workers, maintenance.
+-- All tables of Batchwright, in this order: tenants, files and uploads, batches, results and reruns, webhooks, models
+-- and workers, maintenance.
 --
 -- - `tenant` is the tenant that owns a row, and the first column of the primary key of each table with such rows.
 --   Only API keys, teams and users refer to the table `tenants`: without API keys, tenants have no row there.
@@ -459,6 +459,117 @@ CREATE TRIGGER release_dead_letters AFTER DELETE ON dead_letter_retries
     REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION release_dead_letters();
 
 
+-- --------------------------------------------------------------------------------------------------------- webhooks
+
+-- An endpoint: a URL that receives events about the batches of a tenant.
+CREATE TABLE webhook_endpoints (
+    tenant          text        NOT NULL,
+    id              text        NOT NULL,
+    batch_id        text        NOT NULL, -- it receives the events of this batch only; empty: of all batches
+    url             text        NOT NULL,
+    events          text[]      NOT NULL CHECK (cardinality(events) > 0),
+    description     text        NOT NULL,
+    details         boolean     NOT NULL, -- true: events say more about the batch
+    secret          bytea       NOT NULL, -- encrypted if there are keys for payloads
+    previous_secret bytea,
+    previous_until  timestamptz,          -- until then, the previous secret signs, too
+    created_at      timestamptz NOT NULL,
+    failing_since   timestamptz,          -- first failed attempt since the last success
+    disabled_at     timestamptz,
+    disabled_reason text        NOT NULL DEFAULT '',
+    PRIMARY KEY (tenant, id)
+) WITH (fillfactor = 70);
+CREATE INDEX webhook_endpoints_of_batch ON webhook_endpoints (tenant, batch_id, created_at, id);
+CREATE INDEX webhook_endpoints_of_batches ON webhook_endpoints (created_at) WHERE batch_id <> '';
+
+-- An event, and its delivery to one endpoint. A dispatcher starts a workflow for each row that is not started.
+CREATE TABLE webhook_deliveries (
+    tenant      text        NOT NULL,
+    id          text        NOT NULL, -- wh_..., the same at every attempt
+    endpoint_id text        NOT NULL,
+    batch_id    text        NOT NULL,
+    event_id    text        NOT NULL,
+    type        text        NOT NULL,
+    occurred_at timestamptz NOT NULL,
+    created_at  timestamptz NOT NULL DEFAULT now(),
+    body        bytea,                -- as of the first attempt
+    status      text        NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'delivered', 'failed')),
+    reason      text        NOT NULL DEFAULT '', -- why it failed without another attempt
+    attempts    integer     NOT NULL DEFAULT 0,
+    replays     integer     NOT NULL DEFAULT 0,
+    started     boolean     NOT NULL DEFAULT false, -- true: the workflow of the latest replay was started
+    PRIMARY KEY (tenant, id),
+    UNIQUE (tenant, endpoint_id, event_id),
+    FOREIGN KEY (tenant, endpoint_id) REFERENCES webhook_endpoints (tenant, id) ON DELETE CASCADE
+) WITH (fillfactor = 70);
+CREATE INDEX webhook_deliveries_of_endpoint ON webhook_deliveries (tenant, endpoint_id, created_at, id);
+CREATE INDEX webhook_deliveries_not_started ON webhook_deliveries (created_at) WHERE NOT started;
+CREATE INDEX webhook_deliveries_by_age ON webhook_deliveries (created_at);
+
+-- One attempt of a delivery.
+CREATE TABLE webhook_attempts (
+    tenant      text             NOT NULL,
+    delivery_id text             NOT NULL,
+    number      integer          NOT NULL,
+    at          timestamptz      NOT NULL,
+    seconds     double precision NOT NULL,
+    http_status integer,                    -- null: no response
+    reason      text             NOT NULL,  -- why it failed; empty: it succeeded
+    PRIMARY KEY (tenant, delivery_id, number),
+    FOREIGN KEY (tenant, delivery_id) REFERENCES webhook_deliveries (tenant, id) ON DELETE CASCADE
+);
+
+-- Record an event about a batch for each endpoint that wants it. It is called by the triggers below, so that an event
+-- is recorded in the transaction of its cause. `occurrence` tells two events of the same type apart; an event that is
+-- recorded already is not recorded again. The endpoints are locked, because one that is being deleted would otherwise
+-- break the reference and with it the transaction of the batch.
+CREATE FUNCTION record_webhook_event(of_tenant text, of_batch text, of_type text, occurrence text, at timestamptz)
+RETURNS void LANGUAGE sql AS $$
+    INSERT INTO webhook_deliveries (tenant, id, endpoint_id, batch_id, event_id, type, occurred_at)
+    SELECT e.tenant, 'wh_' || replace(gen_random_uuid()::text, '-', ''), e.id, of_batch,
+           'evt_' || md5(of_batch || '/' || of_type || '/' || occurrence), of_type, at
+    FROM webhook_endpoints e
+    WHERE e.tenant = of_tenant AND e.batch_id IN ('', of_batch) AND e.disabled_at IS NULL AND of_type = ANY (e.events)
+    FOR KEY SHARE OF e
+    ON CONFLICT (tenant, endpoint_id, event_id) DO NOTHING
+$$;
+
+CREATE FUNCTION record_status_event() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM record_webhook_event(NEW.tenant, NEW.id, 'batch.' || NEW.status, '', coalesce(
+        NEW.completed_at, NEW.failed_at, NEW.expired_at, NEW.cancelled_at, NEW.in_progress_at));
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER record_status_event AFTER UPDATE OF status ON batches FOR EACH ROW
+    WHEN (NEW.status <> OLD.status AND NEW.status IN ('in_progress', 'completed', 'failed', 'expired', 'cancelled'))
+    EXECUTE FUNCTION record_status_event();
+
+CREATE FUNCTION record_pause_event() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM record_webhook_event(NEW.tenant, NEW.batch_id, 'batch.paused', extract(epoch FROM NEW.since)::text,
+                                 NEW.since);
+    RETURN NULL;
+END
+$$;
+-- A repeated pause updates the row. Resuming deletes it.
+CREATE TRIGGER record_pause_event AFTER INSERT ON waiting_reasons FOR EACH ROW
+    WHEN (NEW.source = 'user' AND NEW.model = '') EXECUTE FUNCTION record_pause_event();
+
+CREATE FUNCTION record_risk_event() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM record_webhook_event(NEW.tenant, NEW.batch_id, 'batch.at_risk', '', NEW.made_at);
+    RETURN NULL;
+END
+$$;
+-- Once for each batch: another event of the same batch has the same id.
+CREATE TRIGGER record_first_risk_event AFTER INSERT ON forecasts FOR EACH ROW
+    WHEN (NEW.forecast->>'window' <> 'fits') EXECUTE FUNCTION record_risk_event();
+CREATE TRIGGER record_risk_event AFTER UPDATE ON forecasts FOR EACH ROW
+    WHEN (NEW.forecast->>'window' <> 'fits' AND OLD.forecast->>'window' = 'fits')
+    EXECUTE FUNCTION record_risk_event();
+
+
 -- ----------------------------------------------------------------------------------------------- models and workers
 
 -- A model that a backend listed.
@@ -516,7 +627,7 @@ CREATE TABLE retention (
     succeeded_at timestamptz NOT NULL
 );
 INSERT INTO retention
-SELECT kind, now() FROM unnest(ARRAY['files', 'uploads', 'batches', 'metadata', 'keys',
+SELECT kind, now() FROM unnest(ARRAY['files', 'uploads', 'batches', 'metadata', 'keys', 'webhooks',
                                      'unfinished', 'orphans', 'lost']) AS kind;
 
 -- Findings of the last audit of each kind. Kinds without an audit count from now on.

@@ -3,13 +3,14 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from batchwright.contracts.batch import BatchOrder, StartForecast
+from batchwright.contracts.batch import BatchOrder, StartForecast, WindowFit
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.tables.batch_records import add_reported
 from batchwright.database.tables.forecasts import SPEED_AGE, ForecastRow, ForecastsTable, LiveWork
 from batchwright.database.tables.waiting_reasons import WaitingSource
 from batchwright.rules.dispatch.queue_forecast import ModelSpeed
 from tests.fakes.tables.rows import Rows, per_model, slices
+from tests.fakes.tables.webhooks import record_event_of
 
 
 class MemoryForecasts(ForecastsTable):
@@ -63,6 +64,8 @@ class MemoryForecasts(ForecastsTable):
             if before is None or before.made_at <= at - timedelta(seconds=10):
                 self._rows.forecasts[row.tenant, row.batch_id] = row.forecast
                 written.add(row.batch_id)
+                if row.forecast.window is not WindowFit.FITS:
+                    record_event_of(self._rows, row.tenant, row.batch_id, "batch.at_risk", at)
         return frozenset(written)
 
     def _is_limited(self, order: BatchOrder) -> bool:

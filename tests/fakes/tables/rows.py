@@ -25,6 +25,8 @@ from batchwright.database.tables.audits import RecordedAudit
 from batchwright.database.tables.callbacks import ReceivedCallback
 from batchwright.database.tables.dead_letters import StoredDeadLetter
 from batchwright.database.tables.waiting_reasons import WaitingRow
+from batchwright.database.tables.webhook_deliveries import WebhookAttempt, WebhookDelivery
+from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
 from batchwright.database.tenants.quota_records import QuotaRow
 from batchwright.rules.batch_states import LIVE_STATES
 from batchwright.rules.dispatch.queue_forecast import ModelSpeed
@@ -83,6 +85,9 @@ class Rows:
         self.speeds: dict[str, tuple[datetime, ModelSpeed]] = {}  # by model, with the time of the measurement
         self.model_changes: dict[str, ModelChange] = {}
         self.model_versions = 0
+        self.webhook_endpoints: dict[Key, WebhookEndpoint] = {}
+        self.webhook_deliveries: dict[Key, WebhookDelivery] = {}
+        self.webhook_attempts: dict[Key, list[WebhookAttempt]] = {}
         self.failing: Exception | None = None
         self.clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 

@@ -4,6 +4,7 @@ from datetime import datetime
 
 from batchwright.database.tables.waiting_reasons import WaitingReasonsTable, WaitingRow, WaitingSource
 from tests.fakes.tables.rows import Rows
+from tests.fakes.tables.webhooks import record_event_of
 
 
 class MemoryWaitingReasons(WaitingReasonsTable):
@@ -16,6 +17,9 @@ class MemoryWaitingReasons(WaitingReasonsTable):
         is_news = before is None or before.reason != waiting.reason or before.until <= waiting.since
         since = waiting.since if before is None or is_news else before.since
         self._rows.waiting[key] = waiting.model_copy(update={"since": since})
+        if before is None and waiting.source is WaitingSource.USER and not waiting.model:
+            place = (waiting.tenant, waiting.batch_id)
+            record_event_of(self._rows, *place, "batch.paused", since, str(since.timestamp()))
         return is_news
 
     async def clear(self, tenant: str, batch_id: str, model: str, source: WaitingSource) -> bool:

@@ -1,0 +1,43 @@
+"""Build the event that a webhook contains."""
+
+from batchwright.contracts.openai_objects import InputDetails, OutputDetails, RequestCounts, UsageObject
+from batchwright.contracts.webhook_events import BatchEvent, EventDetails, batch_event
+from batchwright.database.database import Database
+from batchwright.database.records import BatchRow
+from batchwright.database.tables.webhook_deliveries import WebhookDelivery
+from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
+
+
+async def event_of(database: Database, delivery: WebhookDelivery, endpoint: WebhookEndpoint) -> BatchEvent:
+    """Return the event of a delivery. If the endpoint wants details, they are those of the batch now.
+
+    Raises:
+        DatabaseUnavailable: the database does not answer.
+    """
+    details = None
+    if endpoint.details:
+        row = await database.batches.get(delivery.tenant, delivery.batch_id)
+        details = EventDetails(test=True) if row is None else _details_of(row)
+    return batch_event(delivery.event_id, delivery.batch_id, delivery.type, delivery.occurred_at, details)
+
+
+def _details_of(row: BatchRow) -> EventDetails:
+    order, usage = row.order, row.usage
+    return EventDetails(
+        status=row.status,
+        completion_window=order.completion_window,
+        created_at=int(order.created_at.timestamp()),
+        expires_at=int(order.deadline.timestamp()),
+        request_counts=RequestCounts(total=row.total, completed=row.completed, failed=row.failed),
+        usage=UsageObject(
+            input_tokens=usage.input_tokens,
+            input_tokens_details=InputDetails(cached_tokens=usage.cached_tokens),
+            output_tokens=usage.output_tokens,
+            output_tokens_details=OutputDetails(reasoning_tokens=usage.reasoning_tokens),
+            total_tokens=usage.total_tokens,
+        ),
+        output_file_id=row.output_file_id,
+        error_file_id=row.error_file_id,
+        metadata=order.metadata,
+        errors_summary=row.errors_summary,
+    )

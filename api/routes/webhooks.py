@@ -1,0 +1,225 @@
+"""/v1/x/webhooks: endpoints that receive events about batches, and deliveries to them."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from batchwright.api.auth.caller import tenant_of
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import delivery_not_found, invalid_value, webhook_not_found
+from batchwright.api.openapi import enum_schema, error_responses, limit_schema
+from batchwright.api.schemas.json_body import (
+    json_body_spec,
+    optional_body_spec,
+    read_json_object,
+    read_optional_object,
+    reject_unknown,
+    required_text,
+)
+from batchwright.api.schemas.responses import json_response
+from batchwright.api.schemas.webhooks import (
+    RotateBody,
+    TestBody,
+    WebhookBody,
+    WebhookChanges,
+    delivery_object,
+    delivery_page,
+    parse_description,
+    parse_event,
+    parse_events,
+    parse_overlap,
+    parse_switch,
+    parse_webhook,
+    webhook_object,
+    webhook_page,
+)
+from batchwright.api.services.webhooks import Webhooks
+from batchwright.contracts.webhook_objects import (
+    DeletedWebhook,
+    DeliveryObject,
+    DeliveryPage,
+    DeliveryStatus,
+    WebhookObject,
+    WebhookPage,
+)
+from batchwright.database.errors import UnknownCursor
+from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
+from batchwright.rules.ids import is_batch_id, is_delivery_id, is_webhook_id
+from batchwright.rules.pagination import page_limit
+
+_STATUSES: dict[str, DeliveryStatus] = {
+    "pending": "pending",
+    "delivered": "delivered",
+    "failed": "failed",
+}
+
+
+class WebhookRoutes:
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._settings, self._clock = deps.settings, deps.clock
+        self._endpoints = deps.database.webhook_endpoints
+        self._deliveries = deps.database.webhook_deliveries
+        self._webhooks = Webhooks(deps)
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1/x/webhooks", tags=["Webhooks"])
+        one, missing = "/{webhook_id}", error_responses(404)
+        body, changes = json_body_spec(WebhookBody), json_body_spec(WebhookChanges)
+        router.add_api_route(
+            "",
+            self.create,
+            methods=["POST"],
+            response_model=WebhookObject,
+            openapi_extra=body,
+            responses=error_responses(429),
+        )
+        router.add_api_route("", self.list, response_model=WebhookPage, responses=missing)
+        router.add_api_route(one, self.get, response_model=WebhookObject, responses=missing)
+        router.add_api_route(
+            one,
+            self.change,
+            methods=["PATCH"],
+            response_model=WebhookObject,
+            openapi_extra=changes,
+            responses=missing,
+        )
+        router.add_api_route(
+            one, self.delete, methods=["DELETE"], response_model=DeletedWebhook, responses=missing
+        )
+        router.add_api_route(
+            f"{one}/rotate",
+            self.rotate,
+            methods=["POST"],
+            response_model=WebhookObject,
+            openapi_extra=optional_body_spec(RotateBody),
+            responses=missing,
+        )
+        router.add_api_route(
+            f"{one}/test",
+            self.test,
+            methods=["POST"],
+            response_model=DeliveryObject,
+            openapi_extra=optional_body_spec(TestBody),
+            responses=error_responses(404, 409),
+        )
+        deliveries = f"{one}/deliveries"
+        router.add_api_route(deliveries, self.deliveries, response_model=DeliveryPage, responses=missing)
+        delivery = f"{deliveries}/{{delivery_id}}"
+        router.add_api_route(delivery, self.delivery, response_model=DeliveryObject, responses=missing)
+        router.add_api_route(
+            f"{delivery}/replay",
+            self.replay,
+            methods=["POST"],
+            response_model=DeliveryObject,
+            responses=error_responses(404, 409),
+        )
+        return router
+
+    async def create(self, request: Request) -> Response:
+        """Create an endpoint. The response has its secret, which no other response shows."""
+        spec = parse_webhook(await read_json_object(request))
+        row, secret = await self._webhooks.create(spec, tenant_of(request, self._settings))
+        return json_response(webhook_object(row, self._clock(), secret))
+
+    async def list(
+        self,
+        request: Request,
+        limit: Annotated[str | None, Query(), limit_schema(20, 100)] = None,
+        after: Annotated[str | None, Query(description="a webhook id")] = None,
+        batch_id: Annotated[
+            str | None, Query(description="the endpoint of this batch, instead of those for all batches")
+        ] = None,
+    ) -> Response:
+        """List endpoints, newest first."""
+        tenant, most = tenant_of(request, self._settings), page_limit(limit, default=20, most=100)
+        if batch_id is not None and not is_batch_id(batch_id):
+            raise invalid_value("batch_id", "Invalid 'batch_id': expected the id of a batch.")
+        if after is not None and not is_webhook_id(after):
+            raise webhook_not_found(after)
+        try:
+            page = self._endpoints.page(tenant, limit=most, after=after, batch_id=batch_id or "")
+            rows, more = await page
+        except UnknownCursor as error:
+            raise webhook_not_found(error.id) from None
+        return json_response(webhook_page(rows, self._clock(), more=more))
+
+    async def get(self, request: Request, webhook_id: str) -> Response:
+        """Retrieve an endpoint, without its secret."""
+        return json_response(webhook_object(await self._row(request, webhook_id), self._clock()))
+
+    async def change(self, request: Request, webhook_id: str) -> Response:
+        """Change, enable or disable an endpoint. Fields that are absent stay unchanged."""
+        fields = await read_json_object(request)
+        reject_unknown(fields, WebhookChanges.model_fields)
+        row, changes = await self._row(request, webhook_id), dict[str, object]()
+        if fields.get("url") is not None:
+            changes["url"] = required_text(fields, "url")
+        for name, value in (
+            ("events", parse_events(fields)),
+            ("description", parse_description(fields)),
+            ("details", parse_switch(fields, "details")),
+        ):
+            if value is not None:
+                changes[name] = value
+        changed = await self._webhooks.change(row, changes, enabled=parse_switch(fields, "enabled"))
+        return json_response(webhook_object(changed, self._clock()))
+
+    async def delete(self, request: Request, webhook_id: str) -> Response:
+        """Delete an endpoint and its deliveries. Nothing is sent to it any longer."""
+        row = await self._row(request, webhook_id)
+        if not await self._endpoints.delete(row.tenant, row.id):
+            raise webhook_not_found(webhook_id)
+        return json_response(DeletedWebhook(id=row.id))
+
+    async def rotate(self, request: Request, webhook_id: str) -> Response:
+        """Replace the secret of an endpoint. For a time, both secrets sign, so that none is refused."""
+        overlap = parse_overlap(await read_optional_object(request))
+        row, secret = await self._webhooks.rotate(await self._row(request, webhook_id), overlap)
+        return json_response(webhook_object(row, self._clock(), secret))
+
+    async def test(self, request: Request, webhook_id: str) -> Response:
+        """Send an event about a batch that does not exist."""
+        fields = await read_optional_object(request)
+        reject_unknown(fields, TestBody.model_fields)
+        event = None if fields.get("event") is None else parse_event(fields["event"], "event")
+        delivery = await self._webhooks.test(await self._row(request, webhook_id), event)
+        return json_response(delivery_object(delivery))
+
+    async def deliveries(
+        self,
+        request: Request,
+        webhook_id: str,
+        limit: Annotated[str | None, Query(), limit_schema(20, 100)] = None,
+        after: Annotated[str | None, Query(description="a delivery id")] = None,
+        status: Annotated[
+            str | None, Query(description="only deliveries with this status"), enum_schema(*_STATUSES)
+        ] = None,
+    ) -> Response:
+        """List the deliveries to an endpoint with their attempts, newest first."""
+        row, most = await self._row(request, webhook_id), page_limit(limit, default=20, most=100)
+        if status is not None and status not in _STATUSES:
+            named = ", ".join(_STATUSES)
+            raise invalid_value("status", f"Invalid 'status': expected one of {named}.")
+        if after is not None and not is_delivery_id(after):
+            raise delivery_not_found(after)
+        chosen = None if status is None else _STATUSES[status]
+        try:
+            found, more = await self._deliveries.page(
+                row.tenant, row.id, limit=most, after=after, status=chosen
+            )
+        except UnknownCursor as error:
+            raise delivery_not_found(error.id) from None
+        return json_response(delivery_page(found, more=more))
+
+    async def delivery(self, request: Request, webhook_id: str, delivery_id: str) -> Response:
+        """Retrieve a delivery with its attempts."""
+        row = await self._row(request, webhook_id)
+        return json_response(delivery_object(await self._webhooks.delivery(row, delivery_id)))
+
+    async def replay(self, request: Request, webhook_id: str, delivery_id: str) -> Response:
+        """Attempt a delivery again that has ended. The `webhook-id` and the event stay the same."""
+        row = await self._row(request, webhook_id)
+        return json_response(delivery_object(await self._webhooks.replay(row, delivery_id)))
+
+    async def _row(self, request: Request, webhook_id: str) -> WebhookEndpoint:
+        return await self._webhooks.get(tenant_of(request, self._settings), webhook_id)

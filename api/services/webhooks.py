@@ -1,0 +1,182 @@
+"""Create, change, test and delete webhook endpoints, and replay deliveries."""
+
+import secrets
+from datetime import timedelta
+from typing import NamedTuple
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import (
+    conflict,
+    delivery_not_found,
+    invalid_value,
+    webhook_not_found,
+    webhook_quota_exceeded,
+)
+from batchwright.api.schemas.webhooks import WebhookSpec
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.openai_objects import BatchWebhook
+from batchwright.contracts.webhook_events import EventType
+from batchwright.database.tables.webhook_deliveries import ListedDelivery, WebhookDelivery
+from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
+from batchwright.rules.ids import (
+    is_delivery_id,
+    is_webhook_id,
+    new_delivery_id,
+    new_event_id,
+    new_webhook_id,
+    webhook_id_of_batch,
+)
+from batchwright.rules.webhooks.addresses import check_url
+from batchwright.rules.webhooks.signatures import new_secret
+from batchwright.temporal.codec import load_keys
+from batchwright.temporal.stored_secrets import StoredSecrets
+from batchwright.webhooks.host_lookup import HostLookup
+
+_SECRET_BYTES = 32
+DISABLED_BY_USER = "A user disabled it."
+TEST_BATCH = "batch_" + 32 * "0"  # the batch of test events, which does not exist
+
+
+class EndpointWithSecret(NamedTuple):
+    row: WebhookEndpoint
+    secret: str
+
+
+class Webhooks:
+    """Every method with the id of an endpoint raises ApiError with status 404 if the tenant has none such."""
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._settings, self._clock = deps.settings, deps.clock
+        self._endpoints = deps.database.webhook_endpoints
+        self._deliveries = deps.database.webhook_deliveries
+        self._secrets = StoredSecrets(load_keys(deps.settings))
+        self._lookup = HostLookup()
+
+    async def create(self, spec: WebhookSpec, tenant: str) -> EndpointWithSecret:
+        """Create an endpoint for all batches of a tenant.
+
+        Raises:
+            ApiError: the URL is not allowed (400), or the tenant has too many endpoints (429).
+        """
+        await self.check_url(spec.url, "url")
+        made = self._build(spec, tenant, new_webhook_id(), "")
+        if not await self._endpoints.insert(made.row, self._settings.max_webhooks):
+            raise webhook_quota_exceeded(self._settings.max_webhooks)
+        return made
+
+    async def create_for_batch(self, spec: WebhookSpec, order: BatchOrder) -> BatchWebhook:
+        """Create the endpoint of one batch. A repeated call returns the same one with the same secret."""
+        made = self._build(spec, order.tenant, webhook_id_of_batch(order.batch_id), order.batch_id)
+        row = await self._endpoints.insert_for_batch(made.row)
+        secret = self._secrets.decrypt(row.secret, row.id)
+        events = [event.value for event in row.events]
+        return BatchWebhook(id=row.id, url=row.url, events=events, details=row.details, secret=secret)
+
+    async def check_url(self, url: str, param: str) -> None:
+        """Check that webhooks may be sent to this URL, as its host is known now.
+
+        Raises:
+            ApiError: they may not (400). The message says why.
+        """
+        networks = self._settings.webhook_networks
+        try:
+            await self._lookup.check_host(check_url(url, networks), networks)
+        except ValueError as error:
+            raise invalid_value(param, f"Invalid '{param}': {error}.") from None
+
+    async def get(self, tenant: str, id: str) -> WebhookEndpoint:
+        row = await self._endpoints.get(tenant, id) if is_webhook_id(id) else None
+        if row is None:
+            raise webhook_not_found(id)
+        return row
+
+    async def change(
+        self, row: WebhookEndpoint, changes: dict[str, object], *, enabled: bool | None
+    ) -> WebhookEndpoint:
+        """Change fields of an endpoint, and enable or disable it. `enabled` is None if that stays.
+
+        Raises:
+            ApiError: the new URL is not allowed (400).
+        """
+        if "url" in changes:
+            await self.check_url(str(changes["url"]), "url")
+        if enabled is True:
+            changes |= {"disabled_at": None, "disabled_reason": ""}
+        elif enabled is False and row.disabled_at is None:
+            changes |= {"disabled_at": self._clock(), "disabled_reason": DISABLED_BY_USER}
+        changed = await self._endpoints.change(row.model_copy(update=changes))
+        if changed is None:
+            raise webhook_not_found(row.id)
+        return changed
+
+    async def rotate(self, row: WebhookEndpoint, overlap_seconds: int) -> EndpointWithSecret:
+        """Replace the secret. The replaced one signs, too, for so many seconds."""
+        secret = new_secret(secrets.token_bytes(_SECRET_BYTES))
+        until = self._clock() + timedelta(seconds=overlap_seconds)
+        stored = self._secrets.encrypt(secret, row.id)
+        changed = await self._endpoints.rotate(row.tenant, row.id, stored, until)
+        if changed is None:
+            raise webhook_not_found(row.id)
+        return EndpointWithSecret(changed, secret)
+
+    async def test(self, row: WebhookEndpoint, event: EventType | None) -> ListedDelivery:
+        """Send an event about a batch that does not exist.
+
+        Raises:
+            ApiError: the endpoint is disabled (409).
+        """
+        _check_enabled(row)
+        now = self._clock()
+        delivery = WebhookDelivery(
+            tenant=row.tenant,
+            id=new_delivery_id(),
+            endpoint_id=row.id,
+            batch_id=TEST_BATCH,
+            event_id=new_event_id(),
+            type=event or row.events[0],
+            occurred_at=now,
+            created_at=now,
+        )
+        await self._deliveries.insert_test(delivery)
+        return ListedDelivery(delivery, [])
+
+    async def delivery(self, row: WebhookEndpoint, delivery_id: str) -> ListedDelivery:
+        """Return a delivery. Raises ApiError if the endpoint has none such (404)."""
+        found = None
+        if is_delivery_id(delivery_id):
+            found = await self._deliveries.one(row.tenant, row.id, delivery_id)
+        if found is None:
+            raise delivery_not_found(delivery_id)
+        return found
+
+    async def replay(self, row: WebhookEndpoint, delivery_id: str) -> ListedDelivery:
+        """Attempt a delivery again that has ended, with the same `webhook-id`.
+
+        Raises:
+            ApiError: it has not ended, or the endpoint is disabled (409).
+        """
+        await self.delivery(row, delivery_id)
+        _check_enabled(row)
+        if not await self._deliveries.replay(row.tenant, delivery_id):
+            raise conflict("Cannot replay a delivery that is pending: it is attempted again by itself.")
+        return await self.delivery(row, delivery_id)
+
+    def _build(self, spec: WebhookSpec, tenant: str, id: str, batch_id: str) -> EndpointWithSecret:
+        secret = spec.secret or new_secret(secrets.token_bytes(_SECRET_BYTES))
+        row = WebhookEndpoint(
+            tenant=tenant,
+            id=id,
+            batch_id=batch_id,
+            url=spec.url,
+            events=spec.events,
+            description=spec.description,
+            details=spec.details,
+            secret=self._secrets.encrypt(secret, id),
+            created_at=self._clock(),
+        )
+        return EndpointWithSecret(row, secret)
+
+
+def _check_enabled(row: WebhookEndpoint) -> None:
+    if row.disabled_at is not None:
+        raise conflict(f"The webhook is disabled: {row.disabled_reason} Set 'enabled' to true first.")

@@ -1,0 +1,89 @@
+"""Objects of `/v1/x/webhooks`: endpoints that receive events, and deliveries to them."""
+
+from typing import Literal
+
+from batchwright.contracts.openai_objects import ApiObject
+from batchwright.contracts.webhook_events import EventType
+
+DeliveryStatus = Literal["pending", "delivered", "failed"]
+
+
+class WebhookObject(ApiObject):
+    """An endpoint, which receives events about batches.
+
+    `secret` is null except in the response that creates or replaces it. `batch_id` is null if the endpoint
+    receives the events of all batches. If `details` is true, events contain `data.x_batchwright`.
+    `previous_secret_expires_at` is the time until which a replaced secret signs, too. `failing_since` is the
+    first failed attempt since the last success. `disabled_reason` is null while the endpoint is enabled.
+    """
+
+    id: str
+    object: Literal["webhook"] = "webhook"
+    url: str
+    events: list[EventType]
+    description: str
+    details: bool
+    batch_id: str | None
+    enabled: bool
+    disabled_at: int | None
+    disabled_reason: str | None
+    failing_since: int | None
+    created_at: int
+    previous_secret_expires_at: int | None
+    secret: str | None = None
+
+
+class WebhookPage(ApiObject):
+    object: Literal["list"] = "list"
+    data: list[WebhookObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class DeletedWebhook(ApiObject):
+    id: str
+    object: Literal["webhook"] = "webhook"
+    deleted: bool = True
+
+
+class AttemptObject(ApiObject):
+    """One attempt of a delivery. `status` is that of the HTTP response; null if there was none.
+
+    `reason` says why the attempt failed. It is null if it succeeded.
+    """
+
+    number: int
+    at: float
+    latency_seconds: float
+    status: int | None
+    reason: str | None
+
+
+class DeliveryObject(ApiObject):
+    """An event and its delivery to one endpoint. `id` is the `webhook-id` of every attempt.
+
+    `reason` says why the delivery failed without another attempt, for example because the endpoint was
+    disabled. `attempts` has the latest ones, the last one at the end.
+    """
+
+    id: str
+    object: Literal["webhook.delivery"] = "webhook.delivery"
+    webhook_id: str
+    event_id: str
+    type: EventType
+    batch_id: str
+    occurred_at: int
+    created_at: int
+    status: DeliveryStatus
+    reason: str | None
+    attempt_count: int
+    attempts: list[AttemptObject]
+
+
+class DeliveryPage(ApiObject):
+    object: Literal["list"] = "list"
+    data: list[DeliveryObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool

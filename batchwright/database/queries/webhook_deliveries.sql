@@ -1,0 +1,100 @@
+-- Deliveries of events to endpoints. The triggers of `batches`, `waiting_reasons` and `forecasts` insert them.
+
+-- name: insert_test
+INSERT INTO webhook_deliveries (tenant, id, endpoint_id, batch_id, event_id, type, occurred_at)
+SELECT tenant, $3, id, $4, $5, $6, $7 FROM webhook_endpoints WHERE tenant = $1 AND id = $2
+FOR KEY SHARE
+ON CONFLICT (tenant, id) DO NOTHING
+
+-- name: unstarted
+-- Of all tenants. An event about the end of a batch waits until the files of the batch are written.
+SELECT d.tenant, d.id, d.endpoint_id, d.replays, d.created_at FROM webhook_deliveries d
+WHERE NOT d.started AND NOT EXISTS (
+    SELECT FROM batches b WHERE b.tenant = d.tenant AND b.id = d.batch_id AND b.files_pending_until > now())
+ORDER BY d.created_at, d.id
+LIMIT $1
+
+-- name: record_start
+UPDATE webhook_deliveries SET started = true WHERE tenant = $1 AND id = $2 AND replays = $3
+
+-- name: get
+SELECT * FROM webhook_deliveries WHERE tenant = $1 AND id = $2
+
+-- name: keep_body
+UPDATE webhook_deliveries SET body = coalesce(body, $3) WHERE tenant = $1 AND id = $2 RETURNING body
+
+-- name: lock_endpoint
+-- First of its transaction, in the same order as the deletion of an endpoint with its deliveries.
+SELECT id FROM webhook_endpoints WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE
+
+-- name: record_attempt
+WITH delivery AS (
+    UPDATE webhook_deliveries SET attempts = attempts + 1, status = $3
+    WHERE tenant = $1 AND id = $2
+    RETURNING tenant, id, attempts
+)
+INSERT INTO webhook_attempts (tenant, delivery_id, number, at, seconds, http_status, reason)
+SELECT tenant, id, attempts, $4, $5, $6, $7 FROM delivery
+
+-- name: record_success
+UPDATE webhook_endpoints SET failing_since = NULL WHERE tenant = $1 AND id = $2 AND failing_since IS NOT NULL
+
+-- name: record_failure
+-- Return a row if the endpoint is disabled now.
+WITH failing AS (
+    UPDATE webhook_endpoints SET failing_since = $3 WHERE tenant = $1 AND id = $2 AND failing_since IS NULL
+)
+UPDATE webhook_endpoints SET disabled_at = $3, disabled_reason = $5
+WHERE tenant = $1 AND id = $2 AND disabled_at IS NULL AND failing_since <= $4
+RETURNING id
+
+-- name: give_up
+UPDATE webhook_deliveries SET status = 'failed', reason = $3 WHERE tenant = $1 AND id = $2 AND status = 'pending'
+
+-- name: replay
+UPDATE webhook_deliveries SET status = 'pending', reason = '', replays = replays + 1, started = false
+WHERE tenant = $1 AND id = $2 AND status <> 'pending'
+RETURNING id
+
+-- name: page
+SELECT d.*, (
+    SELECT jsonb_agg(to_jsonb(a) ORDER BY a.number) FROM webhook_attempts a
+    WHERE a.tenant = d.tenant AND a.delivery_id = d.id AND a.number > d.attempts - $5) AS attempt_list
+FROM webhook_deliveries d
+LEFT JOIN webhook_deliveries c ON c.tenant = $1 AND c.id = $3
+WHERE d.tenant = $1 AND d.endpoint_id = $2 AND ($3::text IS NULL OR (d.created_at, d.id) < (c.created_at, c.id))
+  AND ($6::text IS NULL OR d.status = $6)
+ORDER BY d.created_at DESC, d.id DESC
+LIMIT $4
+
+-- name: one
+SELECT d.*, (
+    SELECT jsonb_agg(to_jsonb(a) ORDER BY a.number) FROM webhook_attempts a
+    WHERE a.tenant = d.tenant AND a.delivery_id = d.id AND a.number > d.attempts - $4) AS attempt_list
+FROM webhook_deliveries d
+WHERE d.tenant = $1 AND d.endpoint_id = $2 AND d.id = $3
+
+-- name: count_old
+SELECT (SELECT count(*) FROM webhook_deliveries WHERE created_at <= $1 AND status <> 'pending')
+     + (SELECT count(*) FROM webhook_endpoints e WHERE e.batch_id <> '' AND e.created_at <= $1
+        AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = e.tenant AND b.id = e.batch_id)) AS count
+
+-- name: remove_old
+WITH old AS (
+    SELECT tenant, id FROM webhook_deliveries WHERE created_at <= $1 AND status <> 'pending'
+    ORDER BY created_at LIMIT $2
+), gone AS (
+    DELETE FROM webhook_deliveries d USING old WHERE d.tenant = old.tenant AND d.id = old.id RETURNING d.id
+)
+SELECT count(*) FROM gone
+
+-- name: remove_endpoints
+-- Endpoints of batches whose rows retention has deleted, or that were never created.
+WITH old AS (
+    SELECT e.tenant, e.id FROM webhook_endpoints e WHERE e.batch_id <> '' AND e.created_at <= $1
+      AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = e.tenant AND b.id = e.batch_id)
+    LIMIT $2
+), gone AS (
+    DELETE FROM webhook_endpoints e USING old WHERE e.tenant = old.tenant AND e.id = old.id RETURNING e.id
+)
+SELECT count(*) FROM gone

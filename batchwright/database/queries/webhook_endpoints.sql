@@ -1,0 +1,37 @@
+-- name: lock_tenant
+-- Until the transaction ends, no other endpoint of the tenant is inserted, so that they can be counted.
+SELECT pg_advisory_xact_lock(hashtextextended('webhooks/' || $1, 0))
+
+-- name: count
+SELECT count(*) FROM webhook_endpoints WHERE tenant = $1 AND batch_id = ''
+
+-- name: insert
+INSERT INTO webhook_endpoints (tenant, id, batch_id, url, events, description, details, secret, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+ON CONFLICT (tenant, id) DO NOTHING
+
+-- name: get
+SELECT * FROM webhook_endpoints WHERE tenant = $1 AND id = $2
+
+-- name: page
+SELECT e.* FROM webhook_endpoints e
+LEFT JOIN webhook_endpoints c ON c.tenant = $1 AND c.id = $3
+WHERE e.tenant = $1 AND e.batch_id = $2 AND ($3::text IS NULL OR (e.created_at, e.id) < (c.created_at, c.id))
+ORDER BY e.created_at DESC, e.id DESC
+LIMIT $4
+
+-- name: change
+-- An endpoint that is enabled again begins without failures.
+UPDATE webhook_endpoints SET
+    url = $3, events = $4, description = $5, details = $6, disabled_at = $7, disabled_reason = $8,
+    failing_since = CASE WHEN disabled_at IS NOT NULL AND $7::timestamptz IS NULL THEN NULL ELSE failing_since END
+WHERE tenant = $1 AND id = $2
+RETURNING *
+
+-- name: rotate
+UPDATE webhook_endpoints SET previous_secret = secret, previous_until = $4, secret = $3
+WHERE tenant = $1 AND id = $2
+RETURNING *
+
+-- name: delete
+DELETE FROM webhook_endpoints WHERE tenant = $1 AND id = $2 RETURNING id

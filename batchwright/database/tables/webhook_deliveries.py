@@ -1,0 +1,261 @@
+"""Table of webhook deliveries: events about batches on their way to endpoints, and the attempts so far.
+
+Triggers of the database insert a delivery in the transaction that causes the event, so that no event is lost.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple, Protocol
+
+from pydantic import Field
+
+from batchwright.contracts.message import Message
+from batchwright.contracts.webhook_events import EventType
+from batchwright.contracts.webhook_objects import DeliveryStatus
+from batchwright.database.driver import Row
+from batchwright.database.errors import UnknownCursor
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.sql import queries
+
+SHOWN_ATTEMPTS = 50  # of a delivery, the latest ones
+
+
+class UnstartedDelivery(NamedTuple):
+    """A delivery whose workflow is to be started. `replays` counts how often it was replayed."""
+
+    tenant: str
+    id: str
+    endpoint_id: str
+    replays: int
+    created_at: datetime
+
+
+class WebhookAttempt(Message):
+    """One attempt. `http_status` is None without a response. `reason` is empty if it succeeded."""
+
+    number: int = 0  # set by the table
+    at: datetime
+    seconds: float
+    http_status: int | None = None
+    reason: str = ""
+
+
+class WebhookDelivery(Message):
+    """An event on its way to one endpoint. `reason` says why it failed without another attempt."""
+
+    tenant: str
+    id: str
+    endpoint_id: str
+    batch_id: str
+    event_id: str
+    type: EventType
+    occurred_at: datetime
+    created_at: datetime
+    body: bytes | None = Field(None, repr=False)
+    status: DeliveryStatus = "pending"
+    reason: str = ""
+    attempts: int = 0
+    replays: int = 0
+    started: bool = False
+
+
+class ListedDelivery(NamedTuple):
+    """A delivery, and its latest attempts in order."""
+
+    delivery: WebhookDelivery
+    attempts: list[WebhookAttempt]
+
+
+class WebhookDeliveriesTable(Protocol):
+    async def insert_test(self, row: WebhookDelivery) -> None:
+        """Insert the delivery of an event that no batch caused. Nothing happens without its endpoint."""
+        ...
+
+    async def unstarted(self, limit: int) -> list[UnstartedDelivery]:
+        """Return at most `limit` deliveries of all tenants whose workflow is to be started, the oldest first.
+
+        Events of batches whose files are still to be written are left out.
+        """
+        ...
+
+    async def record_start(self, delivery: UnstartedDelivery) -> None:
+        """Record that the workflow was started. No effect if the delivery was replayed meanwhile."""
+        ...
+
+    async def get(self, tenant: str, id: str) -> WebhookDelivery | None: ...
+
+    async def keep_body(self, tenant: str, id: str, body: bytes) -> bytes:
+        """Store the body, and return it. If another one is stored already, return that one."""
+        ...
+
+    async def record_attempt(
+        self, delivery: WebhookDelivery, attempt: WebhookAttempt, *, is_last: bool, disable_after: timedelta
+    ) -> bool:
+        """Record an attempt. Return True if the endpoint was disabled because of it.
+
+        Args:
+            is_last: True if the delivery has failed unless this attempt succeeded.
+            disable_after: an endpoint is disabled that has failed for this time.
+        """
+        ...
+
+    async def give_up(self, tenant: str, id: str, reason: str) -> None:
+        """Record that a pending delivery has failed and is not attempted again."""
+        ...
+
+    async def replay(self, tenant: str, id: str) -> bool:
+        """Make a delivery pending that has ended. Return False if it is pending, or there is none."""
+        ...
+
+    async def page(
+        self,
+        tenant: str,
+        endpoint_id: str,
+        *,
+        limit: int,
+        after: str | None,
+        status: DeliveryStatus | None = None,
+    ) -> tuple[list[ListedDelivery], bool]:
+        """Return at most `limit` deliveries, the newest first, and True if there are more.
+
+        Raises UnknownCursor if the tenant has no delivery `after`.
+        """
+        ...
+
+    async def one(self, tenant: str, endpoint_id: str, id: str) -> ListedDelivery | None: ...
+
+    async def count_old(self, before: datetime) -> int:
+        """Return how many items `remove_old` would delete."""
+        ...
+
+    async def remove_old(self, before: datetime, limit: int) -> int:
+        """Delete at most `limit` old items of each of two kinds. Return their number.
+
+        They are deliveries that have ended, and endpoints of batches without a row; both created by `before`.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class WebhookDeliveryQueries:
+    insert_test: str
+    unstarted: str
+    record_start: str
+    get: str
+    keep_body: str
+    lock_endpoint: str
+    record_attempt: str
+    record_success: str
+    record_failure: str
+    give_up: str
+    replay: str
+    page: str
+    one: str
+    count_old: str
+    remove_old: str
+    remove_endpoints: str
+
+
+class PostgresWebhookDeliveries(WebhookDeliveriesTable):
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(WebhookDeliveryQueries, "webhook_deliveries")
+
+    async def insert_test(self, row: WebhookDelivery) -> None:
+        place = (row.tenant, row.endpoint_id, row.id, row.batch_id)
+        await self._connections.execute(
+            self._sql.insert_test, *place, row.event_id, row.type, row.occurred_at
+        )
+
+    async def unstarted(self, limit: int) -> list[UnstartedDelivery]:
+        found = await self._connections.fetch(self._sql.unstarted, limit)
+        return [UnstartedDelivery(*each.values()) for each in found]
+
+    async def record_start(self, delivery: UnstartedDelivery) -> None:
+        await self._connections.execute(
+            self._sql.record_start, delivery.tenant, delivery.id, delivery.replays
+        )
+
+    async def get(self, tenant: str, id: str) -> WebhookDelivery | None:
+        found = await self._connections.fetchrow(self._sql.get, tenant, id)
+        return None if found is None else _parse(found)
+
+    async def keep_body(self, tenant: str, id: str, body: bytes) -> bytes:
+        found = await self._connections.fetchrow(self._sql.keep_body, tenant, id, body)
+        return body if found is None else found["body"]
+
+    async def record_attempt(
+        self, delivery: WebhookDelivery, attempt: WebhookAttempt, *, is_last: bool, disable_after: timedelta
+    ) -> bool:
+        tenant, endpoint = delivery.tenant, delivery.endpoint_id
+        status = status_after(attempt, is_last=is_last)
+        result = (attempt.at, attempt.seconds, attempt.http_status, attempt.reason)
+        async with self._connections.transaction() as session:
+            await session.fetchrow(self._sql.lock_endpoint, tenant, endpoint)
+            await session.execute(self._sql.record_attempt, tenant, delivery.id, status, *result)
+            if not attempt.reason:
+                await session.execute(self._sql.record_success, tenant, endpoint)
+                return False
+            since, reason = attempt.at - disable_after, disabled_reason(disable_after)
+            found = await session.fetchrow(
+                self._sql.record_failure, tenant, endpoint, attempt.at, since, reason
+            )
+            return found is not None
+
+    async def give_up(self, tenant: str, id: str, reason: str) -> None:
+        await self._connections.execute(self._sql.give_up, tenant, id, reason)
+
+    async def replay(self, tenant: str, id: str) -> bool:
+        return await self._connections.fetchrow(self._sql.replay, tenant, id) is not None
+
+    async def page(
+        self,
+        tenant: str,
+        endpoint_id: str,
+        *,
+        limit: int,
+        after: str | None,
+        status: DeliveryStatus | None = None,
+    ) -> tuple[list[ListedDelivery], bool]:
+        if after is not None and await self.get(tenant, after) is None:
+            raise UnknownCursor(after)
+        found = await self._connections.fetch(
+            self._sql.page, tenant, endpoint_id, after, limit + 1, SHOWN_ATTEMPTS, status
+        )
+        return [_parse_listed(each) for each in found[:limit]], len(found) > limit
+
+    async def one(self, tenant: str, endpoint_id: str, id: str) -> ListedDelivery | None:
+        found = await self._connections.fetchrow(self._sql.one, tenant, endpoint_id, id, SHOWN_ATTEMPTS)
+        return None if found is None else _parse_listed(found)
+
+    async def count_old(self, before: datetime) -> int:
+        found = await self._connections.fetchrow(self._sql.count_old, before)
+        return 0 if found is None else found["count"]
+
+    async def remove_old(self, before: datetime, limit: int) -> int:
+        gone = 0
+        for sql in (self._sql.remove_old, self._sql.remove_endpoints):
+            found = await self._connections.fetchrow(sql, before, limit)
+            gone += 0 if found is None else found["count"]
+        return gone
+
+
+def status_after(attempt: WebhookAttempt, *, is_last: bool) -> DeliveryStatus:
+    """Return the status of a delivery after an attempt."""
+    if not attempt.reason:
+        return "delivered"
+    return "failed" if is_last else "pending"
+
+
+def disabled_reason(disable_after: timedelta) -> str:
+    hours = round(disable_after.total_seconds() / 3600)
+    return f"Every delivery has failed for {hours} hours."
+
+
+def _parse(record: Row) -> WebhookDelivery:
+    return WebhookDelivery.model_validate(dict(record.items()))
+
+
+def _parse_listed(record: Row) -> ListedDelivery:
+    attempts = record["attempt_list"] or []
+    return ListedDelivery(_parse(record), [WebhookAttempt.model_validate(each) for each in attempts])

@@ -1,0 +1,180 @@
+"""Table of webhook endpoints: URLs that receive events about batches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from pydantic import Field
+
+from batchwright.contracts.message import Message
+from batchwright.contracts.webhook_events import EventType
+from batchwright.database.driver import Row, Session
+from batchwright.database.errors import UnknownCursor
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.sql import queries
+
+
+class WebhookEndpoint(Message):
+    """An endpoint of a tenant. `batch_id` is empty if it receives the events of all batches.
+
+    The secrets are as `StoredSecrets` made them. Never show or log them.
+    """
+
+    tenant: str
+    id: str
+    batch_id: str = ""
+    url: str
+    events: list[EventType]
+    description: str = ""
+    details: bool = False
+    secret: bytes = Field(repr=False)
+    previous_secret: bytes | None = Field(None, repr=False)
+    previous_until: datetime | None = None
+    created_at: datetime
+    failing_since: datetime | None = None
+    disabled_at: datetime | None = None
+    disabled_reason: str = ""
+
+    def secrets(self, at: datetime) -> list[bytes]:
+        """Return the secrets that sign a webhook at this time, the newest first."""
+        if self.previous_secret is None or self.previous_until is None or self.previous_until <= at:
+            return [self.secret]
+        return [self.secret, self.previous_secret]
+
+
+class WebhookEndpointsTable(Protocol):
+    """Endpoints of all tenants. Methods return None or False if the tenant has no such endpoint."""
+
+    async def insert(self, row: WebhookEndpoint, limit: int) -> bool:
+        """Insert an endpoint for all batches of a tenant.
+
+        Return False if the tenant has `limit` such endpoints already. `0` is no limit.
+        """
+        ...
+
+    async def insert_for_batch(self, row: WebhookEndpoint) -> WebhookEndpoint:
+        """Insert the endpoint of one batch, and return it. If it is there already, return that one."""
+        ...
+
+    async def get(self, tenant: str, id: str) -> WebhookEndpoint | None: ...
+
+    async def page(
+        self, tenant: str, *, limit: int, after: str | None, batch_id: str = ""
+    ) -> tuple[list[WebhookEndpoint], bool]:
+        """Return at most `limit` endpoints, the newest first, and True if there are more.
+
+        Args:
+            after: id of the last endpoint of the page before; None for the first page.
+            batch_id: the batch whose endpoint is returned; empty for the endpoints for all batches.
+
+        Raises UnknownCursor if the tenant has no endpoint `after`.
+        """
+        ...
+
+    async def change(self, row: WebhookEndpoint) -> WebhookEndpoint | None:
+        """Store URL, events, description, details, and when and why the endpoint was disabled.
+
+        An endpoint that is enabled again begins without failures.
+        """
+        ...
+
+    async def rotate(
+        self, tenant: str, id: str, secret: bytes, previous_until: datetime
+    ) -> WebhookEndpoint | None:
+        """Replace the secret. Until `previous_until`, the replaced one signs, too."""
+        ...
+
+    async def delete(self, tenant: str, id: str) -> bool:
+        """Delete an endpoint and its deliveries."""
+        ...
+
+
+@dataclass(frozen=True)
+class WebhookEndpointQueries:
+    lock_tenant: str
+    count: str
+    insert: str
+    get: str
+    page: str
+    change: str
+    rotate: str
+    delete: str
+
+
+class PostgresWebhookEndpoints(WebhookEndpointsTable):
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(WebhookEndpointQueries, "webhook_endpoints")
+
+    async def insert(self, row: WebhookEndpoint, limit: int) -> bool:
+        async with self._connections.transaction() as session:
+            await session.execute(self._sql.lock_tenant, row.tenant)
+            found = await session.fetchrow(self._sql.count, row.tenant)
+            if limit and found is not None and found["count"] >= limit:
+                return False
+            await self._insert(session, row)
+            return True
+
+    async def insert_for_batch(self, row: WebhookEndpoint) -> WebhookEndpoint:
+        async with self._connections.session() as session:
+            await self._insert(session, row)
+            found = await session.fetchrow(self._sql.get, row.tenant, row.id)
+        return row if found is None else _parse(found)
+
+    async def get(self, tenant: str, id: str) -> WebhookEndpoint | None:
+        found = await self._connections.fetchrow(self._sql.get, tenant, id)
+        return None if found is None else _parse(found)
+
+    async def page(
+        self, tenant: str, *, limit: int, after: str | None, batch_id: str = ""
+    ) -> tuple[list[WebhookEndpoint], bool]:
+        if after is not None and await self.get(tenant, after) is None:
+            raise UnknownCursor(after)
+        found = await self._connections.fetch(self._sql.page, tenant, batch_id, after, limit + 1)
+        return [_parse(each) for each in found[:limit]], len(found) > limit
+
+    async def change(self, row: WebhookEndpoint) -> WebhookEndpoint | None:
+        found = await self._connections.fetchrow(
+            self._sql.change,
+            row.tenant,
+            row.id,
+            row.url,
+            _texts(row.events),
+            row.description,
+            row.details,
+            row.disabled_at,
+            row.disabled_reason,
+        )
+        return None if found is None else _parse(found)
+
+    async def rotate(
+        self, tenant: str, id: str, secret: bytes, previous_until: datetime
+    ) -> WebhookEndpoint | None:
+        found = await self._connections.fetchrow(self._sql.rotate, tenant, id, secret, previous_until)
+        return None if found is None else _parse(found)
+
+    async def delete(self, tenant: str, id: str) -> bool:
+        return await self._connections.fetchrow(self._sql.delete, tenant, id) is not None
+
+    async def _insert(self, session: Session, row: WebhookEndpoint) -> None:
+        await session.execute(
+            self._sql.insert,
+            row.tenant,
+            row.id,
+            row.batch_id,
+            row.url,
+            _texts(row.events),
+            row.description,
+            row.details,
+            row.secret,
+            row.created_at,
+        )
+
+
+def _texts(events: Sequence[EventType]) -> list[str]:
+    return [event.value for event in events]
+
+
+def _parse(record: Row) -> WebhookEndpoint:
+    return WebhookEndpoint.model_validate(dict(record.items()))

@@ -1,0 +1,27 @@
+"""Decide when a failed delivery of a webhook is attempted again."""
+
+from datetime import timedelta
+
+# After this time, a delivery has failed, and an endpoint that received nothing meanwhile is disabled.
+RETRY_PERIOD = timedelta(hours=72)
+_FIRST_PAUSE = timedelta(seconds=5)
+_LONGEST_PAUSE = timedelta(hours=8)
+_MAX_DOUBLINGS = 20  # far beyond the longest pause
+
+
+def is_last_attempt(elapsed: timedelta) -> bool:
+    """Return True if no attempt follows one that begins when `elapsed` has passed since the first one."""
+    return elapsed >= RETRY_PERIOD
+
+
+def pause_after(attempt: int, elapsed: timedelta) -> timedelta:
+    """Return the pause before the next attempt: 5 s, 10 s, 20 s and so on, up to 8 h.
+
+    The last attempt begins exactly 72 h after the first one.
+
+    Args:
+        attempt: number of the attempt that failed, from 1.
+        elapsed: time since the first attempt.
+    """
+    pause = min(_FIRST_PAUSE * 2 ** min(attempt - 1, _MAX_DOUBLINGS), _LONGEST_PAUSE)
+    return max(min(pause, RETRY_PERIOD - elapsed), timedelta())

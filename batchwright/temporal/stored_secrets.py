@@ -1,0 +1,57 @@
+"""Encrypt secrets that the database stores, with the keys that also encrypt the payloads of Temporal."""
+
+import os
+from collections.abc import Sequence
+
+from cryptography.exceptions import InvalidTag
+
+from batchwright.temporal.codec import PayloadKey
+
+_PLAIN = b"\x00"  # first byte of a secret that is not encrypted
+_ENCRYPTED = b"\x01"
+_NONCE_BYTES = 12
+
+
+class SecretUnreadable(Exception):
+    """A stored secret cannot be decrypted in this process. The message names the key, never the secret."""
+
+
+class StoredSecrets:
+    """Encrypts secrets with the first of `keys`, and decrypts them with any of the keys.
+
+    Without keys, secrets are stored as they are. A secret can only be read for the owner it was stored for.
+    """
+
+    def __init__(self, keys: Sequence[PayloadKey]) -> None:
+        self._first = keys[0] if keys else None
+        self._keys = {key.id: key for key in keys}
+
+    def encrypt(self, secret: str, owner: str) -> bytes:
+        """Return the secret as it is stored. `owner` is the id of the row that has it."""
+        if self._first is None:
+            return _PLAIN + secret.encode()
+        nonce = os.urandom(_NONCE_BYTES)
+        encrypted = self._first.cipher.encrypt(nonce, secret.encode(), owner.encode())
+        return _ENCRYPTED + self._first.id.encode() + b"\x00" + nonce + encrypted
+
+    def decrypt(self, stored: bytes, owner: str) -> str:
+        """Return the secret that `encrypt` was called with.
+
+        Raises:
+            SecretUnreadable: its key is missing, or it was stored for another owner or is damaged.
+        """
+        if stored[:1] == _PLAIN:
+            return stored[1:].decode()
+        name, _, rest = stored[1:].partition(b"\x00")
+        key_id = name.decode(errors="replace")
+        key = self._keys.get(key_id)
+        if key is None:
+            raise SecretUnreadable(
+                f"The secret is encrypted with the key {key_id!r}, which BATCHWRIGHT_PAYLOAD_KEYS lacks."
+            )
+        try:
+            return key.cipher.decrypt(rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], owner.encode()).decode()
+        except (InvalidTag, ValueError):
+            raise SecretUnreadable(
+                f"The secret cannot be decrypted with the key {key_id!r} of BATCHWRIGHT_PAYLOAD_KEYS."
+            ) from None

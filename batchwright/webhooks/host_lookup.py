@@ -1,0 +1,66 @@
+"""Look up the addresses of hosts that tenants have chosen, in threads of their own.
+
+A name server that does not answer holds a thread for many seconds. It must not be one that others wait for.
+"""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
+from urllib.parse import SplitResult
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from batchwright.rules.webhooks.addresses import Address, Network, check_address
+
+_THREADS = 16
+_LOOKUP_SECONDS = 5.0
+
+
+class HostLookup(AbstractResolver):
+    """Resolver for aiohttp that uses the system's name servers, without a cache."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="webhook-hosts")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """Return the addresses of a host. Raises OSError if it has none."""
+        return [
+            ResolveResult(
+                hostname=host,
+                host=str(address),
+                port=port,
+                family=socket.AF_INET6 if address.version == 6 else socket.AF_INET,
+                proto=socket.IPPROTO_TCP,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for address in await self._addresses(host, family)
+        ]
+
+    async def check_host(self, parts: SplitResult, allowed: Sequence[Network]) -> None:
+        """Check that all addresses of a URL's host are allowed. The host may get others later.
+
+        Raises:
+            ValueError: the host has a forbidden address, or was not found. The message says which.
+        """
+        host = parts.hostname or ""
+        try:
+            async with asyncio.timeout(_LOOKUP_SECONDS):
+                addresses = await self._addresses(host, socket.AF_UNSPEC)
+        except (OSError, UnicodeError):  # TimeoutError is an OSError
+            raise ValueError(f"its host {host} was not found") from None
+        for address in addresses:
+            check_address(address, allowed)
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _addresses(self, host: str, family: socket.AddressFamily) -> list[Address]:
+        def look_up() -> list[Address]:
+            found = socket.getaddrinfo(host, None, family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            return [ip_address(str(each[4][0]).partition("%")[0]) for each in found]
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, look_up)

@@ -1,0 +1,140 @@
+"""Send webhooks over HTTP to URLs that tenants have chosen, without trusting them.
+
+The address is checked when the connection is opened, after DNS. Redirects are not followed, proxies of the
+environment are not used, and the response is bounded in size and time.
+"""
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
+from typing import NamedTuple
+
+import aiohttp
+from aiohappyeyeballs import AddrInfoType
+
+from batchwright.rules.webhooks.addresses import Network, check_address, check_url
+from batchwright.webhooks.host_lookup import HostLookup
+
+TIMEOUT_SECONDS = 15.0
+MAX_RESPONSE_BYTES = 64 * 1024
+_USER_AGENT = "Batchwright-Webhooks"
+
+
+class SendResult(NamedTuple):
+    """Result of one request. `reason` says why it failed; it is empty if the endpoint answered 2xx.
+
+    `status` is None if there was no response.
+    """
+
+    status: int | None
+    reason: str
+
+
+class WebhookSender:
+    """Sends webhooks. All of a process share one sender. Close it when the process ends."""
+
+    def __init__(
+        self,
+        allowed: Sequence[Network],
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Create a sender.
+
+        Args:
+            allowed: networks that webhooks may be sent to although their addresses are not public.
+            timeout_seconds: for the whole request, from the lookup of the host to the end of the response.
+            tls: None for the certificates of the system.
+        """
+        self._allowed, self._timeout = allowed, timeout_seconds
+        self._tls = tls or ssl.create_default_context()
+        self._lookup = HostLookup()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(self, url: str, headers: Mapping[str, str], body: bytes) -> SendResult:
+        """Send one request. A failure is a result, and its reason contains nothing of the response."""
+        try:
+            check_url(url, self._allowed)
+            async with asyncio.timeout(self._timeout):
+                return await self._send(url, headers, body)
+        except ValueError as error:
+            return SendResult(None, f"The URL is not allowed: {error}.")
+        except TimeoutError:
+            return SendResult(None, f"No complete response within {self._timeout:g} s.")
+        except (aiohttp.ClientError, OSError, ssl.SSLError) as error:
+            return SendResult(None, _reason(error))
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+        await self._lookup.close()
+
+    async def _send(self, url: str, headers: Mapping[str, str], body: bytes) -> SendResult:
+        sent = {**headers, "content-type": "application/json", "user-agent": _USER_AGENT}
+        async with self._open_session().post(url, data=body, headers=sent, allow_redirects=False) as response:
+            size = 0
+            async for piece in response.content.iter_any():
+                size += len(piece)
+                if size > MAX_RESPONSE_BYTES:
+                    response.close()
+                    return SendResult(
+                        response.status, f"The response is larger than {MAX_RESPONSE_BYTES // 1024} KiB."
+                    )
+        if 200 <= response.status < 300:
+            return SendResult(response.status, "")
+        if 300 <= response.status < 400:
+            return SendResult(response.status, f"Status {response.status}: redirects are not followed.")
+        return SendResult(response.status, f"Status {response.status}.")
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                limit=0,
+                ssl=self._tls,
+                force_close=True,  # an endpoint may be replaced behind its name at any time
+                use_dns_cache=False,
+                resolver=self._lookup,
+                socket_factory=self._open_socket,
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,
+                timeout=aiohttp.ClientTimeout(total=None),
+            )
+        return self._session
+
+    def _open_socket(self, target: AddrInfoType) -> socket.socket:
+        """Return a socket for a connection to `target`. Raises PermissionError if it is not allowed."""
+        family, kind, protocol, _, address = target
+        try:
+            check_address(ip_address(str(address[0]).partition("%")[0]), self._allowed)
+        except ValueError as error:
+            raise PermissionError(errno.EACCES, str(error)) from None
+        opened = socket.socket(family, kind, protocol)
+        opened.setblocking(False)
+        return opened
+
+
+def _reason(error: Exception) -> str:
+    """Return why there was no response, in one sentence that names no URL."""
+    match error:
+        case aiohttp.ClientConnectorDNSError():
+            return "The host name of the URL was not found."
+        case aiohttp.ClientSSLError() | ssl.SSLError():
+            return (
+                "The TLS handshake failed: the endpoint needs a certificate that public authorities signed."
+            )
+        case aiohttp.ClientConnectorError(os_error=OSError(errno=errno.EACCES)):
+            return "The URL is not allowed: its host has an address that is not a public one."
+        case aiohttp.ClientConnectorError():
+            return "The connection was refused, or the host is unreachable."
+        case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError():
+            return "The connection broke before the response was complete."
+        case _:
+            return f"The response is not valid HTTP, or the connection broke ({type(error).__name__})."

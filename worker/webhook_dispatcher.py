@@ -1,0 +1,71 @@
+"""Starts a workflow for each webhook delivery that the database has recorded. Control workers run it."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+from temporalio.service import RPCError
+
+from batchwright.contracts.webhooks import DeliveryOrder
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.tables.webhook_deliveries import UnstartedDelivery, WebhookDeliveriesTable
+from batchwright.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+POLL_SECONDS = 1.0
+_PAGE = 200
+_PARALLEL_STARTS = 10
+
+StartDelivery = Callable[[DeliveryOrder, int], Awaitable[None]]
+
+
+class WebhookDispatcher:
+    """Moves recorded deliveries to Temporal, forever.
+
+    A delivery counts as started only after Temporal has confirmed it, and each start can be repeated. So
+    nothing is lost if the process is killed, and several control workers may do the same at the same time.
+
+    Args:
+        start: Starts the workflow of a delivery, which was replayed so many times. A repeated call has no
+            effect. Raises RPCError if Temporal does not answer.
+    """
+
+    def __init__(self, deliveries: WebhookDeliveriesTable, start: StartDelivery, metrics: Metrics) -> None:
+        self._deliveries, self._start, self._metrics = deliveries, start, metrics
+
+    async def run(self, *, every_seconds: float = POLL_SECONDS) -> None:
+        """Dispatch until cancelled. While a dependency is unavailable, deliveries wait in the database."""
+        is_failing = False
+        while True:
+            try:
+                more = await self.dispatch()
+            except (DatabaseUnavailable, RPCError) as error:
+                if not is_failing:
+                    logger.warning("webhook deliveries wait to be started", extra={"error": str(error)})
+                is_failing, more = True, False
+            else:
+                is_failing = False
+            if not more:
+                await asyncio.sleep(every_seconds)
+
+    async def dispatch(self) -> bool:
+        """Start the oldest deliveries. Return True if there may be more.
+
+        Raises:
+            DatabaseUnavailable, RPCError: a dependency does not answer.
+        """
+        found = await self._deliveries.unstarted(_PAGE)
+        age = (datetime.now(UTC) - found[0].created_at).total_seconds() if found else 0.0
+        self._metrics.webhook_backlog_seconds.set(max(age, 0.0))
+        for first in range(0, len(found), _PARALLEL_STARTS):
+            part = found[first : first + _PARALLEL_STARTS]
+            await asyncio.gather(*(self._start_one(delivery) for delivery in part))
+        return len(found) == _PAGE
+
+    async def _start_one(self, delivery: UnstartedDelivery) -> None:
+        order = DeliveryOrder(
+            tenant=delivery.tenant, delivery_id=delivery.id, endpoint_id=delivery.endpoint_id
+        )
+        await self._start(order, delivery.replays)
+        await self._deliveries.record_start(delivery)
