@@ -59,10 +59,11 @@ class WebhookSender:
         """Send one request. A failure is a result, and its reason contains nothing of the response."""
         try:
             check_url(url, self._allowed)
-            async with asyncio.timeout(self._timeout):
-                return await self._send(url, headers, body)
         except ValueError as error:
             return SendResult(None, f"The URL is not allowed: {error}.")
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._send(url, headers, body)
         except TimeoutError:
             return SendResult(None, f"No complete response within {self._timeout:g} s.")
         except (aiohttp.ClientError, OSError, ssl.SSLError) as error:
@@ -126,7 +127,7 @@ def _reason(error: Exception) -> str:
     match error:
         case aiohttp.ClientConnectorDNSError():
             return "The host name of the URL was not found."
-        case aiohttp.ClientSSLError() | ssl.SSLError():
+        case aiohttp.ClientSSLError() | aiohttp.ClientConnectorCertificateError() | ssl.SSLError():
             return (
                 "The TLS handshake failed: the endpoint needs a certificate that public authorities signed."
             )

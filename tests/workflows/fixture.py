@@ -20,13 +20,15 @@ from batchwright.contracts.execution import ModelRun, ModelRunResult
 from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.retention import RetentionOrder, RetentionResult
 from batchwright.contracts.search_attributes import SEARCH_ATTRIBUTES
-from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE, inference_queue
+from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE, WEBHOOK_QUEUE, inference_queue
+from batchwright.contracts.webhooks import DeliveryOrder, DeliveryResult
 from batchwright.starter.stack.ports import free_port
 from batchwright.temporal import DATA_CONVERTER
 from batchwright.workflows.audit import AuditWorkflow
 from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.model_run import ModelRunWorkflow
 from batchwright.workflows.retention import RetentionWorkflow
+from batchwright.workflows.webhook_delivery import WebhookDeliveryWorkflow
 from tests.integration.temporal.clusters import START_TIME
 from tests.workflows.stub_activities import (
     StubAuditing,
@@ -35,6 +37,7 @@ from tests.workflows.stub_activities import (
     StubIngestion,
     StubLifecycle,
     StubRetention,
+    StubWebhooks,
     ingested,
     share,
 )
@@ -46,6 +49,7 @@ POLICY = BatchPolicy(cancel_grace_seconds=0, expiry_grace_seconds=0, heartbeat_t
 BatchHandle = WorkflowHandle[BatchWorkflow, BatchResult]
 RunHandle = WorkflowHandle[ModelRunWorkflow, ModelRunResult]
 RetentionHandle = WorkflowHandle[RetentionWorkflow, RetentionResult]
+DeliveryHandle = WorkflowHandle[WebhookDeliveryWorkflow, DeliveryResult]
 
 
 @contextlib.asynccontextmanager
@@ -83,6 +87,7 @@ class WorkflowFixture:
         self.lifecycle = StubLifecycle()
         self.retention = StubRetention()
         self.auditing = StubAuditing()
+        self.webhooks = StubWebhooks()
         self.first_run: str | None = None  # of retention
         self.cached_workflows = (
             1_000  # 0: another worker continues at once, not after the sticky queue's timeout
@@ -93,6 +98,7 @@ class WorkflowFixture:
         async with asyncio.timeout(300), contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self._control())
             await stack.enter_async_context(self._io())
+            await stack.enter_async_context(self._webhooks())
             for model in models:
                 await stack.enter_async_context(self.inference(model))
             yield
@@ -124,7 +130,13 @@ class WorkflowFixture:
         return Worker(
             self.client,
             task_queue=CONTROL_QUEUE,
-            workflows=[BatchWorkflow, ModelRunWorkflow, RetentionWorkflow, AuditWorkflow],
+            workflows=[
+                BatchWorkflow,
+                ModelRunWorkflow,
+                RetentionWorkflow,
+                AuditWorkflow,
+                WebhookDeliveryWorkflow,
+            ],
             activities=[self.lifecycle.end],
             deployment_config=self._deployment,
             max_cached_workflows=self.cached_workflows,
@@ -145,6 +157,14 @@ class WorkflowFixture:
             deployment_config=self._deployment,
             max_heartbeat_throttle_interval=timedelta(seconds=0.1),
             default_heartbeat_throttle_interval=timedelta(seconds=0.1),
+        )
+
+    def _webhooks(self) -> Worker:
+        return Worker(
+            self.client,
+            task_queue=WEBHOOK_QUEUE,
+            activities=[self.webhooks.deliver_webhook],
+            deployment_config=self._deployment,
         )
 
     async def order(self, window: timedelta = DAY, policy: BatchPolicy = POLICY) -> BatchOrder:
@@ -181,6 +201,14 @@ class WorkflowFixture:
         )
         self.first_run = handle.first_execution_run_id
         return handle
+
+    async def start_delivery(self, order: DeliveryOrder) -> DeliveryHandle:
+        return await self.client.start_workflow(
+            WebhookDeliveryWorkflow.run, order, id=order.delivery_id, task_queue=CONTROL_QUEUE
+        )
+
+    async def delivered(self, order: DeliveryOrder) -> DeliveryResult:
+        return await (await self.start_delivery(order)).result()
 
     async def audited(self) -> AuditResult:
         return await self.client.execute_workflow(

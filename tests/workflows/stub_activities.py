@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -27,8 +28,10 @@ from batchwright.contracts.retention import (
     SweepRequest,
     SweepResult,
 )
+from batchwright.contracts.webhooks import AttemptRequest, AttemptResult, WebhookActivities
 
 LINES_A_SLICE = 10
+Clock = Callable[[], Awaitable[datetime]]
 SliceBehaviour = Callable[[SliceRequest], Awaitable[SliceResult]]
 
 FOREIGN = ApplicationError("Whose is it?", type=Failure.FOREIGN_STORAGE, non_retryable=True)
@@ -236,4 +239,32 @@ class StubAuditing(AuditActivities):
         if self.failures:
             self.failures -= 1
             raise ApplicationError("away", type=Failure.DATABASE_UNAVAILABLE)
+        return self.result
+
+
+class StubWebhooks(WebhookActivities):
+    """Stub of the activity that delivers webhooks.
+
+    The first `broken` attempts raise an error, and the next `failures` attempts fail. `clock` tells the times
+    that are recorded in `begins`.
+    """
+
+    def __init__(self) -> None:
+        self.requests: list[AttemptRequest] = []
+        self.begins: list[datetime] = []
+        self.broken, self.failures = 0, 0
+        self.clock: Clock | None = None
+        self.result = AttemptResult(is_final=True, outcome="delivered")
+
+    @activity.defn
+    async def deliver_webhook(self, request: AttemptRequest) -> AttemptResult:
+        self.requests.append(request)
+        if self.clock is not None:
+            self.begins.append(await self.clock())
+        if self.broken:
+            self.broken -= 1
+            raise ApplicationError("A bug.", type=Failure.UNEXPECTED, non_retryable=True)
+        if self.failures:
+            self.failures -= 1
+            return AttemptResult(is_final=request.is_last, outcome="Status 500.")
         return self.result

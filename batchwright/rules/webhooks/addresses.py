@@ -3,6 +3,7 @@
 Tenants choose the URLs. Without these rules, they could reach services inside the operator's network.
 """
 
+import re
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import SplitResult, urlsplit
@@ -12,6 +13,7 @@ Address = IPv4Address | IPv6Address
 
 MAX_URL_CHARACTERS = 2048
 _LAST_PORT = 65535
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)  # some libraries read it as a part of an IPv4 address
 # The tables are our own, because `ipaddress.is_global` differs between versions of Python.
 _FORBIDDEN_IPV4 = [
     IPv4Network(text)
@@ -75,22 +77,28 @@ def check_url(url: str, allowed: Sequence[Network]) -> SplitResult:
         raise ValueError("it must begin with https:// or http://")
     if parts.username is not None or parts.password is not None:
         raise ValueError("it must not contain a user name or a password")
-    if not parts.hostname:
-        raise ValueError("it has no host")
     if parts.fragment:
         raise ValueError("it must not contain a fragment (#)")
     if port is not None and not 0 < port <= _LAST_PORT:
         raise ValueError(f"its port must be from 1 to {_LAST_PORT}")
-    if (literal := _literal(parts.hostname)) is not None:
-        check_address(literal, allowed)
+    _check_host(parts.hostname or "", allowed)
     return parts
+
+
+def _check_host(host: str, allowed: Sequence[Network]) -> None:
+    if not host:
+        raise ValueError("it has no host")
+    if (literal := _literal(host)) is not None:
+        check_address(literal, allowed)
+    elif _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]):
+        raise ValueError("its host is a number, but not an IPv4 address such as 203.0.113.7")
 
 
 def check_address(address: Address, allowed: Sequence[Network]) -> None:
     """Check an address to which a connection would be opened.
 
-    An IPv6 address that stands for an IPv4 address (mapped, or of NAT64) is treated like that one. Other forms
-    of IPv6 that contain an IPv4 address are refused.
+    An IPv6 address that stands for an IPv4 address (mapped, or of NAT64) is treated like that one. Other
+    forms of IPv6 that contain an IPv4 address are refused.
 
     Args:
         allowed: networks that are not forbidden.

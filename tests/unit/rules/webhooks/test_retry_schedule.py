@@ -1,6 +1,7 @@
 """When a failed delivery of a webhook is attempted again."""
 
 from datetime import timedelta
+from itertools import pairwise
 
 from batchwright.rules.webhooks.retry_schedule import RETRY_PERIOD, is_last_attempt, pause_after
 
@@ -15,7 +16,7 @@ def attempts() -> list[timedelta]:
 
 def test_pauses_double_from_five_seconds_to_eight_hours() -> None:
     begins = attempts()
-    pauses = [(later - earlier).total_seconds() for earlier, later in zip(begins, begins[1:], strict=False)]
+    pauses = [(later - earlier).total_seconds() for earlier, later in pairwise(begins)]
     assert pauses[:5] == [5, 10, 20, 40, 80]
     assert max(pauses) == 8 * 3600
 

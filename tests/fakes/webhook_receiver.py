@@ -1,0 +1,73 @@
+"""A receiver of webhooks on a real socket, and the networks that let webhooks reach it."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from aiohttp import web
+from openai import OpenAI
+from openai.types.webhooks import UnwrapWebhookEvent
+
+from batchwright.rules.webhooks.addresses import parse_networks
+
+LOOPBACK = parse_networks(["127.0.0.0/8", "::1/128"])
+
+
+class ReceivedWebhook(NamedTuple):
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def id(self) -> str:
+        return self.headers["webhook-id"]
+
+    @property
+    def type(self) -> str:
+        return json.loads(self.body)["type"]
+
+    def unwrap(self, secret: str) -> UnwrapWebhookEvent:
+        """Verify and read the webhook with the official client."""
+        return OpenAI(api_key="none").webhooks.unwrap(self.body.decode(), dict(self.headers), secret=secret)
+
+
+class WebhookReceiver:
+    """Receives webhooks, and answers with `status`. `url` is its address."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.status = 200
+        self.received: list[ReceivedWebhook] = []
+        self._changed = asyncio.Condition()
+
+    async def handle(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        async with self._changed:
+            self.received.append(ReceivedWebhook(dict(request.headers), body))
+            self._changed.notify_all()
+        return web.Response(status=self.status)
+
+    async def wait_for(self, count: int) -> list[ReceivedWebhook]:
+        """Wait until so many webhooks were received, and return all."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.received) >= count)
+        return self.received
+
+
+@asynccontextmanager
+async def receiving() -> AsyncGenerator[WebhookReceiver]:
+    """Run a receiver on a free port of the loopback address."""
+    receiver = WebhookReceiver()
+    app = web.Application()
+    app.router.add_post("/hook", receiver.handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    receiver.url = f"http://{host}:{port}/hook"
+    try:
+        yield receiver
+    finally:
+        await runner.cleanup()

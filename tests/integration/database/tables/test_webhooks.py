@@ -1,0 +1,413 @@
+"""Tables of webhooks, and the events that batches cause, in PostgreSQL and in memory."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from batchwright.contracts.batch import BatchForecast, WindowFit
+from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.webhook_events import EventType
+from batchwright.database.database import Database
+from batchwright.database.errors import UnknownCursor
+from batchwright.database.tables.forecasts import ForecastRow
+from batchwright.database.tables.waiting_reasons import WaitingRow, WaitingSource
+from batchwright.database.tables.webhook_deliveries import (
+    UnstartedDelivery,
+    WebhookAttempt,
+    WebhookDelivery,
+)
+from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
+from tests.integration.database.rows import START, a_running_batch, after, an_order, an_outcome
+
+ALL = list(EventType)
+THREE_DAYS = timedelta(hours=72)
+
+
+def an_endpoint(id: str = "webhook_1", **changes: object) -> WebhookEndpoint:
+    row = WebhookEndpoint(
+        tenant="t", id=id, url="https://a.example/", events=ALL, secret=b"\x00secret", created_at=START
+    )
+    return row.model_copy(update=changes)
+
+
+async def create(database: Database, *rows: WebhookEndpoint) -> None:
+    for row in rows:
+        if row.batch_id:
+            await database.webhook_endpoints.insert_for_batch(row)
+        else:
+            assert await database.webhook_endpoints.insert(row, limit=0)
+
+
+async def recorded(
+    database: Database, endpoint: str = "webhook_1", tenant: str = "t"
+) -> list[WebhookDelivery]:
+    """Return the deliveries to an endpoint, the oldest first."""
+    found, more = await database.webhook_deliveries.page(tenant, endpoint, limit=100, after=None)
+    assert not more
+    return [each.delivery for each in reversed(found)]
+
+
+async def types(database: Database, endpoint: str = "webhook_1", tenant: str = "t") -> list[str]:
+    return [row.type.value for row in await recorded(database, endpoint, tenant)]
+
+
+async def a_delivery(database: Database, **endpoint: object) -> WebhookDelivery:
+    """Create an endpoint, and return the delivery of the event that a batch has begun."""
+    await create(database, an_endpoint(**endpoint))
+    await a_running_batch(database)
+    return (await recorded(database))[0]
+
+
+def attempt(at: float, reason: str = "Status 500.") -> WebhookAttempt:
+    return WebhookAttempt(at=after(at), seconds=0.5, http_status=500 if reason else 204, reason=reason)
+
+
+async def attempted(
+    database: Database, delivery: WebhookDelivery, made: WebhookAttempt, *, is_last: bool = False
+) -> bool:
+    return await database.webhook_deliveries.record_attempt(
+        delivery, made, is_last=is_last, disable_after=THREE_DAYS
+    )
+
+
+async def endpoint_of(database: Database, id: str = "webhook_1") -> WebhookEndpoint:
+    row = await database.webhook_endpoints.get("t", id)
+    assert row is not None
+    return row
+
+
+# --- endpoints
+
+
+async def test_an_endpoint_is_stored_changed_and_deleted(any_database: Database) -> None:
+    table = any_database.webhook_endpoints
+    await create(any_database, an_endpoint(description="mine", details=True))
+    row = await endpoint_of(any_database)
+    assert row == an_endpoint(description="mine", details=True)
+    changes = {"url": "https://b.example/", "events": [EventType.BATCH_FAILED], "details": False}
+    changed = await table.change(row.model_copy(update=changes))
+    assert changed == row.model_copy(update=changes) == await endpoint_of(any_database)
+    assert await table.delete("t", "webhook_1")
+    assert not await table.delete("t", "webhook_1")
+    assert await table.change(row) is None
+    assert await table.rotate("t", "webhook_1", b"x", START) is None
+
+
+async def test_tenants_have_their_own_endpoints(any_database: Database) -> None:
+    await create(any_database, an_endpoint())
+    table = any_database.webhook_endpoints
+    assert await table.get("other", "webhook_1") is None
+    assert not await table.delete("other", "webhook_1")
+    assert await table.page("other", limit=10, after=None) == ([], False)
+    with pytest.raises(UnknownCursor):
+        await table.page("other", limit=10, after="webhook_1")
+
+
+async def test_endpoints_are_listed_in_pages_newest_first(any_database: Database) -> None:
+    rows = [an_endpoint(f"webhook_{number}", created_at=after(number)) for number in range(3)]
+    await create(any_database, *rows, an_endpoint("webhook_of_batch", batch_id="batch_1"))
+    table = any_database.webhook_endpoints
+    assert await table.page("t", limit=2, after=None) == ([rows[2], rows[1]], True)
+    assert await table.page("t", limit=2, after="webhook_1") == ([rows[0]], False)
+    found, _ = await table.page("t", limit=2, after=None, batch_id="batch_1")
+    assert [row.id for row in found] == ["webhook_of_batch"]
+
+
+async def test_concurrent_creations_do_not_exceed_the_limit(any_database: Database) -> None:
+    table = any_database.webhook_endpoints
+    rows = [an_endpoint(f"webhook_{number}") for number in range(8)]
+    made = await asyncio.gather(*(table.insert(row, limit=3) for row in rows))
+    assert sum(made) == 3
+    assert await table.insert(an_endpoint("webhook_other", tenant="other"), limit=3)
+    await create(any_database, an_endpoint("webhook_of_batch", batch_id="batch_1"))
+
+
+async def test_a_repeated_endpoint_of_a_batch_stays_the_first_one(any_database: Database) -> None:
+    table = any_database.webhook_endpoints
+    first = an_endpoint(batch_id="batch_1", secret=b"first")
+    assert await table.insert_for_batch(first) == first
+    assert await table.insert_for_batch(an_endpoint(batch_id="batch_1", secret=b"second")) == first
+
+
+async def test_a_replaced_secret_signs_until_its_time_is_over(any_database: Database) -> None:
+    await create(any_database, an_endpoint(secret=b"old"))
+    row = await any_database.webhook_endpoints.rotate("t", "webhook_1", b"new", after(60))
+    assert row is not None
+    assert row == await endpoint_of(any_database)
+    assert (row.secrets(after(59)), row.secrets(after(60))) == ([b"new", b"old"], [b"new"])
+
+
+# --- events
+
+
+@pytest.mark.parametrize("status", [BatchStatus.COMPLETED, BatchStatus.EXPIRED, BatchStatus.CANCELLED])
+async def test_the_events_of_a_batch_are_recorded_with_their_times(
+    any_database: Database, status: BatchStatus
+) -> None:
+    await create(any_database, an_endpoint())
+    await a_running_batch(any_database)
+    await any_database.batches.start_finalizing("t", "batch_1", after(20))
+    await any_database.batches.finish("t", "batch_1", an_outcome(status), after(30))
+    began, ended = await recorded(any_database)
+    assert (began.type, began.batch_id, began.occurred_at) == ("batch.in_progress", "batch_1", after(10))
+    assert (ended.type, ended.batch_id, ended.occurred_at) == (f"batch.{status}", "batch_1", after(30))
+    assert began.event_id.startswith("evt_")
+    assert began.id.startswith("wh_")
+    assert {began.event_id, began.id}.isdisjoint({ended.event_id, ended.id})
+    assert (ended.status, ended.attempts, ended.started) == ("pending", 0, False)
+
+
+async def test_a_failed_validation_and_an_end_without_files_are_events(any_database: Database) -> None:
+    await create(any_database, an_endpoint())
+    for id in ("batch_1", "batch_2"):
+        await any_database.batches.upsert(an_order(id))
+    await any_database.batches.fail_validation("t", "batch_1", errors=[], total=0, at=after(5))
+    await any_database.batches.end_without_files("t", "batch_2", BatchStatus.FAILED, [], after(6))
+    found = {row.batch_id: row for row in await recorded(any_database)}
+    assert {row.type for row in found.values()} == {EventType.BATCH_FAILED}
+    assert [found[id].occurred_at for id in ("batch_1", "batch_2")] == [after(5), after(6)]
+
+
+async def test_a_repeated_end_is_no_second_event(any_database: Database) -> None:
+    await create(any_database, an_endpoint())
+    await a_running_batch(any_database)
+    for _ in range(2):
+        await any_database.batches.finish("t", "batch_1", an_outcome(), after(30))
+    assert await types(any_database) == ["batch.in_progress", "batch.completed"]
+
+
+async def test_each_endpoint_gets_the_events_that_it_wants(any_database: Database) -> None:
+    """One wants other events, one is disabled, one is of another batch, and one is of another tenant."""
+    await create(
+        any_database,
+        an_endpoint("webhook_1"),
+        an_endpoint("webhook_2", events=[EventType.BATCH_COMPLETED]),
+        an_endpoint("webhook_3"),
+        an_endpoint("webhook_4", batch_id="batch_1", events=[EventType.BATCH_IN_PROGRESS]),
+        an_endpoint("webhook_5", batch_id="batch_other"),
+        an_endpoint("webhook_6", tenant="other"),
+    )
+    disabled = {"disabled_at": START, "disabled_reason": "off"}
+    await any_database.webhook_endpoints.change(an_endpoint("webhook_3").model_copy(update=disabled))
+    await a_running_batch(any_database)
+    await any_database.batches.finish("t", "batch_1", an_outcome(), after(30))
+    got = {number: await types(any_database, f"webhook_{number}") for number in range(1, 6)}
+    assert got == {
+        1: ["batch.in_progress", "batch.completed"],
+        2: ["batch.completed"],
+        3: [],
+        4: ["batch.in_progress"],
+        5: [],
+    }
+    assert await types(any_database, "webhook_6", "other") == []
+    one, two = await recorded(any_database, "webhook_1"), await recorded(any_database, "webhook_2")
+    assert one[1].event_id == two[0].event_id
+
+
+async def test_each_pause_is_an_event_and_a_repeated_pause_is_none(any_database: Database) -> None:
+    await create(any_database, an_endpoint(events=[EventType.BATCH_PAUSED]))
+    await a_running_batch(any_database)
+
+    async def pause(at: float, **changes: object) -> None:
+        row = WaitingRow(
+            tenant="t",
+            batch_id="batch_1",
+            source=WaitingSource.USER,
+            reason="paused",
+            since=after(at),
+            until=after(1000),
+        )
+        await any_database.waiting.report(row.model_copy(update=changes))
+
+    await pause(20)
+    await pause(21)
+    await pause(22, source=WaitingSource.WORKER, reason="the backend is unavailable")
+    await any_database.waiting.clear("t", "batch_1", "", WaitingSource.USER)
+    await pause(30)
+    assert [row.occurred_at for row in await recorded(any_database)] == [after(20), after(30)]
+
+
+async def test_a_batch_is_at_risk_once_however_often_its_forecast_changes(any_database: Database) -> None:
+    await create(any_database, an_endpoint(events=[EventType.BATCH_AT_RISK]))
+    await a_running_batch(any_database)
+    windows = [WindowFit.FITS, WindowFit.AT_RISK, WindowFit.LATE, WindowFit.FITS, WindowFit.LATE]
+    for number, window in enumerate(windows):
+        at = after(20 + 15 * number)
+        forecast = BatchForecast(
+            made_at=at, lines_per_second=1, lines_ahead=0, p50_seconds=9, p90_seconds=9, window=window
+        )
+        await any_database.forecasts.publish([ForecastRow("t", "batch_1", forecast)], at)
+    assert [row.occurred_at for row in await recorded(any_database)] == [after(35)]
+
+
+async def test_a_first_forecast_may_be_at_risk(any_database: Database) -> None:
+    await create(any_database, an_endpoint(events=[EventType.BATCH_AT_RISK]))
+    await a_running_batch(any_database)
+    forecast = BatchForecast(
+        made_at=after(20),
+        lines_per_second=1,
+        lines_ahead=0,
+        p50_seconds=9,
+        p90_seconds=9,
+        window=WindowFit.LATE,
+    )
+    await any_database.forecasts.publish([ForecastRow("t", "batch_1", forecast)], after(20))
+    assert await types(any_database) == ["batch.at_risk"]
+
+
+# --- deliveries
+
+
+async def test_a_delivery_is_unstarted_until_its_start_is_recorded(any_database: Database) -> None:
+    delivery, table = await a_delivery(any_database), any_database.webhook_deliveries
+    found = await table.unstarted(10)
+    key = UnstartedDelivery("t", delivery.id, "webhook_1", 0, delivery.created_at)
+    assert found == [key]
+    await table.record_start(key._replace(replays=1))  # of a replay that is not there
+    assert await table.unstarted(10) == [key]
+    await table.record_start(key)
+    assert await table.unstarted(10) == []
+
+
+async def test_the_event_of_an_end_waits_for_the_files(any_database: Database) -> None:
+    await create(any_database, an_endpoint(events=[EventType.BATCH_EXPIRED]))
+    row = await a_running_batch(any_database)
+    until = row.order.deadline + timedelta(days=3650)
+    table, batches = any_database.webhook_deliveries, any_database.batches
+    await batches.end_without_files("t", "batch_1", BatchStatus.EXPIRED, [], after(30), files_until=until)
+    assert len(await recorded(any_database)) == 1
+    assert await table.unstarted(10) == []
+    await batches.add_files("t", "batch_1", an_outcome(BatchStatus.EXPIRED))
+    assert len(await table.unstarted(10)) == 1
+
+
+async def test_the_first_body_stays(any_database: Database) -> None:
+    delivery, table = await a_delivery(any_database), any_database.webhook_deliveries
+    assert await table.keep_body("t", delivery.id, b"first") == b"first"
+    assert await table.keep_body("t", delivery.id, b"second") == b"first"
+    assert await table.keep_body("t", "wh_none", b"third") == b"third"
+
+
+async def test_attempts_are_listed_with_their_results(any_database: Database) -> None:
+    delivery, table = await a_delivery(any_database), any_database.webhook_deliveries
+    assert not await attempted(any_database, delivery, attempt(20))
+    assert (await endpoint_of(any_database)).failing_since == after(20)
+    assert not await attempted(any_database, delivery, attempt(30))
+    assert (await endpoint_of(any_database)).failing_since == after(20)
+    assert not await attempted(any_database, delivery, attempt(40, reason=""))
+    assert (await endpoint_of(any_database)).failing_since is None
+    listed = await table.one("t", "webhook_1", delivery.id)
+    assert listed is not None
+    assert (listed.delivery.status, listed.delivery.attempts) == ("delivered", 3)
+    assert [(each.number, each.at, each.http_status, each.reason) for each in listed.attempts] == [
+        (1, after(20), 500, "Status 500."),
+        (2, after(30), 500, "Status 500."),
+        (3, after(40), 204, ""),
+    ]
+    assert await table.one("t", "webhook_other", delivery.id) is None
+    assert await table.one("other", "webhook_1", delivery.id) is None
+
+
+async def test_an_endpoint_that_fails_for_72_hours_is_disabled_and_begins_anew_when_enabled(
+    any_database: Database,
+) -> None:
+    delivery, hours = await a_delivery(any_database), 3600
+    assert not await attempted(any_database, delivery, attempt(0))
+    assert not await attempted(any_database, delivery, attempt(72 * hours - 1))
+    assert await attempted(any_database, delivery, attempt(72 * hours), is_last=True)
+    assert not await attempted(any_database, delivery, attempt(73 * hours), is_last=True)
+    row = await endpoint_of(any_database)
+    assert (row.disabled_at, row.failing_since) == (after(72 * hours), START)
+    assert row.disabled_reason == "Every delivery has failed for 72 hours."
+    assert (await recorded(any_database))[0].status == "failed"
+    enabled = {"disabled_at": None, "disabled_reason": ""}
+    row = await any_database.webhook_endpoints.change(row.model_copy(update=enabled))
+    assert row is not None
+    assert (row.disabled_at, row.failing_since, row.disabled_reason) == (None, None, "")
+
+
+async def test_a_delivery_that_has_ended_is_replayed_and_a_pending_one_is_not(any_database: Database) -> None:
+    delivery, table = await a_delivery(any_database), any_database.webhook_deliveries
+    first = (await table.unstarted(10))[0]
+    await table.record_start(first)
+    assert not await table.replay("t", delivery.id)
+    await table.give_up("t", delivery.id, "The endpoint is disabled.")
+    assert (await recorded(any_database))[0].reason == "The endpoint is disabled."
+    assert not await table.replay("other", delivery.id)
+    assert await table.replay("t", delivery.id)
+    assert await table.unstarted(10) == [first._replace(replays=1)]
+    row = (await recorded(any_database))[0]
+    assert (row.id, row.event_id, row.status, row.reason) == (delivery.id, delivery.event_id, "pending", "")
+
+
+async def test_giving_up_does_not_change_a_delivery_that_succeeded(any_database: Database) -> None:
+    delivery = await a_delivery(any_database)
+    await attempted(any_database, delivery, attempt(20, reason=""))
+    await any_database.webhook_deliveries.give_up("t", delivery.id, "too late")
+    assert (await recorded(any_database))[0].status == "delivered"
+
+
+async def test_deliveries_are_listed_in_pages_and_by_status(any_database: Database) -> None:
+    await create(any_database, an_endpoint())
+    await a_running_batch(any_database)
+    await any_database.batches.finish("t", "batch_1", an_outcome(), after(30))
+    table = any_database.webhook_deliveries
+    page, more = await table.page("t", "webhook_1", limit=1, after=None)
+    assert ([each.delivery.type for each in page], more) == (["batch.completed"], True)
+    rest, more = await table.page("t", "webhook_1", limit=1, after=page[0].delivery.id)
+    assert ([each.delivery.type for each in rest], more) == (["batch.in_progress"], False)
+    await attempted(any_database, rest[0].delivery, attempt(40, reason=""))
+    found, _ = await table.page("t", "webhook_1", limit=10, after=None, status="delivered")
+    assert [each.delivery.id for each in found] == [rest[0].delivery.id]
+    with pytest.raises(UnknownCursor):
+        await table.page("t", "webhook_1", limit=1, after="wh_none")
+
+
+async def test_a_test_event_is_a_delivery_like_others(any_database: Database) -> None:
+    await create(any_database, an_endpoint())
+    row = WebhookDelivery(
+        tenant="t",
+        id="wh_1",
+        endpoint_id="webhook_1",
+        batch_id="batch_0",
+        event_id="evt_1",
+        type=EventType.BATCH_FAILED,
+        occurred_at=after(5),
+        created_at=after(5),
+    )
+    await any_database.webhook_deliveries.insert_test(row)
+    await any_database.webhook_deliveries.insert_test(
+        row.model_copy(update={"id": "wh_2", "endpoint_id": "no"})
+    )
+    found = (await recorded(any_database))[0]
+    assert found == row.model_copy(update={"created_at": found.created_at})
+    assert [each.id for each in await any_database.webhook_deliveries.unstarted(10)] == ["wh_1"]
+
+
+async def test_with_an_endpoint_its_deliveries_are_deleted(any_database: Database) -> None:
+    delivery = await a_delivery(any_database)
+    await attempted(any_database, delivery, attempt(20))
+    assert await any_database.webhook_endpoints.delete("t", "webhook_1")
+    assert await any_database.webhook_deliveries.get("t", delivery.id) is None
+    assert await any_database.webhook_deliveries.unstarted(10) == []
+    assert not await attempted(any_database, delivery, attempt(30))
+
+
+async def test_old_deliveries_and_endpoints_of_deleted_batches_are_removed(any_database: Database) -> None:
+    """A pending delivery stays, and so does the endpoint of a batch that exists."""
+    await create(
+        any_database,
+        an_endpoint(),
+        an_endpoint("webhook_2", batch_id="batch_1"),
+        an_endpoint("webhook_3", batch_id="batch_gone"),
+    )
+    await a_running_batch(any_database)
+    await attempted(any_database, (await recorded(any_database))[0], attempt(20, reason=""))
+    table, before = any_database.webhook_deliveries, START - timedelta(days=1)
+    assert (await table.count_old(before), await table.remove_old(before, 10)) == (0, 0)
+    later = (await recorded(any_database))[0].created_at + timedelta(hours=1)
+    assert await table.count_old(later) == 2
+    assert await table.remove_old(later, 10) == 2
+    assert (await recorded(any_database), len(await recorded(any_database, "webhook_2"))) == ([], 1)
+    assert await any_database.webhook_endpoints.get("t", "webhook_3") is None

@@ -1,0 +1,115 @@
+"""Workflows of webhook deliveries are started for every recorded event, whatever fails in between."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from temporalio.service import RPCError, RPCStatusCode
+
+from batchwright.contracts.webhook_events import EventType
+from batchwright.contracts.webhooks import DeliveryOrder
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.tables.webhook_deliveries import WebhookDelivery
+from batchwright.telemetry.metrics import Metrics
+from batchwright.worker.webhook_dispatcher import WebhookDispatcher
+from tests.fakes.memory_database import MemoryDatabase
+
+NOW = datetime.now(UTC)
+UNAVAILABLE = RPCError("no answer", RPCStatusCode.UNAVAILABLE, b"")
+
+
+class DispatcherFixture:
+    """A dispatcher, and a Temporal server that refuses the first `failures` starts."""
+
+    def __init__(self) -> None:
+        self.database, self.metrics = MemoryDatabase(), Metrics()
+        self.started: list[tuple[str, int]] = []
+        self.any_started = asyncio.Event()
+        self.failures = 0
+        self.dispatcher = WebhookDispatcher(self.database.webhook_deliveries, self._start, self.metrics)
+
+    def record(self, number: int, age_seconds: float = 0) -> None:
+        row = WebhookDelivery(
+            tenant="t",
+            id=f"wh_{number:04}",
+            endpoint_id="webhook_1",
+            batch_id=f"batch_{number}",
+            event_id=f"evt_{number}",
+            type=EventType.BATCH_COMPLETED,
+            occurred_at=NOW,
+            created_at=datetime.now(UTC) - timedelta(seconds=age_seconds),
+        )
+        self.database.rows.webhook_deliveries["t", row.id] = row
+
+    async def _start(self, order: DeliveryOrder, replays: int) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise UNAVAILABLE
+        self.started.append((order.delivery_id, replays))
+        self.any_started.set()
+
+
+async def test_each_delivery_is_started_once() -> None:
+    fixture = DispatcherFixture()
+    for number in range(3):
+        fixture.record(number)
+    assert not await fixture.dispatcher.dispatch()
+    assert not await fixture.dispatcher.dispatch()
+    assert sorted(fixture.started) == [("wh_0000", 0), ("wh_0001", 0), ("wh_0002", 0)]
+
+
+async def test_more_deliveries_than_a_page_follow_at_once() -> None:
+    fixture = DispatcherFixture()
+    for number in range(201):
+        fixture.record(number)
+    assert await fixture.dispatcher.dispatch()
+    assert not await fixture.dispatcher.dispatch()
+    assert len(fixture.started) == 201
+
+
+async def test_a_replay_is_another_start() -> None:
+    fixture = DispatcherFixture()
+    fixture.record(1)
+    await fixture.dispatcher.dispatch()
+    await fixture.database.webhook_deliveries.give_up("t", "wh_0001", "")
+    await fixture.database.webhook_deliveries.replay("t", "wh_0001")
+    await fixture.dispatcher.dispatch()
+    assert fixture.started == [("wh_0001", 0), ("wh_0001", 1)]
+
+
+async def test_what_temporal_did_not_confirm_is_started_again() -> None:
+    fixture = DispatcherFixture()
+    fixture.record(1)
+    fixture.failures = 1
+    with pytest.raises(RPCError):
+        await fixture.dispatcher.dispatch()
+    await fixture.dispatcher.dispatch()
+    assert fixture.started == [("wh_0001", 0)]
+
+
+async def test_it_goes_on_after_temporal_and_the_database_were_unavailable() -> None:
+    fixture = DispatcherFixture()
+    fixture.record(1)
+    fixture.failures = 2
+    fixture.database.rows.failing = DatabaseUnavailable("no answer")
+    running = asyncio.create_task(fixture.dispatcher.run(every_seconds=0))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    fixture.database.rows.failing = None
+    await fixture.any_started.wait()
+    running.cancel()
+    assert fixture.started == [("wh_0001", 0)]
+
+
+async def test_the_age_of_the_oldest_event_that_waits_is_a_metric() -> None:
+    fixture = DispatcherFixture()
+    fixture.record(1, age_seconds=600)
+    fixture.record(2)
+    fixture.failures = 9
+    with pytest.raises(RPCError):
+        await fixture.dispatcher.dispatch()
+    assert fixture.metrics.webhook_backlog_seconds.only.value >= 600
+    fixture.failures = 0
+    await fixture.dispatcher.dispatch()
+    await fixture.dispatcher.dispatch()
+    assert fixture.metrics.webhook_backlog_seconds.only.value == 0
