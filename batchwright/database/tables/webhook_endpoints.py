@@ -29,7 +29,7 @@ class WebhookEndpoint(Message):
     description: str = ""
     details: bool = False
     secret: bytes = Field(repr=False)
-    previous_secret: bytes | None = Field(None, repr=False)
+    previous_secret: bytes | None = Field(default=None, repr=False)
     previous_until: datetime | None = None
     created_at: datetime
     failing_since: datetime | None = None

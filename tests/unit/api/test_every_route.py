@@ -12,31 +12,43 @@ import pytest
 from fastapi import FastAPI
 from starlette.routing import BaseRoute, Route
 
+from batchwright.contracts.webhook_objects import DeliveryObject, WebhookObject
 from batchwright.rules.api_keys import ApiKey, Scope
-from batchwright.rules.ids import new_batch_id, new_file_id, new_part_id, new_upload_id
-from tests.fakes.api import ApiFixture, error_of, open_api
+from batchwright.rules.ids import (
+    new_batch_id,
+    new_delivery_id,
+    new_file_id,
+    new_part_id,
+    new_upload_id,
+    new_webhook_id,
+)
+from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.api_keys import create_key
 
 READ, WRITE, ADMIN, OPEN = Scope.READ, Scope.WRITE, Scope.ADMIN, None
 TOKEN = "token"  # the token in the path authorizes the call
-_ID = re.compile(r"(batch_|file-|upload_|part_)[0-9a-f]{32}")
+_ID = re.compile(r"(batch_|file-|upload_|part_|webhook_|wh_)[0-9a-f]{32}")
 _TIME = re.compile(r"\b[0-9]{10}\b")
 
 
 @dataclass(frozen=True)
 class Ids:
-    """Ids of objects that may belong to another tenant, except `own_upload`, which is the caller's."""
+    """Ids of objects that may belong to another tenant, except `own_...`, which are the caller's."""
 
     file: str
     image: str  # a file that cannot be a batch's input
     batch: str
     upload: str
     part: str
+    webhook: str
+    delivery: str
     own_upload: str = ""
+    own_webhook: str = ""
 
 
 def unknown() -> Ids:
-    return Ids(new_file_id(), new_file_id(), new_batch_id(), new_upload_id(), new_part_id())
+    ids = (new_file_id(), new_file_id(), new_batch_id(), new_upload_id(), new_part_id())
+    return Ids(*ids, new_webhook_id(), new_delivery_id())
 
 
 class Call:
@@ -76,6 +88,8 @@ def creation(file: str) -> Call:
 
 
 UPLOAD, BATCH, FILE = "/v1/uploads/{upload}", "/v1/batches/{batch}", "/v1/files/{file}"
+WEBHOOK = "/v1/x/webhooks/{webhook}"
+DELIVERY = WEBHOOK + "/deliveries/{delivery}"
 # The scope that a route needs, and calls of it with ids of objects that may belong to another tenant.
 TABLE: dict[str, tuple[Scope | str | None, list[Call]]] = {
     "GET /v1/files": (READ, [Call("/v1/files?after={file}")]),
@@ -111,6 +125,25 @@ TABLE: dict[str, tuple[Scope | str | None, list[Call]]] = {
     "GET /v1/models": (READ, []),
     "GET /v1/models/{model}": (READ, []),
     "GET /v1/x/limits": (READ, []),
+    "GET /v1/x/webhooks": (READ, [Call("/v1/x/webhooks?after={webhook}")]),
+    "POST /v1/x/webhooks": (WRITE, []),
+    "GET /v1/x/webhooks/{webhook_id}": (READ, [Call(WEBHOOK)]),
+    "PATCH /v1/x/webhooks/{webhook_id}": (WRITE, [Call(WEBHOOK, {"description": "changed"})]),
+    "DELETE /v1/x/webhooks/{webhook_id}": (WRITE, [Call(WEBHOOK)]),
+    "POST /v1/x/webhooks/{webhook_id}/rotate": (WRITE, [Call(WEBHOOK + "/rotate")]),
+    "POST /v1/x/webhooks/{webhook_id}/test": (WRITE, [Call(WEBHOOK + "/test")]),
+    "GET /v1/x/webhooks/{webhook_id}/deliveries": (
+        READ,
+        [Call(WEBHOOK + "/deliveries"), Call("/v1/x/webhooks/{own_webhook}/deliveries?after={delivery}")],
+    ),
+    "GET /v1/x/webhooks/{webhook_id}/deliveries/{delivery_id}": (
+        READ,
+        [Call(DELIVERY), Call("/v1/x/webhooks/{own_webhook}/deliveries/{delivery}")],
+    ),
+    "POST /v1/x/webhooks/{webhook_id}/deliveries/{delivery_id}/replay": (
+        WRITE,
+        [Call(DELIVERY + "/replay"), Call("/v1/x/webhooks/{own_webhook}/deliveries/{delivery}/replay")],
+    ),
     "GET /admin/rates": (ADMIN, []),
     "PUT /admin/rates": (ADMIN, []),
     "DELETE /admin/rates": (ADMIN, []),
@@ -175,12 +208,13 @@ def _named(routes: Sequence[BaseRoute]) -> Iterator[str]:
 
 @pytest.fixture
 async def api() -> AsyncGenerator[ApiFixture]:
-    async with open_api(auth="api_key", auth_failures_per_minute=0) as api:
+    networks = ["127.0.0.0/8"]
+    async with open_api(auth="api_key", auth_failures_per_minute=0, webhook_allowed_networks=networks) as api:
         yield api
 
 
 async def belongings(api: ApiFixture, key: ApiKey) -> Ids:
-    """Create objects of a tenant: files, a live batch, an upload with a part."""
+    """Create objects of a tenant: files, a live batch, an upload with a part, a webhook with a delivery."""
     client = api.openai.with_options(api_key=key.text)
     file = await client.files.create(file=("in.jsonl", b'{"custom_id": "a", "body": {}}\n'), purpose="batch")
     image = await client.files.create(file=("in.png", b"png"), purpose="vision")
@@ -189,13 +223,19 @@ async def belongings(api: ApiFixture, key: ApiKey) -> Ids:
     )
     upload = await client.uploads.create(bytes=5, filename="a", mime_type="text/plain", purpose="vision")
     part = await client.uploads.parts.create(upload.id, data=b"bytes")
-    return Ids(file.id, image.id, batch.id, upload.id, part.id, own_upload=upload.id)
+    headers = {"Authorization": f"Bearer {key.text}"}
+    webhook = await api.http.post("/v1/x/webhooks", json={"url": "http://127.0.0.1:9/"}, headers=headers)
+    id = read(webhook, WebhookObject).id
+    delivery = read(await api.http.post(f"/v1/x/webhooks/{id}/test", headers=headers), DeliveryObject)
+    own = {"own_upload": upload.id, "own_webhook": id}
+    return Ids(file.id, image.id, batch.id, upload.id, part.id, id, delivery.id, **own)
 
 
 def held_by(api: ApiFixture, tenant: str) -> str:
     """Return all objects of a tenant, and the signals that its batches received."""
     rows = api.database.rows
     tables = (rows.files, rows.batches, rows.uploads, rows.parts)
+    tables += (rows.webhook_endpoints, rows.webhook_deliveries)
     mine = [value for table in tables for key, value in table.items() if key[0] == tenant]
     objects = sorted(key for key in api.storage.objects)
     return repr((mine, objects, api.temporal.signals))
@@ -216,11 +256,14 @@ async def test_objects_of_another_tenant_look_like_missing_ones(route: str, api:
     blue, red = await create_key(api.database, "blue"), await create_key(api.database, "red")
     theirs, own = await belongings(api, blue), await belongings(api, red)
     method, (_, calls) = route.split(" ")[0], TABLE[route]
+    mine = {"own_upload": own.upload, "own_webhook": own.webhook}
     before = held_by(api, "blue")
     answers: list[tuple[int, str, dict[str, str]]] = []
     for call in calls:
-        foreign = await call.send(api, method, replace(theirs, own_upload=own.upload), red)
-        nothing = await call.send(api, method, replace(unknown(), own_upload=own.upload), red)
+        foreign = await call.send(
+            api, method, replace(theirs, own_upload=own.upload, own_webhook=own.webhook), red
+        )
+        nothing = await call.send(api, method, replace(unknown(), **mine), red)
         answers.append(comparable(foreign))
         assert comparable(foreign) == comparable(nothing)
     assert held_by(api, "blue") == before
@@ -239,6 +282,8 @@ async def test_a_route_accepts_only_the_scope_it_needs(route: str, api: ApiFixtu
         "model",
         "tenant",
         "letter_id",
+        "webhook_id",
+        "delivery_id",
         "token",
         "name",
         "kind",

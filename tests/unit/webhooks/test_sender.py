@@ -143,9 +143,9 @@ async def test_an_unknown_host_fails() -> None:
 async def test_tls_is_verified() -> None:
     authority = trustme.CA()
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(server)
+    authority.issue_cert("127.0.0.1").configure_cert(server)  # pyright: ignore[reportUnknownMemberType]
     trusting = ssl.create_default_context()
-    authority.configure_trust(trusting)
+    authority.configure_trust(trusting)  # pyright: ignore[reportUnknownMemberType]
     async with served(with_status(200), tls=server) as target:
         url = f"https://127.0.0.1:{target.url.port}/"
         async with sending() as sender, sending(tls=trusting) as trusting_sender:

@@ -52,9 +52,9 @@ async def types(database: Database, endpoint: str = "webhook_1", tenant: str = "
     return [row.type.value for row in await recorded(database, endpoint, tenant)]
 
 
-async def a_delivery(database: Database, **endpoint: object) -> WebhookDelivery:
+async def a_delivery(database: Database) -> WebhookDelivery:
     """Create an endpoint, and return the delivery of the event that a batch has begun."""
-    await create(database, an_endpoint(**endpoint))
+    await create(database, an_endpoint())
     await a_running_batch(database)
     return (await recorded(database))[0]
 
