@@ -15,6 +15,7 @@ from tests.operations.how_tos import NOT_RUN, Followed, blocks, left_out, pages
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
+_LOOPBACK = {"BATCHWRIGHT_WEBHOOK_ALLOWED_NETWORKS": '["127.0.0.0/8"]'}  # where the page's receiver is
 _FILE = 'file = client.files.create(file=open("requests.jsonl", "rb"), purpose="batch")\n'
 _BATCH = """first = client.batches.create(
     input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
@@ -29,6 +30,7 @@ FOLLOWED = [
     Followed("submit-a-batch.md"),
     Followed("find-batches.md"),
     Followed("follow-a-batch.md"),
+    Followed("receive-webhooks.md", here={"https://example.com/hook": "http://127.0.0.1:9099/hook"}),
     Followed("run-with-compose.md"),
     Followed("deduplicate-requests.md", python=_FILE),
     Followed("authenticate.md", here={"https://batches.example.com/v1": "http://127.0.0.1:8000/v1"}),
@@ -50,7 +52,7 @@ FOLLOWED = [
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    with dev(data=None, BATCHWRIGHT_PASS_HEADERS="X-Team, X-Cost-Centre") as stack:
+    with dev(data=None, BATCHWRIGHT_PASS_HEADERS="X-Team, X-Cost-Centre", **_LOOPBACK) as stack:
         yield stack
 
 

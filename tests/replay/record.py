@@ -12,6 +12,7 @@ import pytest
 from temporalio.client import WorkflowFailureError
 
 from batchwright.contracts.retention import RetentionKind, RetentionOrder
+from batchwright.contracts.webhooks import DeliveryOrder
 from tests.replay.batches import SCENARIOS
 from tests.replay.on_a_server import PINNED, SCHEDULED, record_pinned, record_scheduled
 from tests.replay.written import write_batch, write_runs
@@ -48,6 +49,16 @@ RETENTION: dict[str, Scenario] = {
 }
 
 
+async def delivered_at_the_third_attempt(workflows: WorkflowFixture) -> None:
+    workflows.webhooks.failures = 2
+    await workflows.delivered(DeliveryOrder(tenant="acme", delivery_id="wh_1", endpoint_id="webhook_1"))
+
+
+WEBHOOKS: dict[str, Scenario] = {
+    scenario.__name__: scenario for scenario in (delivered_at_the_third_attempt,)
+}
+
+
 async def _record(name: str) -> None:
     async with time_skipping_server() as environment:
         workflows = WorkflowFixture(environment)
@@ -64,10 +75,19 @@ async def _record_retention(name: str) -> None:
             await write_runs(workflows, "retention", workflows.first_run, f"retention_{name}")
 
 
+async def _record_webhook(name: str) -> None:
+    async with time_skipping_server() as environment:
+        workflows = WorkflowFixture(environment)
+        async with workflows.workers():
+            await WEBHOOKS[name](workflows)
+            await write_runs(workflows, "wh_1", None, f"webhook_{name}")
+
+
 async def _main(names: list[str]) -> None:
     recorders = {
         **dict.fromkeys(SCENARIOS, _record),
         **dict.fromkeys(RETENTION, _record_retention),
+        **dict.fromkeys(WEBHOOKS, _record_webhook),
         **dict.fromkeys(PINNED, record_pinned),
         **dict.fromkeys(SCHEDULED, record_scheduled),
     }

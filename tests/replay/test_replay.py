@@ -18,11 +18,12 @@ from batchwright.workflows.audit import AuditWorkflow
 from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.model_run import ModelRunWorkflow
 from batchwright.workflows.retention import RetentionWorkflow
+from batchwright.workflows.webhook_delivery import WebhookDeliveryWorkflow
 from tests.integration.temporal.test_workflows import BUILD
 from tests.replay.batches import WAYS
 from tests.replay.fingerprint import BASELINE, fingerprint
 from tests.replay.on_a_server import PINNED, PREFIX, SCHEDULED
-from tests.replay.record import RETENTION
+from tests.replay.record import RETENTION, WEBHOOKS
 from tests.replay.written import HISTORIES, file_names
 
 RECORDED = sorted(HISTORIES.glob("*.json"))
@@ -59,7 +60,10 @@ async def replayed() -> dict[str, Exception | None]:
         for path in RECORDED:
             yield history(path.stem)
 
-    workflows = (BatchWorkflow, ModelRunWorkflow, RetentionWorkflow, AuditWorkflow)
+    workflows = (
+        *(BatchWorkflow, ModelRunWorkflow, RetentionWorkflow, AuditWorkflow),
+        WebhookDeliveryWorkflow,
+    )
     async with replayer(*workflows).workflow_replay_iterator(histories()) as results:
         return {result.history.workflow_id: result.replay_failure async for result in results}
 
@@ -76,6 +80,7 @@ def test_every_scenario_is_recorded() -> None:
     for scenario in PINNED.values():
         expected |= set(file_names(scenario.__name__, WAYS[scenario], PREFIX))
     expected |= {f"retention_{name}" for name in RETENTION} | SCHEDULED.keys()
+    expected |= {f"webhook_{name}" for name in WEBHOOKS}
     assert {path.stem.removesuffix("_last") for path in RECORDED} == expected
 
 

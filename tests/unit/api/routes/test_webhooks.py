@@ -9,7 +9,7 @@ import pytest
 
 from batchwright.api.services.webhooks import TEST_BATCH
 from batchwright.contracts.batch import ModelCounts
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.openai import BatchStatus, Usage
 from batchwright.contracts.openai_objects import BatchObject
 from batchwright.contracts.webhook_events import END_EVENTS, EventType
 from batchwright.contracts.webhook_objects import DeliveryObject, DeliveryPage, WebhookObject, WebhookPage
@@ -50,7 +50,7 @@ async def ended(api: ApiFixture) -> str:
     batch = await api.create()
     models = [ModelCounts(model="llama", lines=1)]
     await api.database.batches.start("default", batch.id, total=1, models=models, at=NOW)
-    outcome = BatchOutcome(status=BatchStatus.COMPLETED, completed=1, failed=0)
+    outcome = BatchOutcome(status=BatchStatus.COMPLETED, completed=1, failed=0, usage=Usage())
     await api.database.batches.finish("default", batch.id, outcome, NOW)
     return batch.id
 
