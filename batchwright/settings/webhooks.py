@@ -24,7 +24,7 @@ class WebhookSettings(BaseSettings):
 
     @field_validator("webhook_allowed_networks")
     @classmethod
-    def _networks(cls, texts: list[str]) -> list[str]:
+    def _webhook_networks(cls, texts: list[str]) -> list[str]:
         parse_networks(texts)
         return texts
 

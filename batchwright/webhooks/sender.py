@@ -13,7 +13,6 @@ from ipaddress import ip_address
 from typing import NamedTuple
 
 import aiohttp
-from aiohappyeyeballs import AddrInfoType
 
 from batchwright.rules.webhooks.addresses import Network, check_address, check_url
 from batchwright.webhooks.host_lookup import HostLookup
@@ -21,6 +20,7 @@ from batchwright.webhooks.host_lookup import HostLookup
 TIMEOUT_SECONDS = 15.0
 MAX_RESPONSE_BYTES = 64 * 1024
 _USER_AGENT = "Batchwright-Webhooks"
+_AddressInfo = tuple[int, int, int, str, tuple[object, ...]]  # as from socket.getaddrinfo
 
 
 class SendResult(NamedTuple):
@@ -110,7 +110,7 @@ class WebhookSender:
             )
         return self._session
 
-    def _open_socket(self, target: AddrInfoType) -> socket.socket:
+    def _open_socket(self, target: _AddressInfo) -> socket.socket:
         """Return a socket for a connection to `target`. Raises PermissionError if it is not allowed."""
         family, kind, protocol, _, address = target
         try:

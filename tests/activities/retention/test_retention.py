@@ -9,8 +9,11 @@ from batchwright.activities.retention import storage_mark
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.openai import BatchStatus
 from batchwright.contracts.retention import RetentionKind
+from batchwright.contracts.webhook_events import EventType
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import FileRow
+from batchwright.database.tables.webhook_deliveries import WebhookDelivery
+from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
 from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id
 from batchwright.storage.base import StorageError, StorageUnavailable
@@ -315,3 +318,37 @@ async def test_database_trouble_is_retried(fixture: RetentionFixture) -> None:
     with pytest.raises(ApplicationError) as caught:
         await fixture.retention.run(RetentionKind.FILES, NOW)
     assert (caught.value.type, caught.value.non_retryable) == (Failure.DATABASE_UNAVAILABLE, False)
+
+
+async def test_old_deliveries_of_webhooks_and_webhooks_of_deleted_batches_are_deleted() -> None:
+    """A dry run only counts them. A pending delivery stays."""
+    database = MemoryDatabase()
+    for batch_id in ("", "batch_gone"):
+        endpoint = WebhookEndpoint(
+            tenant="t",
+            id=f"webhook_{batch_id}",
+            batch_id=batch_id,
+            url="https://a.example/",
+            events=[EventType.BATCH_FAILED],
+            secret=b"",
+            created_at=NOW - timedelta(days=31),
+        )
+        database.rows.webhook_endpoints["t", endpoint.id] = endpoint
+    for number, (status, age) in enumerate([("delivered", 31), ("pending", 31), ("failed", 29)]):
+        fields = {"status": status, "created_at": NOW - timedelta(days=age), "id": f"wh_{number}"}
+        database.rows.webhook_deliveries["t", f"wh_{number}"] = WebhookDelivery.model_validate(
+            {
+                "tenant": "t",
+                "endpoint_id": "webhook_",
+                "batch_id": "batch_1",
+                "event_id": f"evt_{number}",
+                "type": "batch.failed",
+                "occurred_at": NOW,
+                **fields,
+            }
+        )
+    retention = RetentionRunner(database, MemoryStorage())
+    assert (await retention.run(RetentionKind.WEBHOOKS, NOW, dry_run=True)).count == 2
+    assert (await retention.run(RetentionKind.WEBHOOKS, NOW)).count == 2
+    assert sorted(id for _, id in database.rows.webhook_deliveries) == ["wh_1", "wh_2"]
+    assert list(database.rows.webhook_endpoints) == [("t", "webhook_")]
