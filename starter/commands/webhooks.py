@@ -138,7 +138,10 @@ def change(
 
 @webhooks.command("enable")
 def enable(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """Enable a webhook, also one that was disabled because it failed."""
+    """Enable a webhook.
+
+    This also enables a webhook that was disabled because it failed.
+    """
     with _client(url, tenant) as client:
         _print_webhook(client.change(id, {"enabled": True}), json)
 
@@ -186,7 +189,10 @@ def send_test(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Send a test event, and print the result of the first attempt. Exit with 1 if it failed."""
+    """Send a test event, and print its result.
+
+    The result is that of the first attempt. The exit code is 1 if it failed.
+    """
     with _client(url, tenant) as client:
         delivery = _attempted(client, id, client.test(id, event))
     if json:
@@ -209,7 +215,7 @@ def deliveries(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """List the deliveries of a webhook and their latest attempts, newest first."""
+    """List deliveries and their last attempts, newest first."""
     query: dict[str, str | int] = {"limit": limit}
     query |= {} if status is None else {"status": status}
     with _client(url, tenant) as client:
