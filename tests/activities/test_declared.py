@@ -14,11 +14,13 @@ from batchwright.activities.finalization.activity import Finalization
 from batchwright.activities.ingestion.activity import Ingestion
 from batchwright.activities.lifecycle import Lifecycle
 from batchwright.activities.retention.activity import Retention
+from batchwright.activities.webhooks.activity import WebhookDeliveries
 from batchwright.contracts.audit import AuditActivities
 from batchwright.contracts.execution import ExecutionActivities
 from batchwright.contracts.finalization import FinalizationActivities, LifecycleActivities
 from batchwright.contracts.ingestion import IngestionActivities
 from batchwright.contracts.retention import RetentionActivities
+from batchwright.contracts.webhooks import WebhookActivities
 
 CONTRACTS = list(pkgutil.iter_modules(contracts.__path__))
 PHASES: list[tuple[type, type]] = [
@@ -28,6 +30,7 @@ PHASES: list[tuple[type, type]] = [
     (LifecycleActivities, Lifecycle),
     (RetentionActivities, Retention),
     (AuditActivities, Auditing),
+    (WebhookActivities, WebhookDeliveries),
 ]
 
 
