@@ -28,7 +28,7 @@ from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.registry import GatewayConfig, ModelConfig
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import SliceProgress
-from batchwright.database.tables.progress import ProgressTable
+from batchwright.database.tables.progress import ProgressTable, SettledLines
 from batchwright.inference.circuit_breaker import CircuitBreaker
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.registry import retry_policy_of
@@ -185,6 +185,9 @@ class ProgressLog(ProgressTable):
 
     async def totals(self, tenant: str, batch_id: str) -> list[ModelCounts]:
         return []
+
+    async def slices(self, tenant: str, batch_id: str) -> dict[tuple[str, int], SettledLines]:
+        return {}
 
 
 class ExecutionFixture:
