@@ -208,12 +208,9 @@ class SliceDemand:
                 here.sought.pop(sought, None)
                 here.is_checked = False
             return False
-        first = self._limiter.limits.shares.ranks(found.model).first
-        is_wrong = (
-            bool(sought)
-            or found.batch_id in {held.batch_id for held in with_lines}
-            or (bool(first) and (found.tenant, found.batch_id) not in first)
-        )
+        batch, first = (found.tenant, found.batch_id), self._limiter.limits.shares.ranks(found.model).first
+        has_lines = found.batch_id in {held.batch_id for held in with_lines}
+        is_wrong = bool(sought) or has_lines or (bool(first) and batch not in first)
         if not sought:
             here.seek_more_after = self._clock() + _SEEK_SECONDS
         elif (misses := here.misses + 1) < _MAX_MISSES:
@@ -384,8 +381,7 @@ class SliceDemand:
             for tenant, batch_id in first:
                 last = queue.sought_batches.get(batch_id, -math.inf)
                 if batch_id not in with_lines and waiting.get(tenant, 0) > 1 and now - last >= _SEEK_SECONDS:
-                    queue.sought_batches[batch_id] = now
-                    queue.is_seeking = True
+                    queue.sought_batches[batch_id], queue.is_seeking = now, True
                     return True
             known = {batch_id for _, batch_id in first}
             queue.sought_batches = {id: at for id, at in queue.sought_batches.items() if id in known}
