@@ -196,9 +196,9 @@ class SliceDemand:
     def _end_search(self, name: str, here: _Queue, found: HeldSlice) -> bool:
         """End a search with the slice that it found. Return True if the slice must return to its queue.
 
-        A slice is wrong if its tenant already has a slice with lines here. In a search for one more batch of
-        a tenant, it is wrong if its batch has one, or goes behind another one: its lines would wait here when
-        other workers have none. After `_MAX_MISSES` wrong slices in a row, all searches for tenants pause.
+        A slice is wrong if its tenant already has a slice with lines here. In a search for one more batch
+        of a tenant, it is wrong if its batch has one, or goes behind another one: its lines would wait here
+        while other workers have none. After `_MAX_MISSES` wrong slices in a row, searches for tenants pause.
         """
         sought, here.seeking, here.is_seeking = here.seeking, "", False
         with_lines = here.with_lines()
