@@ -169,31 +169,42 @@ async def test_a_run_has_ended_when_it_is_closed_or_unknown(
 async def test_pending_slices_have_their_numbers_states_and_reasons(
     client: Client, gateway: TemporalClientGateway
 ) -> None:
+    """Model m has a worker for two slices at once, model n has none."""
+
     async def waits(request: SliceRequest) -> SliceResult:
         raise ApplicationError("no backend serves it", type="Deferred", next_retry_delay=timedelta(hours=1))
 
     execution, order = StubExecution(), an_order()
     execution.behaviours = {0: waits, 1: until_cancelled}
-    run = ModelRun.of(order, share("m", slices=3), "p")
-    workflow_id = temporal_names.model_run_id(order.batch_id, "m")
+    ids = {model: temporal_names.model_run_id(order.batch_id, model) for model in ("m", "n")}
     queue = temporal_names.inference_queue("m")
+
+    async def states() -> list[ActivityState]:
+        return [each.state for id in ids.values() for each in await gateway.pending(id)]
+
+    async def have_begun() -> bool:
+        return await states() == [ActivityState.WAITING, ActivityState.RUNNING, ActivityState.QUEUED]
+
     async with (
         Worker(client, task_queue=temporal_names.CONTROL_QUEUE, workflows=[ModelRunWorkflow]),
-        Worker(client, task_queue=queue, activities=[execution.run_slice], max_concurrent_activities=1),
+        Worker(client, task_queue=queue, activities=[execution.run_slice], max_concurrent_activities=2),
     ):
-        handle = await client.start_workflow(
-            ModelRunWorkflow.run, run, id=workflow_id, task_queue=temporal_names.CONTROL_QUEUE
-        )
-
-        async def has_begun() -> bool:
-            states = [each.state for each in await gateway.pending(workflow_id)]
-            return states == [ActivityState.WAITING, ActivityState.RUNNING, ActivityState.QUEUED]
-
-        await until(has_begun)
-        waiting, running, queued = await gateway.pending(workflow_id)
-        await handle.terminate()
-    assert [each.slice_number for each in (waiting, running, queued)] == [0, 1, 2]
-    assert {(each.name, each.queue) for each in (waiting, running, queued)} == {("run_slice", queue)}
+        runs = [
+            await client.start_workflow(
+                ModelRunWorkflow.run,
+                ModelRun.of(order, share(model, slices), "p"),
+                id=ids[model],
+                task_queue=temporal_names.CONTROL_QUEUE,
+            )
+            for model, slices in (("m", 2), ("n", 1))
+        ]
+        await until(have_begun)
+        waiting, running = await gateway.pending(ids["m"])
+        (queued,) = await gateway.pending(ids["n"])
+        for run in runs:
+            await run.terminate()
+    assert [each.slice_number for each in (waiting, running, queued)] == [0, 1, 0]
+    assert {(each.name, each.queue) for each in (waiting, running)} == {("run_slice", queue)}
     assert (waiting.attempt, waiting.last_failure) == (2, "no backend serves it")
     assert waiting.next_attempt_at is not None
     assert waiting.next_attempt_at - waiting.since > timedelta(minutes=50)
