@@ -24,6 +24,8 @@ _NAMES: list[str] = [
     "token",
     "name",
     "kind",
+    "webhook_id",
+    "delivery_id",
 ]
 _ALL = frozenset(Scope)
 _TENANT = {"X-Tenant": "blue"}

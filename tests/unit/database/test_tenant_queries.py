@@ -55,6 +55,10 @@ SYSTEM = {
     "retention.miscounted": "the audit, over all tenants",
     "tenants.all": "operators list tenants",
     "uploads.unswept": "the sweep, over all tenants",
+    "webhook_deliveries.unstarted": "the dispatcher of control workers, over all tenants",
+    "webhook_deliveries.count_old": "the sweep, over all tenants",
+    "webhook_deliveries.remove_old": "the sweep, over all tenants",
+    "webhook_deliveries.remove_endpoints": "the sweep, over all tenants",
     "waiting_reasons.get": "a worker reads the reasons that it has reported itself",
     "waiting_reasons.delete_expired": "what has run out, by age",
 }
