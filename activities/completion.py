@@ -42,7 +42,7 @@ async def delete_scratch(
 
 
 def log_completion(row: BatchRow, at: datetime) -> None:
-    """Log the end of a batch.
+    """Log that the batch ended at the time `at`.
 
     Only the process that ended the batch may call this, so that it is logged once.
     """
@@ -90,7 +90,7 @@ def size_bucket(lines: int) -> str:
 
 
 def count_completion(metrics: Metrics, row: BatchRow, at: datetime) -> None:
-    """Update the metrics for an ended batch. Only the process that ended the batch may call this."""
+    """Update the metrics for a batch that ended at `at`. Only the process that ended it may call this."""
     metrics.jobs_processed.labels(*_result(row)).inc()
     metrics.e2e_seconds.labels(row.status.value).observe((at - row.order.created_at).total_seconds())
     if row.ingestion_began_at is not None:

@@ -49,7 +49,8 @@ class Lifecycle(LifecycleActivities):
         """End the batch's row and return its status. A row that has already ended keeps its status.
 
         If the row is missing because the API crashed, it is inserted first. If the row waits for files that
-        will never be written, it stops waiting.
+        will never be written, it stops waiting. The batch's intermediate objects are deleted, unless they are
+        still needed for its files or for a resumption.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.

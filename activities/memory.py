@@ -27,7 +27,7 @@ def glibc_malloc() -> Malloc | None:
 
 
 def return_large_blocks(malloc: Malloc | None) -> bool:
-    """Make glibc return large memory blocks to the system when they are freed. Return True if it accepted.
+    """Make glibc return large memory blocks to the system when they are freed. Return True if glibc agreed.
 
     Call this first in the process. By default, glibc soon places even large arrays between small blocks, and
     their memory cannot be returned to the system.

@@ -16,7 +16,7 @@ class ScratchFile:
 
     Args:
         directory: where the file is created; None for the system's temporary directory.
-        purpose: use of the file, such as "Ingestion", with which error messages begin.
+        purpose: what the file is for, such as "Ingestion". Error messages begin with it.
 
     Raises:
         StorageUnavailable: the directory cannot be used.

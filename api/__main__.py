@@ -36,11 +36,11 @@ _BINDING = (errno.EACCES, errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
 class _CannotListen(Exception):
-    """The port cannot be bound, because it is in use or this user may not bind it."""
+    """The address and port are in use, forbidden to this user, or not available on this machine."""
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that does not handle signals. This module handles them, for exit code 0.
+    """A uvicorn server that does not handle signals. This module handles them, so that the exit code is 0.
 
     When the server stops, it ends the responses that follow a batch, and lets all other requests finish.
     """
@@ -176,7 +176,7 @@ def _bound_socket(settings: Settings) -> Generator[socket.socket]:
     """Yield a socket that is bound to the configured address and port, and close it afterwards.
 
     Raises:
-        _CannotListen: the port is in use, or this user may not bind it.
+        _CannotListen: the port is in use, this user may not bind it, or this machine lacks the address.
     """
     family = socket.AF_INET6 if ":" in settings.api_host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:

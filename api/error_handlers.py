@@ -42,8 +42,8 @@ def handle_errors(app: FastAPI, routers: Sequence[APIRouter]) -> None:
     """Register handlers that return every error in OpenAI's format.
 
     Args:
-        routers: all routers of the application. They allow an error to name the methods of a path, or a path
-            that is similar to a wrong path.
+        routers: all routers of the application. From them, errors take the methods that a path allows and the
+            right path for a wrong one.
     """
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(BadParameter, _bad_parameter)

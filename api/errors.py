@@ -33,7 +33,7 @@ def invalid_value(param: str, message: str) -> ApiError:
 
 
 def one_of(text: str, param: str, *values: str) -> str:
-    """Return the value of a parameter that has to be one of `values`. Raises ApiError if it is another."""
+    """Return `text`, the value of parameter `param`, if it is one of `values`. Otherwise raise ApiError."""
     if text not in values:
         supported = ", ".join(f"'{value}'" for value in values)
         raise invalid_value(param, f"Invalid value: '{text}'. Supported values are: {supported}.")

@@ -1,6 +1,7 @@
-"""The audit activity, run by a schedule. It finds differences and repairs them if the setting allows it.
+"""The audit activity, run by a schedule: compare what is recorded about batches in different places.
 
-The audit compares the rows, workflow runs, files and counts of batches.
+It compares the rows, workflow runs, files and counts of batches. It repairs the differences that are safe to
+repair if the setting allows it.
 """
 
 import logging

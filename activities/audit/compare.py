@@ -82,11 +82,11 @@ class Audit:
         await self._add(DifferenceKind.RUN_MISSING, row.order, what, "a run is started", start)
 
     async def _report_ended_run(self, row: BatchRow, run: BatchRun) -> None:
-        """Record that a workflow run has ended although its batch still has a live row.
+        """Record that a workflow run has ended although its batch's row says that the batch is live.
 
-        If repairs are on, the row gets the run's result. A run that an operator ended has no result. Its
-        batch then becomes `failed` and can be resumed. If the files of the result are missing, nothing is
-        repaired.
+        If repairs are on, the row gets the run's result. If the run has no result, because an operator ended
+        it, the batch becomes `failed` and can be resumed. If the result's output files are missing, nothing
+        is repaired.
         """
         what = f"the row is '{row.status}', and its run has ended ({run.ended})"
         order = row.order

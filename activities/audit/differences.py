@@ -47,7 +47,7 @@ class AuditReport(BaseModel):
 
     @property
     def counts(self) -> dict[DifferenceKind, AuditCount]:
-        """Number of differences by kind: found differences, and differences that were not repaired.
+        """For each kind of difference: how many were found, and how many of them were not repaired.
 
         Every kind is included, even if its numbers are 0.
         """

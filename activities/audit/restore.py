@@ -38,7 +38,10 @@ async def restored_outcome(
 
 
 async def _file(order: BatchOrder, kind: Literal["output", "error"], storage: Storage) -> FileRow | None:
-    """Return a row for the batch's output or error file; None if storage has no such file."""
+    """Build the database row of the batch's output or error file from the object in storage.
+
+    Return None if storage has no such object. The caller sets the row's times.
+    """
     id = derived_file_id(order.batch_id, kind)
     async for info in storage.list(object_keys.output_key(order.tenant, id, "")):
         return FileRow(

@@ -73,11 +73,11 @@ class Execution(ExecutionActivities):
 
 
 def require_dependencies(worker: WorkerContext, request: SliceRequest) -> None:
-    """Check that this worker can reach its dependencies, such as storage. If not, report why the slice waits.
+    """Check that this worker can reach its dependencies, such as storage. If not, tell why the slice waits.
 
     Raises:
         Deferred: benign; a dependency is unreachable. The slice returns to its queue, because another worker
-            may reach the dependency.
+            may reach the dependency. The database and the metrics get the reason.
     """
     missing = worker.missing_dependencies()
     if not missing:
@@ -89,14 +89,14 @@ def require_dependencies(worker: WorkerContext, request: SliceRequest) -> None:
 
 
 def require_share(worker: WorkerContext, request: SliceRequest) -> None:
-    """Check that this worker may send requests to a backend of the model. If not, report why the slice waits.
+    """Check that this worker may send requests to a backend of the model. If not, tell why the slice waits.
 
-    A backend's limit for the whole fleet is divided between the workers. A worker gets no part if it has just
-    started, or if there are more workers than allowed requests.
+    A backend's limit for the whole fleet is divided between the workers. A worker gets no part of it if it
+    has just started, or if there are more workers than allowed requests.
 
     Raises:
-        Deferred: benign; this worker has no part. The slice returns to its queue, because another worker has
-            one.
+        Deferred: benign; this worker has no part of the limit. The slice returns to its queue, because
+            another worker has one. The database and the metrics get the reason.
     """
     if worker.has_share(request.model) or Deadline.of(request.deadline).passed(time.time()):
         return
@@ -111,9 +111,9 @@ def require_share(worker: WorkerContext, request: SliceRequest) -> None:
 def require_need(held: HeldSlice, request: SliceRequest) -> None:
     """Check that the worker still needs the slice. If not, give the slice back to its queue.
 
-    A worker does not need the slice if it looked for a slice of another tenant and the queue returned this
-    slice instead. A slice whose last attempt crashed always runs, because a new attempt that ends early would
-    hide the crash.
+    The worker does not need a slice that it got by chance, while it searched for one of another tenant or
+    batch (`HeldSlice.is_surplus`). Such a slice runs all the same if its deadline has passed, or if its last
+    attempt crashed: a new attempt that ends early would hide the crash.
 
     Raises:
         TurnOver: benign; the slice returns to its queue, behind the slices of the other tenants.
@@ -129,9 +129,9 @@ def require_need(held: HeldSlice, request: SliceRequest) -> None:
 async def target_queue(rates: EffectiveRates, request: SliceRequest) -> str:
     """Return the name of the task queue to which the slice must move; empty if it is on the right queue.
 
-    The model's rate limits decide which queue is right, so a changed limit can move a running slice. After
-    the first move, each further move of the model run's slices waits longer. Otherwise workers with different
-    settings, for example during a rollout, could move a slice back and forth.
+    The model's rate limits decide which queue is right, so a changed limit can move a running slice. The
+    first move happens at once, and each further move waits longer. Otherwise workers with different settings,
+    for example during a rollout, could move a slice back and forth.
 
     Raises:
         TurnOver: benign; the slice has to wait before it moves. The next turn checks the rates again.

@@ -128,7 +128,11 @@ class SliceAttempt:
     # Stopping
 
     def cancelled(self) -> None:
-        """Stop the turn because the activity was cancelled. The Temporal SDK provides the reason."""
+        """Stop the turn, because Temporal's SDK has cancelled the activity.
+
+        The SDK also tells the cause: a cancel of the batch, a shutdown of the worker, an operator who paused
+        or reset the activity, or the loss of the lease.
+        """
         details = activity.cancellation_details()
         if details is not None and details.cancel_requested:
             self._stop_turn(StopReason.CANCELLED)
@@ -213,7 +217,7 @@ class SliceAttempt:
     def _quarantine_suspects(self, queue: LineQueue, outcomes: OutcomeHandler) -> None:
         """Quarantine the lines that the previous attempt was sending when its worker crashed.
 
-        A line that was in flight during too many crashes is settled with an error instead.
+        A line that was being sent during `MAX_LINE_CRASHES` crashes is settled with an error instead.
         """
         if not self._quarantine.previous_marker:
             return
@@ -234,9 +238,11 @@ class SliceAttempt:
         return has_time and not self._stop.is_lease_lost
 
     async def _compact(self, reason: StopReason, lines: int) -> None:
-        """Merge the small segments of the slice into one segment if there are many.
+        """Merge the small segments of the slice into one if there are too many of them.
 
-        A segment is a stored object with results. Nothing is merged if the turn was stopped, because
+        A segment is a stored object with results. A finished slice has too many if merging at least halves
+        their number. An unfinished slice has too many from `_COMPACT_BETWEEN_TURNS` on. Nothing is merged if
+        the turn was told to stop (by a cancel, the deadline, a shutdown or the loss of the lease), because
         finalization may already be reading the segments.
 
         Args:

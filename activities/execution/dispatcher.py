@@ -92,10 +92,10 @@ class SliceDispatcher:
                 await self._rest(min(self._blocked_seconds() or _TICK_SECONDS, _TICK_SECONDS))
 
     async def _drain(self, reason: StopReason) -> StopReason:
-        """Wait for the requests in flight to end, for as long as `reason` allows. Return the final reason.
+        """Wait for the requests in flight to end, as long as `reason` allows. Return why the turn ends.
 
-        The final reason is COMPLETED if all lines have a result. It differs from `reason` as well if a more
-        urgent reason came up while waiting.
+        The result is COMPLETED if all lines have a result and the lease is not lost. Otherwise it is the
+        reason with which the turn was told to stop, perhaps only while this method waited, or else `reason`.
         """
         self._held.drain()
         self._queue.free_lines(sent.line for sent in self._state.in_flight)
@@ -139,7 +139,7 @@ class SliceDispatcher:
             self._turn.worker.budget.shrink(self._held.memory, self._queue.bytes)
 
     async def _rest(self, seconds: float) -> None:
-        """Wait until `wake` is set, but at most `seconds`.
+        """Wait until `TurnState.wake` is set, but at most `seconds`.
 
         If it was set since the last call, return at once.
         """
@@ -169,10 +169,10 @@ class SliceDispatcher:
     def _is_time_over(self) -> bool:
         """Return True if the turn has used its time and another slice waits for its place on the worker.
 
-        The time starts with the first line that is sent. A turn that cannot send any line ends after the same
-        time, for example if other slices of the batch get all permits. On a queue that several models share,
-        the time is shorter for a slice that waits for a cap or a rate, if the worker runs enough other slices
-        that wait for the same limit.
+        The time counts from the first line that is sent. Until then, it counts from the start of the turn, so
+        that a turn ends too if other slices get all permits. If the slice waits for a limit that other slices
+        of this worker can use up (`SliceDemand.is_spare`), the time is only `MAX_BLOCKED_SECONDS`, counted
+        from the start of the turn.
         """
         now = time.monotonic()
         if self._started_at is None:
@@ -196,7 +196,8 @@ class SliceDispatcher:
         - The tenant has reached a cap or a rate.
         - The model has reached a rate, and the slice is on a queue that several models share.
 
-        If this worker already runs more than a few slices of the tenant, both cases are ignored.
+        Both cases are ignored if this worker already runs many slices of the tenant
+        (`SliceDemand.is_replaceable` is False).
         """
         if self._is_exclusive or self._held.is_yielding:
             return 0
@@ -274,7 +275,7 @@ class SliceDispatcher:
     def _follow_priority(self) -> None:
         """Wait for permits with the priority that the batch has now, if an operator has changed it.
 
-        Requests in flight keep the permit request with which they were granted.
+        Requests that are in flight already are not affected.
         """
         request, before = self._turn.request, self._permit_request
         priorities = self._limiter.limits.shares.ranks(request.model).priorities
@@ -315,9 +316,9 @@ class SliceDispatcher:
     # Lines that may no longer be sent
 
     def _reject_waiting_line(self) -> None:
-        """Settle the line that waits for a permit with an error if the line may no longer be sent.
+        """If the line that waits for a permit is no longer allowed to be sent, settle it with an error.
 
-        The lines after it are settled in the same way, up to the first line that may be sent.
+        The lines after it are settled in the same way, up to the first line that is allowed to be sent.
         """
         line = self._state.waiting_line
         if line is None or not self._authorizer.denial_reason(has_job=line.attempt.job is not None):
@@ -329,7 +330,7 @@ class SliceDispatcher:
             self._queue.push_front(line)
 
     def _reject_if_denied(self, line: SliceLine) -> bool:
-        """Return True if the line may no longer be sent, and settle it with an error.
+        """If the line is no longer allowed to be sent, settle it with an error and return True.
 
         Otherwise return False.
         """
@@ -361,8 +362,8 @@ class SliceDispatcher:
         A quarantined line may have crashed a worker. It is sent only while no other line of the slice is in
         flight and no other slice of this process sends a quarantined line.
 
-        Return False if no quarantined line can be sent now. A line that may no longer be sent is settled with
-        an error, and the result is True.
+        Return False if no quarantined line can be sent now. A line that is no longer allowed to be sent is
+        settled with an error, and the result is True.
         """
         state, lock = self._state, self._turn.worker.quarantine_lock
         if state.in_flight or state.waiting_line or lock.locked() or not self._can_dispatch(time.monotonic()):

@@ -30,9 +30,9 @@ class RequestExecutor:
 
     `submit` sends a line in one of two ways. On the fast path, nothing has to be awaited: the request is sent
     at once, and the callback that reads the response handles it (`_try_send_now`, `_on_response`). All other
-    lines run in a task of the pool (`_execute`): lines with hooks, jobs, microbatches or probes, and lines
-    whose request failed. The fast path exists because a task for each request would cost more than everything
-    else.
+    lines run in a task of the pool (`_execute`): lines with hooks, jobs, microbatches or trace spans, and
+    lines whose request failed. The fast path exists because a task for each request would cost more than
+    everything else.
     """
 
     def __init__(self, turn: SliceTurn) -> None:
@@ -254,10 +254,10 @@ class RequestExecutor:
         return outcome
 
     def _pass_on(self, sent: InFlightRequest, outcome: Outcome, refused: Sequence[Upstream]) -> bool:
-        """Select the next backend for the line, which keeps its permit. Return True if there is one.
+        """Give the line and its permit to the next backend. Return False if that is not possible.
 
-        Return False in three cases: no other backend is available, the turn may no longer send, or the
-        current backend runs the line as a job.
+        It is not possible in four cases: the current backend runs the line as a job, the turn may not send
+        any more, the rates do not allow one more request now, or no other backend is available.
 
         Args:
             outcome: the outcome at the current backend, which did not accept the line.
@@ -291,7 +291,7 @@ class RequestExecutor:
         """Send a probe if it is unclear whether the line or the backend caused the failure.
 
         A probe is a minimal request to the backend. If the backend answered both the line and the probe, the
-        line's `is_backend_alive` becomes True.
+        line's `is_backend_alive` becomes True. In all other cases it becomes False.
         """
         line, dispatch, attribution = sent.line, sent.dispatch, self._outcomes.attribution
         line.is_backend_alive = False
@@ -343,9 +343,9 @@ async def _is_backend_up(line: SliceLine, dispatch: Dispatch) -> bool | None:
     """Return True if the backend responds now, False if not, and None if this is unknown.
 
     Call this before resending a line whose last request got no response. The result shows whether the line or
-    the backend was at fault (decision 0005). If the backend has answered another line since then, the result
-    is True and no check is sent. The result is None if the backend has answered requests, but never a request
-    for its list of models.
+    the backend was at fault (decision 0005). The backend is asked for its list of models, unless it has
+    answered another line since the last try: the result is then True at once. If the backend does not
+    respond, but has answered lines before and never a request for its list of models, the result is None.
     """
     circuit, backend = dispatch.upstream.circuit, dispatch.upstream.backend
     if line.tried_at is not None and circuit.succeeded_since(line.tried_at):

@@ -64,8 +64,8 @@ class FailureAttribution:
     ) -> Budget:
         """Return what the outcome costs the line.
 
-        ATTEMPT means one of the line's attempts. If the backend is at fault, CAPACITY is returned instead of
-        ATTEMPT, and the line only has to wait.
+        If the outcome would cost one of the line's attempts (ATTEMPT) but the backend is at fault, the result
+        is CAPACITY: the line only has to wait. In all other cases, it is the outcome's own budget.
         """
         if outcome.verdict.budget is not Budget.ATTEMPT:
             return outcome.verdict.budget
@@ -223,7 +223,10 @@ class LineAttempts:
         return now + within_deadline(wait, self._deadline.remaining(now))
 
     def are_exhausted(self, line: SliceLine) -> bool:
-        """Return True if the line has no attempts left, or if it has waited too long for capacity."""
+        """Return True if the line has no attempts left, or if it has waited too long for capacity.
+
+        The retry policy sets both limits, `max_attempts` and `give_up_after`.
+        """
         if line.attempt.count >= self._policy.max_attempts:
             return True
         longest, since = self._policy.give_up_after, line.attempt.waiting_since

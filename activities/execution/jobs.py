@@ -42,7 +42,7 @@ _FAILURE_RESULTS = {LineCode.JOB_LOST: "lost", LineCode.REQUEST_TIMEOUT: "overdu
 
 
 def forwarded_headers(request: SliceRequest) -> list[Header]:
-    """Return the headers of the client's batch creation that are forwarded with each line."""
+    """Return those headers of the request that created the batch that are sent on with each line."""
     return [(name.encode(), value.encode()) for name, value in request.caller.headers.items()]
 
 

@@ -121,7 +121,8 @@ class LineQueue:
     def requeue(self, line: SliceLine) -> None:
         """Put a line without a result back into the queue.
 
-        A line that is due goes behind the other due lines. Any other line waits until its `not_before`.
+        A line that is due goes behind the other due lines. A line that is not due waits until its
+        `not_before`. A line that was in flight during a crash goes to the quarantined lines.
         """
         if line.attempt.crashes:
             self._quarantined.append(line)
@@ -153,7 +154,7 @@ class LineQueue:
         return found
 
     def quarantine(self, marker: str) -> list[SliceLine]:
-        """Quarantine the lines that were in flight in a crashed attempt, and return them.
+        """Quarantine the lines that a crashed attempt was about to send or had in flight. Return these lines.
 
         Each of the lines counts one more crash. `marker` names the crashed attempt in the lines' records.
         """
@@ -185,7 +186,10 @@ class LineQueue:
         self.bytes = 0
 
     def push_front(self, line: SliceLine) -> None:
-        """Put a line that was not sent back to the front, so that `next` returns it again."""
+        """Put an unsent line back at the front of the queue, so that `next` returns it again.
+
+        A quarantined line goes back to the quarantined lines.
+        """
         if line.attempt.crashes:
             self._quarantined.append(line)
         else:

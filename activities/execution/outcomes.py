@@ -193,7 +193,7 @@ class OutcomeHandler:
     # Settling
 
     def reject(self, line: SliceLine, reason: str) -> None:
-        """Settle a line that may not be sent, with an error as its result.
+        """Settle a line that is not allowed to be sent, with an error as its result.
 
         Args:
             reason: the error message for the client.

@@ -16,11 +16,11 @@ TRACKED_BATCH_SIZE = 16  # while tracking: number of lines recorded together, an
 
 
 class AttemptHistory(NamedTuple):
-    """Which attempts of a slice crashed in a row, right before the current attempt.
+    """How many attempts of a slice crashed in a row, right before the current attempt.
 
     Attributes:
         attempt: number of the current attempt.
-        crashed_since: number of the first crashed attempt in this row; equal to `attempt` if none crashed.
+        crashed_since: number of the first of these attempts; equal to `attempt` if there are none.
     """
 
     attempt: int

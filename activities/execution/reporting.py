@@ -19,7 +19,11 @@ _PROBE_SECONDS = 60.0  # at least as long as a deferral with the same reason
 
 
 class SliceReporter:
-    """Reports the counts of a slice attempt, and why it waits, at each heartbeat and at the attempt's end."""
+    """Reports how many lines a slice attempt has settled, and why the slice waits.
+
+    The counts go to the batch's row in the database. The reasons go to `WaitingReasons`, which publishes
+    them. Both are reported with each heartbeat and at the end of the attempt.
+    """
 
     def __init__(
         self, worker: WorkerContext, request: SliceRequest, writer: ResultWriter, attempt: int
@@ -30,9 +34,9 @@ class SliceReporter:
         self._settled: int | None = None  # number of settled lines at the last heartbeat
 
     def counts(self) -> SliceResult:
-        """Return the slice's counts for a heartbeat. Report them for the batch's row in the database, too.
+        """Return the slice's counts for a heartbeat. Report them, and why the slice waits.
 
-        Until the results of earlier turns are read, the counts are too low, and they are not reported.
+        Until the results of earlier turns are read, the counts are too low, and nothing is reported.
         """
         writer, request = self._writer, self._request
         if writer.is_restored:
@@ -55,8 +59,8 @@ class SliceReporter:
     def turn_finished(self, *, another_follows: bool) -> None:
         """Clear the slice's waiting reason and its deferral metric after a turn that has sent lines.
 
-        If the model's circuit is open, the waiting reason stays. The deferral metric then stays as well if
-        another turn follows.
+        While the model's circuit allows only trial requests, the waiting reason is not cleared. The deferral
+        metric is then cleared only if no other turn follows.
         """
         is_open = self._open_circuit() is not None
         if not is_open:
@@ -65,7 +69,7 @@ class SliceReporter:
             self._worker.deferrals.clear(self._request.batch_id, self._request.model)
 
     def deferral(self, blocked_seconds: float, unsettled: int) -> ApplicationError:
-        """Return the error that ends this attempt and defers the slice. Also report why the slice waits.
+        """Return the error that ends this attempt and defers the slice. Also publish why the slice waits.
 
         Args:
             blocked_seconds: seconds until a line may be sent.
@@ -85,7 +89,7 @@ class SliceReporter:
         return next_turn_error(Failure.DEFERRED, reason + detail, delay)
 
     def _report_waiting(self, settled: int) -> None:
-        """Report why the slice waits: storage fails, only probes may be sent, or a limit is reached.
+        """Publish why the slice waits: storage fails, only trial requests may be sent, or a limit is reached.
 
         In all other cases, clear the waiting reason if lines were settled since the last call.
 
@@ -111,6 +115,6 @@ class SliceReporter:
         return "" if limit is None or limit.is_hold else permits.limits.reason(limit, model, tenant)
 
     def _open_circuit(self) -> CircuitBreaker | None:
-        """Return the model's circuit breaker if only probes may be sent; None if lines may be sent."""
+        """Return the model's circuit breaker if it allows only trial requests; None if lines may be sent."""
         router = self._worker.router(self._request.model)
         return router.circuit if router is not None and router.only_trials_allowed else None

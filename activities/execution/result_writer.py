@@ -126,8 +126,8 @@ class ResultWriter:
         """Store the buffered results. If storage fails, retry while `may_retry` returns True.
 
         Raises:
-            StorageUnavailable: storage failed and `may_retry` returned False. The results are lost, and their
-                lines will be sent again.
+            StorageUnavailable: storage failed and `may_retry` returned False. The results stay in the buffer.
+                If they are never stored, their lines will be sent again.
         """
         wait = _MIN_RETRY_SECONDS
         while True:
@@ -184,7 +184,8 @@ class ResultWriter:
                 deleted.
 
         Raises:
-            StorageUnavailable: storage does not respond. No result is lost.
+            StorageUnavailable, ObjectMissing: storage does not respond, or a segment no longer exists. No
+                result is lost.
         """
         old = self._small_segments()
         if len(old) < min_segments:

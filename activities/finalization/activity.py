@@ -105,7 +105,8 @@ class Finalization(FinalizationActivities):
     async def _end(self, request: FinalizeRequest, ingestion_errors: list[ErrorCount]) -> BatchRow:
         """Finalize the batch and return its row.
 
-        If another attempt has finalized the batch in the meantime, return the row that this attempt wrote.
+        If this attempt fails because another attempt has finalized the batch in the meantime, return the row
+        that the other attempt wrote.
 
         Args:
             ingestion_errors: the lines that failed in ingestion, by code and model.
@@ -237,7 +238,7 @@ class Finalization(FinalizationActivities):
     async def _settle_missing(
         self, request: FinalizeRequest, missing: MissingLines, index: ResultIndex
     ) -> list[ErrorCount]:
-        """Settle all lines without a result with an error. Return their number by model."""
+        """Give every line without a result an error as its result. Return the number of errors by model."""
         order = request.order
         row = await self._database.files.get(order.tenant, order.input_file_id)
         async with translated(Failure.INPUT_VANISHED):
@@ -265,7 +266,10 @@ def _errors_of_slices(
 def _check_counts(
     request: FinalizeRequest, selected: SelectedResults, missing: MissingLines, from_ingestion: int
 ) -> None:
-    """Check that every line has a result, and that every result belongs to a line.
+    """Check that the results match the lines, before the lines without a result are settled.
+
+    Every result must belong to a line, and every other line must be in `missing`. Duplicate lines are left
+    out.
 
     Args:
         from_ingestion: number of results that ingestion wrote.

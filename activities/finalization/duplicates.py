@@ -44,13 +44,13 @@ class DuplicateSettler:
         self.errors = ErrorTally()  # errors of duplicates whose originals failed
 
     async def settle(self, models: list[ModelCounts]) -> list[ModelCounts]:
-        """Add a result for each duplicate line to the index. Return the counts of all models with duplicates.
+        """Add a result for each duplicate line to the index. Return new counts, which include the duplicates.
 
         Args:
             models: the counts of all models, without duplicates.
 
         Raises:
-            PlanDamaged: ingestion recorded another number of duplicates.
+            PlanDamaged: a list of duplicates does not have the number of lines that ingestion recorded.
         """
         counts = {count.model: count for count in models}
         for share in self._request.models:
@@ -113,9 +113,9 @@ class DuplicateSettler:
         ]
 
     def _entry(self, offset: int) -> tuple[bool, int]:
-        """Find the result of the line at `offset` in the input. Return (True if it is a success, its number).
+        """Return (is a success, entry number) of the result of the line at `offset` in the input.
 
-        The number is the result's position in the index.
+        The entry number is the result's position in the index.
 
         Raises:
             PlanDamaged: the line has no result.

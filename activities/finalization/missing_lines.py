@@ -37,7 +37,8 @@ class MissingLines:
         found: number of planned lines that have a result.
         models: counts of each planned model. A line without a result counts as failed.
         by_model: number of lines without a result, by model.
-        first_of: offset of the first line without a result in each model's plan, for models that have one.
+        first_of: by model, the offset of one line without a result: the first one in the model's plan. Models
+            whose lines all have results are not included.
     """
 
     def __init__(self) -> None:
@@ -138,9 +139,9 @@ class MissingLineSettler:
         self._examples: dict[int, bytes] = dict.fromkeys(missing.first_of.values(), b"")
 
     async def settle(self, input_key: str | None) -> list[ErrorCount]:
-        """Settle all lines without a result with an error.
+        """Give every line without a result an error as its result. Return the number of errors by model.
 
-        Return their number by model, with an example each.
+        Each returned count also contains one of its errors as an example.
 
         Args:
             input_key: storage key of the input file. If it is None or the object is missing, the lines are
@@ -267,7 +268,7 @@ def _custom_id(offset: int, line: bytes) -> str:
 
 
 async def whole_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
-    """Yield the lines in a stream of bytes, without newlines. Each list has the lines of one piece."""
+    """Yield the lines in a stream of bytes, without newlines. Each list has the lines that end in a piece."""
     rest = b""
     async for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")

@@ -100,8 +100,8 @@ class Ingestion(IngestionActivities):
             StorageUnavailable, DatabaseUnavailable: the service does not respond, or the input cannot be
                 read.
             Deferred: no backend has reported yet which models it serves.
-            OverQuota: the tenant's quota does not allow the batch now, and the tenant's batches wait in this
-                case.
+            OverQuota: the batch has to wait, because it exceeds the tenant's quota now. If the tenant's
+                batches are not set to wait, the batch fails instead.
         """
         started = time.monotonic()
         async with heartbeating(), translated(Failure.STORAGE_UNAVAILABLE):
@@ -145,11 +145,11 @@ class Ingestion(IngestionActivities):
     async def _served_models(self, deadline: Deadline) -> frozenset[str] | None:
         """Return the models that backends serve now; None to accept every model.
 
-        The result is None if the deadline has passed before any backend has reported its models.
+        If the deadline has passed before any backend has reported its models, the result is also None.
 
         Raises:
             ApplicationError (DEFERRED): no backend has reported its models yet. This may be an outage, so the
-            lines are not rejected.
+                lines are not rejected.
         """
         served, settings = await self._models.served_now(), self._settings
         if served or self._models.accepts_any_model or not (settings.backends or settings.registry):
@@ -205,9 +205,10 @@ class Ingestion(IngestionActivities):
             _log.warning("objects of a failed ingestion not deleted", extra={"error": str(error)})
 
     async def _check_turn(self, context: IngestionContext) -> None:
-        """Check if a batch that waits for its tenant's quota is next.
+        """Check that a batch that has waited for its tenant's quota need not wait any longer.
 
-        Call this before the input is read again.
+        Call this before the input is read again. Nothing is checked if the batch has not waited, or if its
+        deadline has passed.
 
         Raises:
             ApplicationError (OVER_QUOTA): the batch must continue to wait.
@@ -223,8 +224,8 @@ class Ingestion(IngestionActivities):
         Return None if the quota is reserved. Otherwise return which quota would be exceeded and by how much.
 
         Raises:
-            ApplicationError (OVER_QUOTA): the quota does not allow the batch now, and the tenant's batches
-            wait in this case.
+            ApplicationError (OVER_QUOTA): the quota is exceeded now, and the tenant's batches are set to
+                wait.
         """
         order, quotas = context.order, context.access.quotas
         limits, waits = quotas.limits(self._settings.quotas), quotas.over_quota is OverQuota.WAIT
@@ -269,11 +270,11 @@ class Ingestion(IngestionActivities):
         codes: Mapping[LineCode, int],
         errors: list[ErrorCount],
     ) -> IngestResult:
-        """Store the batch's line counts in its row, and return the activity's result.
+        """Set the row's status to `in_progress`, store the line counts, and return the activity's result.
 
         Args:
             prefix: key prefix under which this attempt has written its objects.
-            shares: each model's part of the planned lines.
+            shares: number of planned lines and slices of each model.
             settled: counts of the lines that have a result already, by model.
             codes: number of lines whose model is not available to the tenant, by error code.
             errors: number of lines that have failed already, by code and model.

@@ -17,10 +17,11 @@ from batchwright.telemetry.metrics import Metrics
 async def check_window(
     database: Database, metrics: Metrics, context: IngestionContext, scanner: Scanner
 ) -> ValidationError | None:
-    """Forecast when a validated batch will be done, and store the forecast.
+    """Forecast when a validated batch will be done. Return an error if the batch is refused, otherwise None.
 
-    Return an error if the batch is refused because it cannot be done within its completion window. The first
-    attempt of ingestion that stores a forecast decides for all later ones.
+    A batch is refused if the forecast says that it cannot be done within its completion window, and the
+    tenant's quotas demand a refusal in this case. The forecast is stored. The first attempt of ingestion that
+    stores one decides for all later attempts.
     """
     lines = {model: len(planned) for model, planned in scanner.models.items() if len(planned)}
     if scanner.deadline_passed or not lines:

@@ -17,9 +17,9 @@ class DuplicatePositions:
     """Positions of one model's duplicate lines in the input. Each line takes 20 bytes of memory.
 
     Attributes:
-        offsets: position of each line, in bytes.
-        lengths: length of each line, in bytes.
-        firsts: position of the earlier line that each line repeats.
+        offsets: position of each duplicate line, in bytes.
+        lengths: length of each duplicate line, in bytes.
+        firsts: position of the earlier line that each duplicate line repeats, in bytes.
     """
 
     def __init__(self) -> None:

@@ -100,7 +100,7 @@ class Publisher:
         self.errors = ErrorTally()  # errors of the lines that failed in ingestion and are written
 
     async def publish(self, scanner: Scanner, spool: InputSpool) -> list[ModelShare]:
-        """Write the objects of all models and return each model's part of the lines.
+        """Write the objects of all models. Return the number of lines and slices of each model.
 
         After the deadline, only the lists of lines (plans) are written, because no line will be sent.
         """
@@ -132,10 +132,13 @@ class Publisher:
     async def _publish_model(
         self, model: str, lines: ModelLines, ranks: "array[int]", spool: InputSpool
     ) -> ModelShare:
-        """Write one model's shard (its lines), plan (their order) and slice table. Return the model's part.
+        """Write one model's shard (its lines), plan (their order) and slice table.
+
+        Return the number of lines and slices.
 
         Args:
-            ranks: rank of each prompt prefix, for the order of sending; empty to keep the order of the input.
+            ranks: rank of each prompt prefix by the prefix's number, as `PromptPrefixes.ranks` returns it;
+                empty if lines are not sent in the order of their prefixes.
 
         Raises:
             _DeadlinePassed: the deadline passed before everything was written.
@@ -162,9 +165,7 @@ class Publisher:
     async def _publish_plan_only(self, model: str, lines: ModelLines, spool: InputSpool) -> ModelShare:
         """Write only the list of a model's lines (the plan), because they will not be sent.
 
-        Return the model's part.
-
-        Finalization needs the plan to know which lines exist.
+        Return the number of lines, with 0 slices. Finalization needs the plan to know which lines exist.
         """
         safe_model = safe_name(model)
         await self._storage.put(
@@ -196,8 +197,8 @@ class Publisher:
         """Return the object that divides a model's lines into slices.
 
         If the model has a rate limit, a worker sends a slice in several turns of limited time. A turn that is
-        partly used counts against the rate like a full turn. Therefore the size of a slice is a whole number
-        of turns.
+        partly used counts against the rate like a full turn. Therefore a slice has as many lines as a whole
+        number of full turns sends.
         """
         pacing = self._rates.pacing_of(model)
         if pacing is None:

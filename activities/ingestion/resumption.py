@@ -123,9 +123,9 @@ class ResumedResults:
             raise self._damaged(str(error)) from error
 
     def copy_result(self, offset: int, model: str) -> bool:
-        """Copy the result of the line at `offset` in the input and return True.
+        """Copy the result of the line at `offset` in the input. Return False if the line has to be sent.
 
-        Return False if it must be sent.
+        Otherwise return True.
 
         Raises:
             ApplicationError (RESULTS_DAMAGED): a result is damaged or missing.
@@ -153,7 +153,7 @@ class ResumedResults:
         self._flush()
 
     def segment(self, number: int) -> bytes:
-        """Return the bytes of the segment (an object with many results) with this index in `segments`."""
+        """Return the bytes of the segment `segments[number]`. A segment is an object with many results."""
         position, length = self.segments[number]
         return os.pread(self._spool.file.fileno(), length, position)
 
@@ -255,9 +255,13 @@ async def _copy_files(
 async def _copy_segments(
     row: BatchRow, storage: Storage, settings: Settings, spools: tuple[InputSpool, InputSpool]
 ) -> None:
-    """Copy the results of a batch without files from its segments, stored objects with many results each.
+    """Copy the source batch's results to local files.
+
+    The results are read from the batch's segments, stored objects with many results each, because the batch
+    has no output files.
 
     Args:
+        row: row of the source batch.
         spools: local files, the first for successes and the second for errors.
     """
     tenant, batch_id = row.order.tenant, row.order.batch_id

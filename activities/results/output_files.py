@@ -39,7 +39,9 @@ class OutputFiles:
     async def write(
         self, index: ResultIndex, selected: SelectedResults, at: datetime
     ) -> list[FileRow | None]:
-        """Write the output file and the error file. Return their rows in this order; None for an empty file.
+        """Write the output file and the error file. Return their rows in this order.
+
+        A file without lines is not written, and None takes the place of its row.
 
         Args:
             index: the index of the batch's results.
@@ -92,7 +94,11 @@ class OutputFiles:
 
 
 def file_lifetime(order: BatchOrder, status: BatchStatus, settings: Settings) -> timedelta:
-    """Return how long the files of a batch are kept, which depends on the status of the ended batch."""
+    """Return how long the files of an ended batch are kept.
+
+    The client may have set this time in the order. Otherwise it depends on the status with which the batch
+    ended.
+    """
     if order.output_expires_after_seconds is not None:
         return timedelta(seconds=order.output_expires_after_seconds)
     if status is BatchStatus.COMPLETED:

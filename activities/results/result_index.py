@@ -1,4 +1,4 @@
-"""Index of a batch's results, which are stored on the local disk.
+"""Index of a batch's results. The results themselves are in a file on the local disk.
 
 The index needs 21 bytes of memory for each result. It consists of arrays instead of objects, so that 50,000
 lines take 1 MB. A result's position in these arrays is called its entry number.
@@ -251,8 +251,8 @@ class ResultIndex:
     def select(self) -> SelectedResults:
         """Select one result for each line: a success if there is one, otherwise an error.
 
-        If a line has several such results, the result in the segment (stored object) with the lowest name is
-        selected. Call this again after results were added.
+        Among several successes, or several errors, the result in the segment (stored object) with the lowest
+        name is selected. Call this again after results were added.
         """
         selected, others = self._split(in_input_order(self._offset))
         output, error = array("I"), array("I")
@@ -301,12 +301,12 @@ class ResultIndex:
         )
 
     def lines_by_segment(self, entries: "array[int]") -> Iterator[tuple[str, bytes]]:
-        """Yield each of these results, with the storage key of the segment that contains it."""
+        """Yield (storage key of the segment, line of the result) for each of these entries."""
         for entry in entries:
             yield self._segments[self._segment_of(entry)], self.line(entry)
 
     def offsets_of(self, entries: "array[int]") -> "array[int]":
-        """Return the offset of each of these results' lines in the input file."""
+        """Return, for each of these entries, the offset of its line in the input file."""
         return array("q", map(self._offset.__getitem__, entries))
 
     def dead_letters(self, selected: SelectedResults, limit: int = sys.maxsize) -> list[tuple[int, bytes]]:
@@ -334,7 +334,7 @@ class ResultIndex:
         return (self._read(length, position) for position, length in self._attempts.find(offset))
 
     def line_blocks(self, entries: "array[int]") -> Iterator[bytearray]:
-        """Yield the lines of these results, each with a newline, joined to blocks of about 1 MiB."""
+        """Yield the lines of these entries, each with a newline, joined to blocks of about 1 MiB."""
         block: list[tuple[int, int]] = []
         size = 0
         lengths, positions = self._length, self._position

@@ -58,7 +58,7 @@ async def uploads(turn: RetentionTurn, position: SweepPosition) -> SweepPosition
 
 
 async def batches(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
-    """Delete the intermediate objects of ended batches, and output files without a row.
+    """Delete the intermediate objects of ended batches, and the output files that no row names.
 
     Return the position at which the next turn continues; None after the last batch.
     """

@@ -133,7 +133,10 @@ class CachedPermissions(Permissions):
         self.version = None if self._budgets.has_limits else self._refreshes
 
     async def run(self) -> None:
-        """Refresh the permissions every second until cancelled. An unavailable database is logged once."""
+        """Refresh the permissions every second until cancelled.
+
+        An unavailable database is logged once per outage.
+        """
         while True:
             try:
                 await self.refresh()

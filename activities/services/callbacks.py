@@ -92,7 +92,7 @@ class CallbackWatch(CallbackSubscriptions):
                 await self._table.clear_bodies(ids)
 
     async def run(self) -> None:
-        """Read callbacks every second until cancelled. An unavailable database is logged once."""
+        """Read callbacks every second until cancelled. An unavailable database is logged once per outage."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._poll_forever())
             if self._secret:

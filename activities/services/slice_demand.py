@@ -85,14 +85,13 @@ class _Queue:
         rate: responses per second of the model, computed from `answered` at the time `measured_at`.
         sought: time of the last search for a slice of a tenant, by tenant.
         sought_batches: time of the last search for a batch that goes first in its tenant, by batch.
-        seek_after: earliest time of the next search for a tenant without slices on this worker.
+        seek_after: earliest time of the next search for a tenant, after `_MAX_MISSES` misses.
         seek_more_after: earliest time of the next search for one more batch of a tenant.
-        is_seeking: True while the worker polls to find a slice of a certain tenant.
-        seeking: the first waiting tenant that has no slice with lines on this worker; empty if there is none.
-        misses: number of consecutive slices that came in searches but belong to tenants with slices here.
-        is_checked: True if no tenant is searched for until `set_waiting` is called again.
-        is_first_checked: True if no batch that goes first is searched for until `set_waiting` is called
-            again.
+        is_seeking: True from the start of a search, for a tenant or a batch, until the next slice arrives.
+        seeking: tenant of the search, if it has no slice with lines on this worker; otherwise empty.
+        misses: number of wrong slices in a row that came in searches for such tenants (`_end_search`).
+        is_checked: True if no tenant is searched for until `set_waiting` is called or such a search ends.
+        is_first_checked: True if no batch that goes first is searched for until `set_waiting` is called.
     """
 
     slots: set[object] = field(default_factory=set[object])
@@ -148,9 +147,10 @@ class SliceDemand:
         self._lock = Lock()  # guards `ended`, because Temporal's SDK calls `release` in its own threads
 
     def set_waiting(self, batches: WaitingBatches, sharing: Collection[str] = ()) -> None:
-        """Set how many batches may send lines now, by model, whether their slices run here or elsewhere.
+        """Set how many batches have lines that may be sent now, by model and tenant.
 
-        `sharing` has the models whose slices come from the queue `ALL_MODELS`.
+        All batches count, no matter on which workers their slices run. `sharing` has the models whose slices
+        come from the queue `ALL_MODELS`.
         """
         self._waiting, self._sharing = batches, sharing
         for queue in list(self._queues.values()):
@@ -178,7 +178,7 @@ class SliceDemand:
 
     @contextmanager
     def holding(self, queue: str, model: str, tenant: str, batch_id: str) -> Generator[HeldSlice]:
-        """Context manager that holds a slice. It must enclose the whole activity."""
+        """Context manager that yields a slice and counts it as held. It must enclose the whole activity."""
         held, here = HeldSlice(queue, model, tenant, batch_id), self._queues[queue]
         if here.is_seeking and self._end_search(queue, here, held):
             held.is_surplus = True
@@ -196,9 +196,9 @@ class SliceDemand:
     def _end_search(self, name: str, here: _Queue, found: HeldSlice) -> bool:
         """End a search with the slice that it found. Return True if the slice must return to its queue.
 
-        A slice is wrong if its tenant already has a slice with lines here. In a search for one more batch
-        of a tenant, it is wrong if its batch has one, or goes behind another one: its lines would wait here
-        while other workers have none. After `_MAX_MISSES` wrong slices in a row, searches for tenants pause.
+        A wrong slice must return if the worker has enough lines without it. A slice whose tenant has no slice
+        with lines here is never wrong. Any other slice is wrong in a search for such a tenant. In other
+        searches, it is wrong if its batch has lines here or another batch of its tenant goes first.
         """
         sought, here.seeking, here.is_seeking = here.seeking, "", False
         with_lines = here.with_lines()
@@ -227,10 +227,10 @@ class SliceDemand:
         queue.lines += _NEW_SLICE_SHARE * (lines - queue.lines)
 
     def must_yield(self, held: HeldSlice) -> bool:
-        """Return True if the slice has to give up its place, because other slices wait for a place.
+        """Return True if the slice has to stop sending, because a slice waits for its place or its memory.
 
-        Not more slices yield at the same time than slices wait, because a place becomes free only with the
-        last response of a yielding slice. Once the result is True, it stays True.
+        No more slices yield at the same time than there are waiting ones, because a place becomes free only
+        with the last response of a yielding slice. Once the result is True, it stays True.
         """
         if not held.is_yielding:
             queue = self._queues[held.queue]
@@ -243,7 +243,7 @@ class SliceDemand:
     def is_spare(self, held: HeldSlice, limit: Limit) -> bool:
         """Return True if other slices on this worker can use up `limit`, for which this slice waits.
 
-        Only a slice from the queue `ALL_MODELS` can be spare, if several others here wait for the same limit.
+        They can if it and at least `_MAX_BLOCKED_SLICES` others are under the limit, all from `ALL_MODELS`.
         """
         if held.queue != ALL_MODELS:
             return False
@@ -253,9 +253,9 @@ class SliceDemand:
         return sum(each.model == held.model for each in others) > _MAX_BLOCKED_SLICES
 
     def is_replaceable(self, held: HeldSlice) -> bool:
-        """Return True if this worker runs only few slices of the same tenant.
+        """Return True if the worker holds at most `_MAX_BLOCKED_SLICES` slices of the same tenant and queue.
 
-        If some of them may not send now, the worker takes other slices instead.
+        If some of them may not send now, the worker takes other slices in addition.
         """
         here = self._queues[held.queue].slices
         return sum(other.tenant == held.tenant for other in here) <= _MAX_BLOCKED_SLICES
@@ -307,7 +307,7 @@ class SliceDemand:
         return len(queue.slots) >= min(MAX_SLICES, _MAX_SENDING_SLICES + waiting_only)
 
     def _count_missing(self, name: str, queue: _Queue) -> int:
-        """Return how many batches have no slice on this worker, at most as many as slices may yield at once.
+        """Return how many waiting batches have no slice on this worker, but at most `_MAX_YIELDING`.
 
         On the queue `ALL_MODELS`, a slice that only waits for responses does not count, because it takes no
         place.
@@ -335,11 +335,11 @@ class SliceDemand:
         }
 
     def _seeks_tenant(self, name: str, queue: _Queue) -> bool:
-        """Return True if the worker should take another slice to find a slice of a certain tenant.
+        """Return True if the worker should take another slice, to find one of a tenant that needs it.
 
-        The tenant has waiting batches without a slice with lines here, and so without permits. If it has no
-        slice here at all, the worker searches at once. For one more batch of a tenant, it searches every
-        `_SEEK_SECONDS`. `_end_search` describes what happens to slices of other tenants.
+        Such a tenant has a waiting batch of which this worker runs no slice with lines. If the worker runs no
+        slice with lines of the tenant at all, it searches at once, otherwise every `_SEEK_SECONDS`.
+        `_end_search` decides about the slice that is found.
         """
         now = self._clock()
         if queue.is_checked or now < queue.seek_after:

@@ -109,7 +109,10 @@ class StoredShares(TenantShares):
         await self._is_read.wait()
 
     async def run(self) -> None:
-        """Refresh the values every two seconds until cancelled. An unavailable database is logged once."""
+        """Refresh everything every two seconds until cancelled.
+
+        While the database is unavailable, the last values stay in effect. This is logged once per outage.
+        """
         while True:
             try:
                 await self.refresh()

@@ -46,7 +46,7 @@ _CREDENTIAL_REASONS = {
 
 
 def waiting_reason(circuit: CircuitBreaker | None, tenant: str = "") -> str:
-    """Return why a model waits. The text continues a sentence that begins with the model.
+    """Return why a model waits, as the part of a sentence that follows the model's name.
 
     The text quotes the last error that the backend returned for this tenant. It never quotes an error of
     another tenant.
@@ -89,15 +89,14 @@ def deferral_cause(circuit: CircuitBreaker | None) -> str:
 def deferral_seconds(circuit: CircuitBreaker | None, lines_wait: float, attempt: int) -> float:
     """Return for how many seconds to defer a slice that cannot send, so that it does not occupy a worker.
 
-    If no backend accepts its lines, the result is about 5 s at first and up to 60 s in a long outage. If its
-    lines only wait for a retry, the result is the time until the first line is due, but at least 1 s and at
-    most 60 s.
+    The result is at most 60 s. If no backend serves the model, it begins at 5 s and doubles with each
+    attempt. If the circuit is open, it begins at about 5 s and grows with the time of the outage. If the
+    lines only wait for a retry, it is the time until the first line is due, but at least 1 s.
 
     Args:
         circuit: circuit breaker that represents the model's backends; None if no backend serves the model.
         lines_wait: seconds until the first line is due.
-        attempt: number of the slice's attempt. If no backend serves the model, the result doubles with each
-            attempt.
+        attempt: number of the slice's attempt.
     """
     if circuit is None:
         return min(_MIN_DEFERRAL * 2.0 ** min(max(attempt - 1, 0), _MAX_DOUBLINGS), _MAX_DEFERRAL)
@@ -109,9 +108,9 @@ def deferral_seconds(circuit: CircuitBreaker | None, lines_wait: float, attempt:
 
 
 class DeferralMetrics:
-    """Counts deferrals of slices, and shows how many slices are deferred now.
+    """Counts deferrals of slices, and shows how many models of batches have deferred slices now.
 
-    A deferred slice may continue on another worker without notice to this worker. Therefore a slice counts as
+    A deferred slice may continue on another worker without notice to this worker. Therefore it counts as
     deferred until one minute after the end of its deferral.
     """
 

@@ -31,7 +31,7 @@ class WebhookDeliveries(WebhookActivities):
 
     @activity.defn
     async def deliver_webhook(self, request: AttemptRequest) -> AttemptResult:
-        """Send the event to its endpoint once, and record the attempt. A failed attempt is a result.
+        """Send the event to its endpoint once, and record the attempt. Return its result, even if it failed.
 
         If the worker crashes before the attempt is recorded, it is made again: receivers get the event twice,
         with the same `webhook-id`.

@@ -9,7 +9,7 @@ from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
 
 
 async def event_of(database: Database, delivery: WebhookDelivery, endpoint: WebhookEndpoint) -> BatchEvent:
-    """Return the event of a delivery. If the endpoint wants details, they are those of the batch now.
+    """Return the event of a delivery. If the endpoint wants details, they describe the batch as it is now.
 
     Raises:
         DatabaseUnavailable: the database does not answer.

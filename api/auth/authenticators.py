@@ -196,7 +196,9 @@ def has_key_header(headers: Headers) -> bool:
 
 
 def _key_from_headers(headers: Headers) -> ApiKey | None:
-    """Return the API key in the request; None if its text cannot be a key, or if two keys differ.
+    """Return the API key in the headers.
+
+    Return None if no header contains a text in the form of a key, or if two headers contain different keys.
 
     Raises:
         AccessDenied: the request has no header for a key.

@@ -45,22 +45,22 @@ def key_id_of(request: Request) -> str:
 
 
 def operator_of(request: Request) -> str:
-    """Return the sender of an operator's request, for the log.
+    """Return who sent an operator's request, for the log.
 
-    The result is the id of the API key. It is the tenant if a gateway authenticated the caller, and empty if
+    It is the id of the API key, or the tenant if a gateway authenticated the caller, or an empty text if
     authentication is off.
     """
     return key_id_of(request) or request.scope.get(SCOPE_TENANT, "")
 
 
 def tenant_from_headers(headers: Headers, settings: Settings) -> str:
-    """Return the tenant that the tenant header names. Without the header, return the default tenant.
+    """Return the tenant that the tenant header names.
 
-    The default tenant is used only if authentication is off. If the header has several values, the last one
-    is used, because gateways append their value.
+    If the header has several values, the last one is used, because gateways append their value. If there is
+    no such header and authentication is off, return the default tenant.
 
     Raises:
-        ApiError: the header is missing or names no valid tenant.
+        ApiError: the header names no valid tenant, or it is missing and there is no default tenant.
     """
     name = settings.tenant_header
     values = headers.getlist(name)

@@ -57,7 +57,10 @@ class AuthFailureLimiter:
             self._levels.popitem(last=False)
 
     def _failures(self, client: str) -> float:
-        """Return how many failures of the client still count. The number decreases with time."""
+        """Return how many failures of a client still count. The number decreases with time.
+
+        `client` is the result of `_network`: an address, or the network of an IPv6 address.
+        """
         level = self._levels.get(client)
         if level is None:
             return 0.0
