@@ -50,7 +50,7 @@ async def translated(missing: Failure = Failure.PLAN_DAMAGED) -> AsyncGenerator[
 def failure(kind: Failure, message: str) -> ApplicationError:
     """Return an ApplicationError with the type `kind`.
 
-    Temporal retries it, unless `NEVER_RETRIED` has the kind.
+    Temporal retries it, unless `kind` is in `NEVER_RETRIED`.
     """
     return ApplicationError(message, type=kind, non_retryable=kind in NEVER_RETRIED)
 

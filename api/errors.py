@@ -109,7 +109,10 @@ def storage_quota_exceeded(limit: int, used: int) -> ApiError:
 
 
 def webhook_quota_exceeded(limit: int) -> ApiError:
-    """Return a 429 error that clients do not retry. `limit` is the number of endpoints that are allowed."""
+    """Return a 429 error for too many webhooks. Clients are told not to retry it.
+
+    `limit` is the number of webhooks that a tenant may have.
+    """
     message = f"You have {limit} webhooks, which is the most that are allowed. Delete one first."
     headers = {
         "Retry-After": str(RETRY_AFTER_SECONDS),

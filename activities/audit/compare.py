@@ -38,9 +38,10 @@ class AuditSources:
 
 
 class Audit:
-    """One audit of rows of live batches, workflow runs, counts of ended batches, and files.
+    """Runs one audit, and collects the differences that it finds.
 
-    The methods raise DatabaseUnavailable, StorageUnavailable, or RPCError if Temporal is unavailable.
+    It compares the rows of live batches, workflow runs, counts of ended batches, and files. The methods raise
+    DatabaseUnavailable, StorageUnavailable, or RPCError if Temporal is unavailable.
     """
 
     def __init__(self, sources: AuditSources) -> None:

@@ -249,9 +249,10 @@ class Finalization(FinalizationActivities):
 def _errors_of_slices(
     request: FinalizeRequest, index: ResultIndex, selected: SelectedResults
 ) -> list[ErrorCount]:
-    """Return the number of lines that failed in slices, by code and model.
+    """Return how many lines failed in slices, by error code and model.
 
-    A result's model is part of the storage key of its segment, the stored object with many results.
+    The model of a result is part of the storage key of the result's segment, a stored object with many
+    results.
     """
     order, tally = request.order, ErrorTally()
     root, models = object_keys.results_root(order.tenant, order.batch_id), dict[str, str]()

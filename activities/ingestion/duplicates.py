@@ -41,10 +41,7 @@ class DuplicateDetector:
         return sum(map(len, self._models.values()))
 
     def add(self, line: InputLine, model: str) -> bool:
-        """Record the line.
-
-        Return True if it is a duplicate of an earlier line with the same model and request.
-        """
+        """Record the line. Return True if an earlier line has the same model and request."""
         _, body = read_request(line.data or b"")
         number, is_new = self._seen.number(model.encode() + b"\x00" + canonical_body(body))
         if is_new:

@@ -326,7 +326,7 @@ class SliceDemand:
         return min(_MAX_YIELDING, sum(missing))
 
     def _uncapped(self, model: str) -> Mapping[str, int]:
-        """Return the number of waiting batches of a model by tenant, without tenants at a cap here."""
+        """Return how many batches wait for a model, by tenant, without the tenants at a cap here."""
         waiting = self._waiting.get(model, {})
         return {
             tenant: batches

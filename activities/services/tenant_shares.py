@@ -25,8 +25,8 @@ class StoredShares(TenantShares):
 
     The cap of a tenant is divided between the workers that run slices of the tenant. The cap of an API key is
     divided between the workers that run slices of the key's batches. Workers find each other by their
-    heartbeats, so when another worker begins its first such slice, the parts may exceed the cap for a few
-    seconds.
+    heartbeats. When another worker begins its first such slice, the parts of all workers together may
+    therefore exceed the cap for a few seconds.
 
     The rates of a tenant are divided in the same way. With rates, however, the new worker sends nothing until
     the other workers can see it.
@@ -109,7 +109,7 @@ class StoredShares(TenantShares):
         await self._is_read.wait()
 
     async def run(self) -> None:
-        """Refresh everything every two seconds until cancelled.
+        """Call `refresh` every two seconds until cancelled.
 
         While the database is unavailable, the last values stay in effect. This is logged once per outage.
         """

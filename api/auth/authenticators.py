@@ -97,7 +97,7 @@ class ApiKeyAuthenticator:
         """Return the database row of the API key.
 
         Args:
-            key: the key in the request; None for a text that cannot be a key.
+            key: the key in the request; None if the request's text cannot be a key.
             address: address of the client. The number of wrong keys per address is limited.
 
         Raises:
