@@ -38,9 +38,9 @@ END_EVENTS = (
 
 
 class EventDetails(Message):
-    """More about the batch, as it was at the first attempt to deliver the event.
+    """State of the batch at the first attempt to deliver the event.
 
-    `test` is True if the event was requested to test an endpoint. There is no such batch.
+    `test` is True if a client requested the event to test an endpoint. The event then belongs to no batch.
     """
 
     test: bool = False
@@ -57,7 +57,10 @@ class EventDetails(Message):
 
 
 class EventData(Message):
-    """What the event is about. `x_batchwright` is None unless the endpoint has `details` switched on."""
+    """The batch that the event is about: its id and, in `x_batchwright`, its state.
+
+    `x_batchwright` is None if the setting `details` of the endpoint is off.
+    """
 
     id: str
     x_batchwright: EventDetails | None = None
@@ -73,7 +76,10 @@ class BatchEvent(Message):
     data: EventData
 
     def body(self) -> bytes:
-        """Return the body of the webhook. Without details, it has only the fields that OpenAI sends."""
+        """Return the event as JSON, which is the body of the webhook request.
+
+        If the event has no details, the body has only the fields that OpenAI sends.
+        """
         thin = {"data": {"x_batchwright"}} if self.data.x_batchwright is None else None
         return self.model_dump_json(exclude=thin).encode()
 

@@ -1,4 +1,4 @@
-"""Messages and activity of webhook deliveries."""
+"""Activity that sends a webhook, with the arguments and results of this activity and of its workflow."""
 
 from temporalio import activity
 
@@ -8,7 +8,10 @@ WORKFLOW = "WebhookDeliveryWorkflow"
 
 
 class DeliveryOrder(Message):
-    """Order to deliver one event to one endpoint. URL and secret stay in the database."""
+    """Argument of the workflow that delivers one event to one endpoint.
+
+    It has no URL and no secret: the activity reads them from the database.
+    """
 
     tenant: str
     delivery_id: str
@@ -16,14 +19,20 @@ class DeliveryOrder(Message):
 
 
 class AttemptRequest(Message):
-    """Request for one attempt. If it `is_last` and fails, the delivery has failed."""
+    """Request for one attempt of a delivery.
+
+    If `is_last` is True, no other attempt follows: if this one fails, the delivery has failed.
+    """
 
     order: DeliveryOrder
     is_last: bool = False
 
 
 class AttemptResult(Message):
-    """Result of one attempt. If it `is_final`, no other attempt follows. `outcome` is for people."""
+    """Result of one attempt of a delivery.
+
+    `is_final` is True if no other attempt follows. `outcome` says in words for people what happened.
+    """
 
     is_final: bool
     outcome: str
@@ -35,12 +44,15 @@ class DeliveryResult(Message):
 
 
 class WebhookActivities:
-    """Declaration of the activity, so that workflows can call it without importing its implementation.
+    """Declares the activity `deliver_webhook`, so that workflows can call it without its implementation.
 
-    It is implemented in `activities/webhooks/activity.py`.
+    The implementation is in `activities/webhooks/activity.py`.
     """
 
     @activity.defn
     async def deliver_webhook(self, request: AttemptRequest) -> AttemptResult:
-        """Send the event to its endpoint once, and record the attempt. A failed attempt is a result."""
+        """Send the event to its endpoint once, and record the attempt in the database.
+
+        If the endpoint does not accept the event, nothing is raised: the result says why.
+        """
         raise NotImplementedError

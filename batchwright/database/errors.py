@@ -7,8 +7,8 @@ DatabaseError
   MigrationFailed       a migration failed and was rolled back; earlier migrations stay applied
   UnknownCursor         a list cannot continue after the id `after`, because no such object exists
   UnknownBatch          the batch to change has no row
-  FileInUse             a batch that has not ended reads the file
-  ResultsInUse          a batch that resumes the batch to delete has not read its results yet
+  FileInUse             the file is the input of a batch that has not ended or whose files are not written yet
+  ResultsInUse          the batch to delete has results that a batch which resumes it has not read yet
   UnknownUpload         the tenant has no such upload
   UploadClosed          the upload accepts no parts, because it is completed, cancelled or expired
   UploadFull            the upload would exceed the limit of parts or bytes with one more part

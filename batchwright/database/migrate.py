@@ -28,7 +28,7 @@ _INSERT = "INSERT INTO migrations (name, checksum, breaking) VALUES ($1, $2, $3)
 
 
 class DatabaseInspection(NamedTuple):
-    """State of a PostgreSQL server: version, time, missing migrations, and what is wrong with its tables."""
+    """Version and time of a PostgreSQL server, and whether its tables fit this version of the code."""
 
     where: str  # host and database, without user and password
     version: str

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class StorableSession(Session):
-    """Database session that replaces characters in arguments if PostgreSQL cannot store them."""
+    """Database session that replaces those characters in arguments that PostgreSQL cannot store."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""Opens the PostgreSQL database of a process, with one connection pool for all tables."""
+"""Connects a process to PostgreSQL, with one connection pool for all tables."""
 
 from batchwright.database.database import Database
 from batchwright.database.errors import SchemaMismatch
@@ -44,7 +44,8 @@ async def open_database(settings: Settings, *, patience_seconds: float = _PATIEN
 
     Raises:
         DatabaseUnavailable: PostgreSQL did not answer within `patience_seconds`, or rejected the login.
-        SchemaMismatch: `batchwright migrate` has to run first, or this version cannot use the tables.
+        SchemaMismatch: migrations are missing, so `batchwright migrate` has to run first, or this version
+            cannot use the tables.
     """
     pool = await open_connection_pool(
         settings.database_url, size=settings.database_pool_size, patience_seconds=patience_seconds

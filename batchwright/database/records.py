@@ -84,11 +84,11 @@ class EndedBatch(NamedTuple):
 
 
 class SliceProgress(Message):
-    """Report of a worker about one slice, which is a part of a model's lines: lines done, errors, tokens.
+    """Report of a worker about one slice (a part of a model's lines): completed and failed lines, tokens.
 
-    All numbers are totals since the slice started. `number` identifies the slice within its model. The report
-    with the greater (`generation`, `attempt`) is the newer one. An older report never replaces a newer one.
-    `generation` rises when attempts are counted from 1 again.
+    All numbers are totals since the slice started. `number` identifies the slice within its model and batch.
+    Of two reports about a slice, the one with the greater (`generation`, `attempt`) is newer. `generation`
+    rises when attempts are counted from 1 again. An older report never replaces a newer one.
     """
 
     tenant: str
@@ -106,8 +106,8 @@ class SliceProgress(Message):
 class BatchOutcome(Message):
     """Values to store at the end of a batch: final status, counts, files and dead letters.
 
-    Dead letters are lines that failed after their last attempt. `models` has the final counts of the models
-    that have slices. If it is None, the counts that workers reported last become the final ones.
+    `dead_letters` are the lines that failed after their last attempt. `models` has the final counts of the
+    models that have slices. If `models` is None, the counts that workers reported last become the final ones.
     """
 
     status: BatchStatus
@@ -123,9 +123,9 @@ class BatchOutcome(Message):
 
 
 class RateChange(Message):
-    """Rate limit of one model that was set at run time, in requests per second. `0` means no limit.
+    """A rate limit of one model, set at run time, in requests per second. `0` means no limit.
 
-    An empty `model` stands for the limit over all models together.
+    If `model` is empty, it is the limit over all models together.
     """
 
     model: str
@@ -212,7 +212,7 @@ class ServedModel(Message):
 class WorkerHeartbeat(Message):
     """Latest report of a worker process about itself.
 
-    `stats` has numbers by name: metrics, the queues that the worker polls, and the slices that it runs.
+    The keys of `stats` name metrics, the queues that the worker polls, and the slices that it runs.
     """
 
     id: str  # host:pid

@@ -1,4 +1,4 @@
-"""Table with the results of the latest audit, which compares rows, workflow runs and files."""
+"""Table with the result of the latest audit. An audit compares rows, workflow runs and files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from batchwright.database.sql import queries
 
 
 class RecordedAudit(NamedTuple):
-    """Number of differences of one kind that the latest audit found, and the time when that audit ended.
+    """Differences of one kind that the latest audit found and left, and the time when that audit ended.
 
     Before the first audit, the counts are 0, and `at` is the time when the table was created.
     """
@@ -22,9 +22,9 @@ class RecordedAudit(NamedTuple):
 
 class AuditsTable(Protocol):
     async def record(self, counts: Mapping[str, AuditCount], at: datetime) -> None:
-        """Store the differences that an audit found, as counts by kind of difference.
+        """Store the result of an audit that ended at `at`: the counts by kind of difference.
 
-        The audit ended at `at`. Nothing changes if the stored counts are from a later audit.
+        Counts of a later audit are not replaced.
         """
         ...
 

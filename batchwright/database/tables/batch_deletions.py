@@ -10,33 +10,33 @@ from batchwright.database.sql import queries
 
 
 class BatchDeletions(Protocol):
-    """Deletion of batches. The caller deletes the objects in storage between `begin` and `remove`.
+    """Deletes ended batches. The caller deletes the objects in storage between `begin` and `remove`.
 
-    So the row of the batch stays until nothing else is left, and an interrupted deletion can be repeated.
+    So the row of the batch is deleted last, and an interrupted deletion can be repeated.
     """
 
     async def begin(self, tenant: str, batch_id: str, *, keep_files: bool) -> None:
         """Delete the rows of the batch's output and error files, so that clients no longer find them.
 
-        If `keep_files` is True, they stay.
+        If `keep_files` is True, these rows stay.
 
-        Raises ResultsInUse if a batch that resumes this one has not read its results yet. Nothing is changed
-        then.
+        Raises ResultsInUse, and changes nothing, if another batch resumes this batch and has not read the
+        results of this batch yet.
         """
         ...
 
     async def remove(self, tenant: str, batch_id: str, at: datetime) -> bool:
-        """Delete the row of an ended batch, its dead letters and all other rows of it, and return True.
+        """Delete the row of an ended batch, its dead letters and all its other rows, and return True.
 
-        The deletion is recorded, so that the row is never inserted again. Return False without a change if
-        there is no such batch, or if it is live or its files are pending.
+        The deletion is recorded with the time `at`, so that the row is never inserted again. Return False
+        without a change if there is no such batch, if it has not ended, or if its files are pending.
         """
         ...
 
     async def is_deleted(self, tenant: str, batch_id: str) -> bool: ...
 
     async def forget(self, before: datetime) -> None:
-        """Delete the records of batches that were deleted by `before`."""
+        """Delete the records of the deletions that were made at the time `before` or earlier."""
         ...
 
 

@@ -26,9 +26,9 @@ from batchwright.rules.results.error_tally import ErrorTally
 
 
 def overlay_counts(models: list[ModelCounts], reported: list[ModelCounts]) -> list[ModelCounts]:
-    """Return `models` with the completed and failed lines that `reported` has for the same models.
+    """Return `models` with the numbers of completed and failed lines replaced by those in `reported`.
 
-    Models that are only in `reported` are added at the end.
+    Models that are not in `reported` stay unchanged. Models that are only in `reported` are added at the end.
     """
     by_name = {count.model: count for count in reported}
     counts: list[ModelCounts] = []
@@ -42,9 +42,12 @@ def overlay_counts(models: list[ModelCounts], reported: list[ModelCounts]) -> li
 def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -> list[ModelCounts]:
     """Return the final counts of a batch by model.
 
-    A model in `planned` gets its counts from `planned`. A model that is not in `planned` has no slices:
-    ingestion gave all its lines a result, and all that are not completed have failed. If `planned` is None,
-    `models` is returned unchanged.
+    If `planned` is None, `models` is returned unchanged.
+
+    Args:
+        models: counts in the row of the batch.
+        planned: final counts of the models that have slices. For a model without slices, ingestion gave every
+            line a result: those of its lines that are not completed have failed.
     """
     if planned is None:
         return models

@@ -33,8 +33,8 @@ from batchwright.rules.json_text import storable_json
 class BatchesTable(Protocol):
     """Batches of all tenants. A batch is live until it has ended.
 
-    A method that changes the status returns True if it changed the row. It returns False if the row did not
-    have the required status, for example in a repeated call. Times in a row never decrease.
+    If a method needs a certain status and the row has another one, nothing changes, for example in a repeated
+    call. A change never gets an earlier time than the changes of the same row before it.
     """
 
     async def upsert(self, order: BatchOrder) -> BatchRow:
@@ -68,12 +68,11 @@ class BatchesTable(Protocol):
     async def count_live(self, tenant: str) -> int: ...
 
     async def fairness_key(self, tenant: str, at: datetime) -> str:
-        """Return the fairness key for a batch that is created at `at`.
+        """Return the fairness key for a batch that is created at `at`; empty to use the tenant's name.
 
-        Empty means that the tenant's name is the key. Temporal shares the capacity of a task queue fairly
-        between fairness keys. All batches of a tenant that run at the same time have the same key. After a
-        batch is cancelled or expires, the tenant gets a new key, because Temporal has charged the unsent
-        slices of that batch to the old key.
+        Temporal shares the capacity of a task queue fairly between fairness keys. All batches of a tenant
+        that run at the same time have the same key. After a batch was cancelled or has expired, the tenant
+        gets a new key, because Temporal has charged the unsent slices of that batch to the old key.
         """
         ...
 
@@ -105,10 +104,10 @@ class BatchesTable(Protocol):
             total: number of lines of the input.
             models: counts of lines by model.
             at: time of the change.
-            unserved: lines that failed in ingestion, for example because no backend serves their model.
-            completed: lines that ingestion completed with results from another batch.
-            began_at: time when a worker began to read the input.
-            errors: numbers of failed lines by code and model.
+            unserved: number of lines that failed in ingestion, such as lines whose model no backend serves.
+            completed: number of lines that ingestion completed with results from another batch.
+            began_at: time when a worker began to read the input; None if it is unknown.
+            errors: numbers of lines that failed in ingestion, by code and model; None if none failed.
         """
         ...
 
@@ -121,7 +120,7 @@ class BatchesTable(Protocol):
         ...
 
     async def remove_attempt(self, tenant: str, batch_id: str, prefix: str) -> None:
-        """Undo `add_attempt` after the objects below the key prefix `prefix` were deleted."""
+        """Stop counting the objects below `prefix` as stored bytes. Call it after they were deleted."""
         ...
 
     async def fail_validation(
@@ -146,18 +145,18 @@ class BatchesTable(Protocol):
         ...
 
     async def finish(self, tenant: str, batch_id: str, outcome: BatchOutcome, at: datetime) -> EndedBatch:
-        """End a live batch with the files, counts and token usage of `outcome`, in one transaction.
+        """End a live batch with the files, counts and token usage of `outcome`, and return its row.
 
-        Return the row. It is unchanged if the batch has already ended, or if it would end as completed
-        shortly after a cancel request. Raises UnknownBatch if the batch has no row.
+        The row is unchanged if the batch has already ended, or if it would end as completed although a client
+        requested a cancel in the last ten minutes. Raises UnknownBatch if the batch has no row.
         """
         ...
 
     async def add_files(self, tenant: str, batch_id: str, outcome: BatchOutcome) -> EndedBatch:
         """Add files, counts and token usage to a batch that ended before its files were written.
 
-        Return the row. It is unchanged if the batch has no pending files. Raises UnknownBatch if the batch
-        has no row.
+        Return the row, which is unchanged if no files of the batch are pending. Raises UnknownBatch if the
+        batch has no row.
         """
         ...
 
@@ -172,12 +171,12 @@ class BatchesTable(Protocol):
     ) -> EndedBatch:
         """Record that the pending files of an ended batch will never be written.
 
-        Return the row. It is unchanged if the batch has no pending files. Raises UnknownBatch if the batch
-        has no row.
+        Return the row, which is unchanged if no files of the batch are pending. Raises UnknownBatch if the
+        batch has no row.
 
         Args:
             errors: why the files cannot be written. They replace the errors of the batch.
-            total: number of lines of the input; 0 if unknown. A greater stored number does not change.
+            total: number of lines of the input; 0 if unknown. If the row has a greater number, it stays.
             keep_until: time until which results stay in storage; None if they are not kept.
         """
         ...

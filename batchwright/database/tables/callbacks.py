@@ -22,9 +22,9 @@ class ReceivedCallback(NamedTuple):
 
 
 class CallbacksTable(Protocol):
-    """Received callbacks. Only the first callback with an id is stored.
+    """Received callbacks. Of several callbacks with the same id, only the first is stored.
 
-    Later callbacks with this id are refused.
+    `accept` refuses the others.
     """
 
     async def accept(self, id: str, body: bytes | None, size: int, expires_at: datetime) -> bool:
@@ -45,7 +45,7 @@ class CallbacksTable(Protocol):
     async def clear_bodies(self, ids: Sequence[str]) -> None:
         """Delete the bodies of the callbacks with these ids.
 
-        The ids stay, so that repeated callbacks are refused.
+        The ids stay until `delete_expired` deletes them, so that repeated callbacks are refused.
         """
         ...
 

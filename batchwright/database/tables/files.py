@@ -20,11 +20,12 @@ _PARSE_INLINE_LIMIT = 500  # rows, which take about 5 ms
 class FilesTable(Protocol):
     """Files of tenants.
 
-    The methods ignore expired files, but not the inputs of live batches.
+    An expired file counts as missing. But while it is the input of a batch that has not ended or has pending
+    files, `get` and `page` still return it.
     """
 
     async def insert(self, row: FileRow) -> None:
-        """Insert a row. If the same row exists already, nothing changes."""
+        """Insert a row. It replaces a row of the same tenant with the same id."""
         ...
 
     async def get(self, tenant: str, file_id: str) -> FileRow | None: ...

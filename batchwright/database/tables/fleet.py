@@ -24,23 +24,25 @@ class LiveBatches(Protocol):
     async def backlogs(self, now: datetime) -> list[ModelBacklog]:
         """Return the number of lines without a final result, for each batch in progress and each model.
 
-        Models without such lines are left out. So are batches with a cancel request.
+        Models without such lines and batches with a cancel request are left out. Batches that are paused or
+        held are included, and are marked.
         """
         ...
 
     async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
-        """Return the models of batches in progress, in the order in which workers should poll their queues.
+        """Return the models of batches in progress, each with its number of batches by tenant.
 
-        The value of a model has a number for each tenant: how many of its batches may send lines to the model
-        now. Batches that `lines_due` leaves out do not count. The value is empty if no batch may send lines.
+        Only batches count that may send lines to the model now, as in `lines_due`. If there is none, the
+        inner dict of the model is empty.
 
-        The order is fair to tenants: the first model of every tenant comes before the second model of any
-        tenant. Within a tenant, models of older batches come first. Models with an empty value come last.
+        The models are in the order in which workers should poll their queues. The order is fair to tenants:
+        the first model of every tenant comes before the second model of any tenant. Within a tenant, models
+        of older batches come first. Models with an empty dict come last.
         """
         ...
 
     async def lines_left(self) -> dict[str, int]:
-        """Return the number of lines of live batches that have no result yet, by model.
+        """Return the number of lines of live batches without a final result, by model.
 
         Models without such lines are left out.
         """

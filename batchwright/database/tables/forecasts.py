@@ -18,8 +18,9 @@ SPEED_AGE = timedelta(hours=1)  # an older speed of a model is not used
 class LiveWork(NamedTuple):
     """Lines of one model in a batch in progress: how many have a final result, and how many are left.
 
-    `weight` is the present weight of the tenant. `limited` is True if the tenant or the batch's API key has
-    a limit of its own on what is sent to backends.
+    `settled` counts only the lines to which workers gave a final result. `weight` is the present weight of
+    the tenant. `limited` is True if the tenant has a cap on its requests in flight or a rate limit, or if the
+    batch's API key has a cap.
     """
 
     tenant: str
@@ -59,25 +60,25 @@ class ForecastsTable(Protocol):
     async def work(self, at: datetime, models: Collection[str] | None = None) -> list[LiveWork]:
         """Return the number of lines that still need a final result, by batch and model, for all tenants.
 
-        If `models` are given, only lines of these models are returned.
-        Only batches whose lines may be sent now count. A batch does not count if it is paused, cancelled,
-        past its deadline, or not in the phase of sending.
+        If `models` is given, only lines of these models are returned. Only batches whose lines may be sent
+        now count. A batch does not count if it is paused, held or cancelled, past its deadline, or not in the
+        phase of sending.
         """
         ...
 
     async def publish(self, rows: Sequence[ForecastRow], at: datetime) -> frozenset[str]:
         """Store forecasts of batches in progress. Return the ids of the batches whose forecast was stored.
 
-        A forecast is stored only if the previous one of the batch is at least ten seconds older than `at`.
-        Therefore only one control worker stores forecasts, even if several make them. If that worker ends,
-        another one takes over.
+        A forecast is stored only if the batch has none, or if the stored one was made at least ten seconds
+        before `at`. Therefore only one control worker stores forecasts, even if several make them. If that
+        worker ends, another one takes over.
         """
         ...
 
     async def publish_speeds(self, speeds: Mapping[str, ModelSpeed], at: datetime) -> None:
         """Store the speeds of models, measured at the time `at`.
 
-        A speed is stored only if the stored one is at least ten seconds older.
+        A speed is stored only if the model has none, or if the stored one is at least ten seconds older.
         """
         ...
 
@@ -86,9 +87,10 @@ class ForecastsTable(Protocol):
         ...
 
     async def record_start(self, tenant: str, batch_id: str, forecast: StartForecast) -> StartForecast | None:
-        """Store the forecast that was made before the batch begins, unless it has one. Return the stored one.
+        """Store a forecast that was made before the batch began, and return the stored forecast.
 
-        Return None without a change if the batch's status is not `validating`.
+        If the batch already has such a forecast, keep and return that one. Return None without a change if
+        the status of the batch is not `validating`.
         """
         ...
 

@@ -15,7 +15,7 @@ from batchwright.database.tables.uploads import PostgresUploads
 class IdempotencyTable(Protocol):
     """Idempotency keys of successful requests, each with the object that the request created.
 
-    Expired keys are ignored: those created at the time `since` or earlier.
+    A key that was created at the time `since` or earlier has expired and counts as missing.
     """
 
     async def find(

@@ -38,9 +38,9 @@ class ModelChangesTable(Protocol):
         check: Callable[[list[ModelChange]], None],
         expected: Sequence[int] | None = None,
     ) -> list[ModelChange]:
-        """Store a complete registry entry for a model, or remove the model if `config` is None.
+        """Store `config` as the complete registry entry of a model. If it is None, remove the model.
 
-        Return the stored changes of all models.
+        The entry replaces the earlier change of this model. Return the stored changes of all models.
 
         Args:
             check: receives all resulting changes; raises an exception to reject them.
@@ -79,8 +79,8 @@ class ModelChangesTable(Protocol):
     ) -> list[ModelChange]:
         """Delete the change of a model, so that its configuration from the registry file applies again.
 
-        Return the changes of all other models. Raises VersionConflict if the current version of the model is
-        not in `expected`.
+        Return the stored changes, which are those of other models. Raises VersionConflict if the current
+        version of the model is not in `expected`.
         """
         ...
 

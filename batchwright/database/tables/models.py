@@ -13,10 +13,7 @@ class ModelsTable(Protocol):
     """Models that each backend lists in its response to `/v1/models`. They belong to no tenant."""
 
     async def replace_models(self, backend_url: str, names: list[str], at: datetime) -> None:
-        """Replace the stored models of a backend by `names`, the models that it lists now.
-
-        `at` is the current time.
-        """
+        """Replace the stored models of a backend by `names`, the models that it listed at the time `at`."""
         ...
 
     async def served(self, backend_urls: list[str]) -> list[ServedModel]:

@@ -20,7 +20,7 @@ class BatchFilters:
     Args:
         statuses: statuses as users see them, including `cancelling`.
         model: select batches that have lines for this model. Their input must have been read.
-        forecast: select batches with this forecast.
+        forecast: select batches whose forecast says this about the completion window, for example late.
         forecast_since: forecasts made at this time or earlier are ignored.
     """
 
@@ -35,7 +35,8 @@ class BatchFilters:
 class BatchCount:
     """Number of batches of one tenant that have the same status.
 
-    `oldest` is the creation time of the oldest of these batches; None if the status is final.
+    `oldest` is the creation time of the oldest of these batches; None if the status is final. `at_risk` and
+    `late` are the numbers of those batches whose forecast says so.
     """
 
     tenant: str
@@ -54,7 +55,7 @@ class OperatorBatches(Protocol):
         ...
 
     async def set_priority(self, tenant: str, batch_id: str, priority: int) -> int | None:
-        """Set the priority of a batch, and return the one that it had.
+        """Set the priority of a batch, and return its previous priority.
 
         Return None without a change if there is no such batch, or if it has ended or is being cancelled.
         """

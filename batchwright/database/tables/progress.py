@@ -18,10 +18,9 @@ class SettledLines(NamedTuple):
 
 class ProgressTable(Protocol):
     async def record(self, rows: list[SliceProgress]) -> None:
-        """Store the latest totals of slices.
+        """Store the totals that workers report for slices. They replace the stored totals of these slices.
 
-        The totals of a slice are ignored if its batch has ended, or if a newer attempt of the slice has
-        reported already.
+        A report is ignored if the batch has ended, or if a newer attempt of the slice has reported already.
         """
         ...
 
@@ -33,7 +32,7 @@ class ProgressTable(Protocol):
         ...
 
     async def slices(self, tenant: str, batch_id: str) -> dict[tuple[str, int], SettledLines]:
-        """Return how many lines of the slices of a live batch are settled, by model and number of the slice.
+        """Return how many lines of a live batch have a final result, by (model, number of the slice).
 
         Slices that have not reported yet are left out.
         """

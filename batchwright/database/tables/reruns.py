@@ -23,7 +23,8 @@ class RerunsTable(Protocol):
         """Store `order` as the rerun of an ended batch, insert its input file, and return `order`.
 
         If the batch already has a rerun of this kind, change nothing and return the order of that rerun.
-        Stored results of the ended batch are kept at least until the deadline of the returned order.
+        If results of the ended batch are stored, they are kept at least until the deadline of the returned
+        order.
 
         Args:
             order: start argument of the rerun.

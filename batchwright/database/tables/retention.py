@@ -22,10 +22,10 @@ class EndedItem(NamedTuple):
 
 
 class StorageMark(NamedTuple):
-    """Id of this database, and the time when it was written to the storage as a mark.
+    """Mark which shows that a storage belongs to this database: an object that contains the database's id.
 
-    The mark is an object that contains the id. It shows that the storage belongs to this database.
-    `marked_at` is None if the mark was not written yet.
+    `id` is the id of this database. `marked_at` is the time when the mark was written to the storage; None if
+    it was not written yet.
     """
 
     id: str
@@ -35,9 +35,10 @@ class StorageMark(NamedTuple):
 class RetentionTable(Protocol):
     """Queries that find and delete expired data. Concurrent calls are safe.
 
-    A method with `after` returns at most `limit` items that follow the position `after`. The oldest item
-    comes first unless the method states another order. `remove_batch` and `remove_upload` return False if
-    there is no such row, or if its objects are still in storage.
+    "By `before`" means at the time `before` or earlier. A method with `after` returns at most `limit` items
+    that follow the position `after`, oldest first unless the method states another order. `remove_batch` and
+    `remove_upload` delete the row and return True; they return False if there is no such row, or if its
+    objects are still in storage.
     """
 
     async def expired_files(self, before: datetime, after: SweepPosition, limit: int) -> list[FileRow]:
@@ -64,9 +65,10 @@ class RetentionTable(Protocol):
         ...
 
     async def record_sweep(self, batch: EndedItem, at: datetime) -> bool:
-        """Record that the intermediate objects of a batch were deleted at `at`.
+        """Record that the intermediate objects of a batch were deleted at `at`, and return True.
 
-        Delete the progress of its slices. Return False if this deletion was recorded before.
+        Also delete the progress of its slices. Return False if the deletion of the objects was recorded
+        before.
         """
         ...
 
@@ -83,7 +85,7 @@ class RetentionTable(Protocol):
     async def remove_upload(self, upload: EndedItem) -> bool: ...
 
     async def count_keys(self, before: datetime) -> int:
-        """Return the number of idempotency keys that were created by `before`, which can be deleted."""
+        """Return the number of idempotency keys that were created by `before`."""
         ...
 
     async def remove_keys(self, before: datetime, limit: int) -> int:
@@ -105,7 +107,7 @@ class RetentionTable(Protocol):
         ...
 
     async def open_uploads(self, tenant: str, ids: Sequence[str]) -> frozenset[str]:
-        """Return the ids in `ids` of uploads whose parts are still in storage."""
+        """Return those of the uploads `ids` whose parts may still be in storage."""
         ...
 
     # Returns the ids of batches whose objects must stay: live ones, and ended ones whose results are kept or

@@ -14,10 +14,10 @@ from batchwright.database.tables.files import FIRST_POSITION, PostgresFiles
 
 
 class UploadsTable(Protocol):
-    """Uploads: files that clients send in parts. Only uploads with the status `pending` can change."""
+    """Uploads: files that clients send in parts. Clients can change only uploads that are `pending`."""
 
     async def insert(self, row: UploadRow) -> None:
-        """Insert a row. If the same row exists already, nothing changes."""
+        """Insert a row. If the tenant has an upload with this id already, nothing changes."""
         ...
 
     async def get(self, tenant: str, upload_id: str) -> UploadRow | None: ...
@@ -44,8 +44,9 @@ class UploadsTable(Protocol):
     async def complete(self, upload: UploadRow, file: FileRow, completion: str) -> UploadRow:
         """Change the status from `pending` to `completed`, insert `file`, and delete the rows of the parts.
 
-        Return the row of the upload. If the status is not `pending`, nothing changes. `completion` is a
-        digest of the list of parts in the file. Raises UnknownUpload if the upload has no row.
+        Return the row of the upload after the call. If the status is not `pending`, nothing changes.
+        `completion` is a digest of the list of parts that form the file. Raises UnknownUpload if the upload
+        has no row.
         """
         ...
 
@@ -67,7 +68,7 @@ class UploadsTable(Protocol):
         ...
 
     async def record_sweep(self, upload: UploadRow, at: datetime) -> None:
-        """Record that the objects of an upload were deleted from storage, and delete the rows of its parts.
+        """Record that the objects of an upload were deleted at `at`, and delete the rows of its parts.
 
         If the status is `pending`, it becomes `expired`.
         """

@@ -38,16 +38,16 @@ class WaitingRow(Message):
 
 class WaitingReasonsTable(Protocol):
     async def report(self, waiting: WaitingRow) -> bool:
-        """Store a waiting reason. Return True if it is new.
+        """Store a waiting reason, and return True. It replaces the one of the same source, batch and model.
 
-        Return False if the same reason is already stored and valid. Then only its `until` is replaced.
+        If the same reason is already stored and still valid, replace only its `until` and return False.
         """
         ...
 
     async def clear(self, tenant: str, batch_id: str, model: str, source: WaitingSource) -> bool:
         """Delete the waiting reason of a source for this batch and model.
 
-        Return True, or False if there is none. An empty `model` stands for the whole batch.
+        Return True, or False if there is none. If `model` is empty, it is the reason of the whole batch.
         """
         ...
 

@@ -1,6 +1,7 @@
-"""Table of webhook deliveries: events about batches on their way to endpoints, and the attempts so far.
+"""Tables of webhook deliveries and of the attempts to send them.
 
-Triggers of the database insert a delivery in the transaction that causes the event, so that no event is lost.
+A delivery is an event about a batch that is to be sent to one endpoint. Database triggers insert it in the
+transaction that causes the event, so that no event is lost.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,10 @@ SHOWN_ATTEMPTS = 50  # of a delivery, the latest ones
 
 
 class UnstartedDelivery(NamedTuple):
-    """A delivery whose workflow is to be started. `replays` counts how often it was replayed."""
+    """A delivery whose workflow is to be started.
+
+    `replays` counts how often `replay` made the delivery pending again after it had ended.
+    """
 
     tenant: str
     id: str
@@ -31,7 +35,10 @@ class UnstartedDelivery(NamedTuple):
 
 
 class WebhookAttempt(Message):
-    """One attempt. `http_status` is None without a response. `reason` is empty if it succeeded."""
+    """One attempt to send a delivery. `http_status` is None if no response arrived.
+
+    `reason` says why the attempt failed; it is empty if the attempt succeeded.
+    """
 
     number: int = 0  # set by the table
     at: datetime
@@ -44,7 +51,10 @@ _ATTEMPTS = TypeAdapter(list[WebhookAttempt])
 
 
 class WebhookDelivery(Message):
-    """An event on its way to one endpoint. `reason` says why it failed without another attempt."""
+    """An event that is to be sent to one endpoint, or that was sent.
+
+    `reason` says why `give_up` ended the delivery; empty if it did not. The attempts have their own reasons.
+    """
 
     tenant: str
     id: str
@@ -63,7 +73,7 @@ class WebhookDelivery(Message):
 
 
 class ListedDelivery(NamedTuple):
-    """A delivery, and its latest attempts in order."""
+    """A delivery and its latest `SHOWN_ATTEMPTS` attempts, the oldest of them first."""
 
     delivery: WebhookDelivery
     attempts: list[WebhookAttempt]
@@ -71,7 +81,10 @@ class ListedDelivery(NamedTuple):
 
 class WebhookDeliveriesTable(Protocol):
     async def insert_test(self, row: WebhookDelivery) -> None:
-        """Insert the delivery of an event that no batch caused. Nothing happens without its endpoint."""
+        """Insert the delivery of a test event, which no batch caused.
+
+        If the tenant has no such endpoint, nothing is inserted.
+        """
         ...
 
     async def unstarted(self, limit: int) -> list[UnstartedDelivery]:
@@ -82,32 +95,41 @@ class WebhookDeliveriesTable(Protocol):
         ...
 
     async def record_start(self, delivery: UnstartedDelivery) -> None:
-        """Record that the workflow was started. No effect if the delivery was replayed meanwhile."""
+        """Record that the workflow of the delivery was started.
+
+        If `replay` was called after `delivery` was read, nothing changes.
+        """
         ...
 
     async def get(self, tenant: str, id: str) -> WebhookDelivery | None: ...
 
     async def keep_body(self, tenant: str, id: str, body: bytes) -> bytes:
-        """Store the body, and return it. If another one is stored already, return that one."""
+        """Store the request body of a delivery, unless one is stored already. Return the stored body.
+
+        So all attempts send the same body.
+        """
         ...
 
     async def record_attempt(
         self, delivery: WebhookDelivery, attempt: WebhookAttempt, *, is_last: bool, disable_after: timedelta
     ) -> bool:
-        """Record an attempt. Return True if the endpoint was disabled because of it.
+        """Record an attempt of a delivery. Return True if this attempt disables the endpoint.
 
         Args:
-            is_last: True if the delivery has failed unless this attempt succeeded.
-            disable_after: an endpoint is disabled that has failed for this time.
+            is_last: True if no other attempt follows. If the attempt failed, the delivery has then failed.
+            disable_after: the endpoint is disabled if all its attempts have failed for this time.
         """
         ...
 
     async def give_up(self, tenant: str, id: str, reason: str) -> None:
-        """Record that a pending delivery has failed and is not attempted again."""
+        """Record that a pending delivery has failed because of `reason`, and is not attempted again."""
         ...
 
     async def replay(self, tenant: str, id: str) -> bool:
-        """Make a delivery pending that has ended. Return False if it is pending, or there is none."""
+        """Make a delivered or failed delivery pending, so that it is sent again, and return True.
+
+        Return False without a change if it is pending already, or if the tenant has no such delivery.
+        """
         ...
 
     async def page(
@@ -119,7 +141,11 @@ class WebhookDeliveriesTable(Protocol):
         after: str | None,
         status: DeliveryStatus | None = None,
     ) -> tuple[list[ListedDelivery], bool]:
-        """Return at most `limit` deliveries, the newest first, and True if there are more.
+        """Return at most `limit` deliveries to an endpoint, newest first, and True if more follow.
+
+        Args:
+            after: id of the last delivery of the previous page; None for the first page.
+            status: return only deliveries with this status; None for all.
 
         Raises UnknownCursor if the tenant has no delivery `after`.
         """
@@ -128,13 +154,14 @@ class WebhookDeliveriesTable(Protocol):
     async def one(self, tenant: str, endpoint_id: str, id: str) -> ListedDelivery | None: ...
 
     async def count_old(self, before: datetime) -> int:
-        """Return how many items `remove_old` would delete."""
+        """Return how many deliveries and endpoints `remove_old` would delete without a limit."""
         ...
 
     async def remove_old(self, before: datetime, limit: int) -> int:
-        """Delete at most `limit` old items of each of two kinds. Return their number.
+        """Delete old deliveries and old endpoints, at most `limit` of each. Return the number of both.
 
-        They are deliveries that have ended, and endpoints of batches without a row; both created by `before`.
+        Old are those that were created at the time `before` or earlier. A delivery is deleted only if it has
+        ended. An endpoint is deleted only if it belongs to one batch, and this batch has no row.
         """
         ...
 
@@ -244,7 +271,7 @@ class PostgresWebhookDeliveries(WebhookDeliveriesTable):
 
 
 def status_after(attempt: WebhookAttempt, *, is_last: bool) -> DeliveryStatus:
-    """Return the status of a delivery after an attempt."""
+    """Return the status of a delivery after an attempt. `is_last` is True if no other attempt follows."""
     if not attempt.reason:
         return "delivered"
     return "failed" if is_last else "pending"

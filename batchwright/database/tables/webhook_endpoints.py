@@ -16,9 +16,14 @@ from batchwright.database.sql import queries
 
 
 class WebhookEndpoint(Message):
-    """An endpoint of a tenant. `batch_id` is empty if it receives the events of all batches.
+    """An endpoint of a tenant: a URL that receives events about batches.
 
-    The secrets are as `StoredSecrets` made them. Never show or log them.
+    Attributes:
+        batch_id: id of the only batch whose events it receives; empty if it receives those of all batches.
+        secret: the signing secret as the database stores it, usually encrypted. Never show or log it.
+        previous_secret: the secret before the last replacement. Until `previous_until`, it also signs.
+        failing_since: time of the first failed attempt since the last success; None if there was none.
+        disabled_at: when the endpoint was disabled; None while it is enabled.
     """
 
     tenant: str
@@ -37,24 +42,31 @@ class WebhookEndpoint(Message):
     disabled_reason: str = ""
 
     def secrets(self, at: datetime) -> list[bytes]:
-        """Return the secrets that sign a webhook at this time, the newest first."""
+        """Return the secrets with which a webhook is signed at the time `at`, the newest first."""
         if self.previous_secret is None or self.previous_until is None or self.previous_until <= at:
             return [self.secret]
         return [self.secret, self.previous_secret]
 
 
 class WebhookEndpointsTable(Protocol):
-    """Endpoints of all tenants. Methods return None or False if the tenant has no such endpoint."""
+    """Endpoints of all tenants.
+
+    `get`, `change`, `rotate` and `delete` return None or False if the tenant has no such endpoint.
+    """
 
     async def insert(self, row: WebhookEndpoint, limit: int) -> bool:
-        """Insert an endpoint for all batches of a tenant.
+        """Insert an endpoint that receives the events of all batches of its tenant, and return True.
 
-        Return False if the tenant has `limit` such endpoints already. `0` is no limit.
+        If the tenant already has `limit` such endpoints, insert nothing and return False. If `limit` is `0`,
+        there is no limit.
         """
         ...
 
     async def insert_for_batch(self, row: WebhookEndpoint) -> WebhookEndpoint:
-        """Insert the endpoint of one batch, and return it. If it is there already, return that one."""
+        """Insert the endpoint of one batch, and return it.
+
+        If the tenant already has an endpoint with this id, change nothing and return the stored endpoint.
+        """
         ...
 
     async def get(self, tenant: str, id: str) -> WebhookEndpoint | None: ...
@@ -62,31 +74,36 @@ class WebhookEndpointsTable(Protocol):
     async def page(
         self, tenant: str, *, limit: int, after: str | None, batch_id: str = ""
     ) -> tuple[list[WebhookEndpoint], bool]:
-        """Return at most `limit` endpoints, the newest first, and True if there are more.
+        """Return at most `limit` endpoints of a tenant, newest first, and True if more follow.
 
         Args:
-            after: id of the last endpoint of the page before; None for the first page.
-            batch_id: the batch whose endpoint is returned; empty for the endpoints for all batches.
+            after: id of the last endpoint of the previous page; None for the first page.
+            batch_id: return only the endpoints of this batch. If it is empty, return only the endpoints that
+                receive the events of all batches.
 
         Raises UnknownCursor if the tenant has no endpoint `after`.
         """
         ...
 
     async def change(self, row: WebhookEndpoint) -> WebhookEndpoint | None:
-        """Store URL, events, description, details, and when and why the endpoint was disabled.
+        """Store the changed endpoint `row`, and return it as it is stored.
 
-        An endpoint that is enabled again begins without failures.
+        Only `url`, `events`, `description`, `details`, `disabled_at` and `disabled_reason` can change. If the
+        change enables a disabled endpoint, its earlier failures no longer count.
         """
         ...
 
     async def rotate(
         self, tenant: str, id: str, secret: bytes, previous_until: datetime
     ) -> WebhookEndpoint | None:
-        """Replace the secret. Until `previous_until`, the replaced one signs, too."""
+        """Replace the secret of an endpoint by `secret`, and return the endpoint.
+
+        Until `previous_until`, webhooks are also signed with the replaced secret.
+        """
         ...
 
     async def delete(self, tenant: str, id: str) -> bool:
-        """Delete an endpoint and its deliveries."""
+        """Delete an endpoint and its deliveries, and return True."""
         ...
 
 

@@ -25,14 +25,15 @@ class WorkersTable(Protocol):
         traffic: Sequence[UpstreamTraffic] = (),
         started_at: datetime | None = None,
     ) -> None:
-        """Replace the stored heartbeat of a worker. Delete workers without a heartbeat for a day.
+        """Replace the stored heartbeat of a worker. Delete other workers without a heartbeat for a day.
 
         The database's clock gives the time of the heartbeat, and the other methods compare it with the same
         clock. All processes therefore agree on which workers are live, even if their own clocks differ.
 
         Args:
             worker_id: `host:pid` of the worker process.
-            stats: numbers by name: metrics, the queues that the worker polls, and the slices that it runs.
+            stats: numbers by name. The names are those of metrics, of the queues that the worker polls, and
+                of the slices that it runs.
             registry: fingerprint of the model registry that the worker uses.
             traffic: counts of the requests that the worker sent since `started_at`, by model and backend.
             started_at: start of the worker process.

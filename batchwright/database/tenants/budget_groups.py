@@ -58,9 +58,11 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def budgets_of(self, tenant: str, key_id: str = "") -> list[GroupBudget]:
-        """Return the budget groups that pay for the tokens of a batch, at most one group of each kind.
+        """Return the budget groups whose budgets a batch uses, at most one group of each kind.
 
-        `key_id` is the id of the API key that created the batch; empty if there was none.
+        Args:
+            tenant: tenant of the batch.
+            key_id: id of the API key that created the batch; empty if there was none.
         """
         ...
 

@@ -11,20 +11,22 @@ from batchwright.rules.quotas import QuotaLimits
 
 
 class TenantQuotas(Message):
-    """Limits that were set for one tenant. `0` means no limit. None means the default.
+    """Quotas and other limits that were set for one tenant. A limit that was not set is None.
 
-    The default of a quota is the configured limit.
+    The first six fields, `live_batches` to `tokens_per_day`, are quotas. If one is None, the configured quota
+    applies. `0` means no limit.
 
     Attributes:
-        models: models that the tenant may use. The default is all models.
-        weight: share of the tenant relative to other tenants. The default is the configured weight.
-        max_in_flight: greatest number of requests in flight in the whole fleet. The default is no cap.
-        max_priority: highest priority that the tenant's batches may have. The default allows all.
-        over_quota: what happens to a batch with too many lines or tokens. By default it fails.
-        admission: what happens to a batch that cannot be done within its completion window. By default it is
+        models: models that the tenant may use; None for all.
+        weight: share of the tenant relative to other tenants; None for the configured weight.
+        max_in_flight: greatest number of requests in flight in the whole fleet; None for no cap.
+        max_priority: highest priority that the tenant's batches may have; None for no limit.
+        over_quota: what happens to a batch with too many lines or tokens. If None, it fails.
+        admission: what happens to a batch that cannot be done within its completion window. If None, it is
             accepted.
-        backend_requests_per_minute: requests that all workers together may send. The default is no limit.
-        backend_tokens_per_minute: tokens of these requests. The default is no limit.
+        backend_requests_per_minute: greatest number of requests per minute that all workers together may send
+            to backends for the tenant; None for no limit.
+        backend_tokens_per_minute: greatest number of tokens per minute in these requests; None for no limit.
     """
 
     live_batches: int | None = None
@@ -66,9 +68,10 @@ class TenantShare(NamedTuple):
     Attributes:
         weight: weight of the tenant; None if none was set.
         max_in_flight: cap on the tenant's requests in flight; None if there is no cap.
-        workers: sorted ids of the workers that run the tenant's slices; empty without a cap and rates.
+        workers: sorted ids of the live workers that run the tenant's slices; empty if the tenant has neither
+            a cap nor rates.
         live_workers: number of all live workers.
-        requests_per_minute: limit of requests to backends; None means no limit.
+        requests_per_minute: limit of requests to backends, over all workers; None means no limit.
         tokens_per_minute: limit of tokens of these requests; None means no limit.
     """
 

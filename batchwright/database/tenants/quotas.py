@@ -36,7 +36,7 @@ class QuotasTable(Protocol):
         ...
 
     async def all(self) -> list[QuotaRow]:
-        """Return the limits of all tenants that have some, sorted by tenant."""
+        """Return the limits of all tenants for which limits were set, sorted by tenant."""
         ...
 
     async def change(self, tenant: str, changes: dict[str, object], at: datetime) -> TenantQuotas:
@@ -87,12 +87,12 @@ class QuotasTable(Protocol):
     ) -> QuotaExcess | None:
         """Reserve the lines and tokens in `requested` for a batch in validation, and return None.
 
-        If a limit would be exceeded, reserve nothing and return the exceeded quota. Unfinished lines of the
-        tenant's other live batches count too. If the batch is not in validation, nothing changes.
+        If a limit would be exceeded, reserve nothing and return the exceeded quota. Lines without a result in
+        the tenant's other live batches count too. If the batch is not in validation, nothing changes.
 
-        If `waits` is True, a batch that gets no reservation is recorded as waiting. Batches created later
-        must then wait until it has a reservation or has ended. A waiting batch loses the reservation of an
-        earlier attempt. Batches with a reservation come before waiting batches.
+        If `waits` is True, a batch that gets no reservation is recorded as waiting, unless it alone exceeds
+        the limit. It then loses the reservation of an earlier call. Batches that were created later must wait
+        until it has a reservation or has ended, except those that have a reservation already.
         """
         ...
 
@@ -101,25 +101,25 @@ class QuotasTable(Protocol):
         ...
 
     async def admit_batch(self, tenant: str, batch_id: str, most: int) -> bool:
-        """Count a new batch as live before it has a row. Return True.
+        """Count a new batch as live before it has a row, and return True.
 
-        Return False if the tenant already has `most` live batches. The batch is no longer counted after a
-        minute if it still has no row.
+        If the tenant already has `most` live batches, count nothing and return False. If the batch still has
+        no row after a minute, it is no longer counted.
         """
         ...
 
     async def admit_bytes(self, tenant: str, id: str, size: int, most: int) -> bool:
-        """Count `size` bytes as stored before the new file or upload `id` has a row. Return True.
+        """Count `size` bytes as stored before the new file or upload `id` has a row, and return True.
 
-        Return False if the tenant would then have more than `most` stored bytes. The bytes are no longer
-        counted after a minute if there still is no row.
+        If the tenant would then have more than `most` stored bytes, count nothing and return False. If there
+        still is no row after a minute, the bytes are no longer counted.
         """
         ...
 
     async def release(self, tenant: str, id: str) -> None:
-        """Undo `admit_batch` or `admit_bytes`.
+        """Stop counting what `admit_batch` or `admit_bytes` counted for the batch, file or upload `id`.
 
-        Call it when the batch, file or upload has a row or will get none.
+        Call it when the batch, file or upload has a row, which then counts itself, or when it will get none.
         """
         ...
 
