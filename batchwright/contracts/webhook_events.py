@@ -40,7 +40,7 @@ END_EVENTS = (
 class EventDetails(Message):
     """State of the batch at the first attempt to deliver the event.
 
-    `test` is True if a client requested the event to test an endpoint. The event then belongs to no batch.
+    If there is no such batch, only `test` is set, to True. This is so for an event that tests an endpoint.
     """
 
     test: bool = False

@@ -19,7 +19,11 @@ _TOLERANCE, _SHARED_TOLERANCE = 1.5, 1.25
 
 
 class AdaptiveLimitPolicy(NamedTuple):
-    """Bounds of all adaptive limits, in requests. If `adaptive` is False, each limit stays at `ceiling`."""
+    """Rules for all adaptive limits of a process.
+
+    A limit is at most `ceiling` requests in flight at one backend. If `adaptive` is False, it stays at
+    `ceiling`.
+    """
 
     adaptive: bool = True
     ceiling: int = 100
@@ -30,7 +34,8 @@ class AdaptiveLimitPolicy(NamedTuple):
 class BackendUsage:
     """Limits of one backend, and its number of requests in flight, over all models.
 
-    `limit` is the adaptive limit. `share` is the part of a fleet-wide limit that this process may use.
+    `limit` is the adaptive limit. `share` is how many requests of the backend's fleet-wide limit this process
+    may have in flight; `sys.maxsize` if the backend has no fleet-wide limit.
     """
 
     url: str
@@ -40,7 +45,7 @@ class BackendUsage:
 
     @property
     def most(self) -> int:
-        """Maximum number of requests in flight."""
+        """Maximum number of requests that this process may have in flight at the backend."""
         return min(self.limit.current, self.share)
 
 
@@ -125,7 +130,7 @@ class AdaptiveLimits:
         return self._usage_of(url).most
 
     def limit_of_model(self, model: str) -> int | None:
-        """Return the sum of the limits of the model's backends, or None if it has no backend."""
+        """Return the sum of the limits of the model's backends in this process; None if it has no backend."""
         urls = self.backends_of(model)
         return sum(self.limit_of(url) for url in urls) if urls else None
 
@@ -182,7 +187,7 @@ class AdaptiveLimits:
                 family.remove_by_labels({"backend": url})
 
     def share(self, urls: Collection[str]) -> None:
-        """Set the URLs of the backends that also serve interactive traffic. This replaces earlier calls.
+        """Set the URLs of the backends that also serve interactive traffic, instead of those set before.
 
         The limits of these backends are lowered sooner when responses get slower. If `policy.shared` is True,
         this holds for every backend.
@@ -192,9 +197,10 @@ class AdaptiveLimits:
             use.limit.bounds = self._bounds(url)
 
     def set_shares(self, shares: Mapping[str, int]) -> None:
-        """Set which part of each backend's fleet-wide limit this process may use, by URL.
+        """Set how many requests of each backend's fleet-wide limit this process may have in flight.
 
-        A part may be 0. A backend that is not in `shares` has no fleet-wide limit.
+        The keys of `shares` are URLs of backends. A value may be 0. A backend that is not in `shares` has no
+        fleet-wide limit.
         """
         self._shares = shares
         for url, use in self._uses.items():

@@ -76,8 +76,8 @@ class CatalogEntry:
     """One model with its settings and their source.
 
     Attributes:
-        changed_at: set if the source is a change at run time.
-        seen_at: set if the source is the model list of a backend.
+        changed_at: time of the change, if the source is a change at run time; otherwise None.
+        seen_at: when a backend last listed the model, if the source is such a list; otherwise None.
         problems: parts of the change that are not applied, each with a remedy.
         base: the model without the change; None if nothing was changed, or if the change added the model.
         base_source: the source of `base`.
@@ -122,7 +122,9 @@ class Catalog:
         return self._changes.trusted
 
     def base_of(self, model: str, seen: Sequence[SeenModel]) -> ModelConfig | None:
-        """Return the model without its change at run time; None if only the change defines the model.
+        """Return the settings of a model without its change at run time.
+
+        Return None if only the change defines the model.
 
         Args:
             seen: the stored model lists of backends.
@@ -182,7 +184,10 @@ class ResolvedModel(NamedTuple):
 
 
 class ChangeResolver:
-    """Applies changes made at run time to models, if the registry file and the settings allow them."""
+    """Applies changes made at run time to the settings of models.
+
+    Parts of a change that the registry file or the settings do not allow are left out.
+    """
 
     def __init__(self, settings: Settings) -> None:
         file = load_registry(settings)
@@ -193,8 +198,8 @@ class ChangeResolver:
     def resolve(self, change: RuntimeChange, base: ModelConfig | None) -> ResolvedModel:
         """Return the model after the change.
 
-        If the change is a patch (only some settings) and does not fit the model any longer, the patch is not
-        applied. The result then names the problem.
+        If the change is a patch (only some settings) and no longer fits the model, it is not applied, and the
+        result names the problem.
 
         Args:
             base: the model without the change; None if only the change defines the model.
@@ -218,12 +223,13 @@ class ChangeResolver:
 def discovered_models(
     gateways: Sequence[GatewayConfig], listed: Sequence[ListedModel]
 ) -> dict[str, ModelConfig]:
-    """Return every model that a gateway lists, by name, with all gateways that list the model.
+    """Return the settings of every model that a gateway lists, by name of the model.
 
-    A gateway is a backend whose models are taken from its own model list.
+    A gateway is a backend whose models are taken from its own model list. The backends of a model are all
+    gateways that list it.
 
     Args:
-        listed: the stored model lists.
+        listed: the stored model lists of the gateways.
     """
     if not gateways:
         return {}
@@ -236,9 +242,9 @@ def discovered_models(
 
 
 def unlisted_models(gateways: Sequence[GatewayConfig], names: Collection[str]) -> dict[str, ModelConfig]:
-    """Return a model configuration for each of `names`, with the backends that accept any model name.
+    """Return settings for each model in `names`, with all backends that accept every model name.
 
-    The result is empty if no backend accepts any model name.
+    The result is empty if no backend accepts every model name.
     """
     accepting = [gateway for gateway in gateways if gateway.any_model]
     return {name: _at_gateways(accepting) for name in sorted(names)} if accepting else {}

@@ -42,8 +42,8 @@ class CircuitAttempt(Struct, eq=False):
 class CircuitBreaker:
     """Stops the requests of one model to one backend while the backend fails.
 
-    The circuit opens after `failures_to_open` failures in a row. If many requests are in flight, at least
-    half of them must have failed. If only lines of one tenant fail, opening may be delayed for some seconds,
+    The circuit opens after `failures_to_open` failures in a row, if they are at least half as many as the
+    requests in flight. If only lines of one tenant fail, opening may be delayed for some seconds,
     until a line of another tenant has a result. All times are seconds of `clock`.
     """
 
@@ -77,8 +77,8 @@ class CircuitBreaker:
     def wait_seconds(self, tenant: str = "") -> float:
         """Return the seconds until a line of the tenant may be sent; 0 if a line may be sent now.
 
-        The call also records that the tenant waits. If a trial of one tenant has just failed, other waiting
-        tenants may send first.
+        If the circuit is open, the call also records that the tenant waits. If the last failed trial was a
+        line of this tenant and other tenants wait, the tenant waits longer, so that they may send first.
         """
         if not self._pause:
             return 0.0
@@ -101,7 +101,7 @@ class CircuitBreaker:
         return max(0.0, left)
 
     def begin(self, tenant: str = "") -> CircuitAttempt:
-        """Record that a request is sent, and return its attempt.
+        """Record that a request is sent, and return the attempt to pass to a `record_...` method later.
 
         While the circuit is open, the request is a trial, which shows if the backend has recovered.
         """
@@ -115,10 +115,10 @@ class CircuitBreaker:
         return attempt
 
     def _between_trials(self) -> float:
-        """Return how many seconds to wait for the response to a trial before sending another trial.
+        """Return the seconds between two trials while the first one has no response yet.
 
-        If a trial takes longer than earlier refusals took, the backend is probably processing it. After each
-        such trial, the result gets shorter.
+        The backend refused earlier requests quickly. If it does not refuse a trial as quickly, it probably
+        processes it. So the result gets shorter with every trial that is sent while another is in flight.
         """
         return max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
 
@@ -159,15 +159,16 @@ class CircuitBreaker:
     ) -> None:
         """Record a failure that is the backend's fault.
 
-        The failure may open the circuit. If the circuit is already open, the failure may extend its pause.
+        The failure may open the circuit. If the circuit is already open, a failed trial may make the pause
+        before the next trial longer.
 
         Args:
             attempt: the request that failed.
-            reason: why the circuit is open, in words for tenants.
-            at_once: True opens the circuit without regard to earlier results.
+            reason: the failure in words for tenants, who see it while the circuit is open.
+            at_once: True to open the circuit after this one failure.
             pause: seconds for which the backend asked the client to wait; 0 if it did not ask.
             others_wait: True if a line of another tenant is waiting.
-            steady: True keeps the pauses between trials short, because the backend still answers other
+            steady: True to keep the pauses between trials short, because the backend still answers other
                 requests.
         """
         attempt.is_recorded = True
@@ -203,7 +204,7 @@ class CircuitBreaker:
         return self._tenant_errors.get(tenant, "")
 
     def allow_trial(self) -> None:
-        """Let an open circuit send a trial request now, because the backend responds again."""
+        """Allow a trial request through the open circuit now, because the backend responds again."""
         self._retry_at = min(self._retry_at, self.clock())
 
     def succeeded_since(self, since: float) -> bool:
@@ -220,7 +221,7 @@ class CircuitBreaker:
             attempt: the request that failed, with a response such as 500.
             request_id: id of the line.
             since: when the line was last tried. If the backend has responded normally since then, no probe is
-                needed.
+                needed, because the line is at fault.
             proved: True if an earlier attempt has shown that the line is at fault. The line is then not
                 counted.
         """
@@ -244,9 +245,9 @@ class CircuitBreaker:
             since: when the line was last tried.
             proved: True if an earlier attempt has shown that the line is at fault. The line is then not
                 counted.
-            vouched: True if a check just before the attempt reached the backend: the line is at fault. False
-                if the check failed: the backend is at fault. None if the attempt got a response: the backend
-                is at fault only if the circuit is open.
+            vouched: result of the check that was made just before an attempt without a response. True: the
+                check reached the backend, so the line is at fault. False: it did not, so the backend is at
+                fault. None if the attempt got a response: the backend is at fault if the circuit is open.
         """
         if self.succeeded_since(since):
             return False
@@ -257,8 +258,8 @@ class CircuitBreaker:
     def _count_suspect(self, request_id: str, proved: bool) -> bool:
         """Count the line as failed. Return True if `failures_to_open` lines have failed by now.
 
-        Only lines since the last normal response count. A line that is known to be at fault (`proved`) is not
-        counted.
+        The count starts again at each normal response. A line counts once. A line that is known to be at
+        fault (`proved`) does not count.
         """
         if not proved and len(self._suspects) < self.failures_to_open:
             self._suspects.add(request_id)
@@ -269,10 +270,10 @@ class CircuitBreaker:
         return attempt.is_trial and self.is_open and attempt.sent_at >= self.opened_at
 
     def _should_open(self, others_wait: bool, now: float) -> bool:
-        """Return True if there are enough consecutive failures to open the circuit.
+        """Return True if there are enough failures in a row to open the circuit.
 
-        If only lines of one tenant have failed, a line of another tenant may show that the backend works.
-        Therefore the result is False for some seconds if such a line was just sent or is waiting.
+        If only lines of one tenant have failed, a line of another tenant may show that the backend works. If
+        such a line was just sent or is waiting, the result is therefore False for some seconds.
 
         Args:
             others_wait: True if a line of another tenant is waiting.

@@ -89,7 +89,10 @@ class InferenceClient:
         self.reload_key()
 
     def set_transport(self, transport: Transport) -> None:
-        """Use `transport` for further requests. A client that had a problem becomes usable."""
+        """Use `transport` for further requests, and read the API key again.
+
+        A client that had a problem becomes usable, unless it has no API key and cannot read one.
+        """
         self._transport = transport
         self._initial_problem = self.problem = ""
         self.reload_key()
@@ -141,8 +144,8 @@ class InferenceClient:
     ) -> Exchange | None:
         """Send a POST request if that is possible without awaiting. No trace span is created.
 
-        Return the exchange, which the caller can cancel; None if nothing was sent. `on_outcome` is called
-        once with the outcome and must not raise.
+        Return the exchange, which the caller can cancel. Return None if nothing was sent. If a request was
+        sent, `on_outcome` is called once with the outcome. It must not raise.
         """
         if self.problem:
             return None
@@ -274,7 +277,7 @@ class InferenceClient:
         return (await self.listing(url)).models
 
     async def is_reachable(self, url: str) -> bool:
-        """Request the model list. Return True if the backend seems to respond, even with an error."""
+        """Request the model list of the backend at `url`. Return True if it responds, even with an error."""
         try:
             await self.models(url)
         except ListingFailed as error:
@@ -317,12 +320,12 @@ def parse_response(status: int, headers: dict[bytes, bytes], body: bytes, reques
 def from_status(
     status: int, headers: dict[bytes, bytes], body: bytes, request: bytes = b"", message: str = ""
 ) -> Outcome:
-    """Return the outcome of a response from its status. The response body is not checked.
+    """Return the outcome that follows from the status of a response. It is not checked if `body` is a result.
 
     Args:
         body: body of the response.
         request: body of the request.
-        message: the error message; empty for the default message.
+        message: the error message if the outcome is an error; empty for the default message.
     """
     if status < 100:
         return invalid_response(f"The backend answered with {status:03}, which is not an HTTP status.")

@@ -109,7 +109,7 @@ class ClientPool:
         return found
 
     async def retain_only(self, keys: Collection[str]) -> None:
-        """Drop all clients except those with these keys, which `client_key` returns."""
+        """Drop all clients except those whose `client_key` is in `keys`."""
         for key in self._clients.keys() - keys:
             del self._clients[key]
             self._unusable.pop(key, None)

@@ -29,7 +29,7 @@ class PermitRequest:
     """Request of one slice for one permit.
 
     Attributes:
-        number: the slice's number in its batch.
+        number: number of the slice among the slices of its model and batch.
         weight: weight of the tenant relative to other tenants; `TenantShares` may override it.
         key_id: id of the API key that created the batch; empty if there was none.
         on_granted: called once with the permit. It must not raise.
@@ -87,9 +87,9 @@ class Permit(Struct, eq=False):
             self.charged = limits.charge(request.model, request.tenant, line_bytes, self.owner.clock())
 
     def correct_charge(self, tokens: int) -> None:
-        """Replace the estimated tokens by the number of used tokens.
+        """Count `tokens` instead of the tokens that `charge` estimated.
 
-        Use 0 if the backend refused the request.
+        Pass 0 if the backend refused the request.
         """
         if self.charged is not None:
             self.owner.limits.correct(self.charged, tokens)
@@ -338,7 +338,7 @@ class ConcurrencyLimiter:
         return found
 
     def _grant_one(self, model: _Model, now: float) -> None:
-        """Grant a permit to the next tenant. If a limit does not allow that, set the tenant aside."""
+        """Grant a permit to the model's next tenant. If the tenant is at a limit, move it to `capped`."""
         tenant = model.shares.next_tenant(model.waiting, now)
         queue = model.waiting[tenant]
         shares, limits, limit, is_capped = self._shares, self.limits, None, None
@@ -375,7 +375,7 @@ class ConcurrencyLimiter:
         self._waiting[model.name] = model
 
     def _stop_waiting(self, model: _Model, tenant: str) -> None:
-        """Remove the tenant's queue from the model, whether the tenant waits or is at a limit."""
+        """Remove the tenant's queue from the queues of the model: from `capped` or else from `waiting`."""
         if model.capped.pop(tenant, None) is not None:
             del model.capped_by[tenant]
             self._capped[tenant].remove(model)
@@ -388,7 +388,7 @@ class ConcurrencyLimiter:
             model.full_since = math.inf
 
     def _retry_capped(self, model: _Model, tenant: str) -> None:
-        """Let a tenant that was at a limit wait for permits again if it is below the limit now.
+        """If a tenant that was at a limit is below it now, put it back among the tenants that wait.
 
         The tenant starts like any tenant that begins to wait. The time at the limit gives it no advantage.
         """

@@ -1,7 +1,8 @@
 """Microbatching: send several lines of one model in one request, if the model's settings allow it.
 
-If such a request fails, all its lines are sent once more together, then in halves, and at last one by one. A
-line loses an attempt only if it is sent alone.
+If the backend fails to process such a request, its lines are sent once more together, then in halves, and at
+last one by one. If the backend refuses the request as invalid, they are sent one by one at once. A line loses
+an attempt only if it is sent alone.
 """
 
 import asyncio
@@ -56,7 +57,7 @@ class MicrobatchPolicy(NamedTuple):
     Attributes:
         lines: maximum number of lines in one request.
         tokens: maximum number of input tokens in one request. Tokens are estimated.
-        pause: returns the seconds to wait before the n-th retry of a failed request.
+        pause: returns the seconds to wait before retry `n` of a failed request, counted from 1.
     """
 
     model: str
@@ -101,8 +102,7 @@ class MicrobatchSenders:
     ) -> RequestSender:
         """Return the sender of a model's lines to one of its backends.
 
-        If the lines do not share requests, the result is the backend's own client, which sends each line
-        alone.
+        If the lines do not share requests, the result is the backend's own client.
 
         Args:
             endpoint: endpoint of the batch.
@@ -202,7 +202,7 @@ class _Microbatch:
 
 
 class MicrobatchSender:
-    """Sends lines of one model to one backend in shared requests. All slices of the process use it."""
+    """Sends the lines of one model to one backend in shared requests, for all slices of the process."""
 
     def __init__(
         self,
@@ -227,8 +227,8 @@ class MicrobatchSender:
     ) -> Outcome:
         """Send one line, possibly together with other lines in one request. Return the outcome of this line.
 
-        Only lines with the same `tenant` share a request. If the call is cancelled, a request that is shared
-        with other lines continues. The other parameters are those of `InferenceClient.send`.
+        Only lines with the same `tenant` share a request. If the call is cancelled, its request continues for
+        the other lines that share it. The other parameters are those of `InferenceClient.send`.
         """
         part = self._eligible(body)
         if part is None:

@@ -19,10 +19,10 @@ class ModelPermits(Generic[Request]):
     """Permits of one model, and the tenants that wait for permits.
 
     Attributes:
-        used: permits in use.
-        grants: permits so far.
-        granted_at: number of the model's last grant; grants of all models are numbered in order.
-        most: the model's limit.
+        used: number of permits in use.
+        grants: number of permits that were granted so far.
+        granted_at: number of the model's last grant; the grants of all models are numbered in order.
+        most: greatest number of permits that the model may use.
         urls: URLs of the model's backends.
         ranks: the order of each tenant's batches.
         refreshed_at: when `most`, `urls` and `ranks` were last looked up.
@@ -31,7 +31,7 @@ class ModelPermits(Generic[Request]):
         capped: queues of the tenants that may send nothing now, because they have reached a cap on requests
             in flight or a rate. `capped_by` names this limit.
         full_since: when its backends became full; infinity if they are not full.
-        sampled_at: waits due to limits are recorded up to this time.
+        sampled_at: time of the last call of `record_waits`.
     """
 
     name: str
@@ -68,8 +68,9 @@ class ModelPermits(Generic[Request]):
     def is_starved(self, backends: AdaptiveLimits, now: float) -> bool:
         """Return True if the model may send one request although its backends are full.
 
-        Call this for a model that uses no permit. The result is True if the backends have been full for long.
-        They may be full of requests of another model that never get a response.
+        Call this for a model that uses no permit. The result is True if the backends have been full for ten
+        seconds, and this process may send more under the fleet-wide limit of at least one of them. They may
+        be full of requests of another model that never get a response.
         """
         is_long = now - self.full_since >= _STARVED_SECONDS
         return is_long and not all(map(backends.has_used_share, self.urls))
@@ -85,7 +86,10 @@ class ModelPermits(Generic[Request]):
         return limits.model_limit(self.name, now)
 
     def record_waits(self, limits: SendLimits, now: float) -> None:
-        """Record for how long lines of the model have waited because of limits since the last call."""
+        """Record in the metrics that lines of the model have waited for a limit since the last call.
+
+        If the last call was more than a second ago, nothing is recorded for this time.
+        """
         seconds, self.sampled_at = now - self.sampled_at, now
         if seconds > _MAX_SAMPLE_SECONDS:
             return

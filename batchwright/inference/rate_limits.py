@@ -102,10 +102,11 @@ class FleetRates(EffectiveRates):
         return self.allocation.queues(self._models)
 
     def in_effect(self) -> list[tuple[str, str, Pacing]]:
-        """Return every rate limit as (model, task queue, pacing). The pacing is how fast slices are sent.
+        """Return every rate limit as (model, task queue, pacing).
 
-        The models without a rate of their own share one rate and one task queue. Their model name in the
-        result is `ALL_MODELS`.
+        The pacing says how many requests one turn of a slice may send, and how many turns may start per
+        second. The models without a rate of their own share one rate and one task queue. In the result, they
+        are one entry with the model name `ALL_MODELS`.
         """
         rates, models = self.allocation, self._models
         own = [(model, rates.of(model)) for model in sorted(models & rates.own.keys())]
@@ -137,7 +138,8 @@ class FleetRates(EffectiveRates):
     async def try_refresh(self) -> bool:
         """Refresh the rates and return True.
 
-        On an error, log it once, keep the last rates and return False.
+        If `refresh` raises, keep the last rates and return False. The error is logged, unless the call before
+        had the same error.
         """
         try:
             await self.refresh()
@@ -152,7 +154,7 @@ class FleetRates(EffectiveRates):
         return True
 
     async def run(self) -> None:
-        """Refresh the rates every few seconds, forever."""
+        """Refresh the rates every few seconds until cancelled. Errors are logged."""
         while True:
             await self.try_refresh()
             await asyncio.sleep(_REFRESH_SECONDS)

@@ -114,8 +114,8 @@ class BackendRegistry:
     async def served(self) -> frozenset[str]:
         """Return the names and aliases of the served models.
 
-        Only the first call reads the names from the database. If the database is unreachable, it raises the
-        exception that the constructor got as `unavailable`.
+        Until the models were read for the first time, the call reads them. If the database is then
+        unreachable, it raises the exception that the constructor got as `unavailable`.
         """
         if not self._read:
             await self.refresh()
@@ -161,9 +161,9 @@ class BackendRegistry:
         return router
 
     def retain_unlisted(self, awaited: Collection[str]) -> None:
-        """Drop all models that no backend lists, except those in `awaited`, which live batches need.
+        """Drop the models that no backend lists, except those in `awaited`, the models of live batches.
 
-        Without this, tenants could fill the memory with invented model names.
+        Otherwise tenants could fill the memory with invented model names.
         """
         still_required = self._unlisted.intersection(awaited)
         if still_required != self._unlisted:
@@ -265,9 +265,9 @@ class BackendRegistry:
         self._listed = await self._models.served([gateway.url for gateway in self._gateways])
 
     async def run(self) -> None:
-        """Refresh the models forever.
+        """Refresh the models until cancelled.
 
-        While the database is unreachable, log a warning once and keep trying.
+        While the database is unreachable, keep trying. An outage is logged once, not at every try.
         """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat(self.refresh, _REFRESH_SECONDS))
@@ -336,7 +336,8 @@ class BackendRegistry:
     async def _list_models(self, backend: Backend) -> list[str] | None:
         """Request the model list of a backend. Return the names of its models; None if that fails.
 
-        Also record in `backend` if the backend was reachable.
+        Also record in `backend` if it was reachable and how long its response took. If it lists its models
+        again after a failure, allow trial requests through its open circuits.
         """
         began = time.monotonic()
         try:

@@ -27,7 +27,7 @@ from batchwright.rules.dispatch.retry_policy import SUCCESS, RetryPolicy
 
 
 class Dispatch(Struct, eq=False):
-    """One request in flight to a backend. Call `end` exactly once when the request has ended."""
+    """One request in flight to an upstream (a model at a backend). Call `end` once when it has ended."""
 
     upstream: Upstream
     attempt: CircuitAttempt
@@ -106,7 +106,7 @@ class ModelRouter:
 
     @property
     def circuit(self) -> CircuitBreaker:
-        """The circuit breaker that is expected to be the first to let a request through."""
+        """The circuit breaker, of the model's own backends, that lets a request through first."""
         return min(
             self.upstreams, key=lambda upstream: (upstream.circuit.is_open, upstream.circuit.wait_seconds())
         ).circuit
@@ -122,9 +122,9 @@ class ModelRouter:
 
     @property
     def urls(self) -> Sequence[str]:
-        """URLs of the backends that may get a request now.
+        """URLs of the backends that may get a request now; those of all own backends if none may.
 
-        If there are none, the URLs of all own backends.
+        Backends of fallback models are included while the circuits of all own backends are open.
         """
         for upstream in self.upstreams:
             if upstream.circuit.is_open:
@@ -180,9 +180,7 @@ class ModelRouter:
     def resume(self, key: str, tenant: str = "") -> Dispatch | None:
         """Count a job that already runs at an upstream (a model at a backend) as in flight.
 
-        Return its dispatch.
-
-        Return None if no upstream has this key, or if the upstream does not run jobs.
+        Return its dispatch. Return None if no upstream has this key, or if the upstream does not run jobs.
 
         Args:
             key: `key` of the upstream that runs the job.
@@ -237,8 +235,8 @@ class ModelRouter:
     ) -> Exchange | None:
         """Send the body to the chosen backend if that is possible without awaiting.
 
-        Return the exchange, which the caller can cancel; None if nothing was sent. `on_outcome` is called
-        once with the outcome, and the caller must pass this outcome to `finalize_response`.
+        Return the exchange, which the caller can cancel. Return None if nothing was sent. If the body was
+        sent, `on_outcome` is called once with the outcome. The caller must pass it to `finalize_response`.
         """
         upstream = dispatch.upstream
         backend = upstream.backend
@@ -290,10 +288,7 @@ class ModelRouter:
         return outcome
 
     def _reachable(self) -> list[Upstream]:
-        """Return the model's own upstreams.
-
-        If all their circuits are open, add the upstreams of the fallbacks.
-        """
+        """Return the model's own upstreams and, if all their circuits are open, those of the fallbacks."""
         if not self.is_open:
             return self.upstreams
         return [*self.upstreams, *(upstream for router in self.fallbacks for upstream in router.upstreams)]
@@ -303,9 +298,14 @@ class ModelRouter:
     ) -> list[Upstream]:
         """Return the upstreams (models at backends) from which `select` may choose; empty if there are none.
 
-        Usually the result is the model's own upstreams. If all their circuits are open, the result is one own
-        upstream that may get a trial request. If there is none, the result is the upstreams of the first
-        usable fallback.
+        The result is usually the model's own upstreams with a closed circuit. If an upstream may get a trial
+        request now, the result is only this one. If all own circuits are open and none may get a trial, the
+        first fallback with a usable upstream takes the model's place, by the same rules.
+
+        Args:
+            exclude: upstreams that are never returned.
+            avoid: upstream that is returned only if there is no other; None if there is none to avoid.
+            is_used_up: returns True for the URL of a backend that may get no request at all.
         """
         is_open = self.is_open
         for router in (self, *(self.fallbacks if is_open else ())):
