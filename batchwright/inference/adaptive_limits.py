@@ -64,7 +64,7 @@ class PlacedRequest(Struct, eq=False):
 
 
 class AdaptiveLimits:
-    """Count the requests in flight at each backend, and adapt each backend's limit to its responses.
+    """Counts the requests in flight at each backend, and adapts each backend's limit to its responses.
 
     A permit, the right to have one request in flight, is granted before a backend is chosen. Until then it is
     an unplaced permit, and it counts at each backend that may be chosen.
@@ -123,7 +123,7 @@ class AdaptiveLimits:
         return use.in_flight >= use.share
 
     def has_share(self, url: str) -> bool:
-        """Return False if this process has no part of the fleet-wide limit of the backend, otherwise True."""
+        """Return False if the backend has a fleet-wide limit and the part of this process is 0."""
         return self._shares.get(url, 1) > 0
 
     def limit_of(self, url: str) -> int:

@@ -43,8 +43,8 @@ class CircuitBreaker:
     """Stops the requests of one model to one backend while the backend fails.
 
     The circuit opens after `failures_to_open` failures in a row, if they are at least half as many as the
-    requests in flight. If only lines of one tenant fail, opening may be delayed for some seconds,
-    until a line of another tenant has a result. All times are seconds of `clock`.
+    requests in flight. If only lines of one tenant fail, opening may be delayed for some seconds, until a
+    line of another tenant has a result. All times are seconds of `clock`.
     """
 
     failures_to_open: int

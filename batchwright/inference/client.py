@@ -50,7 +50,10 @@ class RequestSender(Protocol):
     def send(
         self, target: TargetUrl, body: bytes, request_id: str, extra: Sequence[Header] = ()
     ) -> Awaitable[Outcome]:
-        """Send one line and return its outcome, without retries."""
+        """Send one line and return its outcome, without retries.
+
+        The parameters are those of `InferenceClient.send`.
+        """
         ...
 
 
@@ -320,7 +323,7 @@ def parse_response(status: int, headers: dict[bytes, bytes], body: bytes, reques
 def from_status(
     status: int, headers: dict[bytes, bytes], body: bytes, request: bytes = b"", message: str = ""
 ) -> Outcome:
-    """Return the outcome that follows from the status of a response. It is not checked if `body` is a result.
+    """Return the outcome of a response by its status. Whether `body` is a valid result is not checked.
 
     Args:
         body: body of the response.

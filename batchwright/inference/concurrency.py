@@ -198,7 +198,7 @@ class ConcurrencyLimiter:
         return model is not None and model.others_wait(self.limits, tenant, self.clock())
 
     def is_capped(self, name: str, tenant: str) -> bool:
-        """Return True if a cap or a rate makes the tenant's slices wait although a permit is free."""
+        """Return True if a cap or a rate, not a lack of permits, makes the tenant's slices wait."""
         model = self._models.get(name)
         return model is not None and tenant in model.capped
 

@@ -87,7 +87,9 @@ class PreCallHooks:
         return call
 
     async def _run_bounded(self, hook: Hook, call: Call) -> "Call | _Refusal | BaseException":
-        """Run one hook within its time limit. Return the request to send, a refusal, or the hook's exception.
+        """Run one hook. Return the request to send, a refusal, or the exception with which the hook failed.
+
+        If the hook takes longer than its time limit, the exception is `_TimedOut`.
 
         The hook runs in its own task, because it may ignore its cancellation and must not delay the line.
         """

@@ -55,10 +55,11 @@ class MemoryBudget:
         return not self.response_bytes or self.response_bytes + self._estimate < self._half
 
     def reserve(self, size: int) -> Reservation:
-        """Queue a reservation of `size` bytes for a shard and return it. Its `granted` may become True later.
+        """Queue a reservation of `size` bytes for a shard and return it.
 
-        Call `release` with the reservation in the end, even if it was never granted. A shard that is larger
-        than the memory for all shards is granted when no other shard is in memory.
+        Its `granted` becomes True, at once or later, when there is memory for it. Call `release` with the
+        reservation in the end, even if it was never granted. A reservation that is larger than the memory for
+        all shards is granted when no other shard is in memory.
         """
         room = Reservation(size)
         self._wanted.append(room)
@@ -74,7 +75,7 @@ class MemoryBudget:
         self._grant()
 
     def shrink(self, room: Reservation, size: int) -> None:
-        """Reduce a granted reservation to `size` bytes."""
+        """Reduce a granted reservation to `size` bytes, and return the rest of its memory."""
         self._shards -= room.size - size
         room.size = size
         self._grant()
@@ -82,7 +83,7 @@ class MemoryBudget:
     def reserve_response(self, request_bytes: int) -> int:
         """Reserve memory for a request and its estimated response. Return the reserved number of bytes.
 
-        The caller has to subtract this number from `response_bytes` later.
+        When the memory is free again, the caller has to subtract this number from `response_bytes`.
         """
         size = request_bytes + int(self._estimate)
         self.response_bytes += size

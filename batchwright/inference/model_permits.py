@@ -86,9 +86,9 @@ class ModelPermits(Generic[Request]):
         return limits.model_limit(self.name, now)
 
     def record_waits(self, limits: SendLimits, now: float) -> None:
-        """Record in the metrics that lines of the model have waited for a limit since the last call.
+        """Record in the metrics for how long limits have made lines of the model wait since the last call.
 
-        If the last call was more than a second ago, nothing is recorded for this time.
+        If the last call was more than a second ago, the time since then is not recorded.
         """
         seconds, self.sampled_at = now - self.sampled_at, now
         if seconds > _MAX_SAMPLE_SECONDS:

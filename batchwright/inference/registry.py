@@ -114,8 +114,8 @@ class BackendRegistry:
     async def served(self) -> frozenset[str]:
         """Return the names and aliases of the served models.
 
-        Until the models were read for the first time, the call reads them. If the database is then
-        unreachable, it raises the exception that the constructor got as `unavailable`.
+        If the models were never read before, the call first reads them, as `refresh` does. If the database is
+        unreachable then, it raises the exception that the constructor got as `unavailable`.
         """
         if not self._read:
             await self.refresh()

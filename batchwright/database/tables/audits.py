@@ -11,7 +11,7 @@ from batchwright.database.sql import queries
 
 
 class RecordedAudit(NamedTuple):
-    """Differences of one kind that the latest audit found and left, and the time when that audit ended.
+    """Numbers of differences of one kind that the latest audit found and left, and when that audit ended.
 
     Before the first audit, the counts are 0, and `at` is the time when the table was created.
     """

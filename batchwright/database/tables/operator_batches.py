@@ -19,7 +19,7 @@ class BatchFilters:
 
     Args:
         statuses: statuses as users see them, including `cancelling`.
-        model: select batches that have lines for this model. Their input must have been read.
+        model: select batches that have lines for this model. Batches whose input was not read yet have none.
         forecast: select batches whose forecast says this about the completion window, for example late.
         forecast_since: forecasts made at this time or earlier are ignored.
     """

@@ -44,7 +44,8 @@ class RetentionTable(Protocol):
     async def expired_files(self, before: datetime, after: SweepPosition, limit: int) -> list[FileRow]:
         """Return files that expired by `before`, sorted by time of expiry.
 
-        A file is left out while it is the input of a batch that has not ended or has pending output files.
+        A file is left out if it is the input of a batch that had not ended by `before`, or whose output files
+        are still to be written.
         """
         ...
 
@@ -127,7 +128,7 @@ class RetentionTable(Protocol):
         """Return files of a tenant that were created by `before` and have not expired at `now`, sorted by id.
 
         Choose `before` so that files that are still being created are left out. `after` is the last file id
-        of the previous page.
+        of the previous page; empty for the first page.
         """
         ...
 

@@ -61,9 +61,10 @@ class UploadsTable(Protocol):
     async def unswept(
         self, before: datetime, limit: int, after: SweepPosition = SWEEP_START
     ) -> list[UploadRow]:
-        """Return at most `limit` uploads that expired by `before` and may still have objects in storage.
+        """Return at most `limit` uploads that have expired and may still have objects in storage.
 
-        The uploads of all tenants are included, sorted by time of expiry. They follow the position `after`.
+        They are uploads of all tenants that expired at the time `before` or earlier, sorted by this time. The
+        result begins after the position `after`.
         """
         ...
 

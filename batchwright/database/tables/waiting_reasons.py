@@ -47,7 +47,7 @@ class WaitingReasonsTable(Protocol):
     async def clear(self, tenant: str, batch_id: str, model: str, source: WaitingSource) -> bool:
         """Delete the waiting reason of a source for this batch and model.
 
-        Return True, or False if there is none. If `model` is empty, it is the reason of the whole batch.
+        Return True, or False if there is none. If `model` is empty, the reason of the whole batch is deleted.
         """
         ...
 

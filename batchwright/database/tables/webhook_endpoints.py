@@ -20,7 +20,7 @@ class WebhookEndpoint(Message):
 
     Attributes:
         batch_id: id of the only batch whose events it receives; empty if it receives those of all batches.
-        secret: the signing secret as the database stores it, usually encrypted. Never show or log it.
+        secret: the signing secret as `StoredSecrets` returned it, usually encrypted. Never show or log it.
         previous_secret: the secret before the last replacement. Until `previous_until`, it also signs.
         failing_since: time of the first failed attempt since the last success; None if there was none.
         disabled_at: when the endpoint was disabled; None while it is enabled.

@@ -58,7 +58,7 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def budgets_of(self, tenant: str, key_id: str = "") -> list[GroupBudget]:
-        """Return the budget groups whose budgets a batch uses, at most one group of each kind.
+        """Return the budget groups to which the tokens of a batch count, at most one of each kind.
 
         Args:
             tenant: tenant of the batch.

@@ -14,7 +14,7 @@ class TenantQuotas(Message):
     """Quotas and other limits that were set for one tenant. A limit that was not set is None.
 
     The first six fields, `live_batches` to `tokens_per_day`, are quotas. If one is None, the configured quota
-    applies. `0` means no limit.
+    applies. In these six fields, `0` means no limit.
 
     Attributes:
         models: models that the tenant may use; None for all.

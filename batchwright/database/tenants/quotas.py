@@ -91,8 +91,8 @@ class QuotasTable(Protocol):
         the tenant's other live batches count too. If the batch is not in validation, nothing changes.
 
         If `waits` is True, a batch that gets no reservation is recorded as waiting, unless it alone exceeds
-        the limit. It then loses the reservation of an earlier call. Batches that were created later must wait
-        until it has a reservation or has ended, except those that have a reservation already.
+        the limit. It then loses its reservation from an earlier call. Batches that were created later must
+        wait until it has a reservation or has ended, except those that have a reservation already.
         """
         ...
 
@@ -155,7 +155,7 @@ class QuotasTable(Protocol):
         ...
 
     async def count_request(self, tenant: str) -> RequestCount:
-        """Count a new request of the tenant. Return its requests in the current minute over all processes."""
+        """Count a new request of the tenant. Return its requests to all processes in the current minute."""
         ...
 
 
