@@ -67,8 +67,8 @@ async def create_driver_pool(database_url: str, size: int) -> Pool:
       connection that it cannot open in an outage.
     - The pool sends no reset statement when a connection is released. All settings, locks and cursors of this
       product end with their transaction.
-    - Session settings are sent in a statement, because poolers such as PgBouncer refuse unknown startup
-      parameters. Only the application name and the time zone are startup parameters.
+    - Session settings are sent in a statement, except the name and the time zone, because poolers such as
+      PgBouncer refuse unknown startup parameters.
     """
     return await asyncpg.create_pool(  # pyright: ignore[reportUnknownMemberType, reportReturnType]
         database_url,

@@ -75,7 +75,7 @@ class MemoryBudget:
         self._grant()
 
     def shrink(self, room: Reservation, size: int) -> None:
-        """Reduce a granted reservation to `size` bytes, and return the rest of its memory."""
+        """Reduce a granted reservation to `size` bytes. The rest of its memory becomes free."""
         self._shards -= room.size - size
         room.size = size
         self._grant()
