@@ -1,7 +1,7 @@
 """Ends a process without the finalization of the Python interpreter.
 
-Threads of the Temporal SDK may still run then. Finalization could abort the process (SIGABRT) although its
-work is done, and can take up to a second.
+At the end of the process, threads of the Temporal SDK may still run. Finalization could then abort the
+process (SIGABRT) although its work is done, and it can take up to a second.
 """
 
 import logging

@@ -37,7 +37,7 @@ class Limit(StrEnum):
 
     @property
     def is_hold(self) -> bool:
-        """True if an operator has stopped the sending until it is released."""
+        """True for a hold: an operator has stopped the sending, and an operator must release it."""
         return self in (Limit.TENANT_HOLD, Limit.MODEL_HOLD)
 
 
@@ -87,7 +87,10 @@ class TenantShares(Protocol):
         return tenant in self.held_tenants or model in self.held_models
 
     def ranks(self, model: str) -> BatchRanks:
-        """Return the order of the batches with lines of the model, within each tenant and priority."""
+        """Return the ranks of the batches that have lines for the model.
+
+        Ranks order the batches of the same tenant and priority.
+        """
         ...
 
 
@@ -120,9 +123,11 @@ class _Buckets:
 
 
 class Charge(NamedTuple):
-    """What one request was charged: an estimate of its tokens.
+    """What one request was charged, so that `SendLimits.correct` can correct it.
 
     Attributes:
+        line_bytes: length of the request's line.
+        tokens: estimated tokens that were charged.
         buckets: the buckets that were charged: of the tenant, of the model, or of both.
     """
 
@@ -140,11 +145,11 @@ def _no_record(_limit: Limit, _model: str, _tenant: str, _seconds: float) -> Non
 class SendLimits:
     """Caps on requests in flight and rates per minute of one process, with their current usage.
 
-    When a request is sent, one request and an estimate of its tokens are charged at once. The estimate is
-    corrected when the response shows how many tokens were used.
+    When a request is sent, the rates are charged with one request and an estimate of its tokens. The estimate
+    is corrected when the response shows how many tokens were used.
 
-    Most tenants, keys and models have no limit. Therefore callers look into `shares` and `model_rates` before
-    they call a check for each line.
+    Most tenants, keys and models have no limit. To save time, callers first look into `shares` and
+    `model_rates`, and call a check only for a name that has a limit.
 
     Attributes:
         shares: weights, caps and rates of tenants.
@@ -176,7 +181,7 @@ class SendLimits:
         self._further_tokens: dict[tuple[str, str], float] = {}
 
     def forget_idle(self) -> None:
-        """Drop the data of all tenants and keys that have no request in flight."""
+        """Remove the tenants and keys without a request in flight from `of_tenants` and `of_keys`."""
         for counts in (self.of_tenants, self.of_keys):
             for name in [name for name, in_flight in counts.items() if not in_flight]:
                 del counts[name]
@@ -184,28 +189,34 @@ class SendLimits:
     # Checks
 
     def tenant_limit(self, tenant: str, now: float) -> Limit | None:
-        """Return the tenant's cap or rate that forbids a request now; None if a request may be sent."""
+        """Return the tenant's cap, hold or rate that forbids a request now; None if none forbids it."""
         most = self.shares.max_in_flight.get(tenant)
         if most is not None and self.of_tenants[tenant] >= most:
             return Limit.TENANT_IN_FLIGHT
         return self.tenant_rate(tenant, now)
 
     def tenant_rate(self, tenant: str, now: float) -> Limit | None:
-        """Return the tenant's hold or rate that forbids a request now; None if a request may be sent."""
+        """Return the tenant's hold or rate that forbids a request now; None if neither forbids it.
+
+        The tenant's cap on requests in flight is not checked.
+        """
         if tenant in self.shares.held_tenants:
             return Limit.TENANT_HOLD
         buckets = _current(self._tenants, tenant, self.shares.rates.get(tenant, NO_RATES), now)
         return buckets and _used_up(buckets, now, Limit.TENANT_REQUESTS, Limit.TENANT_TOKENS)
 
     def model_limit(self, model: str, now: float) -> Limit | None:
-        """Return the model's hold or rate that forbids a request now; None if a request may be sent."""
+        """Return the model's hold or rate that forbids a request now; None if neither forbids it."""
         if model in self.shares.held_models:
             return Limit.MODEL_HOLD
         buckets = _current(self._models, model, self.model_rates.get(model, NO_RATES), now)
         return buckets and _used_up(buckets, now, Limit.MODEL_REQUESTS, Limit.MODEL_TOKENS)
 
     def may_send(self, model: str, tenant: str, now: float) -> bool:
-        """Return True if the rates of the model and the tenant allow one more request now."""
+        """Return True if no hold and no rate of the model or the tenant forbids one more request now.
+
+        Caps on requests in flight are not checked.
+        """
         return not (self.model_limit(model, now) or self.tenant_rate(tenant, now))
 
     def is_key_capped(self, key_id: str) -> bool:
@@ -216,7 +227,9 @@ class SendLimits:
     def reason(self, limit: Limit, model: str, tenant: str) -> str:
         """Return in words why lines wait. The text continues a sentence that begins with the model.
 
-        Control workers report holds, because holds also apply to slices that no worker runs.
+        Args:
+            limit: the cap or rate for which the lines wait. It is not a hold: control workers report holds,
+                because holds also apply to slices that no worker runs.
         """
         match limit:
             case Limit.TENANT_IN_FLIGHT:
@@ -240,7 +253,7 @@ class SendLimits:
 
         Args:
             line_bytes: length of the line, from which its tokens are estimated.
-            now: seconds of the limiter's clock.
+            now: the current time in seconds.
         """
         of_tenant = _current(self._tenants, tenant, self.shares.rates.get(tenant, NO_RATES), now)
         of_model = _current(self._models, model, self.model_rates.get(model, NO_RATES), now)
@@ -259,7 +272,9 @@ class SendLimits:
     def correct(self, charge: Charge, used: int) -> None:
         """Replace the estimated tokens of a charge by the number of tokens that were used.
 
-        Later estimates improve, because they add the average difference to the size of the line.
+        Later estimates for the same model and tenant improve. An estimate is one token per four bytes of the
+        line, plus the average number of tokens that earlier requests used in addition. If `used` is 0, the
+        average does not change.
         """
         for buckets in charge.buckets:
             if buckets.tokens is not None:
@@ -274,7 +289,12 @@ class SendLimits:
 
 
 def _current(known: dict[str, _Buckets], name: str, rates: Rates, now: float) -> _Buckets | None:
-    """Apply the present rates to the buckets of `name`, and return the buckets; None if it has no rates."""
+    """Return the buckets of a tenant or model, set to its present rates; None if it has no rates.
+
+    Args:
+        known: the buckets by name. They are added and removed here.
+        name: the tenant or the model.
+    """
     buckets = known.get(name)
     if buckets is not None and buckets.rates is rates:
         return buckets

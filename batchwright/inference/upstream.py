@@ -59,8 +59,8 @@ class Upstream:
         jobs: the job settings; None if the backend does not run requests as jobs.
         calls_back: True if the backend reports the end of a job by a callback.
         priority: value that is set in each request's body; None for no priority.
-        in_flight: fleet-wide limit of the backend; None for no limit.
-        outstanding: number of requests in flight.
+        in_flight: limit on the requests in flight at the backend, over the whole fleet; None for no limit.
+        outstanding: number of requests that this process has in flight to the upstream.
     """
 
     model: str

@@ -57,7 +57,7 @@ def model_tags(models: Iterable[str]) -> list[bytes]:
 
 
 def status_filter(text: str | None) -> BatchStatus | None:
-    """Return the status that the query parameter `status` names.
+    """Return the status that the query parameter `status` names; None if `text` is None.
 
     Raises:
         BadParameter: there is no such status.
@@ -93,8 +93,8 @@ def metadata_filter(query: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], 
     """Return the (key, value) pairs of the query parameters `metadata[key]=value`, without repetitions.
 
     Raises:
-        BadParameter: a parameter starts with `metadata` but does not have this form, a key has two values, or
-            there are more than MAX_METADATA_PAIRS pairs.
+        BadParameter: a parameter is named `metadata` or begins with `metadata[` but does not have this form,
+            a key has two values, or there are more than MAX_METADATA_PAIRS pairs.
     """
     pairs: dict[str, str] = {}
     for key, value in _metadata_pairs(query):

@@ -3,9 +3,9 @@
 A failed request raises one of httpx's exceptions, because they show what was sent:
 
 never sent                     httpx.ConnectError, httpx.ConnectTimeout
-sent, no complete response     httpx.ReadError: the connection ended first
-not a response                 httpx.RemoteProtocolError: the data is not HTTP, or with the message
-                               "peer closed connection ..." only a part of a response
+sent, no complete response     httpx.ReadError: the connection ended before the end of the response
+sent, unusable response        httpx.RemoteProtocolError: the response is not HTTP; or it is incomplete, and
+                               the message contains "peer closed connection"
 """
 
 from collections.abc import Callable, Sequence
@@ -137,6 +137,6 @@ class Transport(Protocol):
     async def aclose(self) -> None:
         """Close all idle connections.
 
-        If the transport keeps a list of the connections in use, close them, too.
+        Connections in use are closed, too, if the implementation keeps a list of them.
         """
         ...

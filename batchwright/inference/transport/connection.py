@@ -34,7 +34,7 @@ class BackendConnection(asyncio.Protocol):
 
     @property
     def is_reusable(self) -> bool:
-        """True if another request can be sent now, because the last response was read completely."""
+        """True if another request can be sent now: the connection is open, and no request is in flight."""
         transport = self._transport
         return (
             transport is not None
@@ -151,7 +151,10 @@ class BackendConnection(asyncio.Protocol):
         self._check_end()
 
     def eof_received(self) -> None:
-        """End the request at once, because the backend will send no more data."""
+        """End the request and close the connection, because the backend will send no more data.
+
+        The request succeeds if the end of the connection also ends its response. Otherwise it fails.
+        """
         transport = self._transport
         self.connection_lost(None)
         if transport is not None:
@@ -314,7 +317,7 @@ class IdleTimeout:
 
 
 def _ignore(_: Exception) -> None:
-    """Do nothing with the error. This is the callback before `start` is called."""
+    """Ignore the error. This is the callback of an `IdleTimeout` before its `start` is called."""
 
 
 def _resolve(response: asyncio.Future[BackendResponse], ended: BackendResponse | Exception) -> None:

@@ -11,7 +11,9 @@ _MAX_LAYERS = 4  # maximum number of encodings of one response
 
 
 def decode_content(answer: BackendResponse, most_bytes: int) -> bytes:
-    """Return the decompressed body of a response. A body with an unknown encoding is returned unchanged.
+    """Return the decompressed body of a response.
+
+    Only gzip and deflate are decompressed. Layers with another encoding stay as they are.
 
     Raises:
         ResponseTooLarge: the body is larger than `most_bytes` after one of its encodings is decompressed.

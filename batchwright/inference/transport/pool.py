@@ -104,7 +104,7 @@ class PooledTransport(Transport):
         return exchange
 
     def finish(self, exchange: "_PooledExchange") -> None:
-        """End a request of `try_exchange_now`: stop its timeout, and release its connection."""
+        """Record the end of a `try_exchange_now` request: stop its timeout, keep or close its connection."""
         self._end(exchange.timeout)
         self._release(exchange.origin, exchange.connection)
 

@@ -55,7 +55,7 @@ class InvalidJobReport(ValueError):
 def parse_job_report(body: bytes, config: JobConfig) -> JobReport:
     """Return a backend's report on a job, read from the body of a response or of a callback.
 
-    With an unknown or missing status, the job is still running.
+    A job with an unknown or missing status counts as still running.
 
     Raises:
         InvalidJobReport: the body is not a JSON object, or the job is done but has no result.
@@ -78,7 +78,7 @@ def parse_job_report(body: bytes, config: JobConfig) -> JobReport:
 
 
 def job_result(body: bytes, config: JobConfig) -> bytes:
-    """Return the response for the line from the report on a finished job.
+    """Return the line's response, taken from the report on its finished job.
 
     Raises:
         InvalidJobReport: the report has no value at the configured `result_field`.
@@ -94,7 +94,7 @@ def job_result(body: bytes, config: JobConfig) -> bytes:
 
 
 def job_path(template: str, job_id: str) -> str:
-    """Return the path `template` with `{id}` replaced by the job's id, in quoted form."""
+    """Return the path `template` with `{id}` replaced by the job's id, in percent-encoding."""
     return template.replace("{id}", quote(job_id, safe=""))
 
 

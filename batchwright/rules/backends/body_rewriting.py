@@ -73,12 +73,10 @@ def _replace_spans(body: bytes, spans: list[tuple[int, int]], value: bytes) -> b
 def _value_spans(body: bytes, key: bytes, *, of_any_type: bool = False) -> list[tuple[int, int]] | None:
     """Return the position (start, end) of each value of a key in a JSON object; None if it is not an object.
 
-    Only strings and null are included.
-
     Args:
         body: the JSON text.
         key: the key as a JSON string, with quotes.
-        of_any_type: True includes values of all other types.
+        of_any_type: True for values of all types; False for strings and null only.
     """
     if not body.lstrip().startswith(b"{"):
         return None

@@ -28,7 +28,7 @@ class CallbackToken(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Id of the expected callback. It stays the same if the job is submitted again."""
+        """Id of the expected callback. It stays the same if the same job is submitted again."""
         return f"{self.request_id.removeprefix(_ID_PREFIX)}.{self.ordinal}"
 
 

@@ -97,10 +97,10 @@ def _isolated() -> Generator[None]:
 
 
 def _check_types(result: ChatResult) -> ChatResult:
-    """Return the result with a valid status and with its body as bytes.
+    """Check the types in a result of the operator's executor. Return it with its body as bytes.
 
     Raises:
-        ValueError: the status is not from 200 to 599, or the result is not a pair.
+        ValueError: the status is neither None nor from 200 to 599, or the result is not a pair.
         TypeError: status or body has a wrong type.
     """
     status, body = result

@@ -64,9 +64,9 @@ _GATEWAY_ONLY = {"retries", "limits"}  # settings of the gateway's models, not o
 
 
 class _Gateways(RegistryEntry):
-    """Validates one gateway, a backend for all models that it lists itself.
+    """Validates the settings of one gateway. A gateway is a backend for all models in its own model list.
 
-    Error messages contain its index in the list of gateways.
+    `backends` has only this gateway. Its key is the index of the gateway in the list, for error messages.
     """
 
     backends: dict[int, GatewayConfig]
@@ -75,7 +75,8 @@ class _Gateways(RegistryEntry):
 def merge_settings(before: Mapping[str, JsonValue], patch: Mapping[str, JsonValue]) -> ModelSettings:
     """Return the settings `before` with the settings in `patch` merged into them.
 
-    Objects are merged key by key, lists are replaced, and null removes a setting.
+    Objects are merged key by key, and null removes a setting. Lists are replaced. `backends` is replaced,
+    too, but a backend that was in the old list keeps the settings that the patch does not contain.
     """
     result = dict(before)
     for name, value in patch.items():

@@ -36,7 +36,8 @@ def find_conflict(model: str, config: ModelConfig, dispatch_header: str) -> Head
 
     Args:
         model: name of the model, for the message.
-        dispatch_header: name of the header that Batchwright sends to backends with `send_dispatch_header`.
+        dispatch_header: name of the header that Batchwright sends to each backend whose
+            `send_dispatch_header` is on.
     """
     callback = config.jobs.callback_header if config.kind == "callback" else ""
     for number, backend in enumerate(config.backends):
@@ -59,8 +60,13 @@ class ResolvedHeaders(NamedTuple):
 def resolve_conflicts(model: str, config: ModelConfig, dispatch_header: str) -> ResolvedHeaders:
     """Return the model without headers that conflict with Batchwright's own, and one message per conflict.
 
-    A registered model can get a conflict when the setting `dispatch_header` changes. It names the header that
-    Batchwright sends to backends with `send_dispatch_header`.
+    A registered model can get a conflict when the setting `dispatch_header` changes. A conflicting
+    `jobs.callback_header` is not removed, but gets its default value.
+
+    Args:
+        model: name of the model, for the messages.
+        dispatch_header: name of the header that Batchwright sends to each backend whose
+            `send_dispatch_header` is on.
     """
     problems: list[str] = []
     while found := find_conflict(model, config, dispatch_header):
@@ -87,7 +93,8 @@ def conflict_message(backend: BackendConfig, subject: str, dispatch_header: str)
 
     Args:
         subject: names the backend in the message, such as "of the gateway".
-        dispatch_header: name of the header that Batchwright sends to backends with `send_dispatch_header`.
+        dispatch_header: name of the header that Batchwright sends to each backend whose
+            `send_dispatch_header` is on.
     """
     found = _first_conflict(backend, subject, dispatch_header, "")
     return found.message if found else ""
@@ -105,7 +112,8 @@ def _first_conflict(
 
     Args:
         subject: names the backend in the message.
-        dispatch_header: name of the header that Batchwright sends to backends with `send_dispatch_header`.
+        dispatch_header: name of the header that Batchwright sends to each backend whose
+            `send_dispatch_header` is on.
         callback_header: header with the URL that backends call; empty if the model uses no callbacks.
     """
     seen: dict[str, str] = {}
@@ -129,10 +137,11 @@ def _dispatch_mark_of(backends: Iterable[BackendConfig], dispatch_header: str) -
 
 
 def reserved_for(name: str, dispatch_mark: str = "") -> str:
-    """Return in words for what Batchwright itself uses this header; empty if it does not use the header.
+    """Return what Batchwright itself uses a header for, in words; empty if it does not use the header.
 
     Args:
-        dispatch_mark: the dispatch header in lower case; empty if no backend gets it.
+        name: name of the header.
+        dispatch_mark: name of the dispatch header in lower case; empty if no backend gets this header.
     """
     lower = name.lower()
     if lower in _TRACE_HEADERS:

@@ -22,7 +22,7 @@ class CredentialMisuse(NamedTuple):
 
     Attributes:
         backend: index of the backend in its model.
-        field: name of the setting that names the credential.
+        field: name of the backend's setting that must be changed.
     """
 
     backend: int
@@ -45,7 +45,8 @@ def find_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> Creden
 def without_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> tuple[ModelConfig, list[str]]:
     """Return the model without credentials that it must not use, and one message for each changed backend.
 
-    A registered model can become invalid when the registry file changes.
+    A backend that would misuse one credential loses all its settings of keys and TLS. A registered model can
+    become invalid when the registry file changes.
 
     Args:
         trusted: the backends in the registry file and in the settings.
@@ -76,7 +77,11 @@ def _find_in_backend(backend: BackendConfig, trusted: Sequence[BackendConfig]) -
 
 
 def _find_unknown(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> tuple[str, str] | None:
-    """Return the first credential that the registry file does not use, as (field, message); None if none."""
+    """Return the first credential that a changed backend must not name, as (field, message); None if none.
+
+    These are the names of keys and certificate files that the registry file does not use, and all settings
+    for key files and for environment variables with keys.
+    """
     for name in _ONLY_IN_THE_FILE:
         if getattr(backend, name):
             return name, "it is for the registry's file only; use an api_key_name that the file uses"
@@ -107,8 +112,8 @@ def _find_other_host(backend: BackendConfig, trusted: Sequence[BackendConfig]) -
 def _has_secret(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> bool:
     """Return True if requests to the backend contain any credential.
 
-    The key BATCHWRIGHT_BACKEND_API_KEY counts, which every gateway (a backend for all models) gets. Headers
-    that the registry file sets for the same URL count as well, because they may contain a credential.
+    A gateway (a backend for all models) always has one, the key BATCHWRIGHT_BACKEND_API_KEY. A header also
+    counts if the registry file sets it for the same URL, because it may contain a credential.
     """
     headers = backend.headers.items()
     return any(other.url == backend.url and headers & other.headers.items() for other in trusted) or bool(
