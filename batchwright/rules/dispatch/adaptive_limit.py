@@ -183,10 +183,10 @@ class AdaptiveLimit:
         return self._lower(lower, congestion.used, now, LimitChange.REJECTED)
 
     def _on_timeout(self, sent_at: float, now: float) -> LimitChange | None:
-        """Lower the limit after a timeout, and return the change.
+        """Lower the limit because a request timed out, and return the change.
 
-        Return None without a change in two cases: the request was sent before the limit was last lowered, or
-        the limit was lowered only a moment ago.
+        Return None without a change if the request was sent before the limit was last lowered, or if the
+        limit was lowered less than one measurement window ago.
         """
         if sent_at < self._lowered_at or now - self._lowered_at < self._meter.window_seconds:
             return None
@@ -235,7 +235,7 @@ class AdaptiveLimit:
         return math.log(max(self._meter.window.peak, 1) / trial.used)
 
     def _effect(self, trial: LimitTrial) -> float:
-        """Return the minimum change of the latency level in a trial if requests queue in the backend."""
+        """Return the least change of the latency level in the trial if requests queue in the backend."""
         return _QUEUED_SHARE * abs(self._change(trial)) or _DECREASE_EFFECT
 
     def _may_probe(self, now: float) -> bool:
@@ -317,7 +317,7 @@ class AdaptiveLimit:
     def _undo_increase(self, trial: LimitTrial, now: float) -> LimitChange:
         """Restore the limit from before an increase, and return the change.
 
-        The additional requests only waited in the backend's queue.
+        The trial has shown that the additional requests only waited in the backend's queue.
         """
         self._good_limit = trial.limit
         self._pause_increases(now)
@@ -339,11 +339,11 @@ class AdaptiveLimit:
         return self._end_trial(now)
 
     def _undo_decrease(self, trial: LimitTrial, now: float) -> LimitChange:
-        """Undo a decrease that did not make responses faster, and return the change.
+        """React to a decrease that did not make responses faster, and return the change.
 
-        If the decrease was a reaction to slow responses, a second decrease is tried first. If it does not
-        help either, the backend is slow but not crowded. The limit is then restored, and the present latency
-        becomes the baseline.
+        If the decrease had no reason, restore the limit. If it was a reaction to slow responses, first try a
+        second decrease. If that does not help either, the backend is slow but not crowded: restore the limit,
+        and make the slow latency the baseline.
         """
         level, slow = self._meter.window.level, trial.change is LimitChange.SLOW
         trial.failures += 1

@@ -110,9 +110,10 @@ class LatencyBaseline:
     def end_window(self, level: float, error: float = 0.0) -> None:
         """End the window of responses: update the baseline, and the usual offsets of the kinds in the window.
 
-        If the level is clearly lower than the baseline, the baseline follows quickly. If it is clearly
-        higher, the baseline follows very slowly. It follows the part of a difference that is within two
-        standard errors slowly, because some of many measured levels are low by chance.
+        The baseline moves towards `level`: quickly if the level is clearly lower, very slowly if it is
+        clearly higher. "Clearly" means by more than two standard errors. A smaller difference may be chance,
+        so it moves the baseline slowly. The same applies to the first two standard errors of a clearly lower
+        level.
 
         Args:
             level: mean latency level of the window's responses.
@@ -134,7 +135,7 @@ class LatencyBaseline:
             self.baseline += _FALL * (level + chance - self.baseline) - _DRIFT * chance
 
     def discard_window(self) -> None:
-        """Discard the responses since the last window. They cannot be compared with later responses."""
+        """Discard the responses of the current window. They cannot be compared with later responses."""
         self._window.clear()
 
     def rebase(self, level: float) -> None:
@@ -152,14 +153,14 @@ class LatencyBaseline:
 
 @dataclass(slots=True)
 class _FirstRequests:
-    """The requests that were sent before the first response.
+    """The requests that were sent before the first response arrived.
 
-    Their short responses come first. If the usual response time were measured before the long ones have
-    arrived, it would be too low, and all later responses would look slow.
+    Those with short responses end first. If the usual response time were measured before the others have
+    ended, it would be too low, and all later responses would look slow.
 
     Attributes:
         until: time of the first response.
-        unfinished: number of these requests that still have to end.
+        unfinished: how many of these requests still have to end before the measurement may begin.
     """
 
     until: float
@@ -167,7 +168,10 @@ class _FirstRequests:
 
     @classmethod
     def of(cls, in_flight: int, now: float) -> "_FirstRequests":
-        """Return the requests that are in flight now. A few of them may stay unfinished."""
+        """Return the record of the `in_flight` requests that are in flight at the first response.
+
+        A few percent of them need not end before the measurement begins.
+        """
         return cls(now, in_flight * _FIRST_SHARE)
 
     def record_end(self, sent_at: float) -> None:
@@ -199,7 +203,7 @@ class ResponseMeter:
         self._paused_until = now
 
     def record(self, kind: Hashable, seconds: float, now: float) -> bool:
-        """Add a response to the current window. Return True if the window has lasted long enough.
+        """Add a response to the current window. Return True if the window has lasted `window_seconds`.
 
         During a pause, the response is not added, and the result is False.
         """
@@ -212,7 +216,12 @@ class ResponseMeter:
         return age >= _MIN_WINDOW_SECONDS and age >= self.window_seconds
 
     def record_early_end(self, in_flight: int, sent_at: float, now: float) -> None:
-        """Count the end of a request, sent at `sent_at`. Call it for all requests until `noise` is known."""
+        """Count the end of a request. Call this at the end of each request while `noise` is None.
+
+        Args:
+            in_flight: number of requests in flight now, including this one.
+            sent_at: when the request was sent.
+        """
         if self._first is None:
             self._first = _FirstRequests.of(in_flight, now)
         self._first.record_end(sent_at)
@@ -229,7 +238,7 @@ class ResponseMeter:
 
     @property
     def settle_seconds(self) -> float:
-        """Seconds until a change of the limit has an effect on the responses."""
+        """How many seconds it takes until a change of the limit has an effect on the responses."""
         return (_SETTLE_FACTOR + 2 * math.sqrt(self.noise or 0.0)) * self.response_seconds
 
     @property
@@ -238,18 +247,21 @@ class ResponseMeter:
         return math.sqrt((self.noise or 0.0) / self.window.responses)
 
     def responses_to_tell(self, difference: float) -> float:
-        """Return how many responses are needed to distinguish a level from the baseline.
+        """Return how many responses a window needs to distinguish its level from the baseline.
 
-        `difference` is the difference between the level and the baseline.
+        `difference` is how far the level is from the baseline.
         """
         return (self.noise or 0.0) * (_CERTAINTY / difference) ** 2
 
     def responses_to_see(self, effect: float) -> float:
-        """Return how many responses are needed to see a change of the latency level by at least `effect`."""
+        """Return how many responses each of two windows needs to show a difference between their levels.
+
+        `effect` is the smallest difference of the latency levels that has to be seen.
+        """
         return max(TRIAL_RESPONSES, 2 * (self.noise or 0.0) * (_CERTAINTY / effect) ** 2)
 
     def update_noise(self) -> float | None:
-        """Compute the variance of single responses from the current window. Return the previous variance."""
+        """Update `noise` from the responses of the current window. Return its previous value."""
         variance, before = self.window.variance, self.noise
         if before is None:
             self.noise = variance
@@ -263,11 +275,11 @@ class ResponseMeter:
         self.history.levels = self.history.levels * _HISTORY_DECAY + self.window.levels
 
     def start_windows(self, now: float) -> None:
-        """Start a new window and a new history, both without responses."""
+        """Forget all responses so far: start an empty window at `now`, and clear the history."""
         self.window, self.history = MeasurementWindow(now), MeasurementWindow(now)
 
     def pause_until(self, at: float) -> None:
-        """Discard the responses of the current window, and measure no response before the time `at`."""
+        """Forget all responses so far (window and history), and measure no response before the time `at`."""
         self._paused_until = at
         self.baseline.discard_window()
         self.start_windows(at)
@@ -347,11 +359,12 @@ class RejectionHistory:
         return self._rejected <= expected + _TOLERANCE * math.sqrt(expected * (1 - self.usual)) + 1
 
     def ineffective_decrease_from(self) -> int:
-        """Return the highest recorded number of requests in flight if a lower one did not help; otherwise 0.
+        """Return the highest recorded concurrency if a lower one did not reduce rejections; otherwise 0.
 
-        A lower number did not help if the backend rejects about the same fraction of requests at low and at
-        high concurrency. This fraction is then stored in `usual`, and the recorded outcomes are deleted. The
-        result is also 0 if there are too few outcomes to decide.
+        Concurrency is the number of requests in flight when a request was sent. A lower one did not help if
+        the backend rejects about the same fraction of requests at low and at high concurrency. This fraction
+        is then stored in `usual`, and the recorded outcomes are deleted. The result is also 0 if there are
+        too few outcomes to decide.
         """
         peak = max((in_flight for in_flight, _ in self._seen), default=0)
         high = [

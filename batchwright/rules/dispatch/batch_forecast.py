@@ -97,8 +97,9 @@ class _ModelRate:
 
         Args:
             done: work of the lines that settled, in average lines.
-            started: by how much the number of requests in flight has increased. A part of their work is
-                counted as done. It is smaller if durations differ much, because short requests end first.
+            started: how many more requests are in flight than at the last measurement; negative if fewer. A
+                part of the work of these requests counts as done. The more durations differ, the smaller this
+                part is, because short requests end first.
             passed: seconds since the last measurement.
         """
         if passed <= 0:
@@ -236,10 +237,14 @@ class Forecaster:
     def _expected_lines(
         self, model: _ModelRate, work: Sequence[UnsettledWork], done: float
     ) -> dict[ModelOfBatch, float]:
-        """Return how many lines each batch was expected to settle since the last call.
+        """Return how many lines each batch was expected to settle since the last call of `observe`.
 
-        Within a priority, the expected lines are divided in the same way as the lines that really settled,
-        because the order of the batches may have changed meanwhile.
+        Each priority of a tenant is expected to do its part of `done`. Within a priority, this part is
+        divided like the lines that the batches really settled, because their order may have changed
+        meanwhile.
+
+        Args:
+            done: work of all lines of the model that settled, in average lines.
         """
         before = {each.key: each for each in model.waiting}
         part = present_shares(model.waiting)
@@ -263,11 +268,11 @@ class Forecaster:
     def _settled_lines(
         self, model: _ModelRate, work: Sequence[UnsettledWork], passed: float
     ) -> dict[ModelOfBatch, float]:
-        """Return how many lines each batch has settled since the last call.
+        """Return how many lines each batch has settled since the last call of `observe`.
 
-        Only batches that were known at the last call count. A batch that is no longer live has settled its
+        Only batches that were known at the last call count. A batch that is missing in `work` has settled its
         last lines, or was paused or cancelled. It counts with its remaining lines, but at most with the lines
-        that it usually settles in this time.
+        that it usually settles in `passed` seconds.
         """
         present = {each.key: each for each in work}
         lines: dict[ModelOfBatch, float] = {}

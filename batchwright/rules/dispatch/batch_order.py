@@ -72,8 +72,9 @@ class WaitingBatch(NamedTuple):
 class Rank(NamedTuple):
     """Position of a batch among the batches of its tenant, model and priority. The lowest rank is sent first.
 
-    `value` is the number of lines left. If the batch is at risk of missing its deadline, `value` is the
-    number of seconds to spare.
+    Attributes:
+        is_safe: False if the batch is at risk of missing its deadline.
+        value: number of lines left; for a batch at risk, the seconds that it has to spare.
     """
 
     is_safe: bool
@@ -84,11 +85,15 @@ _NEW = Rank(is_safe=True, value=0.0)
 
 
 class BatchRanks(dict[str, Rank]):
-    """Ranks of the batches of one model, by batch id. A batch that is not known yet comes before large ones.
+    """Ranks of the batches of one model, by batch id.
 
-    `first` has the batch with the lowest rank of each tenant and priority, as (tenant, batch id). Tenants
-    with only one batch of the model are left out. `priorities` has the current priority of each batch, by id.
-    An operator may have changed it since the batch was created.
+    A batch that is not known yet comes before all batches that are not at risk of missing their deadline.
+
+    Attributes:
+        first: the batch with the lowest rank of each tenant and priority, as (tenant, batch id). Tenants with
+            only one batch of the model are left out.
+        priorities: the current priority of each batch, by id. An operator may have changed it since the batch
+            was created.
     """
 
     def __init__(self) -> None:
@@ -104,10 +109,10 @@ class BatchSchedule:
     """Ranks of all batches, and the rates on which the ranks depend.
 
     Within a priority, the batch with the fewest lines left goes first, so small batches do not wait for large
-    ones. A batch is at risk if it would have less than a quarter of its window to spare even if it got
-    everything that its priority gets now. Batches at risk go before all others, and among them the batch with
-    the least time to spare goes first. A batch that can no longer be finished in time is ranked by its lines,
-    like a batch that is not at risk.
+    ones. Batches at risk of missing their deadline go before all others, and among them the batch with the
+    least time to spare. A batch is at risk if it would end with less than a quarter of its window to spare,
+    even at the present rate of its whole priority. A batch that can no longer be finished in time is ranked
+    by its lines, like a batch that is not at risk.
     """
 
     def __init__(self) -> None:

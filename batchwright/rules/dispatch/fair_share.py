@@ -48,10 +48,9 @@ class _Usage:
         self.since = now
 
     def reweigh(self, share: float, present: float) -> None:
-        """Set another `share`, and adjust the clock.
+        """Set another `share`, and scale the clock's lead over the clock `present` in the same proportion.
 
-        After this, the clock's lead over the clock `present` stands for the same number of requests as
-        before.
+        The lead then stands for the same number of requests as before.
         """
         if share != self.share:
             self.clock = present + (self.clock - present) * share / self.share
@@ -199,7 +198,7 @@ IsCapped = Callable[[str], bool] | None
 class _Priority(Generic[Request]):
     """Waiting requests of one priority, by batch. Each list is in descending order of slice numbers.
 
-    The batches are in the order of their last permits. `permits` is the number of permits so far.
+    The batch that got its last permit longest ago comes first. `permits` is the number of permits so far.
     """
 
     __slots__ = ("batches", "permits")
@@ -211,7 +210,10 @@ class _Priority(Generic[Request]):
     def next_batch(self, is_capped: IsCapped, ranks: Mapping[str, Rank]) -> str | None:
         """Return the id of the batch that gets the next permit; None if no batch may get one.
 
-        `is_capped` returns True if an API key has reached its cap. Batches of such a key are skipped.
+        Args:
+            is_capped: tells whether an API key has reached its cap. Batches of such a key are skipped. Pass
+                None if no key has a cap.
+            ranks: the rank of each batch.
         """
         batches = self.batches
         takes_turns = len(batches) == 1 or not ranks or self.permits % _TURN_EVERY == _TURN_EVERY - 1
@@ -243,15 +245,16 @@ class _Priority(Generic[Request]):
 class FairQueue(Generic[Request]):
     """Queue of one tenant's permit requests for one model.
 
-    Priorities share by weight and time in flight, as tenants do. Within a priority, the batch with the lowest
-    rank goes first. One in five permits goes to the batch that has waited longest, so no batch waits forever.
-    Within a batch, the slice with the lowest number goes first. The slices of a worker therefore end at
-    different times, and while one of them is stored, another slice keeps sending.
+    Priorities share by weight and time in flight, as tenants do in `FairShare`. Within a priority, the batch
+    with the lowest rank goes first. One in five permits goes to the batch that has waited longest, so no
+    batch waits forever. Within a batch, the slice with the lowest number goes first. The slices of a worker
+    therefore end at different times, and while one of them is stored, another slice keeps sending.
 
     Attributes:
         waiting: number of requests in the queue.
-        shares: the shares of the priorities; None while all requests have had the same priority. If it is not
-            None, call its `release` with `str(priority)` for each request that `pop` returned.
+        shares: divides the permits between priorities; None while all requests have had the same priority. If
+            it is not None when `pop` returns a request, call its `release` with `str(priority)` at the end of
+            the request.
     """
 
     def __init__(self) -> None:
@@ -290,8 +293,8 @@ class FairQueue(Generic[Request]):
         """Remove and return the next request; None if no request may be sent.
 
         Args:
-            is_capped: returns True if an API key has reached its cap. Batches of such a key are skipped. None
-                means that no key has a cap.
+            is_capped: tells whether an API key has reached its cap. Batches of such a key are skipped. Pass
+                None if no key has a cap.
             ranks: the rank of each batch.
             now: the current time in seconds.
         """
@@ -310,9 +313,9 @@ class FairQueue(Generic[Request]):
         return self._priorities[int(name)].pop(found[name])
 
     def next_weight(self, is_capped: IsCapped) -> float | None:
-        """Return the tenant's weight according to a waiting batch.
+        """Return the tenant's weight, as stated by a waiting request whose API key has not reached its cap.
 
-        Return None if the API keys of all waiting batches have reached their caps.
+        Return None if there is no such request.
         """
         for priority in self._priorities.values():
             for slices in priority.batches.values():

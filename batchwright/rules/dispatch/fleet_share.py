@@ -18,13 +18,14 @@ def share_of(total: int, worker: str, workers: Collection[str]) -> int:
 def share_of_rate(per_minute: int, worker: str, users: Collection[str], live: int) -> float:
     """Return the part of a fleet-wide rate per minute that one worker may use.
 
-    The workers that use the rate divide it. A worker that begins to use the rate gets its part when the other
-    workers can see that. If no worker uses the rate yet, any worker may begin with an equal part of it.
+    The workers in `users` divide the rate, and all others get 0. If `users` is empty, each live worker may
+    begin with an equal part. So a worker that begins later gets its part when the others can see that it uses
+    the rate.
 
     Args:
         per_minute: rate of the whole fleet.
         worker: id of this worker.
-        users: ids of the workers that are known to run slices with this rate.
+        users: ids of the workers that are known to run slices to which the rate applies.
         live: number of live workers.
     """
     if not users:

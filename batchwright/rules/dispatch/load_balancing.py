@@ -54,7 +54,8 @@ def prefix_affine(
 ) -> _Candidate:
     """Return a backend for a prompt prefix: always the same one, unless it is far busier than the others.
 
-    If a backend is added or removed, only the prefixes of this backend move to another one.
+    If a backend is removed, only its prefixes move to other backends. If a backend is added, only the
+    prefixes that it takes over move.
 
     Args:
         prefix_hash: hash of the prefix. If 0, there is no prefix, and the less busy of two random backends is

@@ -26,7 +26,7 @@ class MinuteRate:
     def change(self, per_minute: float, now: float) -> None:
         """Set another rate. A negative level of the bucket stays.
 
-        A level above the new capacity is reduced to it.
+        A level above the bucket's new capacity is reduced to this capacity.
         """
         self._fill(now)
         self._set(per_minute)

@@ -20,7 +20,7 @@ class ModelSpeed(Message):
     """How fast a model settles lines while lines wait, and how long its requests take.
 
     Attributes:
-        lines_per_second: rate, in the lines of which one has the work 1.
+        lines_per_second: rate in average lines of the model. An average line has the work 1.
         lines_measured: number of lines on which the rate is based.
         pending: requests in flight.
         mean: mean duration of a request, in seconds.
@@ -37,9 +37,10 @@ class ModelSpeed(Message):
 class LineWork(NamedTuple):
     """What is known of the lines of one model of a batch.
 
-    `per_line` is how much work a line is, relative to the lines in which the speed of the model is measured.
-    `certainty` is the number of settled lines on which that is based. `lines_per_second` is the present rate
-    of the batch.
+    Attributes:
+        per_line: work of one line. An average line of the model has the work 1.
+        certainty: number of settled lines on which `per_line` is based.
+        lines_per_second: present rate of the batch.
     """
 
     per_line: float = 1.0
@@ -75,7 +76,8 @@ class QueueForecast:
         Args:
             speed: speed of the model. Its rate is greater than 0.
             queue: lines of all batches at the model.
-            known: what is known of the lines of batches. Lines of other batches count as average lines.
+            known: what is known of the lines of each batch. The lines of a batch that is missing here count
+                as average lines.
         """
         self._speed, self._known = speed, known
         shares = present_shares(queue)
@@ -98,9 +100,10 @@ class QueueForecast:
         return RemainingTime(p50, p90, self._work(work).lines_per_second, ahead)
 
     def soonest(self, work: UnsettledWork) -> float:
-        """Return the seconds before which one batch of the queue will not be done.
+        """Return how many seconds one batch of the queue takes at least.
 
-        It is done earlier with a probability of 10 %, if it goes before all others of its priority.
+        Even if the batch goes before all others of its priority, it is done earlier only with a probability
+        of 10 %.
         """
         done = self._until.last_line_if_first(work)
         sending, error = done / self._speed.lines_per_second, self._error(work, done - self._queued[work.key])
@@ -112,15 +115,19 @@ class QueueForecast:
         return self._known.get(work.key, LineWork())
 
     def _last_answers(self, work: UnsettledWork, probability: float) -> float:
-        """Return within how many seconds the last requests of a batch end, with the given probability.
+        """Return the seconds from the sending of a batch's last line until all its requests have ended.
 
-        By then the batch is the first of its priority.
+        The result holds with the given probability. When its last line is sent, the batch is the first of its
+        priority, so its requests use the whole part of the priority.
         """
         count = min(self._in_flight_of[work.tenant, work.priority], float(work.left))
         return longest_remaining(self._speed, count, probability)
 
     def _error(self, work: UnsettledWork, ahead: float) -> float:
-        """Return the relative error to expect of the time until the last line of a batch is sent."""
+        """Return the relative error to expect in the forecast time until the last line of a batch is sent.
+
+        `ahead` is the number of lines of other batches that are sent before, in average lines.
+        """
         speed = self._speed
         known = 1 / (speed.lines_measured + 1) + 1 / self._work(work).certainty + 1 / (work.left + ahead + 1)
         return math.sqrt(_MODEL_ERROR**2 + speed.variation * known)

@@ -106,7 +106,10 @@ class RateTable:
         self.remainder(self.entries)
 
     def target_queue(self, model: str, queue: str) -> str:
-        """Return the task queue to which the model's slices must move; empty if `queue` is the right one."""
+        """Return the task queue to which the model's slices must move; empty if `queue` is the right one.
+
+        `queue` is the task queue in which the slices are now.
+        """
         if self.is_shared(model) == (queue == DISPATCH_QUEUE):
             return ""
         return self.queue_of(model)
@@ -160,8 +163,11 @@ class RateAllocation:
     def queues(self, served: Iterable[str]) -> dict[str, Pacing | None]:
         """Return the pacing of every task queue that the fleet polls, by queue name; None means no limit.
 
-        Models that share a rate also share the `dispatch` queue. The model's own queue is then polled as
-        well, but without a limit, because its slices are only moved to the `dispatch` queue.
+        Models that share a rate also share the `dispatch` queue. Their own queues are polled as well, but
+        without a limit, because slices in them are only moved to the `dispatch` queue.
+
+        Args:
+            served: names of the models that the fleet serves.
         """
         own = {inference_queue(safe_name(model)): self.own.get(model) for model in served}
         return {**own, DISPATCH_QUEUE: self.shared}

@@ -34,7 +34,8 @@ class RequestDurations(Spread):
         """Record the request totals of a backend.
 
         Args:
-            totals: number and duration of its requests since the workers' start.
+            totals: number and total durations of the model's requests to the backend since the workers'
+                start.
             passed: seconds since the last totals were recorded.
         """
         before = self._seen.get(totals.backend)
@@ -105,8 +106,8 @@ def _remaining_quantile(probability: float, variation: float) -> float:
 def _still_running(seconds: float, sigma: float) -> float:
     """Return the probability that a request in flight takes longer than `seconds` from now.
 
-    Durations have a lognormal distribution with mean 1. The result is the integral of its survival function,
-    starting at `seconds`.
+    Durations are assumed to have a lognormal distribution with mean 1, and `sigma` is the standard deviation
+    of their logarithm. The result is the integral of the survival function, starting at `seconds`.
     """
     upper = (sigma * sigma / 2 - math.log(seconds)) / sigma
     return _NORMAL.cdf(upper) - seconds * _NORMAL.cdf(upper - sigma)

@@ -172,7 +172,7 @@ def classify_response(
 
 
 def _mentions(body: bytes, phrases: Iterable[str], request: bytes) -> bool:
-    """Return True if the beginning of an error contains one of the phrases and the request does not."""
+    """Return True if the beginning of an error contains a phrase that the request does not contain."""
     error = _beginning(body)
     found = [phrase for phrase in phrases if phrase in error]
     if not found:

@@ -16,9 +16,11 @@ _LEAST_LINES = LineWork(per_line=0.25)
 class StartTime(NamedTuple):
     """Seconds in which a batch that begins now will be done, and how many lines of other batches come first.
 
-    It is done within `p50` seconds with a probability of 50 %, and within `p90` with one of 90 %. It is not
-    done within `soonest` seconds even if it goes before all others of its priority, and if its lines are much
-    less work than those of others.
+    Attributes:
+        p50: the batch is done within so many seconds with a probability of 50 %.
+        p90: the batch is done within so many seconds with a probability of 90 %.
+        soonest: the batch is hardly done within so many seconds, even if it goes before all others of its
+            priority, and if its lines are much less work than average lines.
     """
 
     p50: float
@@ -27,7 +29,11 @@ class StartTime(NamedTuple):
     lines_ahead: float
 
     def fit(self, seconds_left: float) -> StartFit:
-        """Return whether the batch will be done within its window, of which `seconds_left` are left."""
+        """Return FITS if the batch is done in time with a probability of 90 %, else AT_RISK or CANNOT.
+
+        CANNOT means that it is hardly done in time, whatever its place in the queue. `seconds_left` is the
+        rest of the batch's completion window.
+        """
         if self.soonest > seconds_left:
             return StartFit.CANNOT
         return StartFit.FITS if self.p90 <= seconds_left else StartFit.AT_RISK
@@ -41,7 +47,7 @@ def start_time(
     Return None if it has no lines, or if the speed of one of its models is not known.
 
     Args:
-        batch: the lines of the batch, by model.
+        batch: the lines of the batch, one item per model.
         queue: the lines that other batches have left.
         speeds: speeds by model.
     """

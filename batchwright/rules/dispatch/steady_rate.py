@@ -1,4 +1,4 @@
-"""Rate of a model while only the model itself holds up lines: the basis of forecasts for new batches."""
+"""Rate of a model while nothing but its own speed delays lines: the basis of forecasts for new batches."""
 
 import math
 
@@ -10,11 +10,11 @@ _BUSY_PART = 0.5
 
 
 class SteadyRate:
-    """Measures how fast a model settles lines, without the times that say nothing about a new batch.
+    """Measures how fast a model settles lines, for forecasts of batches that begin later.
 
-    Lines may also settle slowly because no backend is available, because only tenants with caps have lines
-    left, or because most lines wait for a retry. A batch that begins later need not be held up by that. So
-    each of these times makes the measurement begin again.
+    Lines may settle slowly because no backend is available, because only tenants with caps have lines left,
+    or because most lines wait for a retry. Such a time says nothing about a batch that begins later.
+    Therefore the measurement begins again after it.
     """
 
     def __init__(self) -> None:
@@ -26,12 +26,12 @@ class SteadyRate:
         self._seconds = self._measured_seconds = 0.0
 
     def record(self, lines: float, pending: int, passed: float, *, limited: bool) -> None:
-        """Record a time during which lines always waited.
+        """Record a period in which lines were always waiting.
 
         Args:
             lines: how many lines were settled.
-            pending: number of requests in flight at the end of that time.
-            passed: length of that time in seconds.
+            pending: number of requests in flight at the end of the period.
+            passed: length of the period in seconds.
             limited: True if all lines that waited are of tenants or API keys with limits of their own.
         """
         self._most_pending = max(float(pending), self._most_pending * math.exp(-passed / _PENDING_SECONDS))
@@ -44,10 +44,13 @@ class SteadyRate:
         self._measured_seconds += passed
 
     def per_second(self, mean_duration: float) -> float | None:
-        """Return the rate in lines per second, None if it was measured for too short a time.
+        """Return the rate in lines per second; None if it was measured for too short a time.
 
-        `mean_duration` is that of the model's requests, in seconds. The first requests all begin at once, so
-        that none of them ends for a while.
+        The measurement must last several times the mean duration, because the first requests all begin at
+        once, and none of them ends for a while.
+
+        Args:
+            mean_duration: mean duration of the model's requests, in seconds.
         """
         if self._measured_seconds < max(_SHORTEST_SECONDS, _MEAN_DURATIONS * mean_duration):
             return None

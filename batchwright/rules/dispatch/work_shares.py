@@ -112,11 +112,14 @@ class WorkUntil:
         return self._in_all(work, self._in_priority[work.key])
 
     def last_line_if_first(self, work: UnsettledWork) -> float:
-        """Return the same for a batch that goes before all others of its priority."""
+        """Return how much work is done until this batch's last line is sent if it goes first in its priority.
+
+        The unit is one average line of the model. The work of the batch itself is included.
+        """
         return self._in_all(work, self._if_first[work.key])
 
     def _in_all(self, work: UnsettledWork, in_priority: float) -> float:
-        """Return how much work of all tenants is done when `in_priority` of the batch's priority is done."""
+        """Return how much work of all tenants is done when the batch's priority has done `in_priority`."""
         of_tenant = self._in_tenant[work.tenant].work_done_when(in_priority, priority_weight(work.priority))
         return self._in_model.work_done_when(of_tenant, work.weight)
 
