@@ -43,35 +43,50 @@ def model_map(prefix: str) -> str:
 
 
 def plan(prefix: str, safe_model: str) -> str:
-    """Return the key of a model's plan, which lists the model's lines in dispatch order, 16 bytes each."""
+    """Return the key of a model's plan, which lists the model's lines in dispatch order, 16 bytes each.
+
+    `prefix` is from `ingest_prefix`, `safe_model` from `safe_name`.
+    """
     return f"{prefix}/plans/{safe_model}.plan"
 
 
 def slice_table(prefix: str, safe_model: str) -> str:
-    """Return the key of a model's slice table, which has one record per slice."""
+    """Return the key of a model's slice table, which has one record per slice.
+
+    `prefix` is from `ingest_prefix`, `safe_model` from `safe_name`.
+    """
     return f"{prefix}/plans/{safe_model}.slices"
 
 
 def shard(prefix: str, safe_model: str) -> str:
-    """Return the key of a model's shard, which holds its lines in dispatch order, each with a newline."""
+    """Return the key of a model's shard, which holds its lines in dispatch order, each with a newline.
+
+    `prefix` is from `ingest_prefix`, `safe_model` from `safe_name`.
+    """
     return f"{prefix}/shards/{safe_model}.jsonl"
 
 
 def duplicates(prefix: str, safe_model: str) -> str:
-    """Return the key of a model's list of duplicates, lines whose request equals that of an earlier line."""
+    """Return the key of a model's list of duplicates, lines whose request equals that of an earlier line.
+
+    `prefix` is from `ingest_prefix`, `safe_model` from `safe_name`.
+    """
     return f"{prefix}/duplicates/{safe_model}.jsonl"
 
 
 def unserved_segment(prefix: str) -> str:
     """Return the key of the object with the results of lines that failed in ingestion.
 
-    The object does not exist if there are no such lines.
+    The object does not exist if there are no such lines. `prefix` is from `ingest_prefix`.
     """
     return f"{prefix}/unserved.segment"
 
 
 def resumed_root(prefix: str) -> str:
-    """Return the common prefix of the keys of results that a batch has copied from its source batch."""
+    """Return the common prefix of the keys of results that a batch has copied from its source batch.
+
+    `prefix` is the prefix of an ingestion attempt, from `ingest_prefix`.
+    """
     return f"{prefix}/resumed/"
 
 
@@ -100,7 +115,10 @@ def slice_results(tenant: str, batch_id: str, safe_model: str, number: int) -> s
 
 
 def number_of_slice(key: str) -> int:
-    """Return the number of the slice to which a segment belongs. `key` is one below `slice_results`."""
+    """Return the number of the slice to which a segment belongs.
+
+    `key` is the segment's key. It begins with the prefix of the slice, from `slice_results`.
+    """
     return int(key.split("/")[-2])
 
 
@@ -120,10 +138,7 @@ def segment(folder: str, generation: int, attempt: int, nonce: str, sequence: in
 
 
 def output_key(tenant: str, file_id: str, nonce: str) -> str:
-    """Return the key of an output or error file.
-
-    The `nonce` makes it unique for each attempt of finalization.
-    """
+    """Return the key of an output or error file. The `nonce` differs in each attempt of finalization."""
     return upload_key(tenant, file_id, nonce)
 
 

@@ -178,7 +178,7 @@ class QueuedRequest(Protocol):
     """Request of one slice for a permit, the right to have one request in flight.
 
     Attributes:
-        number: the slice's number in its batch.
+        number: number of the slice among the slices of the batch for this model.
         key_id: id of the API key that created the batch; empty if there was none.
         weight: weight of the tenant.
     """

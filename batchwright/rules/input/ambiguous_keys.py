@@ -27,9 +27,9 @@ _MAX_TEMPLATE_BYTES = 4 * 1024 * 1024  # limit for all templates together; a lar
 
 
 def ambiguous_keys(text: bytes, checked: frozenset[str]) -> Iterator[str]:
-    """Yield the ambiguous top-level keys of a JSON object.
+    """Yield the top-level keys of a JSON object that are ambiguous: repeated, or not in lower case.
 
-    A key is ambiguous if some JSON readers take it for a name in `checked` and others do not.
+    Only keys whose lower case is a name in `checked` count. All other keys are ignored.
     """
     seen: set[str] = set()
     for member in object_members(text):
@@ -42,7 +42,10 @@ def ambiguous_keys(text: bytes, checked: frozenset[str]) -> Iterator[str]:
 
 
 def is_unambiguous(line: bytes) -> bool:
-    """Return True if neither the line nor its body has an ambiguous key."""
+    """Return True if no key of the line or its body is ambiguous (repeated, or not in lower case).
+
+    Only the keys that Batchwright checks count (LINE_NAMES and BODY_NAMES).
+    """
     if b"\\" not in line and line.isascii():
         found = _CHECKED_KEY.findall(line)
         if len(set(found)) == len(found) and _EXACT.issuperset(found):
@@ -63,9 +66,9 @@ class LineTemplates:
     """
 
     def __init__(self, field: str) -> None:
-        """Create an empty collection of templates.
+        """Create a collection without templates, for the lines of one endpoint.
 
-        `field` is the field with the prompt at this endpoint, such as `messages`.
+        `field` is the field of a request's body that holds the prompt, such as `messages`.
         """
         self._key = json.dumps(field).encode()
         self._prompt_of = attrgetter(field)
@@ -73,7 +76,10 @@ class LineTemplates:
         self._bytes = 0
 
     def is_unambiguous(self, line: bytes, fast: FastLine) -> bool:
-        """Return True if neither the line nor its body has an ambiguous key. `fast` is the parsed line."""
+        """Return True if no key of the line or its body is ambiguous (repeated, or not in lower case).
+
+        `fast` is the line after parsing. A line that passes the full check may be stored as a new template.
+        """
         body, start = fast.body, line.find(_BODY)
         prompt: RawValue = self._prompt_of(body)
         if prompt is UNSET:
@@ -111,7 +117,7 @@ class LineTemplates:
 
 
 def _quotes_before_body(fast: FastLine) -> int:
-    """Return the number of quotes that a line has before its body.
+    """Return how many quote characters a line has before its body.
 
     It assumes that `custom_id`, `method` and `url` all come before the body.
     """

@@ -70,7 +70,8 @@ def kind_of(value: RawValue) -> str:
 def body_problems(endpoint: Endpoint, body: RequestBody) -> list[BodyProblem]:
     """Return all faults of a body for this endpoint; empty if the body is valid.
 
-    Only the fields that the endpoint requires are checked. The backend checks all other fields.
+    Only the fields that the endpoint requires, `model` and `stream` are checked. The backend checks all other
+    fields.
     """
     rule = _RULES[endpoint]
     found = (_model_problem(rule, body.model), _field_problem(rule, body), _stream_problem(rule, body.stream))
@@ -78,9 +79,9 @@ def body_problems(endpoint: Endpoint, body: RequestBody) -> list[BodyProblem]:
 
 
 def meets_requirements_of(endpoint: Endpoint) -> Callable[[FastBody], bool]:
-    """Return a fast function that returns True if a body is certainly valid for this endpoint.
+    """Return a fast check of bodies for this endpoint: a function that returns True for a valid body.
 
-    A body is valid if `body_problems` would find no faults.
+    It returns True only if `body_problems` would certainly find no faults.
     """
     rule = _RULES[endpoint]
     needs_model, begin = rule.model, _BEGIN[rule.kinds]

@@ -55,9 +55,9 @@ class ValidationErrors:
             self._errors.append(ValidationError(code=code.value, message=message, param=param, line=line))
 
     def as_list(self) -> list[ValidationError]:
-        """Return the listed errors.
+        """Return the errors to show to the client.
 
-        If there are more than MAX_LISTED, the last item has the number of all errors.
+        If there are more than MAX_LISTED errors, the last item of the list says how many errors there are.
         """
         if self.count <= MAX_LISTED:
             return list(self._errors)
@@ -92,7 +92,7 @@ def quota_exceeded(excess: QuotaExcess) -> ValidationError:
 
 
 def window_too_short(order: BatchOrder, forecast: StartForecast) -> ValidationError:
-    """Return the error for a batch that is refused because it cannot be done within its window."""
+    """Return the error for a batch that is refused because it cannot be done within its completion window."""
     left = (order.deadline - forecast.made_at).total_seconds()
     ahead = f", with {forecast.lines_ahead:,} lines of other batches first" if forecast.lines_ahead else ""
     least, likely = duration_text(forecast.soonest_seconds), duration_text(forecast.p50_seconds)

@@ -57,7 +57,7 @@ class AcceptedRequest(Struct, frozen=True, gc=False):
 
 
 class LineChecker:
-    """Checks lines in the order of the file. Errors are added to `errors`, not raised."""
+    """Checks lines in the order of the file. Errors are recorded in `errors`, not raised."""
 
     def __init__(
         self, endpoint: Endpoint, profile: Profile, limits: InputLimits, errors: ValidationErrors
@@ -166,7 +166,7 @@ class LineChecker:
 
         Args:
             text: a JSON object.
-            checked: names of the keys that matter.
+            checked: the key names that Batchwright checks. Other keys are ignored.
             place: prefix of a key's name in the error, such as `body.`.
             number: number of the line.
         """
@@ -216,7 +216,15 @@ class LineChecker:
         return body
 
     def _check_batch_limits(self, model: str | None, inputs: RawValue, number: int) -> None:
-        """Check the limits for all lines together: a single model, and the number of embedding inputs."""
+        """Record an error if this line breaks a limit that applies to all lines of the batch together.
+
+        These limits are a common model of all lines, and a maximum number of embedding inputs.
+
+        Args:
+            model: model of the line; None if it names none.
+            inputs: value of `input` in the line's body.
+            number: number of the line.
+        """
         if self._limits.one_model:
             self._check_model(model or "", number)
         if self._endpoint is Endpoint.EMBEDDINGS:

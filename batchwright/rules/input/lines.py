@@ -175,6 +175,7 @@ def reread_body(line: bytes) -> RequestBody:
 
     Raises:
         LineDamaged: the line has no body.
+        DECODE_ERRORS: the line is not JSON, or is nested too deeply.
     """
     try:
         return _ACCEPTED.decode(line).body
@@ -204,7 +205,7 @@ def read_text(value: RawValue) -> str | None:
 
 
 def read_count(value: RawValue) -> int | None:
-    """Return a raw value as an integer from 0 to 2**32 - 1; None if it is missing or another value."""
+    """Return a raw value as an integer from 0 to 2**32 - 1; None if it is missing or any other value."""
     if value is UNSET:
         return None
     try:
@@ -304,10 +305,7 @@ _FAST_LINE = msgspec.json.Decoder(FastLine)
 
 
 def fast_parse(lines: Sequence[InputLine]) -> list[FastLine | None]:
-    """Parse well-formed lines in one pass.
-
-    The result is None for each line that needs the strict readers.
-    """
+    """Return the fields of each line; None for a line that needs the strict readers."""
     return _fast_parse_deep_down(lines, _SPARE_FRAMES)
 
 

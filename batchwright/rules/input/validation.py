@@ -17,7 +17,7 @@ class ValidationReport(NamedTuple):
     """Result of the validation of an input.
 
     Attributes:
-        errors: the first 1,000 errors.
+        errors: the first errors, at most 1,000 (`ValidationErrors.as_list`).
         error_count: number of all errors.
         models: number of accepted lines by model.
     """
@@ -44,7 +44,7 @@ class InputValidator:
 
     @property
     def is_full(self) -> bool:
-        """True if the input has more lines than a batch may have. Further lines are ignored."""
+        """True if the input has more lines than a batch may have. The lines above the limit are ignored."""
         return self.total > self._limits.max_lines
 
     def feed(self, piece: bytes) -> Iterator[tuple[InputLine, AcceptedRequest]]:
@@ -55,7 +55,10 @@ class InputValidator:
         return self._accepted_lines(self._splitter.feed(piece))
 
     def finish(self) -> Iterator[tuple[InputLine, AcceptedRequest]]:
-        """Yield the last line if it is accepted, and record the errors of the input as a whole."""
+        """Yield the last line if it is accepted. Record an error if the input has no lines or too many.
+
+        Call this after the last call of `feed`.
+        """
         yield from self._accepted_lines(self._splitter.finish())
         if self.is_full:
             most = self._limits.max_lines
@@ -82,7 +85,7 @@ def validate(
 ) -> ValidationReport:
     """Validate a whole input, given in pieces, and return a report.
 
-    Checks that depend on backends are not made.
+    Checks that need to know the backends are left out, for example whether a model exists.
     """
     validation = InputValidator(endpoint, profile, limits)
     models: dict[str, int] = {}

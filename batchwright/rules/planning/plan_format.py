@@ -37,8 +37,15 @@ class PlanEntry(NamedTuple):
 class SliceRecord(NamedTuple):
     """A slice: its range of lines in the plan, and its range of bytes in the shard.
 
-    The shard is the object that contains the model's lines in the order of the plan. `work_units` is the
-    estimated cost of the slice's requests.
+    The shard is the object that contains the model's lines in the order of the plan.
+
+    Attributes:
+        number: number of the slice within its model, from 0.
+        first_entry: number of lines of the plan before the slice.
+        shard_offset: number of bytes of the shard before the slice.
+        entries: number of lines of the slice.
+        shard_bytes: size of these lines, with newlines.
+        work_units: estimated cost of the slice's requests.
     """
 
     number: int
@@ -55,7 +62,7 @@ def pack_entry(entry: tuple[int, int, int]) -> bytes:
 
 
 def unpack_entries(data: bytes) -> Iterator[PlanEntry]:
-    """Yield the lines in the bytes of a plan or of a part of a plan.
+    """Yield the lines that are listed in the bytes of a plan, or of a part of a plan.
 
     Raises:
         PlanDamaged: `data` does not consist of whole entries of 16 bytes.

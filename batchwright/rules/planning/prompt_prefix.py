@@ -59,7 +59,7 @@ def prompt_of(body: PromptFields, most: int = sys.maxsize) -> Prompt:
     Text of an unknown form becomes part of `rest`.
 
     Args:
-        most: number of bytes of `rest` that the caller needs.
+        most: number of bytes of `rest` that the caller needs. The end of `rest` after them may be missing.
     """
     text = body.messages
     if text is UNSET:
@@ -118,7 +118,7 @@ def system_hash(prompt: Prompt) -> int:
 
 
 def _plain(content: bytes) -> bytes:
-    """Return a JSON string as decoded text. Return a list of message parts unchanged."""
+    """Return a message's content: the decoded text of a JSON string, or any other JSON unchanged."""
     text = read_text(Raw(content)) if content.startswith(b'"') else None
     return content if text is None else text.encode()
 
@@ -126,12 +126,10 @@ def _plain(content: bytes) -> bytes:
 def lexicographic_order(
     members: Sequence[int], read: Callable[[int, int, int], bytes], start: int = 0
 ) -> Iterator[int]:
-    """Yield `members`, sorted by their texts from byte `start` on.
+    """Yield `members`, sorted by their texts from byte `start` on. Equal texts are sorted by number.
 
-    Members with equal texts are sorted by number.
-
-    Texts are read in parts, so that memory is limited. Texts that are equal up to COMPARED_BYTES count as
-    equal.
+    Texts are read in parts, so that memory is limited. Texts that are equal up to byte COMPARED_BYTES count
+    as equal.
 
     Args:
         members: numbers of the texts to sort.

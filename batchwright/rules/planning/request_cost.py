@@ -11,7 +11,7 @@ MAX_WORK_UNITS = 0xFFFF
 
 
 def prompt_bytes(body: PromptFields) -> int:
-    """Return the size of a request's prompt in its line, in bytes of JSON."""
+    """Return how many bytes of a request's line are its prompt, as JSON, without instructions and tools."""
     size = 0
     if body.messages is not UNSET:
         size += len(memoryview(body.messages))
@@ -28,7 +28,8 @@ def estimate_tokens(body: PromptFields, prompt_size: int) -> int:
     """Return the estimated number of tokens of a request's prompt: one per four bytes of JSON, at least one.
 
     Args:
-        prompt_size: result of `prompt_bytes`, to which instructions and tools are added.
+        body: body of the request. The bytes of its instructions and tools are added to `prompt_size`.
+        prompt_size: result of `prompt_bytes`.
     """
     if body.instructions is not UNSET or body.tools is not UNSET:
         prompt_size += _value_bytes(body.instructions) + _value_bytes(body.tools)

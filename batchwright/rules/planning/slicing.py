@@ -46,8 +46,8 @@ def next_slice_lines(plan: int, left: int, most: int, fewest: int) -> int:
     Args:
         plan: number of lines of the whole plan.
         left: number of lines of the plan that are in no slice yet.
-        most: upper limit of the result.
-        fewest: minimum number of lines of an equal slice.
+        most: maximum number of lines of a slice. A plan whose equal slices would be larger counts as large.
+        fewest: minimum number of lines of an equal slice. The last slices of a small plan may be smaller.
     """
     equal = math.ceil(plan / max(1, min(_EQUAL_SLICES, plan // fewest)))
     if equal <= most:
@@ -58,7 +58,7 @@ def next_slice_lines(plan: int, left: int, most: int, fewest: int) -> int:
 
 
 class Slicer:
-    """Cuts a plan into slices. Call `add` with each line of the plan in order; it returns complete slices.
+    """Cuts a plan into slices. Call `add` with each line of the plan in order, and `finish` at the end.
 
     A line that alone exceeds a limit becomes a slice of its own.
     """
@@ -78,9 +78,9 @@ class Slicer:
             max_lines: maximum number of lines.
             max_bytes: maximum size of the lines, in bytes.
             max_units: maximum of work units, the estimated cost of the requests.
-            plan_lines: number of lines of the whole plan, which determines the size of each slice. If it is
-                None, each slice may have `max_lines`.
-            fewest: minimum number of lines of an equal slice.
+            plan_lines: number of lines of the whole plan, from which `next_slice_lines` computes the maximum
+                number of lines of each slice. If it is None, each slice may have `max_lines`.
+            fewest: minimum number of lines of a slice if the plan is cut into equal slices.
         """
         self._most, self._max_bytes, self._max_units = max_lines, max_bytes, max_units
         self._plan_lines, self._fewest = plan_lines, fewest
@@ -94,9 +94,9 @@ class Slicer:
         self._max_lines = self._lines()
 
     def add(self, length: int, units: int) -> SliceRecord | None:
-        """Add the next line of the plan. Return the previous slice if the line does not belong to it.
+        """Add the next line of the plan. Return the slice that ended before this line.
 
-        Return None if the line belongs to the previous slice.
+        Return None if no slice has ended, because this line belongs to the same slice as the line before it.
 
         Args:
             length: length of the line in bytes, with the newline.
