@@ -29,7 +29,10 @@ def run_and_exit(main: Callable[[], object]) -> Never:
 
 
 def exit_now(code: int) -> Never:
-    """Flush logs and output, and end the process at once with the exit code `code`."""
+    """Flush logs and output, and end the process at once with the exit code `code`.
+
+    If the output cannot be written, the exit code 0 becomes 120.
+    """
     logging.shutdown()
     flushed = [_flush(stream) for stream in (sys.stdout, sys.stderr)]
     os._exit(code if all(flushed) else code or _EXIT_WRITE_FAILED)

@@ -3,7 +3,7 @@
 A failed request raises one of httpx's exceptions, because they show what was sent:
 
 never sent                     httpx.ConnectError, httpx.ConnectTimeout
-sent, no complete response     httpx.ReadError: the connection ended before the end of the response
+sent, no complete response     httpx.ReadError: the connection ended, usually before the response began
 sent, unusable response        httpx.RemoteProtocolError: the response is not HTTP; or it is incomplete, and
                                the message contains "peer closed connection"
 """

@@ -17,7 +17,7 @@ _TOKEN = re.compile(r"([0-9a-f]{32})\.(0|[1-9]\d{0,8})\.([1-9]\d{0,11})\.([A-Za-
 
 
 class CallbackToken(NamedTuple):
-    """Content of a token, which identifies the job of a callback.
+    """Content of a token. It identifies the job whose end a callback reports.
 
     `ordinal` is the number of earlier jobs of the same line.
     """
@@ -39,7 +39,7 @@ def sign_token(callback: CallbackToken, secret: str) -> str:
 
 
 def verify_token(token: str, secret: str) -> CallbackToken | None:
-    """Return the content of a token; None if the token was not signed with this secret.
+    """Return the content of a token; None if the token is malformed or was not signed with this secret.
 
     The caller has to check `expires_at`.
     """

@@ -215,6 +215,7 @@ def currently_passed(headers: dict[str, str], names: Iterable[str]) -> dict[str,
     """Return the headers of a batch's creation that the settings still allow to be forwarded.
 
     Args:
+        headers: the headers that were stored at the creation, by name in lower case.
         names: names of the allowed headers, in lower case.
     """
     allowed = set(names)

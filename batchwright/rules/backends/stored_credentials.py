@@ -110,10 +110,10 @@ def _find_other_host(backend: BackendConfig, trusted: Sequence[BackendConfig]) -
 
 
 def _has_secret(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> bool:
-    """Return True if requests to the backend contain any credential.
+    """Return True if requests to the backend may contain a credential.
 
-    A gateway (a backend for all models) always has one, the key BATCHWRIGHT_BACKEND_API_KEY. A header also
-    counts if the registry file sets it for the same URL, because it may contain a credential.
+    A gateway (a backend for all models) counts, because it gets the key BATCHWRIGHT_BACKEND_API_KEY. A header
+    that the registry file sets for the same URL counts as well, because it may contain a credential.
     """
     headers = backend.headers.items()
     return any(other.url == backend.url and headers & other.headers.items() for other in trusted) or bool(

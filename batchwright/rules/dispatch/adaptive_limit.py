@@ -341,9 +341,9 @@ class AdaptiveLimit:
     def _undo_decrease(self, trial: LimitTrial, now: float) -> LimitChange:
         """React to a decrease that did not make responses faster, and return the change.
 
-        If the decrease had no reason, restore the limit. If it was a reaction to slow responses, first try a
-        second decrease. If that does not help either, the backend is slow but not crowded: restore the limit,
-        and make the slow latency the baseline.
+        A probe is undone. After slow responses, a second decrease is tried first, if the limit is not at its
+        minimum. If that does not help either, the backend is slow but not crowded: the limit is restored, and
+        the slow latency becomes the baseline.
         """
         level, slow = self._meter.window.level, trial.change is LimitChange.SLOW
         trial.failures += 1

@@ -261,7 +261,7 @@ class ResponseMeter:
         return max(TRIAL_RESPONSES, 2 * (self.noise or 0.0) * (_CERTAINTY / effect) ** 2)
 
     def update_noise(self) -> float | None:
-        """Update `noise` from the responses of the current window. Return its previous value."""
+        """Update `noise` from the current window. Return its previous value, which is None at first."""
         variance, before = self.window.variance, self.noise
         if before is None:
             self.noise = variance
@@ -349,9 +349,9 @@ class RejectionHistory:
             self.usual = min(self.usual + change, _MAX_USUAL_SHARE)
 
     def is_usual(self) -> bool:
-        """Return True if the latest rejections are not significantly more than the usual fraction.
+        """Return True if the backend now rejects no more requests than usual, apart from chance.
 
-        Return False if they are more, or if the usual fraction is not known.
+        Return False if it rejects more, or if the usual fraction is not known.
         """
         if not self.usual:
             return False

@@ -333,10 +333,10 @@ class FairQueue(Generic[Request]):
 
 
 def fresh_fairness_key(tenant: str, stopped: str) -> str:
-    """Return a new Temporal fairness key for a tenant after its batch `stopped` has ended early.
+    """Return a new Temporal fairness key for a tenant after its batch with the id `stopped` ended early.
 
     Temporal charges slices that were cancelled in the queue to their fairness key, as if they had run. With a
-    new key, the tenant's other batches do not wait for these slices.
+    new key, the tenant's other batches do not wait because of these slices.
     """
     name = tenant.encode()[:_TENANT_BYTES].decode(errors="ignore")
     return f"{name}~{hashlib.sha256(f'{tenant}/{stopped}'.encode()).hexdigest()[:_DIGITS]}"

@@ -70,8 +70,8 @@ def kind_of(value: RawValue) -> str:
 def body_problems(endpoint: Endpoint, body: RequestBody) -> list[BodyProblem]:
     """Return all faults of a body for this endpoint; empty if the body is valid.
 
-    Only the fields that the endpoint requires, `model` and `stream` are checked. The backend checks all other
-    fields.
+    The fields `model` and `stream` and the field that the endpoint requires are checked. The backend checks
+    all other fields.
     """
     rule = _RULES[endpoint]
     found = (_model_problem(rule, body.model), _field_problem(rule, body), _stream_problem(rule, body.stream))

@@ -94,6 +94,8 @@ class PromptPrefixes:
     def sort_key(self, number: int, rest: bytes) -> bytes:
         """Return a key that sorts prompts with the same prefix by the rest of their text.
 
+        Different texts may get the same key.
+
         Args:
             number: number of the prefix, from `intern`.
             rest: text of the prompt after the prefix.

@@ -114,7 +114,10 @@ def copy_result(line: bytes, request_id: str, custom_id: str) -> bytes:
 
 
 def _end_of_text(line: bytes, start: int) -> int:
-    """Return the position after the closing quote of a JSON string whose first character is at `start`.
+    """Return the position after the closing quote of a JSON string.
+
+    Args:
+        start: position after the opening quote.
 
     Raises:
         ResultDamaged: the string has no end.
