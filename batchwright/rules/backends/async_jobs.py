@@ -32,8 +32,8 @@ class JobReport(NamedTuple):
     Attributes:
         status: the status in the backend's own words; empty if it is missing.
         job_id: id of the job; empty if it is missing.
-        result: if the job is done, the response for the line, unchanged.
-        error: if the job failed, the error message.
+        result: the response for the line, unchanged; empty if the job is not done.
+        error: the error message; empty if the job has not failed.
         is_final: True if the backend says that a retry is pointless.
     """
 
